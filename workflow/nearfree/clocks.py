@@ -1,0 +1,65 @@
+"""Timers, and what can disturb them."""
+
+import resource
+import time
+from pathlib import Path
+
+from msgspec import Struct
+
+from nearfree.errors import HardwareError
+from nearfree.units import NS_PER_US
+
+
+class Sample(Struct, frozen=True):
+    """One timed call: wall and process CPU time in microseconds, and whether it was disturbed."""
+
+    wall_us: float
+    process_us: float
+    dirty: bool
+
+
+class CpuClock:
+    """The monotonic clock, with involuntary context switches as the sign of a disturbed sample."""
+
+    def __init__(self) -> None:
+        self.resolution_us = min(self._tick() for _ in range(20)) / NS_PER_US
+
+    @staticmethod
+    def _tick() -> int:
+        start = time.perf_counter_ns()
+        while (now := time.perf_counter_ns()) == start:
+            pass
+        return now - start
+
+    def start(self) -> tuple[int, int, int]:
+        """Return the counters to hand to `stop`."""
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        return switches, time.process_time_ns(), time.perf_counter_ns()
+
+    def stop(self, began: tuple[int, int, int]) -> Sample:
+        """Return the sample since `began`; dirty if another process took the core meanwhile."""
+        wall = time.perf_counter_ns()
+        process = time.process_time_ns()
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        return Sample(
+            wall_us=round((wall - began[2]) / NS_PER_US, 3),
+            process_us=round((process - began[1]) / NS_PER_US, 3),
+            dirty=switches > began[0],
+        )
+
+    def check(self, wall_us: float) -> None:
+        """Refuse a time that this clock cannot resolve to about one percent."""
+        if wall_us < 100 * self.resolution_us:
+            raise HardwareError(
+                f"a forward takes {wall_us:.3f} us, under 100 ticks of this clock "
+                f"({self.resolution_us:.3f} us)",
+                remedy="Measure a larger shape",
+            )
+
+
+def load_1m() -> float | None:
+    """Return the run-queue average over one minute, None where the system does not tell."""
+    try:
+        return float(Path("/proc/loadavg").read_text().split()[0])
+    except OSError:
+        return None

@@ -1,0 +1,64 @@
+"""What can go wrong, as one small tree.
+
+NearfreeError
+├── ConfigError      a file under config/ asks for something that is not there
+├── LogError         an event log cannot be read or written
+│   ├── DamageError  bytes that are not what was written
+│   ├── BusyError    another writer holds the same name
+│   └── WriteError   the disk did not take what was given
+├── TableError       a table breaks its schema or its manifest
+├── HardwareError    this machine is not what the log says it is, or lacks what is asked
+└── EvidenceError    a rule, fact or measurement that an answer needs is not in the log
+"""
+
+
+class NearfreeError(Exception):
+    """A mistake or fault that the user can act on; ends the command with exit code 2.
+
+    Parameters
+    ----------
+    what
+        What happened and to which input, as one sentence without a final stop.
+    remedy
+        What to do about it.
+    """
+
+    def __init__(self, what: str, *, remedy: str) -> None:
+        super().__init__(what, remedy)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.remedy}"
+
+
+class ConfigError(NearfreeError):
+    """A file under config/ asks for something that is not there."""
+
+
+class LogError(NearfreeError):
+    """An event log cannot be read or written."""
+
+
+class DamageError(LogError):
+    """Bytes of the log that are not what was written."""
+
+
+class BusyError(LogError):
+    """Another writer holds the same name."""
+
+
+class WriteError(LogError):
+    """The disk did not take what was given."""
+
+
+class TableError(NearfreeError):
+    """A table breaks its schema or its manifest."""
+
+
+class HardwareError(NearfreeError):
+    """A machine is not what the log says it is, or lacks what is asked."""
+
+
+class EvidenceError(NearfreeError):
+    """A rule, fact or measurement that an answer needs is not in the log."""

@@ -1,0 +1,1 @@
+"""The append-only event log: what happened, once, and nothing else."""

@@ -1,0 +1,49 @@
+"""What a scope holds: its sealed takes without what was retracted, always in the same order."""
+
+from msgspec import Struct
+
+from nearfree.events.names import Layout, TakeName
+from nearfree.events.seal import Seal, read_seal, read_sealed
+from nearfree.events.types import Event, ObservationRetracted, RunStarted
+
+
+class Take(Struct, frozen=True):
+    """A sealed take and its believed events."""
+
+    name: TakeName
+    seal: Seal
+    events: tuple[Event, ...]
+
+    @property
+    def started(self) -> Event:
+        """The event of the run that sealed the take."""
+        return next(e for e in reversed(self.events) if isinstance(e.data, RunStarted))
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """What decides which of two takes of one setting is newer."""
+        return self.name.take, self.started.time, self.name.plan8
+
+
+def read_take(layout: Layout, name: TakeName) -> Take:
+    """Return a sealed take; DamageError if a byte of it changed."""
+    seal = read_seal(layout, name)
+    return Take(name, seal, tuple(read_sealed(layout, seal)))
+
+
+def read_scope(layout: Layout, scope: str) -> list[Take]:
+    """Return the sealed takes of a scope, sorted by name, without retracted takes and events."""
+    takes = [read_take(layout, name) for name in layout.takes(scope)]
+    targets = {
+        event.data.target
+        for take in takes
+        for event in take.events
+        if isinstance(event.data, ObservationRetracted)
+    }
+    if not targets:
+        return takes
+    return [
+        Take(t.name, t.seal, tuple(e for e in t.events if e.event_id not in targets))
+        for t in takes
+        if str(t.name) not in targets
+    ]

@@ -1,0 +1,106 @@
+"""Ledgers: numbered, chained lists of every seal, with the config and code of that moment.
+
+`ledger/` is tracked and written by `adopt`; `ledger/local/` is this machine's own.
+"""
+
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from nearfree.codebase import package_digest
+from nearfree.errors import ConfigError, DamageError
+from nearfree.events.document import read_document, write_once
+from nearfree.events.line import GENESIS, sha256
+from nearfree.events.names import LEDGER_FILE, Layout
+from nearfree.events.segment import utc_now
+
+_DRAWN_BY = ("polars", "pandera", "altair", "vl-convert-python")
+
+
+class Ledger(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One state of the log: `root` is the SHA-256 over `seals`, sorted, a line each."""
+
+    version: Literal[1] = 1
+    number: int
+    time: str
+    previous: str
+    root: str
+    seals: dict[str, str]
+    config: dict[str, str]
+    code_digest: str
+    libraries: dict[str, str]
+    hash: str = ""
+
+
+def seals_root(seals: dict[str, str]) -> str:
+    """Return the SHA-256 over sorted `name digest` lines."""
+    return sha256("".join(f"{name} {seals[name]}\n" for name in sorted(seals)).encode())
+
+
+def ledger_paths(folder: Path) -> list[Path]:
+    """Return the ledgers in a folder, oldest first."""
+    return sorted(path for path in folder.glob("*.json") if LEDGER_FILE.fullmatch(path.name))
+
+
+def read_chain(folder: Path) -> list[Ledger]:
+    """Return all ledgers of a folder; DamageError if one is missing, edited or out of place."""
+    chain: list[Ledger] = []
+    for path in ledger_paths(folder):
+        ledger = read_document(path, Ledger)
+        previous = chain[-1].hash if chain else GENESIS
+        number = len(chain) + 1
+        if (ledger.number, ledger.previous) != (number, previous):
+            raise DamageError(
+                f"{path} does not follow ledger {number - 1}",
+                remedy="Restore the missing or changed ledger from a copy",
+            )
+        if path.name != f"{number:06}.json" or ledger.root != seals_root(ledger.seals):
+            raise DamageError(f"{path} is not ledger {number}", remedy="Restore it from a copy")
+        chain.append(ledger)
+    return chain
+
+
+def current_seals(layout: Layout) -> dict[str, str]:
+    """Return every seal on disk with its SHA-256, by the take's name."""
+    return {str(t): sha256(layout.seal(t).read_bytes()) for t in layout.takes()}
+
+
+def write_ledger(layout: Layout, folder: Path, seals: dict[str, str], config: Path) -> Path:
+    """Write the next ledger, or return the newest one if nothing changed since.
+
+    Raises
+    ------
+    ConfigError
+        A config file holds this user's home folder, which a tracked ledger must not carry.
+    """
+    texts = {
+        p.relative_to(config).as_posix(): p.read_text() for p in sorted(config.rglob("*.yaml"))
+    }
+    home = str(Path.home())
+    for name, text in texts.items():
+        if folder == layout.ledgers and len(home) > 1 and home in text:
+            raise ConfigError(
+                f"config/{name} holds the path of your home folder",
+                remedy="Keep such paths in the environment, not in a file that a ledger records",
+            )
+    chain = read_chain(folder)
+    last = chain[-1] if chain else None
+    ledger = Ledger(
+        number=len(chain) + 1,
+        time=utc_now(),
+        previous=last.hash if last else GENESIS,
+        root=seals_root(seals),
+        seals=seals,
+        config=texts,
+        code_digest=package_digest(),
+        libraries={name: metadata.version(name) for name in _DRAWN_BY},
+    )
+    if last and _content(last) == _content(ledger):
+        return folder / f"{last.number:06}.json"
+    return write_once(folder / f"{ledger.number:06}.json", ledger)
+
+
+def _content(ledger: Ledger) -> tuple[object, ...]:
+    return ledger.root, ledger.config, ledger.code_digest, ledger.libraries

@@ -1,0 +1,49 @@
+"""One hashed line: the byte format that segments, seals and ledgers share.
+
+A line is one JSON object whose last member is `hash`, the SHA-256 of the line's own bytes before
+that member, as lower-case text. Comparing raw bytes means that no flipped bit can hide behind a
+parser's tolerance.
+"""
+
+import hashlib
+
+from nearfree.errors import DamageError
+
+_MARK = b',"hash":"'
+_TAIL = b'"}'
+_HEX = 64
+SUFFIX = len(_MARK) + _HEX + len(_TAIL)
+GENESIS = "0" * _HEX
+"""What the first line of a chain names as its predecessor."""
+
+
+def close_line(body: bytes) -> bytes:
+    """Return a JSON object's bytes with its `hash` member added, without a newline."""
+    open_body = body[:-1]
+    return open_body + _MARK + hashlib.sha256(open_body).hexdigest().encode() + _TAIL
+
+
+def sha256(raw: bytes) -> str:
+    """Return the SHA-256 of raw bytes as lower-case hexadecimal text."""
+    return hashlib.sha256(raw).hexdigest()
+
+
+def line_head(raw: bytes) -> str | None:
+    """Return the SHA-256 of a line without its newline, None if it is not what was written.
+
+    One pass serves both hashes: the line's own up to its `hash` member, then the whole line's.
+    """
+    total = hashlib.sha256(raw[:-SUFFIX])
+    tail = raw[-SUFFIX:]
+    if tail != b'%b%b"}' % (_MARK, total.hexdigest().encode()):
+        return None
+    total.update(tail)
+    return total.hexdigest()
+
+
+def damaged_line(where: str) -> DamageError:
+    """Return the error of a line that does not match its own hash."""
+    return DamageError(
+        f"{where} does not match its own hash",
+        remedy="Restore the file from a copy, or retract what it holds and measure again",
+    )

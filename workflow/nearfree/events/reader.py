@@ -1,0 +1,110 @@
+"""Reading segments: every line is hashed, linked and typed before anything is believed."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Union
+
+import msgspec
+from msgspec import Struct
+
+from nearfree.errors import DamageError, LogError
+from nearfree.events.line import GENESIS, SUFFIX, damaged_line, line_head
+from nearfree.events.types import ENVELOPES, Event
+
+_decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
+_LINK = slice(-SUFFIX - len(b',"prevhash":""') - len(GENESIS), -SUFFIX)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Hold back the cycle collector: events hold no cycles, and there may be a million of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class Segment(Struct, frozen=True):
+    """The believed lines of a segment file, and what follows them."""
+
+    name: str
+    events: tuple[Event, ...]
+    ends: tuple[int, ...]
+    """For each event the offset of the byte after its line."""
+    heads: tuple[str, ...]
+    """For each event the SHA-256 of its line."""
+    size: int
+    """Bytes of the file, believed or not."""
+
+    @property
+    def torn_bytes(self) -> int:
+        """Bytes after the last whole line."""
+        return self.size - (self.ends[-1] if self.ends else 0)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's bytes; LogError, not a traceback, if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LogError(
+            f"{path} cannot be read: {error.strerror}",
+            remedy="Check that it is there and that you may read it",
+        ) from error
+
+
+def read_segment(path: Path, name: str) -> Segment:
+    """Return all whole lines of a segment; a last line without its newline counts as torn.
+
+    Raises
+    ------
+    DamageError
+        A whole line does not match its hash, its predecessor, its place or its segment.
+    LogError
+        The file cannot be read, or holds an event type or version that this program lacks.
+    """
+    return parse_segment(read_bytes(path), name, path)
+
+
+@_no_collection()
+def parse_segment(raw: bytes, name: str, path: Path) -> Segment:
+    """Return the segment that raw bytes hold; see `read_segment`."""
+    lines = raw.split(b"\n")
+    events, ends, heads = [], [], []
+    head, end = GENESIS, 0
+    for number, line in enumerate(lines[:-1], start=1):
+        link, head = head, line_head(line) or ""
+        if not head:
+            raise damaged_line(f"{path} line {number}")
+        if line[_LINK] != b',"prevhash":"%b"' % link.encode():
+            raise _misplaced(f"{path} line {number}", "does not follow the line before it")
+        try:
+            event = _decode(line)
+        except msgspec.MsgspecError as error:
+            raise _unknown(f"{path} line {number}", error) from error
+        if event.source != name or event.sequence != str(number) or event.id != event.sequence:
+            raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
+        end += len(line) + 1
+        events.append(event)
+        ends.append(end)
+        heads.append(head)
+    return Segment(name, tuple(events), tuple(ends), tuple(heads), len(raw))
+
+
+def _misplaced(where: str, what: str) -> DamageError:
+    return DamageError(
+        f"{where} {what}: lines were dropped, swapped or moved",
+        remedy="Restore the file from a copy, or retract the take and measure again",
+    )
+
+
+def _unknown(where: str, error: msgspec.MsgspecError) -> LogError:
+    return LogError(
+        f"{where} holds an event that this version does not know: {error}",
+        remedy="Read it with the nearfree version that wrote it, or a newer one",
+    )

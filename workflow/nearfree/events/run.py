@@ -1,0 +1,80 @@
+"""Who ran what: the facts that every run puts on record before it does anything."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from nearfree.codebase import package_digest
+from nearfree.events.line import sha256
+from nearfree.events.types import RunStarted, Scheduler
+from nearfree.settings import Plan, plan_digest
+
+_RECORDED = ("nearfree", "msgspec", "torch", "numpy", "vllm", "sglang", "flash-attn", "triton")
+_OWN_CODE = ("workflow", "rules", "envs", "Snakefile")
+
+
+def _git(*args: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *args], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Return the installed versions of the packages that can change a measurement."""
+    found = {}
+    for name in _RECORDED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def scheduler() -> Scheduler | None:
+    """Return the batch job that this process belongs to, None outside of one."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    return Scheduler(
+        system="slurm",
+        job_id=job,
+        restart=os.environ.get("SLURM_RESTART_COUNT"),
+        node=os.environ.get("SLURMD_NODENAME"),
+        partition=os.environ.get("SLURM_JOB_PARTITION"),
+        devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+
+
+def describe_run(
+    command: str, plan: Plan, attempt: int, *, environment: str = "base", device: str | None = None
+) -> RunStarted:
+    """Return the record of a run that is about to start in the project's folder.
+
+    Parameters
+    ----------
+    command
+        The command as a person would type it to get the same, without paths of this machine.
+    environment
+        The name of the lock under envs/ that the interpreter was made from.
+    """
+    lock = Path("envs", f"{environment}.lock")
+    status = _git("status", "--porcelain", "--", *_OWN_CODE)
+    return RunStarted(
+        command=command,
+        plan=plan,
+        plan_digest=plan_digest(plan),
+        attempt=attempt,
+        commit=_git("rev-parse", "HEAD"),
+        dirty=None if status is None else bool(status),
+        code_digest=package_digest(),
+        python=platform.python_version(),
+        versions=versions(),
+        lock_sha256=sha256(lock.read_bytes()) if lock.is_file() else None,
+        host_label=os.environ.get("NEARFREE_HOST_LABEL", "unnamed"),
+        device=device,
+        scheduler=scheduler(),
+    )

@@ -1,0 +1,90 @@
+"""Seals say that a take is complete and anchor its segments; receipts are copies of them."""
+
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from nearfree.errors import DamageError
+from nearfree.events.document import read_document, replace, write_once
+from nearfree.events.line import sha256
+from nearfree.events.names import Layout, TakeName
+from nearfree.events.reader import Segment, parse_segment, read_bytes
+from nearfree.events.types import Event
+
+
+class SealedSegment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The prefix of a segment that counts: what stands after `bytes` is ignored."""
+
+    attempt: int
+    events: int
+    bytes: int
+    sha256: str
+    head: str
+
+
+class Seal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A take's segments, oldest attempt first, as they were when it was complete."""
+
+    version: Literal[1] = 1
+    scope: str
+    stream: str
+    take: int
+    plan_digest: str
+    outcome: Literal["complete", "partial"]
+    segments: tuple[SealedSegment, ...]
+    hash: str = ""
+
+    @property
+    def name(self) -> TakeName:
+        """The take that this seal closes."""
+        return TakeName(self.scope, self.stream, self.take, self.plan_digest[:8])
+
+
+def seal_segment(path: Path, segment: Segment, attempt: int, kept: int) -> SealedSegment:
+    """Return the seal's line on the first `kept` events of a segment."""
+    size = segment.ends[kept - 1] if kept else 0
+    return SealedSegment(
+        attempt=attempt,
+        events=kept,
+        bytes=size,
+        sha256=sha256(read_bytes(path)[:size]),
+        head=segment.heads[kept - 1] if kept else "",
+    )
+
+
+def write_seal(layout: Layout, seal: Seal) -> Path:
+    """Write a seal once; BusyError if the take has one."""
+    return write_once(layout.seal(seal.name), seal)
+
+
+def read_seal(layout: Layout, take: TakeName) -> Seal:
+    """Return a take's seal; DamageError if it is damaged or speaks of another take."""
+    path = layout.seal(take)
+    seal = read_document(path, Seal)
+    if seal.name != take:
+        raise DamageError(f"{path} seals {seal.name}", remedy="Put the file back in its own place")
+    return seal
+
+
+def read_sealed(layout: Layout, seal: Seal) -> list[Event]:
+    """Return a sealed take's events, in order; DamageError if its bytes differ from the seal."""
+    events: list[Event] = []
+    for part in seal.segments:
+        path = layout.segment(seal.name, part.attempt)
+        raw = read_bytes(path)[: part.bytes]
+        if len(raw) != part.bytes or sha256(raw) != part.sha256:
+            raise DamageError(
+                f"{path} is not what its seal says: its first {part.bytes} bytes differ",
+                remedy="Restore the file from a copy, or retract the take and measure again",
+            )
+        segment = parse_segment(raw, seal.name.segment(part.attempt), path)
+        if len(segment.events) != part.events or (part.events and segment.heads[-1] != part.head):
+            raise DamageError(f"{path} is not what its seal says", remedy="Restore it from a copy")
+        events += segment.events
+    return events
+
+
+def write_receipt(layout: Layout, take: TakeName) -> Path:
+    """Copy a take's seal to where the workflow looks for it."""
+    return replace(layout.receipt(take), read_bytes(layout.seal(take)))

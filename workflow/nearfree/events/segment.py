@@ -1,0 +1,164 @@
+"""Segments: files of hashed lines with one writer ever."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from nearfree.errors import BusyError, LogError, WriteError
+from nearfree.events.line import GENESIS, close_line, sha256
+from nearfree.events.names import Layout, TakeName
+from nearfree.events.types import Payload
+
+_encode = msgspec.json.Encoder().encode
+
+
+def utc_now() -> str:
+    """Return the present as RFC 3339 text with microseconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class SegmentWriter:
+    """The one writer of one segment: appends hashed lines, makes them durable, stops at a fault.
+
+    Parameters
+    ----------
+    layout, take, attempt
+        Which segment; it must not exist yet.
+    now
+        The clock of the events' `time`.
+
+    Raises
+    ------
+    BusyError
+        The segment exists, or another process writes it.
+    """
+
+    def __init__(
+        self, layout: Layout, take: TakeName, attempt: int, *, now: Callable[[], str] = utc_now
+    ) -> None:
+        self.name = take.segment(attempt)
+        self.path = layout.segment(take, attempt)
+        self.events = 0
+        self.size = 0
+        self.head = GENESIS
+        self._now = now
+        self._private = [p for p in (str(Path.home()).encode(), b"://") if len(p) > 1]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        try:
+            self._fd: int | None = os.open(self.path, flags, 0o644)
+        except FileExistsError:
+            raise BusyError(
+                f"the segment {self.name} exists already",
+                remedy="Another job measures the same plan: wait for it, or take the next attempt",
+            ) from None
+        try:
+            lock(self._fd, self.name)
+            sync_folder(self.path.parent)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, data: Payload, *, sync: bool = True) -> str:
+        """Write one event and return its id; with `sync` it is durable when this returns."""
+        sequence = str(self.events + 1)
+        body = b"".join(
+            (
+                b'{"specversion":"1.0","type":"',
+                data.type_name.encode(),
+                b'","id":"',
+                sequence.encode(),
+                b'","source":"',
+                self.name.encode(),
+                b'","time":"',
+                self._now().encode(),
+                b'","datacontenttype":"application/json","data":',
+                _encode(data),
+                b',"sequence":"',
+                sequence.encode(),
+                b'","prevhash":"',
+                self.head.encode(),
+                b'"}',
+            )
+        )
+        line = close_line(body)
+        for text in self._private:
+            if text in body:
+                raise LogError(
+                    f"an event of {self.name} would hold {text.decode()!r}",
+                    remedy="Events keep no home folder and no URL: give paths inside the project",
+                )
+        self._write(line + b"\n")
+        self.head = sha256(line)
+        self.events += 1
+        if sync:
+            self.sync()
+        return f"{self.name}#{sequence}"
+
+    def sync(self) -> None:
+        """Make everything appended so far durable; WriteError if the disk refuses."""
+        try:
+            os.fsync(self._open_fd())
+        except OSError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Close the file; a closed writer takes no more events."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_fd(self) -> int:
+        if self._fd is None:
+            raise LogError(f"the writer of {self.name} is closed", remedy="Open the next attempt")
+        return self._fd
+
+    def _write(self, raw: bytes) -> None:
+        view = memoryview(raw)
+        fd = self._open_fd()
+        while view:
+            try:
+                written = os.write(fd, view)
+            except OSError as error:
+                self._fail(error)
+            view = view[written:]
+        self.size += len(raw)
+
+    def _fail(self, error: OSError) -> None:
+        self.close()
+        raise WriteError(
+            f"{self.path} was not written in full: {error.strerror}",
+            remedy="Free space or raise the quota, then run the same command again: "
+            "it goes on from the last durable event",
+        ) from error
+
+
+def lock(fd: int, name: str) -> None:
+    """Take the lock of a segment's writer; BusyError if a living process has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BusyError(
+            f"{name} is being written by another process",
+            remedy="Wait for it to end, or stop it, then run the same command again",
+        ) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a folder's new entries durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

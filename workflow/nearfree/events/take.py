@@ -1,0 +1,183 @@
+"""A take from its first attempt to its seal, over as many interruptions as it meets."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from nearfree.errors import NearfreeError
+from nearfree.events.names import Layout, TakeName
+from nearfree.events.reader import Segment, read_segment
+from nearfree.events.seal import (
+    Seal,
+    SealedSegment,
+    read_seal,
+    seal_segment,
+    write_receipt,
+    write_seal,
+)
+from nearfree.events.segment import SegmentWriter, lock
+from nearfree.events.types import (
+    Event,
+    LatencyMeasured,
+    Payload,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SegmentRecovered,
+)
+from nearfree.settings import MeasurePlan, Plan, plan_digest
+
+
+def take_name(scope: str, stream: str, take: int, plan: Plan) -> TakeName:
+    """Return the name of a take of a plan."""
+    return TakeName(scope, stream, take, plan_digest(plan)[:8])
+
+
+def whole_rounds(segment: Segment, plan: Plan) -> int:
+    """Return how many leading events to keep: the header, and every round that holds all points.
+
+    Rounds are written one after the other and made durable as a whole, so what follows the last
+    whole round was never acknowledged.
+    """
+    points = plan.points_a_round if isinstance(plan, MeasurePlan) else 0
+    kept = latencies = 0
+    for number, event in enumerate(segment.events, start=1):
+        if isinstance(event.data, RunStarted | SegmentRecovered) and latencies == 0:
+            kept = number
+        elif points and isinstance(event.data, LatencyMeasured):
+            latencies += 1
+            if latencies % points == 0:
+                kept = number
+    return kept
+
+
+class OpenTake:
+    """A take that is being written: earlier attempts' kept events, and the writer of this one."""
+
+    def __init__(self, layout: Layout, name: TakeName, plan: Plan) -> None:
+        self.layout = layout
+        self.name = name
+        self.plan = plan
+        self.kept: list[SealedSegment] = []
+        self.events: list[Event] = []
+        self.recovered: list[SegmentRecovered] = []
+        self.began = time.monotonic()
+        for attempt in layout.attempts(name):
+            self._keep(attempt)
+        self.attempt = max((part.attempt for part in self.kept), default=0) + 1
+        self.writer = SegmentWriter(layout, name, self.attempt)
+
+    def _keep(self, attempt: int) -> None:
+        path = self.layout.segment(self.name, attempt)
+        _refuse_if_written(path, self.name.segment(attempt))
+        segment = read_segment(path, self.name.segment(attempt))
+        kept = whole_rounds(segment, self.plan)
+        part = seal_segment(path, segment, attempt, kept)
+        self.kept.append(part)
+        self.events += segment.events[:kept]
+        self.recovered.append(
+            SegmentRecovered(
+                segment=segment.name,
+                kept_events=kept,
+                kept_bytes=part.bytes,
+                ignored_bytes=segment.size - part.bytes,
+                head=part.head,
+                torn=segment.torn_bytes > 0,
+            )
+        )
+
+    def start(self, started: RunStarted) -> None:
+        """Put the run on record, and what it kept of the attempts before it."""
+        self.append(started)
+        for record in self.recovered:
+            self.append(record)
+
+    def append(self, data: Payload, *, sync: bool = True) -> str:
+        """Write one event and return its id."""
+        return self.writer.append(data, sync=sync)
+
+    def fail(self, error: NearfreeError) -> None:
+        """Put an error on record as far as the disk still allows, and close the attempt."""
+        text = error.what.replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
+        try:
+            self.append(RunFailed(error=text, remedy=error.remedy))
+        except NearfreeError:
+            pass  # the first error is the one to tell; the log lost nothing that it had
+        finally:
+            self.writer.close()
+
+    def finish(
+        self,
+        *,
+        outcome: Literal["complete", "partial"] = "complete",
+        timed_s: float | None = None,
+    ) -> Seal:
+        """Put the end on record, seal the take and leave its receipt."""
+        wall_s = round(time.monotonic() - self.began, 3)
+        self.append(RunFinished(outcome=outcome, wall_s=wall_s, timed_s=timed_s))
+        self.writer.close()
+        path = self.layout.segment(self.name, self.attempt)
+        segment = read_segment(path, self.name.segment(self.attempt))
+        last = seal_segment(path, segment, self.attempt, len(segment.events))
+        seal = Seal(
+            scope=self.name.scope,
+            stream=self.name.stream,
+            take=self.name.take,
+            plan_digest=plan_digest(self.plan),
+            outcome=outcome,
+            segments=(*self.kept, last),
+        )
+        write_seal(self.layout, seal)
+        write_receipt(self.layout, self.name)
+        return seal
+
+
+def ensure_take(
+    layout: Layout,
+    name: TakeName,
+    plan: Plan,
+    started: Callable[[int], RunStarted],
+    work: Callable[[OpenTake], float | None],
+) -> Seal:
+    """Make sure that a plan is sealed: return its seal, doing the work only if there is none.
+
+    Parameters
+    ----------
+    started
+        Describes the run, given the number of the attempt.
+    work
+        Appends the observations; returns the seconds inside timed calls, if it times any.
+
+    Raises
+    ------
+    BusyError
+        Another process is at the same take.
+    NearfreeError
+        What `work` raised; it is on record, and a later call goes on from the last whole round.
+    """
+    if layout.seal(name).exists():
+        seal = read_seal(layout, name)
+        write_receipt(layout, name)
+        return seal
+    take = OpenTake(layout, name, plan)
+    try:
+        take.start(started(take.attempt))
+        timed_s = work(take)
+        return take.finish(timed_s=timed_s)
+    except NearfreeError as error:
+        take.fail(error)
+        raise
+    finally:
+        take.writer.close()
+
+
+def _refuse_if_written(path: Path, name: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        lock(fd, name)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)

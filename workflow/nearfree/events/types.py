@@ -1,0 +1,228 @@
+"""What can be recorded: one typed, versioned struct an event type.
+
+A change of meaning is a new version with a new struct; old ones stay readable.
+"""
+
+from typing import Any, ClassVar, Literal
+
+from msgspec import Struct, defstruct
+
+from nearfree.settings import Interleaved, Plan, Setting
+
+
+class Payload(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+):
+    """The data of an event; `type_name` is its CloudEvents type, with the version at its end."""
+
+    type_name: ClassVar[str]
+
+
+class Fingerprint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What makes two machines the same platform: nothing that changes with load or updates."""
+
+    kind: Literal["cpu", "cuda"]
+    model: str
+    features: tuple[str, ...]
+    cores: int
+    caches: dict[str, int]
+    """Bytes of each cache level, by name."""
+
+
+class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The job a run belonged to, as the batch system named it."""
+
+    system: str
+    job_id: str | None = None
+    restart: str | None = None
+    node: str | None = None
+    partition: str | None = None
+    devices: str | None = None
+
+
+class RunStarted(Payload):
+    """Who ran what, on what: everything an auditor asks for."""
+
+    type_name = "nearfree.run.started.v1"
+    command: str
+    plan: Plan
+    plan_digest: str
+    attempt: int
+    commit: str | None
+    dirty: bool | None
+    code_digest: str
+    python: str
+    versions: dict[str, str]
+    lock_sha256: str | None
+    host_label: str
+    device: str | None = None
+    driver: str | None = None
+    clocks_mhz: dict[str, float] | None = None
+    power_cap_w: float | None = None
+    scheduler: Scheduler | None = None
+
+
+class RunFinished(Payload):
+    """The take is over; `partial` when someone closed it before its plan was done."""
+
+    type_name = "nearfree.run.finished.v1"
+    outcome: Literal["complete", "partial"]
+    wall_s: float
+    timed_s: float | None = None
+
+
+class RunFailed(Payload):
+    """The attempt ended in an error."""
+
+    type_name = "nearfree.run.failed.v1"
+    error: str
+    remedy: str
+
+
+class ComputePeak(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """phi of one dtype: the best of several square matrix products, one thread, in GFLOP/s."""
+
+    dtype: str
+    gflop_s: float
+    size: int
+    samples: tuple[float, ...]
+    guarded: bool
+    """True when the time guard stopped the dtype before its full size."""
+
+
+class BandwidthPeak(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """beta by one method, one thread, in GB/s."""
+
+    method: Literal["stream", "gemm"]
+    gb_s: float
+    bytes_read: int
+    samples: tuple[float, ...]
+
+
+class HardwareProbed(Payload):
+    """A machine's facts as it showed them itself."""
+
+    type_name = "nearfree.hardware.probed.v1"
+    fingerprint: Fingerprint
+    compute: tuple[ComputePeak, ...]
+    bandwidth: tuple[BandwidthPeak, ...]
+    threads: int
+    load_1m: float | None = None
+
+
+class LatencyMeasured(Payload):
+    """The raw samples of one visit: one setting, one N, one round, in microseconds."""
+
+    type_name = "nearfree.latency.measured.v1"
+    setting: Setting
+    n: int
+    baseline: int
+    round: int
+    order: int
+    wall_us: tuple[float, ...]
+    process_us: tuple[float, ...]
+    dirty: tuple[bool, ...]
+    cache: Literal["cold", "warm"]
+    protocol: Interleaved
+    load_1m: float | None = None
+
+
+class BoundaryPublished(Payload):
+    """A boundary that somebody printed: where it stands, and what it speaks of."""
+
+    type_name = "nearfree.boundary.published.v1"
+    source: str
+    table: str
+    row: str
+    column: str
+    quantity: Literal["n_max", "idle_compute", "principle"]
+    setting: Setting
+    n_max: float
+    platform: str
+    epsilon: float | None = None
+    noisy: bool = False
+    baseline: int = 1
+    grid: tuple[int, ...] = ()
+    grid_inferred: bool = True
+    m_attn: int | None = None
+
+
+class RulePublished(Payload):
+    """One branch of a block or tile rule as somebody printed it."""
+
+    type_name = "nearfree.rule.published.v1"
+    source: str
+    table: str
+    row: int
+    package: str
+    versions: str
+    path: str
+    condition: str
+    value: int
+
+
+class ObservationRetracted(Payload):
+    """An event, or a whole take, that must not be used any more, and why."""
+
+    type_name = "nearfree.observation.retracted.v1"
+    target: str
+    reason: str
+
+
+class SegmentRecovered(Payload):
+    """What a new attempt kept of an interrupted one: a prefix of its lines."""
+
+    type_name = "nearfree.segment.recovered.v1"
+    segment: str
+    kept_events: int
+    kept_bytes: int
+    ignored_bytes: int
+    head: str
+    torn: bool
+
+
+class Event(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, tag_field="type"
+):
+    """The CloudEvents 1.0 envelope of a payload, with the chain's own extensions."""
+
+    specversion: Literal["1.0"]
+    id: str
+    source: str
+    time: str
+    datacontenttype: Literal["application/json"]
+    data: Any
+    sequence: str
+    prevhash: str
+    hash: str
+
+    @property
+    def event_id(self) -> str:
+        """The segment and the sequence, unique in a log."""
+        return f"{self.source}#{self.sequence}"
+
+
+PAYLOADS: tuple[type[Payload], ...] = (
+    RunStarted,
+    RunFinished,
+    RunFailed,
+    HardwareProbed,
+    LatencyMeasured,
+    BoundaryPublished,
+    RulePublished,
+    ObservationRetracted,
+    SegmentRecovered,
+)
+ENVELOPES: tuple[type[Event], ...] = tuple(
+    defstruct(
+        f"{payload.__name__}Event",
+        [("data", payload)],
+        bases=(Event,),
+        tag=payload.type_name,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        gc=False,
+    )
+    for payload in PAYLOADS
+)

@@ -1,0 +1,176 @@
+"""Verification: every byte of the log, ledgers, receipts and tables is accounted for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from nearfree.errors import LogError, NearfreeError
+from nearfree.events.document import read_document
+from nearfree.events.ledger import Ledger, current_seals, ledger_paths, read_chain
+from nearfree.events.manifest import MANIFEST_SUFFIX, check_table
+from nearfree.events.names import Layout, take_of
+from nearfree.events.reader import read_segment
+from nearfree.events.seal import Seal, read_seal, read_sealed
+
+_DERIVED = {"figures", "report"}
+
+
+class Finding(Struct, frozen=True):
+    """Something about one file; a notice is worth knowing, anything else is damage."""
+
+    path: str
+    message: str
+    notice: bool = False
+
+
+class Summary(Struct, frozen=True):
+    """How much was checked, and what was found."""
+
+    takes: int
+    events: int
+    tables: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def damaged(self) -> bool:
+        """Whether any finding is more than a notice."""
+        return any(not finding.notice for finding in self.findings)
+
+
+class _Verifier:
+    def __init__(self, root: Path) -> None:
+        self.layout = Layout(root)
+        self.findings: list[Finding] = []
+        self.takes = self.events = self.tables = 0
+
+    def report(self, path: Path, message: str, *, notice: bool = False) -> None:
+        shown = path.relative_to(self.layout.root).as_posix()
+        self.findings.append(Finding(shown, message, notice))
+
+    def check(self) -> Summary:
+        for path in sorted(self.layout.root.iterdir()):
+            if path.name not in {"events", "ledger", "state", "tables", *_DERIVED}:
+                self._foreign(path)
+        self._log()
+        self._ledgers()
+        self._receipts()
+        self._tables()
+        return Summary(self.takes, self.events, self.tables, tuple(self.findings))
+
+    def _foreign(self, path: Path) -> None:
+        if path.name.startswith(".") and ".json." in path.name:
+            self.report(path, "was left by an interrupted write; remove it", notice=True)
+        else:
+            self.report(path, "does not belong here; move it elsewhere")
+
+    def _log(self) -> None:
+        known = set()
+        for take in self.layout.takes():
+            known.add(self.layout.seal(take))
+            try:
+                seal = read_seal(self.layout, take)
+                known |= {self.layout.segment(take, part.attempt) for part in seal.segments}
+                self.events += len(read_sealed(self.layout, seal))
+                self.takes += 1
+                self._after_the_seal(seal)
+            except NearfreeError as error:
+                self.report(self.layout.seal(take), str(error))
+        for path in _files(self.layout.events):
+            if path not in known:
+                self._unsealed(path)
+
+    def _after_the_seal(self, seal: Seal) -> None:
+        for part in seal.segments:
+            path = self.layout.segment(seal.name, part.attempt)
+            late = path.stat().st_size - part.bytes
+            if late:
+                self.report(path, f"{late} bytes after its sealed part are ignored", notice=True)
+
+    def _unsealed(self, path: Path) -> None:
+        take = take_of(path.relative_to(self.layout.events))
+        if take is None or not path.name.endswith(".jsonl"):
+            self._foreign(path)
+            return
+        if self.layout.seal(take).exists():
+            self.report(path, "was written beside a sealed take and is ignored", notice=True)
+            return
+        try:
+            segment = read_segment(path, f"{take.scope}/{take.stream}/{path.stem}")
+        except NearfreeError as error:
+            self.report(path, str(error))
+            return
+        torn = f", and a torn tail of {segment.torn_bytes} bytes" if segment.torn_bytes else ""
+        self.report(path, f"is not sealed: {len(segment.events)} whole events{torn}", notice=True)
+
+    def _ledgers(self) -> None:
+        seals = current_seals(self.layout)
+        for folder in (self.layout.ledgers, self.layout.ledgers / "local"):
+            try:
+                for ledger in read_chain(folder):
+                    self._against(folder, ledger, seals)
+            except NearfreeError as error:
+                self.report(folder, str(error))
+            for path in sorted(folder.glob("*")):
+                if path not in ledger_paths(folder) and path.name != "local":
+                    self._foreign(path)
+
+    def _against(self, folder: Path, ledger: Ledger, seals: dict[str, str]) -> None:
+        for name, sha in ledger.seals.items():
+            if seals.get(name) != sha:
+                state = "is not the one" if name in seals else "is gone that"
+                self.report(
+                    folder / f"{ledger.number:06}.json",
+                    f"the seal of {name} {state} this ledger names; restore it from a copy",
+                )
+
+    def _receipts(self) -> None:
+        for path in _files(self.layout.state):
+            if path == self.layout.state / "ledger.json":
+                original = self.layout.ledgers / "local" / f"{_number(path):06}.json"
+            else:
+                original = self.layout.events / path.relative_to(self.layout.state)
+                original = original.with_suffix(".seal.json")
+            if path.name.startswith("."):
+                self._foreign(path)
+            elif not original.exists():
+                self.report(path, "is the receipt of a seal that is gone")
+            elif original.read_bytes() != path.read_bytes():
+                self.report(path, "is not a copy of its seal; remove it and run again")
+
+    def _tables(self) -> None:
+        for path in _files(self.layout.root / "tables"):
+            if path.suffix == ".parquet":
+                self.tables += 1
+                try:
+                    check_table(path)
+                except NearfreeError as error:
+                    self.report(path, str(error))
+            elif not path.name.endswith(MANIFEST_SUFFIX):
+                self._foreign(path)
+            elif not path.with_name(path.name.removesuffix(MANIFEST_SUFFIX)).exists():
+                self.report(path, "is the manifest of a table that is gone; run the workflow again")
+
+
+def _number(path: Path) -> int:
+    try:
+        return read_document(path, Ledger).number
+    except NearfreeError:
+        return 0
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if not path.is_dir())
+
+
+def verify(root: Path) -> Summary:
+    """Check everything below a results root and return what was found.
+
+    Raises
+    ------
+    LogError
+        The root holds no event log.
+    """
+    if not (root / "events").is_dir():
+        raise LogError(f"{root} holds no events/ folder", remedy="Name a results folder")
+    return _Verifier(root).check()

@@ -1,0 +1,168 @@
+"""What is asked: settings, sweeps over N, and the plans that group them into one take."""
+
+import hashlib
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, json, structs
+
+from nearfree.errors import ConfigError
+
+Positive = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_]{0,63}$")]
+"""A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
+Dtype = Literal["bfloat16", "float16", "float32", "float8"]
+Module = Literal["dense_ffn", "moe_ffn", "attention", "model"]
+Routing = Literal["balanced", "skewed"]
+
+_REQUIRED: dict[str, tuple[str, ...]] = {
+    "dense_ffn": ("d_model", "d_ff"),
+    "moe_ffn": ("d_model", "d_ff", "experts", "top_k", "routing"),
+    "attention": ("context", "heads", "kv_heads", "head_dim"),
+    "model": (),
+}
+
+
+class Setting(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+):
+    """One module under one fixed configuration: everything but the number of positions N.
+
+    Shapes use the paper's letters: `batch` b, `context` L, `experts` E, `top_k` k; widths are in
+    elements. A field that the module does not have is None.
+    """
+
+    module: Module
+    backend: str
+    dtype: Dtype
+    batch: Positive = 1
+    context: Positive | None = None
+    d_model: Positive | None = None
+    d_ff: Positive | None = None
+    experts: Positive | None = None
+    top_k: Positive | None = None
+    routing: Routing | None = None
+    heads: Positive | None = None
+    kv_heads: Positive | None = None
+    head_dim: Positive | None = None
+
+
+def check_setting(setting: Setting) -> None:
+    """Raise ConfigError, naming the field, unless a setting is one that can exist."""
+    missing = [name for name in _REQUIRED[setting.module] if getattr(setting, name) is None]
+    if missing:
+        raise ConfigError(
+            f"a {setting.module} setting lacks {', '.join(missing)}",
+            remedy="Give each of them in the study's shape",
+        )
+    if (setting.top_k or 0) > (setting.experts or setting.top_k or 0):
+        raise ConfigError(
+            f"top_k {setting.top_k} is larger than experts {setting.experts}",
+            remedy="Choose at most as many experts a token as there are",
+        )
+
+
+class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One setting over its grid of N, with the baseline N that ratios refer to."""
+
+    setting: Setting
+    positions: tuple[Positive, ...]
+    baseline: Positive = 1
+
+    def __post_init__(self) -> None:
+        check_setting(self.setting)
+        if list(self.positions) != sorted(set(self.positions)):
+            raise ConfigError(
+                f"positions {list(self.positions)} are not strictly rising",
+                remedy="List each N once, smallest first",
+            )
+        if self.baseline not in self.positions:
+            raise ConfigError(
+                f"the grid {list(self.positions)} lacks its baseline N={self.baseline}",
+                remedy="Add the baseline to `positions`",
+            )
+
+
+class Interleaved(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    gc=False,
+    tag_field="name",
+    tag="interleaved",
+):
+    """Visit every point of every sweep once a round, in a new order each round.
+
+    A visit is `warmup` untimed and `forwards` timed forwards; a timed forward with an involuntary
+    context switch is kept as dirty and repeated, at most `retries` times a visit.
+    """
+
+    rounds: Annotated[int, Meta(ge=3)] = 20
+    warmup: Annotated[int, Meta(ge=0)] = 1
+    forwards: Positive = 3
+    retries: Annotated[int, Meta(ge=0)] = 3
+    weight_copies: Positive = 2
+    threads: Positive = 1
+    seed: int = 0
+
+
+class MeasurePlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="measure"
+):
+    """The sweeps and the protocol of one measuring take."""
+
+    sweeps: tuple[Sweep, ...]
+    protocol: Interleaved
+
+    @property
+    def points_a_round(self) -> int:
+        """Number of (setting, N) points, so of events, that make one whole round."""
+        return sum(len(sweep.positions) for sweep in self.sweeps)
+
+
+class ProbePlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="probe"
+):
+    """What a hardware probe tries, and for how long it tries one dtype at most."""
+
+    dtypes: tuple[Dtype, ...]
+    guard_s: Annotated[float, Meta(gt=0)] = 2.0
+    rounds: Positive = 7
+
+
+class ImportPlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="import"
+):
+    """The reference files that one import takes in, by name and SHA-256."""
+
+    files: dict[str, str]
+
+
+class RetractPlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="retract"
+):
+    """One observation, or one take, that is declared invalid."""
+
+    target: str
+    reason: str
+
+
+Plan = MeasurePlan | ProbePlan | ImportPlan | RetractPlan
+
+
+def plan_digest(plan: Plan) -> str:
+    """Return the SHA-256 of a plan's canonical JSON; its first eight digits name the take."""
+    return hashlib.sha256(json.encode(plan, order="deterministic")).hexdigest()
+
+
+def setting_key(setting: Setting) -> str:
+    """Return a short stable name of a setting, the same on every machine (12 hex digits)."""
+    return hashlib.sha256(json.encode(setting, order="deterministic")).hexdigest()[:12]
+
+
+def describe(setting: Setting) -> str:
+    """Return a setting as a person would write it, without the fields it does not have."""
+    fields = structs.asdict(setting)
+    head = f"{fields.pop('module')} {fields.pop('backend')} {fields.pop('dtype')}"
+    rest = " ".join(f"{k}={v}" for k, v in fields.items() if v is not None)
+    return f"{head} {rest}"

@@ -10,7 +10,8 @@ from nearfree.errors import ConfigError
 Positive = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_]{0,63}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
-Dtype = Literal["bfloat16", "float16", "float32", "float8"]
+Dtype = Literal["auto", "bfloat16", "float16", "float32", "float8"]
+"""`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
 Module = Literal["dense_ffn", "moe_ffn", "attention", "model"]
 Routing = Literal["balanced", "skewed"]
 
@@ -113,6 +114,8 @@ class MeasurePlan(
 
     sweeps: tuple[Sweep, ...]
     protocol: Interleaved
+    environment: Name
+    """The lock under envs/ that the backend's interpreter was made from."""
 
     @property
     def points_a_round(self) -> int:

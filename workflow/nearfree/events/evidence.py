@@ -6,6 +6,9 @@ from nearfree.events.names import Layout, TakeName
 from nearfree.events.seal import Seal, read_seal, read_sealed
 from nearfree.events.types import Event, ObservationRetracted, RunStarted
 
+RETRACTED = "retracted"
+"""The stream of a scope that holds its retractions."""
+
 
 class Take(Struct, frozen=True):
     """A sealed take and its believed events."""
@@ -31,15 +34,11 @@ def read_take(layout: Layout, name: TakeName) -> Take:
     return Take(name, seal, tuple(read_sealed(layout, seal)))
 
 
-def read_scope(layout: Layout, scope: str) -> list[Take]:
-    """Return the sealed takes of a scope, sorted by name, without retracted takes and events."""
-    takes = [read_take(layout, name) for name in layout.takes(scope)]
-    targets = {
-        event.data.target
-        for take in takes
-        for event in take.events
-        if isinstance(event.data, ObservationRetracted)
-    }
+def read_scope(layout: Layout, scope: str, *, stream: str | None = None) -> list[Take]:
+    """Return the sealed takes of a scope or of one stream, sorted, without what was retracted."""
+    names = [n for n in layout.takes(scope) if stream in (None, n.stream) or n.stream == RETRACTED]
+    takes = [read_take(layout, name) for name in names]
+    targets = _targets(takes)
     if not targets:
         return takes
     return [
@@ -47,3 +46,18 @@ def read_scope(layout: Layout, scope: str) -> list[Take]:
         for t in takes
         if str(t.name) not in targets
     ]
+
+
+def retracted_targets(layout: Layout, scope: str) -> set[str]:
+    """Return what was retracted of a scope: ids of events and names of takes."""
+    names = [name for name in layout.takes(scope) if name.stream == RETRACTED]
+    return _targets([read_take(layout, name) for name in names])
+
+
+def _targets(takes: list[Take]) -> set[str]:
+    return {
+        event.data.target
+        for take in takes
+        for event in take.events
+        if isinstance(event.data, ObservationRetracted)
+    }

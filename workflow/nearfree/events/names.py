@@ -30,6 +30,16 @@ class TakeName(Struct, frozen=True, order=True):
         return f"{self}.{attempt}"
 
 
+def check_part(text: str) -> str:
+    """Return a scope or stream; LogError unless it can be the name of a folder."""
+    if not re.fullmatch(_PART, text):
+        raise LogError(
+            f"{text!r} cannot name a scope or stream",
+            remedy="Use lower-case letters, digits and underscores, at most 64",
+        )
+    return text
+
+
 def parse_take(text: str) -> TakeName:
     """Return the take that `scope/stream/take-plan8` names; LogError if it names none."""
     found = _TAKE.fullmatch(text)
@@ -86,7 +96,8 @@ class Layout(Struct, frozen=True):
     def takes(self, scope: str | None = None, *, sealed: bool = True) -> list[TakeName]:
         """Return the takes on disk, sorted; with `sealed=False` those that have no seal."""
         pattern = f"{scope or '*'}/*/*"
-        seals, segments = set(), set()
+        seals: set[TakeName] = set()
+        segments: set[TakeName] = set()
         for path in self.events.glob(pattern):
             take = take_of(path.relative_to(self.events))
             if take is not None:

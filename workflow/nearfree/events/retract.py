@@ -1,15 +1,14 @@
 """Retractions: a correction is a new event, never an edit."""
 
 from nearfree.errors import EvidenceError
-from nearfree.events.evidence import read_take
+from nearfree.events.evidence import RETRACTED, read_take
 from nearfree.events.names import Layout, parse_take
 from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
-from nearfree.events.take import ensure_take, take_name
+from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import ObservationRetracted, RunFinished, RunStarted, SegmentRecovered
 from nearfree.settings import RetractPlan
 
-STREAM = "retracted"
 _BOOKKEEPING = (RunStarted, RunFinished, SegmentRecovered, ObservationRetracted)
 
 
@@ -35,18 +34,20 @@ def retract(layout: Layout, target: str, reason: str) -> Seal:
             raise EvidenceError(
                 f"{target} is bookkeeping, not an observation", remedy="Retract the whole take"
             )
-    elif take.stream == STREAM:
+    elif take.stream == RETRACTED:
         raise EvidenceError(
             f"{take} is a retraction, which stays", remedy="Take the measurement again instead"
         )
     plan = RetractPlan(target=target, reason=reason)
-    number = 1 + max((t.take for t in layout.takes(take.scope) if t.stream == STREAM), default=0)
+    number = 1 + max((t.take for t in layout.takes(take.scope) if t.stream == RETRACTED), default=0)
+
+    def record(take: OpenTake) -> None:
+        take.append(ObservationRetracted(target=target, reason=reason))
+
     return ensure_take(
         layout,
-        take_name(take.scope, STREAM, number, plan),
+        take_name(take.scope, RETRACTED, number, plan),
         plan,
         lambda attempt: describe_run(f"nearfree log retract {target}", plan, attempt),
-        lambda open_take: (
-            open_take.append(ObservationRetracted(target=target, reason=reason)) and None
-        ),
+        record,
     )

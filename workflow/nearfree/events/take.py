@@ -135,6 +135,15 @@ class OpenTake:
         return seal
 
 
+def ensure_sealed(layout: Layout, name: TakeName) -> Seal | None:
+    """Return a take's seal and renew its receipt, None if the take is not sealed yet."""
+    if not layout.seal(name).exists():
+        return None
+    seal = read_seal(layout, name)
+    write_receipt(layout, name)
+    return seal
+
+
 def ensure_take(
     layout: Layout,
     name: TakeName,
@@ -158,10 +167,9 @@ def ensure_take(
     NearfreeError
         What `work` raised; it is on record, and a later call goes on from the last whole round.
     """
-    if layout.seal(name).exists():
-        seal = read_seal(layout, name)
-        write_receipt(layout, name)
-        return seal
+    sealed = ensure_sealed(layout, name)
+    if sealed is not None:
+        return sealed
     take = OpenTake(layout, name, plan)
     try:
         take.start(started(take.attempt))

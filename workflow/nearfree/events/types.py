@@ -40,7 +40,7 @@ class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     devices: str | None = None
 
 
-class RunStarted(Payload):
+class RunStarted(Payload, frozen=True, kw_only=True):
     """Who ran what, on what: everything an auditor asks for."""
 
     type_name = "nearfree.run.started.v1"
@@ -62,7 +62,7 @@ class RunStarted(Payload):
     scheduler: Scheduler | None = None
 
 
-class RunFinished(Payload):
+class RunFinished(Payload, frozen=True, kw_only=True):
     """The take is over; `partial` when someone closed it before its plan was done."""
 
     type_name = "nearfree.run.finished.v1"
@@ -71,7 +71,7 @@ class RunFinished(Payload):
     timed_s: float | None = None
 
 
-class RunFailed(Payload):
+class RunFailed(Payload, frozen=True, kw_only=True):
     """The attempt ended in an error."""
 
     type_name = "nearfree.run.failed.v1"
@@ -99,7 +99,7 @@ class BandwidthPeak(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     samples: tuple[float, ...]
 
 
-class HardwareProbed(Payload):
+class HardwareProbed(Payload, frozen=True, kw_only=True):
     """A machine's facts as it showed them itself."""
 
     type_name = "nearfree.hardware.probed.v1"
@@ -110,7 +110,7 @@ class HardwareProbed(Payload):
     load_1m: float | None = None
 
 
-class LatencyMeasured(Payload):
+class LatencyMeasured(Payload, frozen=True, kw_only=True):
     """The raw samples of one visit: one setting, one N, one round, in microseconds."""
 
     type_name = "nearfree.latency.measured.v1"
@@ -127,7 +127,7 @@ class LatencyMeasured(Payload):
     load_1m: float | None = None
 
 
-class BoundaryPublished(Payload):
+class BoundaryPublished(Payload, frozen=True, kw_only=True):
     """A boundary that somebody printed: where it stands, and what it speaks of."""
 
     type_name = "nearfree.boundary.published.v1"
@@ -147,7 +147,7 @@ class BoundaryPublished(Payload):
     m_attn: int | None = None
 
 
-class RulePublished(Payload):
+class RulePublished(Payload, frozen=True, kw_only=True):
     """One branch of a block or tile rule as somebody printed it."""
 
     type_name = "nearfree.rule.published.v1"
@@ -161,7 +161,7 @@ class RulePublished(Payload):
     value: int
 
 
-class ObservationRetracted(Payload):
+class ObservationRetracted(Payload, frozen=True, kw_only=True):
     """An event, or a whole take, that must not be used any more, and why."""
 
     type_name = "nearfree.observation.retracted.v1"
@@ -169,7 +169,7 @@ class ObservationRetracted(Payload):
     reason: str
 
 
-class SegmentRecovered(Payload):
+class SegmentRecovered(Payload, frozen=True, kw_only=True):
     """What a new attempt kept of an interrupted one: a prefix of its lines."""
 
     type_name = "nearfree.segment.recovered.v1"
@@ -214,7 +214,7 @@ PAYLOADS: tuple[type[Payload], ...] = (
     SegmentRecovered,
 )
 ENVELOPES: tuple[type[Event], ...] = tuple(
-    defstruct(
+    defstruct(  # type: ignore[misc]  # its bases say that it is an Event
         f"{payload.__name__}Event",
         [("data", payload)],
         bases=(Event,),

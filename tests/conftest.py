@@ -1,0 +1,133 @@
+"""Small factories that the tests share: settings, plans, payloads, and whole takes on disk."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nearfree.events.names import Layout, TakeName
+from nearfree.events.reader import read_segment
+from nearfree.events.seal import Seal, seal_segment, write_receipt, write_seal
+from nearfree.events.segment import SegmentWriter
+from nearfree.events.take import OpenTake, ensure_take, take_name
+from nearfree.events.types import LatencyMeasured, Payload, RunFinished, RunStarted
+from nearfree.settings import Interleaved, MeasurePlan, Plan, Setting, Sweep, plan_digest
+
+CLOCK = "2026-01-02T03:04:05.678901Z"
+"""The time of every event that `write_payloads` writes."""
+Work = Callable[[OpenTake], float | None]
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """An empty results root."""
+    return Layout(tmp_path / "results")
+
+
+def make_setting(**changes: Any) -> Setting:
+    """Return a small dense FFN setting with some of its fields changed."""
+    fields: dict[str, Any] = {
+        "module": "dense_ffn",
+        "backend": "torch_cpu",
+        "dtype": "float32",
+        "d_model": 64,
+        "d_ff": 128,
+    }
+    return Setting(**(fields | changes))
+
+
+def make_plan(
+    *, positions: tuple[int, ...] = (1, 2, 4), rounds: int = 3, **changes: Any
+) -> MeasurePlan:
+    """Return a plan of one sweep; `changes` go to its setting."""
+    sweep = Sweep(setting=make_setting(**changes), positions=positions)
+    return MeasurePlan(sweeps=(sweep,), protocol=Interleaved(rounds=rounds), environment="cpu")
+
+
+def make_started(plan: Plan, attempt: int = 1) -> RunStarted:
+    """Return the record of a run, the same on every machine."""
+    return RunStarted(
+        command="nearfree measure cpu dense",
+        plan=plan,
+        plan_digest=plan_digest(plan),
+        attempt=attempt,
+        commit="0123456789abcdef0123456789abcdef01234567",
+        dirty=False,
+        code_digest="0123456789abcdef",
+        python="3.11.0",
+        versions={"msgspec": "0.0.0"},
+        lock_sha256=None,
+        host_label="unnamed",
+    )
+
+
+def make_latency(number: int = 0, n: int = 1, **changes: Any) -> LatencyMeasured:
+    """Return the samples of one visit: round `number`, position count `n`."""
+    fields: dict[str, Any] = {
+        "setting": make_setting(),
+        "n": n,
+        "baseline": 1,
+        "round": number,
+        "order": 0,
+        "wall_us": (12.5 + n, 12.25 + n),
+        "process_us": (12.0 + n, 12.0 + n),
+        "dirty": (False, False),
+        "cache": "cold",
+        "protocol": Interleaved(rounds=3),
+    }
+    return LatencyMeasured(**(fields | changes))
+
+
+def latencies(take: OpenTake) -> list[tuple[int, int]]:
+    """Return the (round, n) of everything that a take kept of its earlier attempts."""
+    kept = (event.data for event in take.events)
+    return [(data.round, data.n) for data in kept if isinstance(data, LatencyMeasured)]
+
+
+def measure_rounds(take: OpenTake) -> float:
+    """Append what a measure plan still lacks after the kept rounds, a durable event at a time."""
+    assert isinstance(take.plan, MeasurePlan)
+    points = [(sweep.setting, n) for sweep in take.plan.sweeps for n in sweep.positions]
+    for number in range(len(latencies(take)) // len(points), take.plan.protocol.rounds):
+        for setting, n in points:
+            take.append(make_latency(number, n, setting=setting))
+    return 0.5
+
+
+def write_take(
+    layout: Layout,
+    *,
+    scope: str = "cpu",
+    stream: str = "dense",
+    take: int = 1,
+    plan: Plan | None = None,
+    work: Work = measure_rounds,
+) -> Seal:
+    """Make sure that a take is sealed, the way the program does it."""
+    plan = plan or make_plan()
+    name = take_name(scope, stream, take, plan)
+    return ensure_take(layout, name, plan, lambda attempt: make_started(plan, attempt), work)
+
+
+def write_payloads(layout: Layout, name: TakeName, plan: Plan, *payloads: Payload) -> Seal:
+    """Seal payloads between a start and an end under a fixed clock: the same bytes every time."""
+    with SegmentWriter(layout, name, 1, now=lambda: CLOCK) as writer:
+        for payload in (
+            make_started(plan),
+            *payloads,
+            RunFinished(outcome="complete", wall_s=1.5),
+        ):
+            writer.append(payload, sync=False)
+    segment = read_segment(writer.path, writer.name)
+    part = seal_segment(writer.path, segment, 1, len(segment.events))
+    seal = Seal(
+        scope=name.scope,
+        stream=name.stream,
+        take=name.take,
+        plan_digest=plan_digest(plan),
+        outcome="complete",
+        segments=(part,),
+    )
+    write_seal(layout, seal)
+    write_receipt(layout, name)
+    return seal

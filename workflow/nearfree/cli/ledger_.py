@@ -1,0 +1,23 @@
+"""Write this machine's ledger: every seal, the config and the code, chained to the one before."""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    del parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the next ledger if anything changed, and print its number."""
+    from nearfree.events.document import read_document, replace
+    from nearfree.events.ledger import Ledger, current_seals, write_ledger
+    from nearfree.events.names import Layout
+
+    layout = Layout(args.results)
+    seals = current_seals(layout)
+    path = write_ledger(layout, layout.ledgers / "local", seals, args.config)
+    replace(layout.state / "ledger.json", path.read_bytes())
+    ledger = read_document(path, Ledger)
+    print(f"ledger {ledger.number}: {len(seals)} seals, root {ledger.root[:16]}")
+    return 0

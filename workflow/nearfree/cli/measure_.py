@@ -1,0 +1,63 @@
+"""Make sure that a study's take is sealed: measure what is missing, or return at once."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nearfree.settings import MeasurePlan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("platform", help="a platform of `here`")
+    parser.add_argument("study", help="a study of config/studies.yaml; the stream of its events")
+    parser.add_argument("--take", type=int, help="which take (default: as config/takes.yaml says)")
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        help="the plan as `nearfree plan` prints it, - for standard input; then config/ is not "
+        "read and only msgspec and torch are needed",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, and print what was sealed."""
+    from nearfree.cli.torch_ import need_torch
+    from nearfree.events.names import Layout, check_part
+
+    if args.plan:
+        scope, take, plan = check_part(args.platform), args.take or 1, _read_plan(args.plan)
+    else:
+        from nearfree.cli.common import here
+
+        config, scope = here(args)
+        take = args.take or config.take(scope, args.study)
+        plan = config.measure_plan(scope, args.study)
+    need_torch()
+    from nearfree.measure.run import measure
+
+    seal = measure(Layout(args.results), scope, check_part(args.study), take, plan)
+    events = sum(part.events for part in seal.segments)
+    print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")
+    return 0
+
+
+def _read_plan(name: str) -> "MeasurePlan":
+    import msgspec
+
+    from nearfree.errors import ConfigError
+    from nearfree.settings import MeasurePlan
+
+    try:
+        raw = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        return msgspec.json.decode(raw, type=MeasurePlan)
+    except OSError as error:
+        raise ConfigError(
+            f"{name} cannot be read: {error.strerror}", remedy="Name a file, or - for a pipe"
+        ) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{name} is not a plan: {error}", remedy="Give what `nearfree plan` prints"
+        ) from error

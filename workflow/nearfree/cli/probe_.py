@@ -1,0 +1,38 @@
+"""Probe this machine: phi by dtype, beta by two methods, rho from each."""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("platform", help="the platform that this machine is, such as cpu")
+    parser.add_argument("--take", type=int, help="which take (default: as config/takes.yaml says)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make sure that the probe is sealed, and print what it found."""
+    from nearfree.cli.common import here
+    from nearfree.cli.torch_ import need_torch
+    from nearfree.events.names import Layout
+    from nearfree.units import balance_flop_per_byte
+
+    config, scope = here(args)
+    need_torch()
+    from nearfree.hardware.identity import STREAM, require_probe
+    from nearfree.hardware.probe import probe
+
+    layout = Layout(args.results)
+    take = args.take or config.take(scope, STREAM)
+    seal = probe(layout, scope, config.platform(scope).kind, take, config.probe_plan(scope))
+    found = require_probe(layout, scope)
+    print(f"{seal.name}: {found.fingerprint.model}, {found.threads} thread")
+    for compute in found.compute:
+        rho = ", ".join(
+            f"rho {balance_flop_per_byte(compute.gflop_s / 1000, b.gb_s):.2f} ({b.method})"
+            for b in found.bandwidth
+        )
+        guarded = f", stopped by the time guard at {compute.size}" if compute.guarded else ""
+        print(f"  {compute.dtype}: phi {compute.gflop_s:.1f} GFLOP/s, {rho}{guarded}")
+    for bandwidth in found.bandwidth:
+        print(f"  {bandwidth.method}: beta {bandwidth.gb_s:.1f} GB/s")
+    return 0

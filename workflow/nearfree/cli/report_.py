@@ -1,0 +1,9 @@
+"""Pending."""
+
+
+def add_arguments(parser):
+    pass
+
+
+def run(args):
+    return 0

@@ -1,0 +1,22 @@
+"""Ask for another take: raises the number in config/takes.yaml, so that the workflow measures."""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("platform", help="a platform of `here`")
+    parser.add_argument("study", nargs="?", help="one study (default: all of the platform)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raise the takes and say what to run."""
+    from nearfree.cli.common import here
+    from nearfree.events.names import Layout
+    from nearfree.retake import raise_takes
+
+    config, scope = here(args)
+    for study, take in raise_takes(config, Layout(args.results), scope, args.study).items():
+        print(f"{scope}/{study}: take {take}")
+    print(f"Now run: snakemake --cores all {scope}")
+    return 0

@@ -1,0 +1,33 @@
+"""Verify every byte of a results folder: log, seals, ledgers, receipts and tables.
+
+Exits with 2 if anything is damaged, missing or out of place; notices alone exit with 0.
+"""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument(
+        "path", type=Path, nargs="?", help="a folder with events/ in it (default: --results)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify and print the findings."""
+    from nearfree.cli import MISTAKE
+    from nearfree.events.verify import verify
+
+    root = args.path or args.results
+    found = verify(root)
+    for finding in found.findings:
+        print(
+            f"{'notice' if finding.notice else 'DAMAGE'}: {root}/{finding.path} {finding.message}"
+        )
+    damage = sum(not finding.notice for finding in found.findings)
+    print(
+        f"{root}: {found.takes} sealed takes, {found.events} events, {found.tables} tables; "
+        f"{damage} damaged, {len(found.findings) - damage} notices"
+    )
+    return MISTAKE if found.damaged else 0

@@ -1,0 +1,1 @@
+"""Platforms: datasheet facts, and what a machine shows of itself."""

@@ -1,0 +1,50 @@
+"""Identity: a machine is measured as the platform that the log knows, or not at all."""
+
+from nearfree.errors import EvidenceError, HardwareError
+from nearfree.events.evidence import read_scope
+from nearfree.events.names import Layout
+from nearfree.events.types import Fingerprint, HardwareProbed
+from nearfree.hardware import cpu, cuda
+
+STREAM = "hardware"
+
+
+def machine_fingerprint(kind: str) -> Fingerprint:
+    """Return the fingerprint of this machine's CPU or first GPU; HardwareError without one."""
+    return cpu.fingerprint() if kind == "cpu" else cuda.fingerprint()
+
+
+def known_probe(layout: Layout, scope: str) -> HardwareProbed | None:
+    """Return the first probe on record for a platform, None before its first."""
+    for take in read_scope(layout, scope, stream=STREAM):
+        for event in take.events:
+            if isinstance(event.data, HardwareProbed):
+                return event.data
+    return None
+
+
+def check_identity(layout: Layout, scope: str, here: Fingerprint) -> None:
+    """Raise HardwareError if this machine is not the one that a platform's probe describes."""
+    probe = known_probe(layout, scope)
+    if probe is None:
+        return
+    known = probe.fingerprint
+    if known != here:
+        differing = [f for f in known.__struct_fields__ if getattr(known, f) != getattr(here, f)]
+        field = differing[0]
+        raise HardwareError(
+            f"this machine is not the platform {scope!r} of the log: {field} is "
+            f"{getattr(here, field)!r}, not {getattr(known, field)!r}",
+            remedy=f"Add `{scope}_2: {{kind: {here.kind}}}` to config/platforms.yaml and set "
+            f"`here: [{scope}_2]` in config/config.yaml",
+        )
+
+
+def require_probe(layout: Layout, scope: str) -> HardwareProbed:
+    """Return a platform's probe; EvidenceError if nothing was probed yet."""
+    probe = known_probe(layout, scope)
+    if probe is None:
+        raise EvidenceError(
+            f"the log holds no probe of {scope}", remedy=f"Run `nearfree probe {scope}` first"
+        )
+    return probe

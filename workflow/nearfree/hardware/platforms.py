@@ -1,0 +1,74 @@
+"""Datasheet facts of the known platforms, each with the document that it was read from."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from nearfree.errors import ConfigError
+from nearfree.settings import Name
+from nearfree.units import balance_flop_per_byte
+
+Amount = Annotated[float, Meta(gt=0)]
+
+
+class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One kind of machine; a fact that no trustworthy document gives is None.
+
+    `peak_tflops` is phi by dtype, dense; `bandwidth_gb_s` is beta in decimal GB/s; caches and
+    shared memory are in binary units, memory in decimal GB as vendors print it.
+    """
+
+    kind: Literal["cpu", "cuda"]
+    vendor_name: str | None = None
+    aliases: tuple[Name, ...] = ()
+    year: int | None = None
+    architecture: str | None = None
+    sm: int | None = None
+    sm_count: int | None = None
+    boost_clock_mhz: Amount | None = None
+    peak_tflops: dict[str, Amount] = {}
+    bandwidth_gb_s: Amount | None = None
+    l2_mib: Amount | None = None
+    shared_memory_per_sm_kib: Amount | None = None
+    shared_memory_per_block_kib: Amount | None = None
+    memory_gb: Amount | None = None
+    sources: dict[str, str] = {}
+    unknown: tuple[str, ...] = ()
+
+    def balance(self, dtype: str) -> float | None:
+        """Return rho = phi / beta of a dtype in FLOP per byte, None without both facts."""
+        peak = self.peak_tflops.get(dtype)
+        if peak is None or self.bandwidth_gb_s is None:
+            return None
+        return balance_flop_per_byte(peak, self.bandwidth_gb_s)
+
+
+def check_platforms(platforms: dict[str, Platform]) -> None:
+    """Raise ConfigError for a fact without a source, or a name that two platforms share."""
+    owner: dict[str, str] = {}
+    for name, platform in platforms.items():
+        for alias in (name, *platform.aliases):
+            if alias in owner:
+                raise ConfigError(
+                    f"config/platforms.yaml: {name} and {owner[alias]} share the name {alias}",
+                    remedy="Give each platform its own names",
+                )
+            owner[alias] = name
+        facts = {"bandwidth_gb_s", "peak_tflops", "sm_count", "l2_mib", "memory_gb", "year"}
+        for fact in sorted(facts):
+            if getattr(platform, fact) and fact not in platform.sources:
+                raise ConfigError(
+                    f"config/platforms.yaml: {name}.{fact} has no source",
+                    remedy="Name the document under `sources`",
+                )
+
+
+def resolve(platforms: dict[str, Platform], name: str) -> str:
+    """Return the platform that a name or alias means; ConfigError if it means none."""
+    for known, platform in platforms.items():
+        if name == known or name in platform.aliases:
+            return known
+    raise ConfigError(
+        f"unknown platform {name!r}",
+        remedy=f"Choose one of {', '.join(platforms)}, or add it to config/platforms.yaml",
+    )

@@ -1,0 +1,1 @@
+"""What others measured or published, as events."""

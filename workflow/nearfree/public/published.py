@@ -1,0 +1,203 @@
+"""The paper's printed values, as events with their table, row and column.
+
+The paper prints no grid of N; the grids here are read off its tables and marked as inferred:
+powers of two for the FFNs; 1 to 32 in powers of two, then steps of 16 to 256, for attention.
+"""
+
+import csv
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from nearfree.errors import ConfigError, NearfreeError
+from nearfree.events.line import sha256
+from nearfree.events.names import Layout
+from nearfree.events.run import describe_run
+from nearfree.events.seal import Seal
+from nearfree.events.take import OpenTake, ensure_take, take_name
+from nearfree.events.types import BoundaryPublished, Payload, RulePublished
+from nearfree.settings import ImportPlan, Setting
+
+SCOPE = "public"
+STREAM = "near_free_parallelism"
+SOURCE = "near-free-parallelism"
+FFN_GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+ATTENTION_GRID = (1, 2, 4, 8, 16, *range(32, 257, 16))
+_MOE_EXPERTS = 256
+_BACKENDS = {
+    "tab:sensitivity-attn-fa": "flash_attn_2",
+    "tab:sensitivity-attn-fi": "flashinfer",
+    "tab:sensitivity-moe-upper-vllm": "vllm_0_9_1",
+    "tab:sensitivity-moe-lower-vllm": "vllm_0_9_1",
+    "tab:sensitivity-moe-upper-sglang": "sglang_0_5_9",
+    "tab:sensitivity-moe-lower-sglang": "sglang_0_5_9",
+}
+
+
+def import_plan(folder: Path) -> ImportPlan:
+    """Return the plan that names the reference files and their digests."""
+    files = sorted(folder.glob("*.csv"))
+    if not files:
+        raise ConfigError(f"{folder} holds no CSV files", remedy="Restore it from the repository")
+    return ImportPlan(files={path.name: sha256(path.read_bytes()) for path in files})
+
+
+def import_published(layout: Layout, folder: Path) -> Seal:
+    """Make sure that the reference files in `folder` are in the log, nothing in part.
+
+    Raises
+    ------
+    ConfigError
+        A file lacks a column or holds a value that does not fit; the message names its line.
+    """
+    plan = import_plan(folder)
+    events = [
+        *_read(folder / "sensitivity.csv", _sensitivity),
+        *_read(folder / "lookup.csv", _lookup),
+        *_read(folder / "rules.csv", _rule),
+    ]
+
+    def work(take: OpenTake) -> None:
+        for event in events:
+            take.append(event, sync=False)
+        take.writer.sync()
+
+    return ensure_take(
+        layout,
+        take_name(SCOPE, STREAM, 1, plan),
+        plan,
+        lambda attempt: describe_run("nearfree import published", plan, attempt),
+        work,
+    )
+
+
+Row = dict[str, str]
+
+
+def _read(path: Path, convert: Callable[[int, Row], list[Payload]]) -> list[Payload]:
+    events: list[Payload] = []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for line, row in enumerate(csv.DictReader(file, strict=True), start=2):
+                try:
+                    events += convert(line, row)
+                except (KeyError, ValueError, TypeError, NearfreeError) as error:
+                    raise ConfigError(
+                        f"{path} line {line}: {_reason(error)}",
+                        remedy="Mend that line; nothing was imported",
+                    ) from error
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", remedy="Restore the file") from error
+    return events
+
+
+def _reason(error: Exception) -> str:
+    return f"column {error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _sensitivity(line: int, row: Row) -> list[Payload]:
+    del line
+    table, value = row["table"], int(row["value"])
+    setting, baseline = _studied(table, value)
+    return [
+        BoundaryPublished(
+            source=SOURCE,
+            table=table,
+            row=f"{row['variable']}={value}",
+            column=f"epsilon={row['epsilon']}",
+            quantity="n_max",
+            setting=setting,
+            n_max=float(row["n_max"]),
+            platform="h20",
+            epsilon=float(row["epsilon"]),
+            noisy=row["noisy"] == "1",
+            baseline=baseline,
+            grid=ATTENTION_GRID if setting.module == "attention" else FFN_GRID,
+        )
+    ]
+
+
+def _studied(table: str, value: int) -> tuple[Setting, int]:
+    """Return the setting of a sensitivity table's row (paper, app. C), and its baseline N."""
+    if table == "tab:sensitivity-dense":
+        dense = Setting(
+            module="dense_ffn",
+            backend="torch",
+            dtype="bfloat16",
+            batch=value,
+            d_model=4096,
+            d_ff=9216,
+        )
+        return dense, 1
+    backend = _BACKENDS.get(table)
+    if backend is None:
+        raise ValueError(f"unknown table {table!r}")
+    if "attn" in table:
+        attention = Setting(
+            module="attention",
+            backend=backend,
+            dtype="bfloat16",
+            context=value,
+            heads=32,
+            kv_heads=32,
+            head_dim=128,
+        )
+        return attention, 1
+    balanced = "upper" in table
+    moe = Setting(
+        module="moe_ffn",
+        backend=backend,
+        dtype="bfloat16",
+        d_model=4096,
+        d_ff=1024,
+        experts=_MOE_EXPERTS,
+        top_k=value,
+        routing="balanced" if balanced else "skewed",
+    )
+    return moe, math.ceil(_MOE_EXPERTS / value) if balanced else 1
+
+
+def _lookup(line: int, row: Row) -> list[Payload]:
+    moe = row["model_type"] == "moe"
+    setting = Setting(
+        module="model",
+        backend="any",
+        dtype="bfloat16",
+        batch=int(row["batch"]),
+        experts=int(row["experts"]) if moe else None,
+        top_k=int(row["top_k"]) if moe and row["top_k"] != "any" else None,
+        d_ff=int(row["d_ff_expert"]) if moe else None,
+        routing=row["routing"] if moe else None,  # type: ignore[arg-type]
+    )
+    quantities: tuple[Literal["idle_compute", "principle"], ...] = ("idle_compute", "principle")
+    return [
+        BoundaryPublished(
+            source=SOURCE,
+            table="tab:practical_lookup",
+            row=str(line - 1),
+            column=quantity,
+            quantity=quantity,
+            setting=setting,
+            n_max=float(row[quantity]),
+            platform=row["platform"],
+            grid_inferred=False,
+            m_attn=int(row["m_attn"]),
+        )
+        for quantity in quantities
+    ]
+
+
+def _rule(line: int, row: Row) -> list[Payload]:
+    return [
+        RulePublished(
+            source=SOURCE,
+            table=row["table"],
+            row=line - 1,
+            package=row["package"],
+            versions=row["versions"],
+            path=row["path"],
+            condition=row["condition"],
+            value=int(row["value"]),
+        )
+    ]

@@ -20,7 +20,7 @@ Work = Callable[[OpenTake], float | None]
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """An empty results root."""
+    """Return an empty results root."""
     return Layout(tmp_path / "results")
 
 

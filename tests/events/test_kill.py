@@ -19,6 +19,7 @@ from events.child import LONG
 from events.crash import PLAN
 from events.faults import HERE, PATHS, damage, notices, start_child
 
+NAME = take_name("cpu", "dense", 1, PLAN)
 Points = set[tuple[int, int]]
 
 
@@ -130,7 +131,7 @@ def test_a_kill_between_the_end_and_the_seal(tmp_path: Path) -> None:
         root
         for root in crash(tmp_path / "crashed")
         if any(b"nearfree.run.finished" in p.read_bytes() for p in root.glob("events/*/*/*.jsonl"))
-        and not list(root.glob("events/*/*/*.seal.json"))
+        and not Layout(root).takes()
         and "2 2" in root.with_suffix(".acks").read_text()
     ]
     assert len(ended) >= 3
@@ -150,11 +151,11 @@ def test_a_kill_between_the_seal_and_the_receipt(tmp_path: Path) -> None:
     sealed = [
         root
         for root in crashed[:-1]
-        if list(root.glob("events/*/*/*.seal.json")) and not list(root.glob("state/*/*/*[0-9].json"))
+        if Layout(root).takes() and not Layout(root).receipt(NAME).exists()
     ]
     assert len(sealed) >= 2
     for root in sealed:
         write_take(Layout(root), plan=PLAN, work=lambda _: pytest.fail("measured again"))
-        assert len([p for p in root.glob("state/*/*/*") if p.name[0] != "."]) == 1
+        assert Layout(root).receipt(NAME).exists()
         assert damage(root) == []
         assert all("interrupted write" in finding.message for finding in notices(root))

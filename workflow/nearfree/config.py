@@ -158,6 +158,10 @@ class Config:
         """Return a platform by name or alias; ConfigError if there is none."""
         return self.platforms[resolve(self.platforms, name)]
 
+    def datasheets(self, scope: str) -> dict[str, Platform]:
+        """Return the datasheets that a scope's tables hold: its own, or all of them in public."""
+        return {name: each for name, each in self.platforms.items() if scope in (name, "public")}
+
     def study(self, scope: str, name: str) -> Study:
         """Return a study that is measured on a platform; ConfigError if there is none."""
         known = [key for key, study in self.studies.items() if scope in study.platforms]

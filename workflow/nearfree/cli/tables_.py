@@ -1,9 +1,31 @@
-"""Pending."""
+"""Make a scope's tables, one stage at a time: project, boundaries, predictions, validation."""
+
+import argparse
+
+STAGES = ("project", "boundaries", "predictions", "validation")
 
 
-def add_arguments(parser):
-    pass
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("stage", choices=STAGES, help="which tables")
+    parser.add_argument("scope", help="a platform, or public")
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
+    """Write the stage's tables."""
+    from nearfree.config import Config
+    from nearfree.events.names import Layout, check_part
+    from nearfree.tables.bound import bound
+    from nearfree.tables.project import project
+    from nearfree.theory.stages import write_predictions, write_validation
+
+    layout, scope, config = Layout(args.results), check_part(args.scope), Config(args.config)
+    if args.stage == "project":
+        project(layout, scope, config.datasheets(scope))
+    elif args.stage == "boundaries":
+        bound(layout, scope, config.site.tolerances)
+    elif args.stage == "predictions":
+        write_predictions(layout, scope)
+    else:
+        write_validation(layout, scope)
     return 0

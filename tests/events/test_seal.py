@@ -1,0 +1,147 @@
+"""Seals anchor the segments of a take; receipts are copies of seals."""
+
+from pathlib import Path
+
+import pytest
+from conftest import make_latency, make_plan, make_started, write_take
+from msgspec import structs
+from nearfree.errors import BusyError, DamageError, LogError
+from nearfree.events.document import render
+from nearfree.events.line import sha256
+from nearfree.events.names import Layout
+from nearfree.events.reader import read_segment
+from nearfree.events.seal import (
+    Seal,
+    read_seal,
+    read_sealed,
+    seal_segment,
+    write_receipt,
+    write_seal,
+)
+from nearfree.events.segment import SegmentWriter
+from nearfree.events.take import take_name
+from nearfree.settings import plan_digest
+
+from events.faults import edit_line
+
+
+@pytest.fixture
+def seal(layout: Layout) -> Seal:
+    """Seal a take of one attempt."""
+    return write_take(layout)
+
+
+def segment_path(layout: Layout, seal: Seal) -> Path:
+    """Return the path of the take's first segment."""
+    return layout.segment(seal.name, 1)
+
+
+def test_a_seal_says_what_the_segment_is(layout: Layout, seal: Seal) -> None:
+    """A seal holds the size, hash, count and head of each segment, and the plan's digest."""
+    raw = segment_path(layout, seal).read_bytes()
+    (part,) = seal.segments
+    assert (part.attempt, part.events, part.bytes) == (1, 11, len(raw))
+    assert part.sha256 == sha256(raw)
+    assert part.head == sha256(raw.splitlines()[-1])
+    assert seal.plan_digest == plan_digest(make_plan())
+    read = read_seal(layout, seal.name)
+    assert read == structs.replace(seal, hash=read.hash)
+    assert len(read_sealed(layout, read)) == 11
+
+
+def test_a_take_is_sealed_once(layout: Layout, seal: Seal) -> None:
+    """A second seal of one take is refused, whatever it says."""
+    before = layout.seal(seal.name).read_bytes()
+    with pytest.raises(BusyError, match="exists already"):
+        write_seal(layout, structs.replace(seal, outcome="partial"))
+    assert layout.seal(seal.name).read_bytes() == before
+
+
+@pytest.mark.parametrize("lines", [1, 5, 11])
+def test_a_dropped_tail_is_found(layout: Layout, seal: Seal, lines: int) -> None:
+    """Whole lines that went missing from the end of a sealed segment are found."""
+    path = segment_path(layout, seal)
+    kept = path.read_bytes().splitlines(keepends=True)[:-lines]
+    path.write_bytes(b"".join(kept))
+    assert len(read_segment(path, seal.name.segment(1)).events) == 11 - lines, "a sound segment"
+    with pytest.raises(DamageError, match="is not what its seal says"):
+        read_sealed(layout, seal)
+
+
+def test_a_forged_last_line_is_found(layout: Layout, seal: Seal) -> None:
+    """A last line that was edited and hashed again is a sound line, but not the sealed one."""
+    path = segment_path(layout, seal)
+    edit_line(path, 11, lambda body: body.replace(b'"outcome":"complete"', b'"outcome":"partial" '))
+    assert len(read_segment(path, seal.name.segment(1)).events) == 11
+    with pytest.raises(DamageError, match="is not what its seal says"):
+        read_sealed(layout, seal)
+
+
+def test_a_missing_segment_is_found(layout: Layout, seal: Seal) -> None:
+    """A sealed take without its segment gives an error that names the file."""
+    segment_path(layout, seal).unlink()
+    with pytest.raises(LogError, match=r"\.1\.jsonl cannot be read"):
+        read_sealed(layout, seal)
+
+
+@pytest.mark.parametrize("field", ["events", "head"])
+def test_a_seal_that_miscounts_is_found(layout: Layout, seal: Seal, field: str) -> None:
+    """A seal with the right bytes but another count or head than theirs is found."""
+    other = {"events": 10, "head": "0" * 64}[field]
+    part = structs.replace(seal.segments[0], **{field: other})
+    with pytest.raises(DamageError, match="is not what its seal says"):
+        read_sealed(layout, structs.replace(seal, segments=(part,)))
+
+
+def test_late_bytes_are_ignored(layout: Layout, seal: Seal) -> None:
+    """What a writer appends after the seal is not read, be it an event or noise."""
+    before = read_sealed(layout, seal)
+    with segment_path(layout, seal).open("ab") as late:
+        late.write(segment_path(layout, seal).read_bytes() + b"noise")
+    assert read_sealed(layout, seal) == before
+
+
+def test_a_writer_that_outlives_the_seal_adds_nothing(layout: Layout) -> None:
+    """Events that go through an open descriptor after the seal are not part of the take."""
+    plan = make_plan()
+    name = take_name("cpu", "dense", 1, plan)
+    writer = SegmentWriter(layout, name, 1)
+    writer.append(make_started(plan))
+    part = seal_segment(writer.path, read_segment(writer.path, writer.name), 1, 1)
+    seal = Seal(
+        scope="cpu",
+        stream="dense",
+        take=1,
+        plan_digest=plan_digest(plan),
+        outcome="partial",
+        segments=(part,),
+    )
+    write_seal(layout, seal)
+    writer.append(make_latency())
+    assert writer.path.stat().st_size > part.bytes
+    assert len(read_sealed(layout, read_seal(layout, name))) == 1
+
+
+def test_a_seal_in_another_place_is_found(layout: Layout, seal: Seal) -> None:
+    """A seal under another take's name is refused with the name of its own take."""
+    other = write_take(layout, take=2).name
+    layout.seal(other).write_bytes(layout.seal(seal.name).read_bytes())
+    with pytest.raises(DamageError, match=f"seals {seal.name}"):
+        read_seal(layout, other)
+
+
+def test_a_seal_of_nothing_holds_no_events(layout: Layout, seal: Seal) -> None:
+    """An attempt of which nothing was kept has no bytes and no head, and reads as no events."""
+    path = segment_path(layout, seal)
+    part = seal_segment(path, read_segment(path, seal.name.segment(1)), 1, 0)
+    assert (part.events, part.bytes, part.head) == (0, 0, "")
+    assert read_sealed(layout, structs.replace(seal, segments=(part,))) == []
+
+
+def test_a_receipt_is_a_copy_of_the_seal(layout: Layout, seal: Seal) -> None:
+    """The receipt has the bytes of the seal, and is renewed at will."""
+    receipt = layout.receipt(seal.name)
+    assert receipt.read_bytes() == layout.seal(seal.name).read_bytes() == render(seal)
+    receipt.unlink()
+    assert write_receipt(layout, seal.name) == receipt
+    assert receipt.read_bytes() == render(seal)

@@ -1,0 +1,197 @@
+"""The writer of a segment."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from conftest import CLOCK, make_latency, make_plan, make_setting, make_started
+from msgspec import json
+from nearfree.errors import BusyError, LogError, WriteError
+from nearfree.events.line import GENESIS, line_head
+from nearfree.events.names import Layout, TakeName
+from nearfree.events.reader import read_segment
+from nearfree.events.segment import SegmentWriter, utc_now
+from nearfree.events.types import Payload, RunFailed
+
+NAME = TakeName("cpu", "dense", 1, "0123abcd")
+
+
+@pytest.fixture
+def writer(layout: Layout) -> SegmentWriter:
+    """Open the first segment of a take under a fixed clock."""
+    return SegmentWriter(layout, NAME, 1, now=lambda: CLOCK)
+
+
+def test_the_line_format_is_pinned(writer: SegmentWriter) -> None:
+    """A line holds the envelope, the data, the chain and the hash, in this order."""
+    writer.append(RunFailed(error="no memory", remedy="Take less"))
+    line = writer.path.read_bytes()
+    assert line.endswith(b"\n")
+    assert line_head(line[:-1]) == writer.head
+    assert list(json.decode(line).items())[:-1] == [
+        ("specversion", "1.0"),
+        ("type", "nearfree.run.failed.v1"),
+        ("id", "1"),
+        ("source", "cpu/dense/1-0123abcd.1"),
+        ("time", CLOCK),
+        ("datacontenttype", "application/json"),
+        ("data", {"error": "no memory", "remedy": "Take less"}),
+        ("sequence", "1"),
+        ("prevhash", GENESIS),
+    ]
+
+
+def test_each_line_names_the_one_before(writer: SegmentWriter) -> None:
+    """Ids count from one, each `prevhash` is the hash of the whole line before, sizes add up."""
+    ids = [writer.append(make_latency(number)) for number in range(12)]
+    assert ids == [f"cpu/dense/1-0123abcd.1#{number}" for number in range(1, 13)]
+    lines = writer.path.read_bytes().splitlines()
+    heads = [GENESIS, *map(line_head, lines)]
+    assert [json.decode(line)["prevhash"] for line in lines] == heads[:-1]
+    assert writer.size == writer.path.stat().st_size
+    assert (writer.events, writer.head) == (12, heads[-1])
+
+
+def test_the_clock_is_utc() -> None:
+    """Times are RFC 3339 in UTC with microseconds, so that they sort as text."""
+    assert len(utc_now()) == len(CLOCK)
+    assert utc_now()[-1] == "Z"
+    assert utc_now() < utc_now()
+
+
+def test_a_segment_is_never_opened_twice(writer: SegmentWriter, layout: Layout) -> None:
+    """A second writer of one name is refused, while the first lives and after it."""
+    writer.append(make_latency())
+    before = writer.path.read_bytes()
+    with pytest.raises(BusyError, match=r"cpu/dense/1-0123abcd\.1 exists already"):
+        SegmentWriter(layout, NAME, 1)
+    writer.close()
+    with pytest.raises(BusyError):
+        SegmentWriter(layout, NAME, 1)
+    assert writer.path.read_bytes() == before
+
+
+def test_a_closed_writer_takes_no_more(layout: Layout) -> None:
+    """After `close`, which may come twice, appending and syncing are refused."""
+    with SegmentWriter(layout, NAME, 1) as writer:
+        writer.append(make_latency())
+    writer.close()
+    before = writer.path.read_bytes()
+    for act in (lambda: writer.append(make_latency()), writer.sync):
+        with pytest.raises(LogError, match="is closed"):
+            act()
+    assert writer.path.read_bytes() == before
+
+
+def test_an_event_is_synced_unless_told_otherwise(
+    writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`append` makes an event durable by default; with `sync=False` that waits for `sync`."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(writer.events))
+    writer.append(make_latency())
+    assert synced == [1]
+    writer.append(make_latency(), sync=False)
+    assert synced == [1]
+    writer.sync()
+    assert synced == [1, 2]
+
+
+def test_a_new_segment_is_durable_in_its_folder(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a segment syncs the folder, or a power cut could drop the whole file."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    SegmentWriter(layout, NAME, 1).close()
+    assert synced == [layout.segment(NAME, 1).parent.stat().st_ino]
+
+
+def test_a_failing_sync_closes_the_writer(
+    writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed fsync nothing is known of the file any more, so the writer stops for good."""
+    writer.append(make_latency())
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(WriteError, match="Input/output error") as caught:
+            writer.append(make_latency())
+    assert "run the same command again" in caught.value.remedy
+    with pytest.raises(LogError, match="is closed"):
+        writer.append(make_latency())
+
+
+def test_a_folder_that_cannot_be_synced_leaves_no_open_writer(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment whose folder entry is not durable is given up as a failed write, and unlocked."""
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(WriteError, match="Input/output error"):
+            SegmentWriter(layout, NAME, 1)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_private_text_is_refused(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sync: bool
+) -> None:
+    """An event with the home folder or a URL is refused before a byte of it is written."""
+    monkeypatch.setenv("HOME", str(tmp_path / "someone"))
+    writer = SegmentWriter(layout, NAME, 1)
+    writer.append(make_latency())
+    before = writer.path.read_bytes()
+    for text in (f"{tmp_path}/someone/weights", "see https" + "://host/x"):
+        for event in (
+            RunFailed(error=text, remedy=""),
+            make_latency(setting=make_setting(backend=text)),
+            make_started(make_plan(backend=text)),
+        ):
+            with pytest.raises(LogError, match="no home folder and no URL"):
+                writer.append(event, sync=sync)
+    assert writer.path.read_bytes() == before
+    writer.append(make_latency(1))
+    assert len(read_segment(writer.path, writer.name).events) == 2
+
+
+@pytest.mark.parametrize("home", ["/", ""])
+def test_a_root_home_folder_forbids_no_path(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    """Where the home folder is `/`, as in some containers, a path is not private for that."""
+    monkeypatch.setenv("HOME", home)
+    with SegmentWriter(layout, NAME, 1) as writer:
+        writer.append(RunFailed(error="a/b", remedy=""))
+    assert len(read_segment(writer.path, writer.name).events) == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        make_latency(wall_us=(1.0, float("nan"))),
+        make_latency(wall_us=(float("inf"),)),
+        make_latency(load_1m=float("nan")),
+        make_latency(order="1"),
+        make_latency(setting=make_setting(batch=0)),
+        make_latency(cache="tepid"),
+    ],
+    ids=["nan", "inf", "optional nan", "text", "range", "literal"],
+)
+def test_what_would_not_read_back_is_refused(writer: SegmentWriter, event: Payload) -> None:
+    """An event that would not read back as it is, NaN for one, is refused, not written.
+
+    Once written it would stop every reader, and no later attempt could seal the take.
+    """
+    writer.append(make_latency())
+    before = writer.path.read_bytes()
+    with pytest.raises(LogError):
+        writer.append(event)
+    assert writer.path.read_bytes() == before

@@ -1,0 +1,1 @@
+"""Altair charts, one function a figure family: frames in, chart out."""

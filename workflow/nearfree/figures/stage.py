@@ -1,0 +1,91 @@
+"""The stage `figures`: every figure that a platform's tables can fill, as SVG and offline HTML."""
+
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import altair as alt
+import msgspec
+import polars as pl
+from msgspec import Struct
+
+from nearfree.events.document import replace
+from nearfree.events.names import Layout
+from nearfree.figures.boundaries import nmax_against_batch
+from nearfree.figures.latency import latency_against_n
+from nearfree.figures.sensitivity import sensitivity_map
+from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.tables.boundaries import BOUNDARIES
+from nearfree.tables.latency import LATENCY
+from nearfree.tables.schema import Table
+from nearfree.tables.store import read_table
+from nearfree.theory.predictions import PREDICTIONS
+
+MODULE = "dense_ffn"
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    """One drawn figure: its file's stem, what it shows, and the rows that its marks stand for."""
+
+    name: str
+    caption: str
+    rows: tuple[str, ...]
+
+
+def draw(layout: Layout, scope: str, epsilon: float) -> None:
+    """Draw a platform's figures and list them in its `figures.json`."""
+    folder = layout.root / "figures" / scope
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    figures = []
+    for figure, chart in _charts(layout, scope, epsilon):
+        _save(chart, folder / figure.name)
+        figures.append(figure)
+    replace(folder / "figures.json", msgspec.json.encode(figures))
+
+
+def _charts(
+    layout: Layout, scope: str, epsilon: float
+) -> Iterator[tuple[Figure, alt.TopLevelMixin]]:
+    def of(table: Table, *scopes: str) -> pl.DataFrame:
+        frames = [read_table(layout, name, table) for name in scopes]
+        return pl.concat(frames).filter(pl.col("module") == MODULE)
+
+    latency, own = of(LATENCY, scope), of(BOUNDARIES, scope)
+    if latency.is_empty():
+        return
+    every, laws = of(BOUNDARIES, scope, PUBLIC), of(PREDICTIONS, scope, PUBLIC)
+    yield (
+        Figure(
+            name="latency_against_n",
+            caption="T(N) of every batch size, with the tolerance band and the boundary.",
+            rows=tuple(latency.filter("newest")["row_id"]),
+        ),
+        latency_against_n(latency, own, epsilon),
+    )
+    at = every.filter("newest", pl.col("epsilon") == epsilon)
+    yield (
+        Figure(
+            name="nmax_against_batch",
+            caption="N_max against batch: measured here, published for H20, and predicted.",
+            rows=(*at["row_id"], *laws["row_id"]),
+        ),
+        nmax_against_batch(every, laws, epsilon),
+    )
+    yield (
+        Figure(
+            name="sensitivity",
+            caption="N_max over tolerances: measured here and published for H20.",
+            rows=tuple(every.filter("newest")["row_id"]),
+        ),
+        sensitivity_map(every),
+    )
+
+
+def _save(chart: alt.TopLevelMixin, stem: Path) -> None:
+    for suffix, options in ((".svg", {}), (".html", {"inline": True})):
+        buffer = io.StringIO()
+        chart.save(buffer, format=suffix[1:], **options)  # type: ignore[attr-defined]
+        replace(stem.with_suffix(suffix), buffer.getvalue().encode())

@@ -1,0 +1,36 @@
+"""The stage `boundaries`: from latencies and printed values to N_max at each tolerance."""
+
+from collections.abc import Sequence
+
+from nearfree.events.evidence import read_scope
+from nearfree.events.line import sha256
+from nearfree.events.names import Layout
+from nearfree.tables.boundaries import (
+    BOUNDARIES,
+    SENSITIVITY,
+    measured_rows,
+    published_rows,
+    sensitivity_rows,
+)
+from nearfree.tables.latency import LATENCY
+from nearfree.tables.store import read_table, seals_digest, table_digest, write_table
+
+BOUNDED = (BOUNDARIES, SENSITIVITY)
+
+
+def bound(layout: Layout, scope: str, tolerances: Sequence[float]) -> None:
+    """Write the tables of boundaries and of their sensitivity at the given tolerances."""
+    latency = read_table(layout, scope, LATENCY)
+    takes = read_scope(layout, scope)
+    known = {event.event_id for take in takes for event in take.events} | set(latency["row_id"])
+    rows = [*measured_rows(latency, tolerances), *published_rows(takes, tolerances)]
+    frame = BOUNDARIES.build(BOUNDARIES.frame(rows), known)
+    made_from = {
+        "latency": table_digest(layout, scope, LATENCY),
+        "config/config.yaml:tolerances": sha256(repr(tuple(tolerances)).encode()),
+        **seals_digest(layout, scope),
+    }
+    write_table(layout, scope, BOUNDARIES, frame, made_from)
+    moved = SENSITIVITY.build(SENSITIVITY.frame(sensitivity_rows(frame)), set(frame["row_id"]))
+    digest = {"boundaries": table_digest(layout, scope, BOUNDARIES)}
+    write_table(layout, scope, SENSITIVITY, moved, digest)

@@ -1,0 +1,161 @@
+"""Tables `boundaries` and `sensitivity`: N_max of each setting at each tolerance."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+
+from nearfree.boundary import Ratio, boundary
+from nearfree.events.evidence import Take
+from nearfree.events.types import BoundaryPublished
+from nearfree.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    text,
+)
+from nearfree.tables.settings import setting_row
+
+BOUNDARIES = Table(
+    name="boundaries",
+    row="N_max of a setting at a tolerance, from one take or one printed table",
+    key=("platform", "stream", "take", "plan8", "setting_key", "epsilon"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study, or the table that printed it"),
+        "take": count("which take, 0 for a printed value", at_least=0),
+        "plan8": text("first digits of the plan's digest"),
+        "newest": flag("whether no newer sealed take holds this setting"),
+        **SETTING_COLUMNS,
+        "epsilon": amount("tolerance"),
+        "baseline": count("the N that ratios refer to"),
+        "n_max": count("last pass: the largest sampled N within the tolerance"),
+        "first_exit": count("the last N before the first violation", nullable=True),
+        "next_n": count("the grid point after n_max, none at the grid's end", nullable=True),
+        "n_low": count("lower end of n_max by the ratios' 95 % intervals", nullable=True),
+        "n_high": count("upper end of it", nullable=True),
+        "verdict": text(
+            "sharp: the interval is one N; bracketed: it is wider; censored: it reaches the "
+            "grid's end; printed: no interval is known",
+            one_of=("sharp", "bracketed", "censored", "printed"),
+        ),
+        "baseline_over_min": amount("T(baseline) / min T: above 1 the baseline itself is slow",
+                                    nullable=True),
+        "grid_inferred": flag("whether the grid of N was inferred, not printed or sampled"),
+        "noisy": flag("whether the source marks the value as noise"),
+        "origin": text("where the number comes from", one_of=ORIGINS),
+    },
+)  # fmt: skip
+
+SENSITIVITY = Table(
+    name="sensitivity",
+    row="the boundary of a setting over all tolerances",
+    key=("platform", "stream", "take", "plan8", "setting_key"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study, or the table that printed it"),
+        "take": count("which take, 0 for a printed value", at_least=0),
+        "plan8": text("first digits of the plan's digest"),
+        "newest": flag("whether no newer sealed take holds this setting"),
+        **SETTING_COLUMNS,
+        "epsilon_low": amount("smallest tolerance"),
+        "epsilon_high": amount("largest tolerance"),
+        "tolerances": count("how many tolerances"),
+        "n_max_low": count("n_max at the smallest tolerance"),
+        "n_max_high": count("n_max at the largest"),
+        "verdict": text(
+            "stable: the same N throughout; gradual: at most one grid step from a tolerance to "
+            "the next; jumping: more",
+            one_of=("stable", "gradual", "jumping"),
+        ),
+        "origin": text("where the number comes from", one_of=ORIGINS),
+    },
+)
+
+_IDENTITY = ("platform", "stream", "take", "plan8", "newest", *SETTING_COLUMNS, "origin")
+Row = dict[str, Any]
+
+
+def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterator[Row]:
+    """Yield the boundaries of measured curves."""
+    for group in latency.partition_by(["stream", "take", "plan8", "setting_key"]):
+        points = group.sort("n").to_dicts()
+        first = points[0]
+        curve = [Ratio(p["n"], p["ratio"], p["ratio_low"], p["ratio_high"]) for p in points]
+        slow = 1 / min(ratio.value for ratio in curve if ratio.n >= first["baseline"])
+        for epsilon in tolerances:
+            found = boundary(curve, epsilon, first["baseline"])
+            yield {
+                **{name: first[name] for name in _IDENTITY},
+                "epsilon": epsilon,
+                "baseline": first["baseline"],
+                "n_max": found.last_pass,
+                "first_exit": found.first_exit,
+                "next_n": found.next_n,
+                "n_low": found.low,
+                "n_high": found.high,
+                "verdict": found.verdict,
+                "baseline_over_min": slow,
+                "grid_inferred": False,
+                "noisy": False,
+                "from_ids": [point["row_id"] for point in points],
+            }
+
+
+def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[Row]:
+    """Yield the printed boundaries, at those of their tolerances that are asked for."""
+    for take in takes:
+        for event in take.events:
+            data = event.data
+            if not isinstance(data, BoundaryPublished) or data.epsilon not in tolerances:
+                continue
+            n_max = int(data.n_max)
+            yield {
+                "platform": data.platform,
+                "stream": data.table,
+                "take": 0,
+                "plan8": "",
+                "newest": True,
+                **setting_row(data.setting),
+                "origin": "published",
+                "epsilon": data.epsilon,
+                "baseline": data.baseline,
+                "n_max": n_max,
+                "first_exit": None,
+                "next_n": min((n for n in data.grid if n > n_max), default=None),
+                "n_low": None,
+                "n_high": None,
+                "verdict": "printed",
+                "baseline_over_min": None,
+                "grid_inferred": data.grid_inferred,
+                "noisy": data.noisy,
+                "from_ids": [event.event_id],
+            }
+
+
+def sensitivity_rows(boundaries: pl.DataFrame) -> Iterator[Row]:
+    """Yield one row a setting: how far its boundary moves with the tolerance."""
+    keys = ["platform", "stream", "take", "plan8", "setting_key"]
+    for group in boundaries.partition_by(keys):
+        rows = group.sort("epsilon").to_dicts()
+        pairs = list(pairwise(rows))
+        if all(a["n_max"] == b["n_max"] for a, b in pairs):
+            verdict = "stable"
+        elif all(b["n_max"] <= (a["next_n"] or a["n_max"]) for a, b in pairs):
+            verdict = "gradual"
+        else:
+            verdict = "jumping"
+        yield {
+            **{name: rows[0][name] for name in _IDENTITY},
+            "epsilon_low": rows[0]["epsilon"],
+            "epsilon_high": rows[-1]["epsilon"],
+            "tolerances": len(rows),
+            "n_max_low": rows[0]["n_max"],
+            "n_max_high": rows[-1]["n_max"],
+            "verdict": verdict,
+            "from_ids": [row["row_id"] for row in rows],
+        }

@@ -1,0 +1,151 @@
+"""Table `latency`: T(N), from raw samples to one point with its interval.
+
+A visit's latency is the median of its clean samples; a point's is the median over rounds. Where
+fewer than half of a curve's samples are clean, process CPU time stands in for wall time in the
+whole curve, and the row says so.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nearfree.boundary import median, median_interval, ratios
+from nearfree.events.evidence import Take
+from nearfree.events.types import Event, LatencyMeasured
+from nearfree.settings import Setting
+from nearfree.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    number,
+    text,
+)
+from nearfree.tables.settings import setting_row
+
+LATENCY = Table(
+    name="latency",
+    row="one point T(N) of one setting in one take",
+    key=("platform", "stream", "take", "plan8", "setting_key", "n"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study"),
+        "take": count("which take"),
+        "plan8": text("first digits of the plan's digest"),
+        "newest": flag("whether no newer sealed take holds this setting"),
+        **SETTING_COLUMNS,
+        "n": count("N, positions a request"),
+        "baseline": count("the N that ratios refer to"),
+        "latency_us": amount("T(N), median over rounds of a visit's median"),
+        "latency_low_us": amount("lower end of the median's 95 % interval"),
+        "latency_high_us": amount("upper end of it"),
+        "ratio": amount("T(N) / T(baseline), median over rounds, paired within each"),
+        "ratio_low": amount("lower end of its 95 % interval"),
+        "ratio_high": amount("upper end of it"),
+        "spread": number("range of the middle half of the rounds, as a share of T(N)"),
+        "rounds": count("rounds with a clean sample of this point"),
+        "samples": count("timed forwards"),
+        "clean_samples": count("of them, those without an involuntary context switch", at_least=0),
+        "timer": text("wall or process CPU time", one_of=("wall", "process")),
+        "protocol": text("how it was timed"),
+        "cache": text("whether weights came from memory", one_of=("cold", "warm")),
+        "load_1m": number("highest run-queue average while it ran", nullable=True),
+        "origin": text("where the number comes from", one_of=ORIGINS),
+    },
+)
+
+_FEWEST_CLEAN = 0.5
+
+
+class Curve(Struct, frozen=True):
+    """The visits of one setting in one take, by N."""
+
+    take: Take
+    setting: Setting
+    visits: dict[int, list[Event]]
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """What decides which of two curves of one setting is newer."""
+        return self.take.order
+
+
+def curves(takes: list[Take]) -> list[Curve]:
+    """Return the measured curves of takes, one a setting and take."""
+    out = []
+    for take in takes:
+        by_setting: dict[Setting, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
+        for event in take.events:
+            data = event.data
+            if isinstance(data, LatencyMeasured):
+                by_setting[data.setting][data.n].append(event)
+        out += [Curve(take, setting, visits) for setting, visits in by_setting.items()]
+    return out
+
+
+def latency_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
+    """Yield the points of every curve; curves without their baseline are left out."""
+    every = curves(takes)
+    newest: dict[Setting, tuple[int, str, str]] = {}
+    for curve in every:
+        newest[curve.setting] = max(newest.get(curve.setting, curve.order), curve.order)
+    for curve in every:
+        yield from _points(curve, newest=newest[curve.setting] == curve.order)
+
+
+def _points(curve: Curve, *, newest: bool) -> Iterator[dict[str, object]]:
+    flags = [dirty for visits in curve.visits.values() for v in visits for dirty in v.data.dirty]
+    wall = flags.count(False) >= _FEWEST_CLEAN * len(flags)
+    rounds = {n: dict(_by_round(visits, wall=wall)) for n, visits in curve.visits.items()}
+    first = next(iter(curve.visits.values()))[0].data
+    if not rounds.get(first.baseline):
+        return
+    shared = {
+        "platform": curve.take.name.scope,
+        "stream": curve.take.name.stream,
+        "take": curve.take.name.take,
+        "plan8": curve.take.name.plan8,
+        "newest": newest,
+        **setting_row(curve.setting),
+        "baseline": first.baseline,
+        "timer": "wall" if wall else "process",
+        "protocol": "interleaved",
+        "cache": first.cache,
+        "origin": "measured",
+    }
+    for ratio in ratios(rounds, first.baseline):
+        values = sorted(rounds[ratio.n].values())
+        low, high = median_interval(values)
+        middle, visits = median(values), curve.visits[ratio.n]
+        dirty = [flag for visit in visits for flag in visit.data.dirty]
+        loads = [v.data.load_1m for v in visits if v.data.load_1m is not None]
+        yield {
+            **shared,
+            "n": ratio.n,
+            "latency_us": middle,
+            "latency_low_us": low,
+            "latency_high_us": high,
+            "ratio": ratio.value,
+            "ratio_low": ratio.low,
+            "ratio_high": ratio.high,
+            "spread": (values[(3 * len(values)) // 4 - 1] - values[len(values) // 4]) / middle,
+            "rounds": len(values),
+            "samples": len(dirty),
+            "clean_samples": dirty.count(False),
+            "load_1m": max(loads, default=None),
+            "from_ids": [visit.event_id for visit in visits],
+        }
+
+
+def _by_round(visits: list[Event], *, wall: bool) -> Iterator[tuple[int, float]]:
+    for visit in visits:
+        data = visit.data
+        if wall:
+            clean = [us for us, dirty in zip(data.wall_us, data.dirty, strict=True) if not dirty]
+            if clean:
+                yield data.round, median(clean)
+        else:
+            yield data.round, median(data.process_us)

@@ -1,0 +1,75 @@
+"""The stage `project`: from a scope's events to what was observed there."""
+
+from nearfree.errors import EvidenceError
+from nearfree.events.evidence import Take, read_scope
+from nearfree.events.names import Layout
+from nearfree.events.types import BoundaryPublished
+from nearfree.hardware.platforms import Platform
+from nearfree.settings import Setting
+from nearfree.tables.granularity import GRANULARITY, granularity_rows
+from nearfree.tables.latency import LATENCY, curves, latency_rows
+from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
+from nearfree.tables.settings import SETTINGS, setting_row
+from nearfree.tables.store import seals_digest, write_table
+
+PROJECTED = (PLATFORMS, SETTINGS, LATENCY, GRANULARITY)
+
+
+def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
+    """Write the tables of what was observed: platforms, settings, latency, granularity.
+
+    Parameters
+    ----------
+    platforms
+        The datasheets that this scope uses.
+
+    Raises
+    ------
+    EvidenceError
+        The scope holds no sealed take.
+    """
+    takes = read_scope(layout, scope)
+    if not takes:
+        raise EvidenceError(
+            f"the log holds nothing sealed for {scope}",
+            remedy=f"Measure it where it is ({scope} in `here`), or adopt a recording of it",
+        )
+    events = {event.event_id for take in takes for event in take.events}
+    known = events | {config_id(name, platform) for name, platform in platforms.items()}
+    made_from = seals_digest(layout, scope) | {
+        config_id(name, platform).partition("@")[0]: config_id(name, platform).partition("@")[2]
+        for name, platform in platforms.items()
+    }
+    rows = {
+        PLATFORMS.name: platform_rows(platforms, takes, scope),
+        SETTINGS.name: _setting_rows(takes),
+        LATENCY.name: latency_rows(takes),
+        GRANULARITY.name: granularity_rows(takes),
+    }
+    for table in PROJECTED:
+        frame = table.build(table.frame(rows[table.name]), known)
+        write_table(layout, scope, table, frame, made_from)
+
+
+def _setting_rows(takes: list[Take]) -> list[dict[str, object]]:
+    found: dict[tuple[str, str, Setting, int], str] = {}
+    for curve in curves(takes):
+        first = next(iter(curve.visits.values()))[0]
+        key = (curve.take.name.scope, "measured", curve.setting, first.data.baseline)
+        found.setdefault(key, first.event_id)
+    for take in takes:
+        for event in take.events:
+            data = event.data
+            if isinstance(data, BoundaryPublished) and data.quantity == "n_max":
+                key = (data.platform, "published", data.setting, data.baseline)
+                found.setdefault(key, event.event_id)
+    return [
+        {
+            "platform": platform,
+            "origin": origin,
+            **setting_row(setting),
+            "baseline": baseline,
+            "from_ids": [event_id],
+        }
+        for (platform, origin, setting, baseline), event_id in found.items()
+    ]

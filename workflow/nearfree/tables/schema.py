@@ -1,0 +1,190 @@
+"""What a table must look like: columns with types, ranges and keys, checked by pandera."""
+
+from collections.abc import Collection, Iterable, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.errors import TableError
+
+if TYPE_CHECKING:
+    import pandera.polars as pa
+
+IDS = pl.List(pl.String())
+ORIGINS = ("measured", "imported", "published", "simulated")
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """One column: its type, what it means, and which values it takes."""
+
+    dtype: Any
+    meaning: str
+    nullable: bool = False
+    above: float | None = None
+    at_least: float | None = None
+    one_of: tuple[str, ...] | None = None
+
+
+def text(meaning: str, *, nullable: bool = False, one_of: tuple[str, ...] | None = None) -> Column:
+    """Return a column of text."""
+    return Column(dtype=pl.String(), meaning=meaning, nullable=nullable, one_of=one_of)
+
+
+def count(meaning: str, *, nullable: bool = False, at_least: int = 1) -> Column:
+    """Return a column of whole numbers."""
+    return Column(dtype=pl.Int64(), meaning=meaning, nullable=nullable, at_least=at_least)
+
+
+def amount(meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of positive numbers; the name says the unit."""
+    return Column(dtype=pl.Float64(), meaning=meaning, nullable=nullable, above=0.0)
+
+
+def number(meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of any numbers."""
+    return Column(dtype=pl.Float64(), meaning=meaning, nullable=nullable)
+
+
+def flag(meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of yes or no."""
+    return Column(dtype=pl.Boolean(), meaning=meaning, nullable=nullable)
+
+
+SETTING_COLUMNS: dict[str, Column] = {
+    "setting_key": text("short name of the setting, the same on every machine"),
+    "module": text("dense_ffn, moe_ffn, attention or model"),
+    "backend": text("what ran it"),
+    "dtype": text("element type"),
+    "batch": count("b, requests in one forward"),
+    "context": count("L, cached positions a request", nullable=True),
+    "d_model": count("hidden width, elements", nullable=True),
+    "d_ff": count("FFN (expert) width, elements", nullable=True),
+    "experts": count("E", nullable=True),
+    "top_k": count("k, experts a token", nullable=True),
+    "routing": text("balanced or skewed", nullable=True),
+    "heads": count("query heads", nullable=True),
+    "kv_heads": count("key and value heads", nullable=True),
+    "head_dim": count("width of a head, elements", nullable=True),
+}
+"""The columns that say what a row speaks of."""
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """One kind of table: what a row is, its key, and its columns besides row_id and from_ids."""
+
+    name: str
+    row: str
+    key: tuple[str, ...]
+    body: dict[str, Column]
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """Every column, in order."""
+        return {
+            "row_id": text("the table and a digest of the row's key"),
+            **self.body,
+            "from_ids": Column(dtype=IDS, meaning="events or rows that the row was made from"),
+        }
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        """The polars type of every column, in order."""
+        return {name: column.dtype for name, column in self.columns.items()}
+
+    def frame(self, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
+        """Return rows as a frame of this table's types, not yet identified or checked."""
+        types = {name: dtype for name, dtype in self.dtypes.items() if name != "row_id"}
+        return pl.DataFrame(list(rows), schema=types, orient="row")
+
+    def schema(self) -> "pa.DataFrameSchema":
+        """Return the pandera schema."""
+        import pandera.polars as pa
+
+        def checks(column: Column) -> list[Any]:
+            found = []
+            if column.above is not None:
+                found.append(pa.Check.gt(column.above))
+            if column.at_least is not None:
+                found.append(pa.Check.ge(column.at_least))
+            if column.one_of is not None:
+                found.append(pa.Check.isin(column.one_of))
+            return found
+
+        return pa.DataFrameSchema(
+            {
+                name: pa.Column(column.dtype, checks(column), nullable=column.nullable)
+                for name, column in self.columns.items()
+            },
+            name=self.name,
+            strict=True,
+            ordered=True,
+            unique=["row_id"],
+        )
+
+    def build(self, rows: pl.DataFrame, known: Collection[str]) -> pl.DataFrame:
+        """Return rows as this table: identified, sorted, checked.
+
+        Parameters
+        ----------
+        rows
+            The body's columns and `from_ids`, in any order.
+        known
+            The ids that `from_ids` may name.
+
+        Raises
+        ------
+        TableError
+            A column is missing or of another type, a value is out of range, two rows share a key,
+            or a row is made from something that is not there.
+        """
+        missing = [name for name in (*self.body, "from_ids") if name not in rows.columns]
+        if missing:
+            raise self._broken(f"lacks the column {missing[0]}")
+        keys = rows.select(pl.col(self.key).cast(pl.String).fill_null("")).rows()
+        ids = [f"{self.name}:{sha256(repr(key).encode()).hexdigest()[:12]}" for key in keys]
+        frame = (
+            rows.with_columns(pl.Series("row_id", ids, dtype=pl.String))
+            .select(pl.col(name).cast(dtype) for name, dtype in self.dtypes.items())
+            .sort(*self.key, nulls_last=False)
+        )
+        self._references(frame, known)
+        return self.check(frame)
+
+    def check(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return a frame that fits the schema; else TableError, naming column and value."""
+        from pandera.errors import SchemaErrors
+
+        try:
+            self.schema().validate(frame, lazy=True)
+        except SchemaErrors as error:
+            case = error.failure_cases.row(0, named=True)
+            raise self._broken(
+                f"column {case['column'] or case['schema_context']}: {case['check']} fails for "
+                f"{case['failure_case']!r}"
+            ) from error
+        return frame
+
+    def fits(self, frame: pl.DataFrame, where: str) -> pl.DataFrame:
+        """Return a frame read from a file; TableError unless its columns are this version's."""
+        for name, dtype in self.dtypes.items():
+            if frame.schema.get(name) != dtype:
+                raise TableError(
+                    f"{where}: column {name} is {frame.schema.get(name, 'missing')}, not {dtype}",
+                    remedy="Run the workflow again: another version made this table",
+                )
+        return frame
+
+    def _references(self, frame: pl.DataFrame, known: Collection[str]) -> None:
+        named = set(frame["from_ids"].explode().drop_nulls())
+        dangling = sorted(named.difference(known))
+        if dangling:
+            raise self._broken(f"is made from {dangling[0]!r}, which is not there")
+
+    def _broken(self, what: str) -> TableError:
+        return TableError(
+            f"the table {self.name} {what}",
+            remedy="Nothing was written. If you changed the code or the schema, mend that; "
+            "else run `nearfree verify`",
+        )

@@ -1,0 +1,1 @@
+"""The predictors, side by side, and how well they do."""

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+from contextlib import suppress
 
 import pytest
 from conftest import make_plan, write_take
@@ -92,17 +93,13 @@ def test_two_that_open_at_once_are_not_both_let_in(
 
     def overtaken(fd: int, name: str) -> None:
         monkeypatch.setattr(segment, "lock", lock)
-        try:
+        with suppress(BusyError):
             opened.append(OpenTake(layout, NAME, PLAN))
-        except BusyError:
-            pass
         lock(fd, name)
 
     monkeypatch.setattr(segment, "lock", overtaken)
-    try:
+    with suppress(BusyError):
         opened.append(OpenTake(layout, NAME, PLAN))
-    except BusyError:
-        pass
     assert [take.attempt for take in opened] in ([1], [2])
     for take in opened:
         take.writer.close()

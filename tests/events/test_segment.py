@@ -149,7 +149,7 @@ def test_private_text_is_refused(
     writer = SegmentWriter(layout, NAME, 1)
     writer.append(make_latency())
     before = writer.path.read_bytes()
-    for text in (f"{tmp_path}/someone/weights", "see https" + "://host/x"):
+    for text in (f"{tmp_path}/someone/weights", "see https://host/x"):
         for event in (
             RunFailed(error=text, remedy=""),
             make_latency(setting=make_setting(backend=text)),

@@ -162,7 +162,7 @@ def test_a_failure_is_on_record_and_raised(layout: Layout) -> None:
     assert write_take(layout).outcome == "complete"
 
 
-@pytest.mark.parametrize("private", ["https" + "://host/x cannot be had", str(Path.home() / "x")])
+@pytest.mark.parametrize("private", ["https://host/x", str(Path.home() / "x")], ids=["url", "home"])
 @pytest.mark.parametrize("part", ["what", "remedy"])
 def test_a_failure_with_private_text_is_on_record(layout: Layout, private: str, part: str) -> None:
     """An error that speaks of a URL or the home folder is on record too, without them."""

@@ -1,9 +1,21 @@
-"""Pending."""
+"""Write the report over all scopes: one static page, results/report/index.html."""
+
+import argparse
 
 
-def add_arguments(parser):
-    pass
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    del parser
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
+    """Write the page."""
+    from nearfree.events.names import Layout
+    from nearfree.pipeline import PUBLIC, Pipeline
+    from nearfree.report.stage import write_report
+
+    pipeline = Pipeline(args.results, args.config)
+    datasheets = pipeline.config.datasheets(PUBLIC)
+    path = write_report(Layout(args.results), pipeline.scopes, datasheets, pipeline.site.epsilon)
+    print(path)
     return 0

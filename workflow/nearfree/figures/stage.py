@@ -8,12 +8,12 @@ from pathlib import Path
 import altair as alt
 import msgspec
 import polars as pl
-from msgspec import Struct
 
 from nearfree.events.document import replace
 from nearfree.events.names import Layout
 from nearfree.figures.boundaries import nmax_against_batch
 from nearfree.figures.latency import latency_against_n
+from nearfree.figures.listing import Figure
 from nearfree.figures.sensitivity import sensitivity_map
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.tables.boundaries import BOUNDARIES
@@ -23,14 +23,6 @@ from nearfree.tables.store import read_table
 from nearfree.theory.predictions import PREDICTIONS
 
 MODULE = "dense_ffn"
-
-
-class Figure(Struct, frozen=True, kw_only=True):
-    """One drawn figure: its file's stem, what it shows, and the rows that its marks stand for."""
-
-    name: str
-    caption: str
-    rows: tuple[str, ...]
 
 
 def draw(layout: Layout, scope: str, epsilon: float) -> None:

@@ -1,0 +1,59 @@
+"""Observations. The log is no rule's output: a rule declares the receipt of a seal, and running
+it again, for whatever reason, returns at once if the take is sealed. So these rules have no file
+inputs but receipts, and no digest of code."""
+
+
+localrules:
+    publish,
+
+
+rule probe:
+    output:
+        f"{RESULTS}/state/{{scope}}/hardware/{{take}}-{{plan8}}.json",
+    log:
+        f"{LOGS}/probe/{{scope}}-{{take}}-{{plan8}}.log",
+    wildcard_constraints:
+        scope="|".join(PIPELINE.site.here),
+    conda:
+        ENVIRONMENT
+    threads: workflow.cores
+    params:
+        command=nearfree("probe"),
+    shell:
+        "{params.command} {wildcards.scope} --take {wildcards.take} > {log} 2>&1"
+
+
+rule measure:
+    input:
+        lambda wildcards: PIPELINE.probe(wildcards.scope),
+    output:
+        f"{RESULTS}/state/{{scope}}/{{study}}/{{take}}-{{plan8}}.json",
+    log:
+        f"{LOGS}/measure/{{scope}}-{{study}}-{{take}}-{{plan8}}.log",
+    wildcard_constraints:
+        scope="|".join(PIPELINE.site.here),
+        study="(?!hardware)[a-z0-9_]+",
+    conda:
+        ENVIRONMENT
+    threads: workflow.cores
+    params:
+        plan=nearfree("plan"),
+        python=lambda wildcards: PIPELINE.python(wildcards.study),
+        results=RESULTS,
+    shell:
+        "({params.plan} {wildcards.scope} {wildcards.study} |"
+        " {params.python} -m nearfree measure {wildcards.scope} {wildcards.study}"
+        " --take {wildcards.take} --plan - --results {params.results}) > {log} 2>&1"
+
+
+rule publish:
+    output:
+        f"{RESULTS}/state/{PUBLIC}/near_free_parallelism/{{take}}-{{plan8}}.json",
+    log:
+        f"{LOGS}/publish/{{take}}-{{plan8}}.log",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree("import published"),
+    shell:
+        "{params.command} > {log} 2>&1"

@@ -1,0 +1,75 @@
+"""Derivations: one job a stage and scope. `code` holds a digest of what makes the tables."""
+
+
+localrules:
+    project,
+    boundaries,
+    predictions,
+    validation,
+
+
+rule project:
+    input:
+        lambda wildcards: PIPELINE.evidence(wildcards.scope),
+    output:
+        PIPELINE.table("{scope}", "platforms", "settings", "latency", "granularity"),
+    log:
+        f"{LOGS}/tables/{{scope}}-project.log",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree("tables project"),
+        datasheets=lambda wildcards: PIPELINE.datasheets(wildcards.scope),
+        code=PIPELINE.code("project"),
+    shell:
+        "{params.command} {wildcards.scope} > {log} 2>&1"
+
+
+rule boundaries:
+    input:
+        PIPELINE.table("{scope}", "latency"),
+        lambda wildcards: PIPELINE.evidence(wildcards.scope),
+    output:
+        PIPELINE.table("{scope}", "boundaries", "sensitivity"),
+    log:
+        f"{LOGS}/tables/{{scope}}-boundaries.log",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree("tables boundaries"),
+        tolerances=PIPELINE.site.tolerances,
+        code=PIPELINE.code("boundaries"),
+    shell:
+        "{params.command} {wildcards.scope} > {log} 2>&1"
+
+
+rule predictions:
+    input:
+        PIPELINE.table("{scope}", "settings", "platforms"),
+    output:
+        PIPELINE.table("{scope}", "predictions"),
+    log:
+        f"{LOGS}/tables/{{scope}}-predictions.log",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree("tables predictions"),
+        code=PIPELINE.code("predictions"),
+    shell:
+        "{params.command} {wildcards.scope} > {log} 2>&1"
+
+
+rule validation:
+    input:
+        PIPELINE.table("{scope}", "boundaries", "predictions"),
+    output:
+        PIPELINE.table("{scope}", "validation"),
+    log:
+        f"{LOGS}/tables/{{scope}}-validation.log",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree("tables validation"),
+        code=PIPELINE.code("validation"),
+    shell:
+        "{params.command} {wildcards.scope} > {log} 2>&1"

@@ -1,0 +1,238 @@
+"""`verify`: every file below a results root is accounted for."""
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import make_latency, make_plan, make_started, write_take
+from nearfree.errors import LogError
+from nearfree.events.document import replace
+from nearfree.events.ledger import current_seals, write_ledger
+from nearfree.events.line import close_line
+from nearfree.events.manifest import manifest_path
+from nearfree.events.names import Layout
+from nearfree.events.segment import SegmentWriter
+from nearfree.events.take import OpenTake, take_name
+from nearfree.events.verify import Finding, verify
+
+from events.faults import damage, edit_line, notices
+from events.test_manifest import make_table
+
+PLAN = make_plan()
+NAME = take_name("cpu", "dense", 1, PLAN)
+OTHER = take_name("cpu", "dense", 2, PLAN)
+
+
+@pytest.fixture
+def layout(layout: Layout, tmp_path: Path) -> Layout:
+    """Write a sound root: two takes, both ledgers, the ledger's receipt, a table, a figure."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.yaml").write_text("here: [cpu]\n")
+    for take in (1, 2):
+        write_take(layout, take=take)
+    for folder in (layout.ledgers, layout.ledgers / "local"):
+        newest = write_ledger(layout, folder, current_seals(layout), tmp_path / "config")
+    replace(layout.state / "ledger.json", newest.read_bytes())
+    make_table(layout.table("cpu", "latency"))
+    replace(layout.root / "figures" / "latency.svg", b"<svg/>")
+    replace(layout.root / "report" / "index.html", b"<html/>")
+    return layout
+
+
+def found(layout: Layout, path: Path) -> list[Finding]:
+    """Return what is more than a notice about one file."""
+    shown = path.relative_to(layout.root).as_posix()
+    return [finding for finding in damage(layout.root) if finding.path == shown]
+
+
+def test_a_sound_root_is_clean(layout: Layout) -> None:
+    """Of a sound root everything is counted and nothing is found."""
+    summary = verify(layout.root)
+    assert (summary.takes, summary.events, summary.tables) == (2, 22, 1)
+    assert summary.findings == ()
+    assert not summary.damaged
+
+
+def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
+    """A folder without events/ is no results root, rather than a sound one."""
+    with pytest.raises(LogError, match="holds no events/ folder"):
+        verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "notes.txt",
+        ".hidden",
+        "events/notes.txt",
+        "events/cpu/notes.txt",
+        "events/cpu/dense/notes.jsonl",
+        "events/cpu/dense/1-0123abcd.1.jsonl.bak",
+        "events/cpu/dense/deep/1-0123abcd.1.jsonl",
+        "events/CPU/dense/1-0123abcd.1.jsonl",
+        "ledger/notes.txt",
+        "ledger/1.json",
+        "ledger/local/notes.txt",
+        "ledger/local/local",
+        "state/notes.txt",
+        "state/cpu/dense/notes.json",
+        "tables/notes.txt",
+        "tables/cpu/latency.csv",
+    ],
+)
+def test_a_file_that_does_not_belong_is_found(layout: Layout, path: str) -> None:
+    """A file that no rule of the layout explains is found, wherever it lies."""
+    replace(layout.root / path, b"who put this here\n")
+    assert len(found(layout, layout.root / path)) == 1
+
+
+@pytest.mark.parametrize("ending", [".bak", ".txt", ""])
+def test_a_copy_of_a_receipt_is_found(layout: Layout, ending: str) -> None:
+    """A copy of a receipt under another ending is not the receipt of anything."""
+    copy = layout.receipt(NAME).with_suffix(ending)
+    copy.write_bytes(layout.receipt(NAME).read_bytes())
+    assert len(found(layout, copy)) == 1
+
+
+@pytest.mark.parametrize("folder", ["ledger", "state", "tables"])
+def test_a_file_in_the_place_of_a_folder_is_found(tmp_path: Path, folder: str) -> None:
+    """A file that has the name of one of the root's folders is found."""
+    (tmp_path / "events").mkdir()
+    (tmp_path / folder).touch()
+    assert [finding.path for finding in damage(tmp_path)] == [folder]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "events/cpu/dense/.1-0123abcd.seal.json.99",
+        "ledger/.000002.json.99",
+        "ledger/local/.000002.json.99",
+        "state/.ledger.json.99",
+        "state/cpu/dense/.1-0123abcd.json.99",
+        "tables/cpu/.latency.parquet.manifest.json.99",
+        "tables/cpu/.latency.parquet.99",
+    ],
+)
+def test_a_leftover_of_a_killed_write_is_a_notice(layout: Layout, path: str) -> None:
+    """A partial file that a killed process left is worth knowing, but no damage."""
+    replace(layout.root / path, b"{")
+    assert damage(layout.root) == []
+    assert [finding.path for finding in notices(layout.root)] == [path]
+    assert "interrupted write" in notices(layout.root)[0].message
+
+
+def test_late_bytes_are_a_notice(layout: Layout) -> None:
+    """What a writer appended after the seal is counted, reported, and no damage."""
+    path = layout.segment(NAME, 1)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, b'{"late":1}\n')
+    finally:
+        os.close(fd)
+    assert damage(layout.root) == []
+    (finding,) = notices(layout.root)
+    assert finding.message == "11 bytes after its sealed part are ignored"
+    assert verify(layout.root).events == 22
+
+
+def test_an_unsealed_attempt_is_a_notice(layout: Layout) -> None:
+    """A segment that waits for its seal is a notice that counts its whole events."""
+    take = OpenTake(layout, take_name("cpu", "dense", 3, PLAN), PLAN)
+    take.start(make_started(PLAN))
+    take.append(make_latency())
+    take.writer.close()
+    assert [f.message for f in notices(layout.root)] == ["is not sealed: 2 whole events"]
+    with take.writer.path.open("ab") as file:
+        file.write(b'{"spec')
+    (finding,) = notices(layout.root)
+    assert finding.message == "is not sealed: 2 whole events, and a torn tail of 6 bytes"
+    assert damage(layout.root) == []
+
+
+def test_a_damaged_unsealed_attempt_is_found(layout: Layout) -> None:
+    """An edited line is damage before the seal as well as after it."""
+    take = OpenTake(layout, take_name("cpu", "dense", 3, PLAN), PLAN)
+    take.start(make_started(PLAN))
+    take.append(make_latency())
+    take.writer.close()
+    edit_line(take.writer.path, 1, lambda body: body.replace(b'"attempt":1', b'"attempt":7'))
+    assert len(found(layout, take.writer.path)) == 1
+
+
+def test_an_attempt_beside_a_seal_is_a_notice(layout: Layout) -> None:
+    """An attempt that the seal does not name counts for nothing and is reported."""
+    SegmentWriter(layout, NAME, 2).close()
+    assert damage(layout.root) == []
+    assert [f.message for f in notices(layout.root)] == [
+        "was written beside a sealed take and is ignored"
+    ]
+
+
+def test_an_unknown_event_is_found_with_its_line(layout: Layout) -> None:
+    """An event of a later version is reported with its file, its line and the way to read it."""
+    name = take_name("cpu", "dense", 3, PLAN)
+    with SegmentWriter(layout, name, 1) as writer:
+        writer.append(make_started(PLAN))
+    edit_line(writer.path, 1, lambda body: body.replace(b"started.v1", b"started.v2"))
+    (finding,) = damage(layout.root)
+    assert "line 1" in finding.message
+    assert "version that wrote it" in finding.message
+
+
+def test_a_renamed_segment_is_found(layout: Layout) -> None:
+    """A sealed segment under another attempt's name is missing from its take."""
+    layout.segment(NAME, 1).rename(layout.segment(NAME, 2))
+    assert len(found(layout, layout.seal(NAME))) == 1
+
+
+def test_segments_that_changed_places_are_found(layout: Layout) -> None:
+    """Two whole segments that took each other's names are both found."""
+    one, two = layout.segment(NAME, 1), layout.segment(OTHER, 1)
+    raw = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(raw)
+    assert [f.path for f in damage(layout.root)] == [
+        layout.seal(name).relative_to(layout.root).as_posix() for name in (NAME, OTHER)
+    ]
+
+
+def test_a_receipt_must_be_a_copy(layout: Layout) -> None:
+    """A receipt that differs from its seal, or has none, is found; one that is gone is not."""
+    receipt = layout.receipt(NAME)
+    receipt.write_bytes(close_line(b'{"version":1}') + b"\n")
+    assert "is not a copy" in found(layout, receipt)[0].message
+    receipt.unlink()
+    assert damage(layout.root) == []
+    for path in (layout.seal(OTHER), layout.segment(OTHER, 1)):
+        path.unlink()
+    assert "seal that is gone" in found(layout, layout.receipt(OTHER))[0].message
+
+
+def test_a_receipt_of_the_ledger_must_be_a_copy(layout: Layout) -> None:
+    """The ledger's receipt is compared with the ledger of its number."""
+    receipt = layout.state / "ledger.json"
+    receipt.write_bytes(b"{}\n")
+    assert len(found(layout, receipt)) == 1
+    replace(receipt, (layout.ledgers / "000001.json").read_bytes())
+    assert len(found(layout, receipt)) == 1, "the tracked ledger is another one"
+
+
+def test_a_table_and_its_manifest_need_each_other(layout: Layout) -> None:
+    """A table without a manifest and a manifest without a table are both found."""
+    table = layout.table("cpu", "latency")
+    raw = manifest_path(table).read_bytes()
+    manifest_path(table).unlink()
+    assert len(found(layout, table)) == 1
+    manifest_path(table).write_bytes(raw)
+    table.unlink()
+    assert len(found(layout, manifest_path(table))) == 1
+
+
+def test_a_seal_that_leads_nowhere_is_found(layout: Layout) -> None:
+    """A dangling link in a seal's place is a finding, and stops no further check."""
+    layout.seal(NAME).unlink()
+    layout.seal(NAME).symlink_to("gone")
+    layout.receipt(OTHER).write_bytes(b"")
+    assert len(found(layout, layout.seal(NAME))) == 1
+    assert len(found(layout, layout.receipt(OTHER))) == 1

@@ -1,0 +1,130 @@
+"""What the workflow's rules need to know: scopes, receipts, evidence and digests of code."""
+
+import sys
+from functools import cached_property
+from pathlib import Path
+
+from msgspec import json
+
+from nearfree.codebase import digest, package_digest
+from nearfree.config import Config
+from nearfree.errors import ConfigError
+from nearfree.events.line import sha256
+from nearfree.events.names import Layout, TakeName
+from nearfree.events.take import take_name
+from nearfree.hardware.identity import STREAM as HARDWARE
+from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.public.published import STREAM as PUBLISHED
+from nearfree.public.published import import_plan
+from nearfree.settings import Plan
+
+_STAGES = {
+    "project": ("nearfree.tables.project",),
+    "boundaries": ("nearfree.tables.bound",),
+    "predictions": ("nearfree.theory.predictions", "nearfree.tables.store"),
+    "validation": ("nearfree.theory.validation", "nearfree.tables.store"),
+    "figures": ("nearfree.figures.stage",),
+    "report": ("nearfree.report.stage",),
+}
+
+
+class Pipeline:
+    """One results root under one config folder, as the rules see it.
+
+    Raises
+    ------
+    ConfigError
+        A config file does not fit; everything that rules use is checked at once.
+    """
+
+    def __init__(self, results: Path, config: Path) -> None:
+        self.layout = Layout(results)
+        self.config = Config(config)
+        self.site = self.config.site
+        for scope in self.site.here:
+            for study in self.studies(scope):
+                self.config.measure_plan(scope, study)
+        self._check_takes()
+
+    def _check_takes(self) -> None:
+        for scope, streams in self.config.takes.items():
+            if scope not in self.config.platforms:
+                raise ConfigError(
+                    f"{self.config.folder}/takes.yaml names the unknown platform {scope!r}",
+                    remedy="Remove it",
+                )
+            for stream in streams:
+                if stream not in (HARDWARE, *self.studies(scope)):
+                    raise ConfigError(
+                        f"{self.config.folder}/takes.yaml: {scope} has no study {stream!r}",
+                        remedy="Remove it",
+                    )
+
+    def studies(self, scope: str) -> list[str]:
+        """Return the studies that are measured on a platform."""
+        return [name for name, each in self.config.studies.items() if scope in each.platforms]
+
+    @cached_property
+    def recorded(self) -> list[str]:
+        """Platforms with sealed takes that are not this machine."""
+        return sorted({t.scope for t in self.layout.takes()} - {PUBLIC, *self.site.here})
+
+    @cached_property
+    def platforms(self) -> list[str]:
+        """Platforms that there is or will be something to draw of."""
+        return [*self.site.here, *self.recorded]
+
+    @cached_property
+    def scopes(self) -> list[str]:
+        """Every scope that has tables."""
+        return [*self.platforms, PUBLIC]
+
+    def asked(self, scope: str) -> list[TakeName]:
+        """Return the takes of a scope that the config asks for."""
+        plans: dict[str, Plan] = {}
+        if scope == PUBLIC:
+            plans[PUBLISHED] = import_plan(self.config.folder / "published")
+        elif scope in self.site.here:
+            plans[HARDWARE] = self.config.probe_plan(scope)
+            plans |= {name: self.config.measure_plan(scope, name) for name in self.studies(scope)}
+        return [
+            take_name(scope, stream, self.config.take(scope, stream), plan)
+            for stream, plan in plans.items()
+        ]
+
+    def evidence(self, scope: str) -> list[str]:
+        """Return what a scope's tables rest on: asked receipts, and the seals nobody asked for."""
+        asked = self.asked(scope)
+        seals = [take for take in self.layout.takes(scope) if take not in asked]
+        return [
+            *(str(self.layout.receipt(take)) for take in asked),
+            *(str(self.layout.seal(take)) for take in seals),
+        ]
+
+    def probe(self, scope: str) -> list[str]:
+        """Return the receipt of a platform's probe."""
+        return [str(self.layout.receipt(t)) for t in self.asked(scope) if t.stream == HARDWARE]
+
+    def python(self, study: str) -> str:
+        """Return the interpreter of a study's environment, this one where config names none."""
+        environment = self.config.backends[self.config.studies[study].backend].environment
+        return self.site.python.get(environment, sys.executable)
+
+    def table(self, scope: str, *names: str) -> list[str]:
+        """Return the files of a scope's tables."""
+        return [str(self.layout.table(scope, name)) for name in names]
+
+    def datasheets(self, scope: str) -> str:
+        """Return a digest of the datasheets that a scope uses."""
+        raw = json.encode(self.config.datasheets(scope), order="deterministic")
+        return sha256(raw)[:16]
+
+    def config_digest(self) -> str:
+        """Return a digest of every config file, which a ledger holds."""
+        files = sorted(self.config.folder.rglob("*.yaml"))
+        return sha256(b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
+
+    @staticmethod
+    def code(stage: str) -> str:
+        """Return a digest of the code that makes a stage's output."""
+        return digest(*_STAGES[stage]) if stage in _STAGES else package_digest()

@@ -1,0 +1,1 @@
+"""The report: every number with the way back to its events."""

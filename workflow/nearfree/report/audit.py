@@ -1,0 +1,145 @@
+"""Audit lines: for each row that the report shows, what it says, how it was made and from what."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.events.evidence import Take
+from nearfree.events.types import RunStarted
+
+_FORMULAS = {
+    "latency": "median over rounds of the median of a visit's clean samples",
+    "boundaries": "max { N : T(N) <= (1 + epsilon) T(baseline) }, paper sec. 2.2",
+    "sensitivity": "the boundary at each tolerance",
+    "predictions": "",
+    "validation": "a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
+    "platforms": "rho = phi / beta, paper sec. 2.3",
+    "granularity": "as printed",
+}
+
+
+class Link(Struct, frozen=True):
+    """A piece of evidence: what it is called, where it is, in which lines, by which run."""
+
+    text: str
+    href: str
+    lines: str = ""
+    run: str = ""
+
+
+class AuditLine(Struct, frozen=True):
+    """One row: its anchor, what it speaks of, its numbers, its formula and its evidence."""
+
+    anchor: str
+    row_id: str
+    subject: str
+    says: str
+    formula: str
+    made_from: tuple[Link, ...]
+
+
+class Run(Struct, frozen=True):
+    """One sealed take, and the run that sealed it."""
+
+    anchor: str
+    name: str
+    href: str
+    time: str
+    record: RunStarted
+    events: int
+    attempts: int
+    outcome: str
+
+
+def anchor(identifier: str) -> str:
+    """Return the HTML id of a row, a take or an event's segment."""
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in identifier)
+
+
+def runs(takes: Iterable[Take]) -> list[Run]:
+    """Return the runs of sealed takes."""
+    return [
+        Run(
+            anchor=anchor(str(take.name)),
+            name=str(take.name),
+            href=f"../events/{take.name}.seal.json",
+            time=take.started.time,
+            record=take.started.data,
+            events=len(take.events),
+            attempts=len(take.seal.segments),
+            outcome=take.seal.outcome,
+        )
+        for take in takes
+    ]
+
+
+def audit_lines(name: str, frame: pl.DataFrame, says: tuple[str, ...]) -> list[AuditLine]:
+    """Return a line for each row of a table.
+
+    Parameters
+    ----------
+    name
+        The table.
+    says
+        The columns that hold the row's numbers.
+    """
+    lines = []
+    for row in frame.iter_rows(named=True):
+        shown = ", ".join(f"{c} = {_number(row[c])}" for c in says if row[c] is not None)
+        lines.append(
+            AuditLine(
+                anchor=anchor(row["row_id"]),
+                row_id=row["row_id"],
+                subject=subject(row),
+                says=shown,
+                formula=row.get("formula") or row.get("refusal") or _FORMULAS[name],
+                made_from=tuple(_links(row["from_ids"])),
+            )
+        )
+    return lines
+
+
+def subject(row: dict[str, object]) -> str:
+    """Return what a row speaks of, in the fields that it has."""
+    if "module" not in row:
+        fields = ("platform", "basis", "dtype", "package", "versions", "path", "condition", "place")
+    else:
+        fields = (
+            "platform", "origin", "stream", "module", "backend", "dtype", "batch", "context",
+            "top_k", "routing", "take", "n", "epsilon", "predictor", "basis",
+        )  # fmt: skip
+    parts = []
+    for field in fields:
+        value = row.get(field)
+        if value not in (None, "", 0):
+            named = isinstance(value, int | float)
+            parts.append(f"{field} {_number(value)}" if named else str(value))
+    return ", ".join(parts)
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _links(identifiers: list[str]) -> list[Link]:
+    segments: dict[str, list[int]] = defaultdict(list)
+    links = []
+    for identifier in identifiers:
+        segment, found, sequence = identifier.partition("#")
+        if found:
+            segments[segment].append(int(sequence))
+        else:
+            links.append(Link(text=identifier, href=f"#{anchor(identifier)}"))
+    for segment, numbers in segments.items():
+        lines = ", ".join(str(number) for number in sorted(numbers))
+        links.append(
+            Link(
+                text=segment,
+                href=f"../events/{segment}.jsonl",
+                lines=lines,
+                run=anchor(segment.rpartition(".")[0]),
+            )
+        )
+    return links

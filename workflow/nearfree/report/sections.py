@@ -1,0 +1,196 @@
+"""The report's sections as plain data: rows of cells, each number with the row that backs it."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.report.audit import anchor
+
+Row = dict[str, Any]
+
+
+class Cell(Struct, frozen=True):
+    """One cell: its text, and the anchor of the audit line behind it, if it is a number."""
+
+    text: str
+    href: str = ""
+
+
+class Grid(Struct, frozen=True):
+    """One table of the report."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def cell(text: object, row_id: str | None) -> Cell:
+    """Return a cell that links to a row's audit line."""
+    return Cell(str(text), f"#{anchor(row_id)}" if row_id else "")
+
+
+def interval(row: Row) -> str:
+    """Return a boundary's interval as text."""
+    if row["n_low"] is None:
+        return "-"
+    return (
+        str(row["n_low"]) if row["n_low"] == row["n_high"] else f"{row['n_low']} to {row['n_high']}"
+    )
+
+
+def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) -> Grid:
+    """Return the newest boundary of every setting at the headline tolerance, with predictions."""
+    newest = boundaries.filter("newest", pl.col("epsilon") == epsilon).sort(
+        "module", "backend", "batch"
+    )
+    laws = predictions.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
+    said = {(r["setting_key"], r["predictor"], r["basis"]): r for r in predictions.to_dicts()}
+    rows = []
+    for row in newest.to_dicts():
+        guesses = [said.get((row["setting_key"], *law)) for law in laws]
+        rows.append(
+            (
+                Cell(f"{row['module']}, {row['backend']}, {row['dtype']}"),
+                Cell(str(row["batch"])),
+                cell(row["n_max"], row["row_id"]),
+                cell(interval(row), row["row_id"]),
+                Cell(row["verdict"]),
+                cell(f"{row['baseline_over_min']:.2f}", row["row_id"]),
+                *(
+                    cell(f"{g['n_max']:.1f}", g["row_id"]) if g and g["n_max"] else Cell("refused")
+                    for g in guesses
+                ),
+            )
+        )
+    head = ("module", "batch b", "N_max", "95 % interval", "verdict", "T(1) / min T")
+    names = tuple(f"{law.replace('_', ' ')}, {basis.replace('_', ' ')}" for law, basis in laws)
+    return Grid((*head, *names), tuple(rows))
+
+
+def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Grid:
+    """Return how the takes of each setting differ: boundary, interval and T(baseline) of each."""
+    at = boundaries.filter(pl.col("epsilon") == epsilon, pl.col("origin") == "measured")
+    base = latency.filter(pl.col("n") == pl.col("baseline")).select(
+        "stream", "take", "plan8", "setting_key",
+        pl.col("latency_us").alias("base_us"), pl.col("row_id").alias("base_id"),
+    )  # fmt: skip
+    joined = at.join(base, on=["stream", "take", "plan8", "setting_key"]).sort(
+        "stream", "batch", "setting_key", "take", "plan8"
+    )
+    rows = []
+    for _, group in groupby(joined.to_dicts(), key=lambda r: (r["stream"], r["setting_key"])):
+        every = list(group)
+        rows += _compared(every) if len(every) > 1 else []
+    return Grid(
+        ("module", "batch b", "take", "N_max", "95 % interval", "T(1), ms", "intervals overlap"),
+        tuple(rows),
+    )
+
+
+def _compared(every: list[Row]) -> Iterable[tuple[Cell, ...]]:
+    low, high = max(r["n_low"] for r in every), min(r["n_high"] for r in every)
+    for row in every:
+        yield (
+            Cell(row["module"]),
+            Cell(str(row["batch"])),
+            Cell(f"{row['take']}-{row['plan8']}"),
+            cell(row["n_max"], row["row_id"]),
+            cell(interval(row), row["row_id"]),
+            cell(f"{row['base_us'] / 1000:.3f}", row["base_id"]),
+            Cell("yes" if low <= high else "no"),
+        )
+
+
+def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
+    """Return N_max at every tolerance, a row a setting, with the verdict on its sensitivity."""
+    newest = boundaries.filter("newest")
+    epsilons = sorted(newest["epsilon"].unique())
+    verdicts = {(r["stream"], r["setting_key"]): r for r in sensitivity.filter("newest").to_dicts()}
+    ordered = newest.sort("stream", "batch", "context", "top_k", "epsilon")
+    rows = []
+    keyed = groupby(ordered.to_dicts(), key=lambda r: (r["stream"], r["setting_key"]))
+    for key, group in keyed:
+        at = {row["epsilon"]: row for row in group}
+        first = next(iter(at.values()))
+        variable = {"dense_ffn": "batch", "attention": "context", "moe_ffn": "top_k"}
+        name = variable[first["module"]]
+        verdict = verdicts[key]
+        rows.append(
+            (
+                Cell(f"{first['stream']}"),
+                Cell(f"{first['platform']} ({first['origin']})"),
+                Cell(f"{name} {first[name]}"),
+                *(
+                    cell(at[e]["n_max"], at[e]["row_id"]) if e in at else Cell("-")
+                    for e in epsilons
+                ),
+                cell(verdict["verdict"] + (", noisy" if first["noisy"] else ""), verdict["row_id"]),
+            )
+        )
+    head = ("study or table", "platform", "setting", *(f"{e:.0%}" for e in epsilons), "verdict")
+    return Grid(head, tuple(rows))
+
+
+def scores(validation: pl.DataFrame, epsilon: float) -> tuple[Grid, list[tuple[str, list[str]]]]:
+    """Return hits by platform, module and predictor, and the rows behind each line."""
+    at = validation.filter(pl.col("epsilon") == epsilon)
+    keys = ["platform", "origin", "module", "predictor", "basis"]
+    rows, backing = [], []
+    for group in at.sort(keys).partition_by(keys, maintain_order=True):
+        first = group.row(0, named=True)
+        name = "score:" + "-".join(str(first[key]) for key in keys)
+        backing.append((name, group["row_id"].to_list()))
+        counts = (
+            group.height,
+            group["predicted"].is_not_null().sum(),
+            group["hit"].sum(),
+            group["within_2"].sum(),
+        )
+        rows.append(
+            (
+                Cell(f"{first['platform']} ({first['origin']})"),
+                Cell(first["module"]),
+                Cell(first["predictor"].replace("_", " ")),
+                Cell((first["basis"] or "-").replace("_", " ")),
+                *(cell(count, name) for count in counts),
+                Cell(first["refusal"] or ""),
+            )
+        )
+    head = ("platform", "module", "predictor", "facts", "settings", "answered", "hits", "within x2")
+    return Grid((*head, "refusal"), tuple(rows)), backing
+
+
+def facts(platforms: pl.DataFrame) -> Grid:
+    """Return phi, beta and rho of every platform, dtype and basis."""
+    rows = [
+        (
+            Cell(row["platform"]),
+            Cell(row["vendor_name"] or ""),
+            Cell(row["basis"].replace("_", " ")),
+            Cell(row["dtype"]),
+            cell(f"{row['peak_tflops']:.4g}", row["row_id"]),
+            cell(f"{row['bandwidth_gb_s']:.4g}", row["row_id"]),
+            cell(f"{row['balance_flop_per_byte']:.4g}", row["row_id"]),
+            Cell(row["source"]),
+        )
+        for row in platforms.to_dicts()
+    ]
+    head = ("platform", "name", "basis", "dtype", "phi, TFLOP/s", "beta, GB/s", "rho, FLOP/byte")
+    return Grid((*head, "source"), tuple(rows))
+
+
+def rules(granularity: pl.DataFrame) -> Grid:
+    """Return the block and tile rules."""
+    rows = [
+        (
+            Cell(row["origin"]),
+            Cell(f"{row['package']} {row['versions']}"),
+            Cell(row["path"]),
+            Cell(row["condition"]),
+            cell(row["value"], row["row_id"]),
+        )
+        for row in granularity.sort("place", "branch").to_dicts()
+    ]
+    return Grid(("origin", "package", "path", "condition", "rows"), tuple(rows))

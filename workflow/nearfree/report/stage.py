@@ -1,0 +1,136 @@
+"""The stage `report`: one static page that works from a file, without a network."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+import polars as pl
+from markupsafe import Markup
+
+from nearfree.errors import TableError
+from nearfree.events.document import replace
+from nearfree.events.evidence import read_scope
+from nearfree.events.names import Layout
+from nearfree.events.reader import read_bytes
+from nearfree.figures.listing import Figure
+from nearfree.hardware.platforms import Platform
+from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.report import sections
+from nearfree.report.audit import AuditLine, Link, anchor, audit_lines, runs
+from nearfree.tables.boundaries import BOUNDARIES, SENSITIVITY
+from nearfree.tables.granularity import GRANULARITY
+from nearfree.tables.latency import LATENCY
+from nearfree.tables.platforms import PLATFORMS, config_id
+from nearfree.tables.schema import Table
+from nearfree.tables.store import read_table
+from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.validation import VALIDATION
+
+_SAYS: tuple[tuple[Table, tuple[str, ...]], ...] = (
+    (PLATFORMS, ("peak_tflops", "bandwidth_gb_s", "balance_flop_per_byte")),
+    (GRANULARITY, ("value",)),
+    (LATENCY, ("latency_us", "latency_low_us", "latency_high_us", "ratio", "rounds")),
+    (BOUNDARIES, ("n_max", "first_exit", "n_low", "n_high", "baseline_over_min", "verdict")),
+    (SENSITIVITY, ("n_max_low", "n_max_high", "verdict")),
+    (PREDICTIONS, ("n_max", "balance_flop_per_byte")),
+    (VALIDATION, ("n_max", "predicted", "hit", "within_2")),
+)
+Frames = dict[str, pl.DataFrame]
+
+
+def write_report(
+    layout: Layout, scopes: list[str], datasheets: dict[str, Platform], epsilon: float
+) -> Path:
+    """Write the page over the tables and figures of all scopes, and return its path."""
+    loaded = {scope: _frames(layout, scope) for scope in scopes}
+    everything = {t.name: pl.concat([f[t.name] for f in loaded.values()]) for t, _ in _SAYS}
+    score, backing = sections.scores(everything["validation"], epsilon)
+    page = _template().render(
+        epsilon=f"{epsilon:.0%}",
+        platforms=[_platform(layout, s, loaded[s], epsilon) for s in scopes if s != PUBLIC],
+        tolerance=sections.by_tolerance(everything["boundaries"], everything["sensitivity"]),
+        scores=score,
+        facts=sections.facts(everything["platforms"]),
+        rules=sections.rules(everything["granularity"]),
+        audit=_audit(everything, backing),
+        datasheets=[
+            (anchor(config_id(name, sheet)), config_id(name, sheet), sheet.sources)
+            for name, sheet in datasheets.items()
+        ],
+        runs=[run for scope in scopes for run in runs(read_scope(layout, scope))],
+    )
+    return replace(layout.root / "report" / "index.html", page.encode())
+
+
+def _frames(layout: Layout, scope: str) -> Frames:
+    return {table.name: read_table(layout, scope, table) for table, _ in _SAYS}
+
+
+def _platform(layout: Layout, scope: str, frames: Frames, epsilon: float) -> dict[str, Any]:
+    boundaries, latency = frames["boundaries"], frames["latency"]
+    probed = frames["platforms"].filter(pl.col("basis") != "datasheet")
+    return {
+        "name": scope,
+        "machine": probed["vendor_name"].first() or scope,
+        "answer": sections.answer(boundaries, frames["predictions"], epsilon),
+        "takes": sections.takes(boundaries, latency, epsilon),
+        "figures": _figures(layout, scope),
+        "clean": latency["clean_samples"].sum() / max(latency["samples"].sum(), 1),
+    }
+
+
+def _figures(layout: Layout, scope: str) -> list[dict[str, Any]]:
+    folder = layout.root / "figures" / scope
+    try:
+        listed = msgspec.json.decode(read_bytes(folder / "figures.json"), type=list[Figure])
+    except msgspec.MsgspecError as error:
+        raise TableError(
+            f"{folder}/figures.json is damaged: {error}", remedy="Draw the figures again"
+        ) from error
+    return [
+        {
+            "caption": figure.caption,
+            "href": f"../figures/{scope}/{figure.name}.html",
+            "svg": _svg(folder / f"{figure.name}.svg"),
+        }
+        for figure in listed
+    ]
+
+
+def _svg(path: Path) -> Markup:
+    text = read_bytes(path).decode()
+    if re.search(r"<script|\son\w+=|javascript:", text, re.IGNORECASE):
+        raise TableError(f"{path} holds a script", remedy="Draw the figures again")
+    return Markup(text)  # noqa: S704 (drawn by this program, and checked above)
+
+
+def _audit(everything: Frames, backing: list[tuple[str, list[str]]]) -> list[AuditLine]:
+    lines = [
+        line
+        for table, says in _SAYS
+        for line in audit_lines(table.name, everything[table.name], says)
+    ]
+    lines += [
+        AuditLine(
+            anchor=anchor(name),
+            row_id=name,
+            subject=name.removeprefix("score:").replace("-", ", "),
+            says=f"{len(rows)} settings",
+            formula="counts over rows of validation",
+            made_from=tuple(Link(row, f"#{anchor(row)}") for row in rows),
+        )
+        for name, rows in backing
+    ]
+    return lines
+
+
+def _template() -> jinja2.Template:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template("page.html")

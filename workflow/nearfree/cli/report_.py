@@ -11,11 +11,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
     from nearfree.events.names import Layout
-    from nearfree.pipeline import PUBLIC, Pipeline
+    from nearfree.pipeline import Pipeline
+    from nearfree.public.published import SCOPE
     from nearfree.report.stage import write_report
 
     pipeline = Pipeline(args.results, args.config)
-    datasheets = pipeline.config.datasheets(PUBLIC)
+    datasheets = pipeline.config.datasheets(SCOPE)
     path = write_report(Layout(args.results), pipeline.scopes, datasheets, pipeline.site.epsilon)
     print(path)
     return 0

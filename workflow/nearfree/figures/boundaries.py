@@ -14,7 +14,7 @@ _BASIS = {
 
 def nmax_against_batch(
     boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float
-) -> alt.TopLevelMixin:
+) -> alt.FacetChart:
     """Return measured and published N_max with their predictions, a panel a platform.
 
     Parameters

@@ -8,7 +8,7 @@ from nearfree.figures.theme import BAND, MEASURED, PANEL, dressed
 
 def latency_against_n(
     latency: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float
-) -> alt.TopLevelMixin:
+) -> alt.FacetChart:
     """Return T(N) of every newest measured curve, a panel a batch size.
 
     Parameters

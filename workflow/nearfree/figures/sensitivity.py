@@ -6,7 +6,7 @@ import polars as pl
 from nearfree.figures.theme import dressed
 
 
-def sensitivity_map(boundaries: pl.DataFrame) -> alt.TopLevelMixin:
+def sensitivity_map(boundaries: pl.DataFrame) -> alt.FacetChart:
     """Return N_max by batch and tolerance, a panel a platform and origin.
 
     Parameters

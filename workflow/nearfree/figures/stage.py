@@ -77,7 +77,8 @@ def _charts(
 
 
 def _save(chart: alt.TopLevelMixin, stem: Path) -> None:
-    for suffix, options in ((".svg", {}), (".html", {"inline": True})):
-        buffer = io.StringIO()
-        chart.save(buffer, format=suffix[1:], **options)  # type: ignore[attr-defined]
-        replace(stem.with_suffix(suffix), buffer.getvalue().encode())
+    drawn, page = io.StringIO(), io.StringIO()
+    chart.save(drawn, format="svg")
+    chart.save(page, format="html", inline=True)
+    replace(stem.with_suffix(".svg"), drawn.getvalue().encode())
+    replace(stem.with_suffix(".html"), page.getvalue().encode())

@@ -7,12 +7,10 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 PANEL = {"width": 260, "height": 200}
 
 
-def dressed(chart: alt.TopLevelMixin, title: str, subtitle: str) -> alt.TopLevelMixin:
+def dressed(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:
     """Return a chart with its title and the project's look."""
     return (
-        chart.properties(  # type: ignore[attr-defined]
-            title=alt.TitleParams(title, subtitle=subtitle, anchor="start", offset=12)
-        )
+        chart.properties(title=alt.TitleParams(title, subtitle=subtitle, anchor="start", offset=12))
         .configure(font="sans-serif", background="white", padding=12)
         .configure_axis(grid=True, gridColor="#e6e6e6", labelFontSize=11, titleFontSize=12)
         .configure_header(labelFontSize=12, titleFontSize=12)

@@ -101,15 +101,16 @@ def audit_lines(name: str, frame: pl.DataFrame, says: tuple[str, ...]) -> list[A
     return lines
 
 
+_OF_A_FACT = ("platform", "basis", "dtype", "package", "versions", "path", "condition", "place")
+_OF_A_SETTING = (
+    *("platform", "origin", "stream", "module", "backend", "dtype", "batch", "context"),
+    *("top_k", "routing", "take", "n", "epsilon", "predictor", "basis"),
+)
+
+
 def subject(row: dict[str, object]) -> str:
     """Return what a row speaks of, in the fields that it has."""
-    if "module" not in row:
-        fields = ("platform", "basis", "dtype", "package", "versions", "path", "condition", "place")
-    else:
-        fields = (
-            "platform", "origin", "stream", "module", "backend", "dtype", "batch", "context",
-            "top_k", "routing", "take", "n", "epsilon", "predictor", "basis",
-        )  # fmt: skip
+    fields = _OF_A_SETTING if "module" in row else _OF_A_FACT
     parts = []
     for field in fields:
         value = row.get(field)

@@ -79,7 +79,7 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
     joined = at.join(base, on=["stream", "take", "plan8", "setting_key"]).sort(
         "stream", "batch", "setting_key", "take", "plan8"
     )
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for _, group in groupby(joined.to_dicts(), key=lambda r: (r["stream"], r["setting_key"])):
         every = list(group)
         rows += _compared(every) if len(every) > 1 else []

@@ -77,8 +77,12 @@ def _platform(layout: Layout, scope: str, frames: Frames, epsilon: float) -> dic
         "answer": sections.answer(boundaries, frames["predictions"], epsilon),
         "takes": sections.takes(boundaries, latency, epsilon),
         "figures": _figures(layout, scope),
-        "clean": latency["clean_samples"].sum() / max(latency["samples"].sum(), 1),
+        "clean": _share(latency["clean_samples"], latency["samples"]),
     }
+
+
+def _share(part: pl.Series, whole: pl.Series) -> float:
+    return float(sum(part.to_list()) / max(sum(whole.to_list()), 1))
 
 
 def _figures(layout: Layout, scope: str) -> list[dict[str, Any]]:

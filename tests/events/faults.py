@@ -3,8 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import nearfree
@@ -22,25 +21,16 @@ def flip(raw: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-@contextmanager
-def replaced(path: Path, raw: bytes) -> Iterator[None]:
-    """Overwrite a file in place, and put its old bytes back at the end."""
-    old = path.read_bytes()
-    path.write_bytes(raw)
-    try:
-        yield
-    finally:
-        path.write_bytes(old)
-
-
-def unnoticed(root: Path, path: Path, bits: Iterator[int] | range) -> list[int]:
+def unnoticed(root: Path, path: Path, bits: Iterable[int]) -> list[int]:
     """Return the bits of a file whose flip `verify` does not report as damage."""
     raw = path.read_bytes()
     missed = []
-    for bit in bits:
-        with replaced(path, flip(raw, bit)):
+    with path.open("r+b", buffering=0) as file:
+        for bit in bits:
+            os.pwrite(file.fileno(), bytes([raw[bit // 8] ^ 1 << bit % 8]), bit // 8)
             if not verify(root).damaged:
                 missed.append(bit)
+            os.pwrite(file.fileno(), raw[bit // 8 : bit // 8 + 1], bit // 8)
     return missed
 
 

@@ -9,12 +9,15 @@ PANEL = {"width": 260, "height": 200}
 
 def dressed(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:
     """Return a chart with its title and the project's look."""
-    return (
-        chart.properties(title=alt.TitleParams(title, subtitle=subtitle, anchor="start", offset=12))
-        .configure(font="sans-serif", background="white", padding=12)
+    titled = chart.properties(
+        title=alt.TitleParams(title, subtitle=subtitle, anchor="start", offset=12)
+    )
+    drawn: alt.FacetChart = (
+        titled.configure(font="sans-serif", background="white", padding=12)
         .configure_axis(grid=True, gridColor="#e6e6e6", labelFontSize=11, titleFontSize=12)
         .configure_header(labelFontSize=12, titleFontSize=12)
         .configure_legend(labelFontSize=11, titleFontSize=11, labelLimit=320)
         .configure_view(stroke="#cccccc")
         .configure_title(fontSize=15, subtitleFontSize=12, subtitleColor="#555555")
     )
+    return drawn

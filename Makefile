@@ -1,0 +1,66 @@
+# make run      measure this machine and write the report
+# make test     run the tests; SLOW=1 adds the long kill and fault runs
+# make install  only make the environment, with the `nearfree` command in .venv/bin
+# make check    formatters, linters and types
+# make bench    speed, as ratios measured in one run
+# make docs     rewrite the generated references; make lock: renew the locks
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ifdef SLOW
+ALL_TESTS := -m ""
+endif
+
+.PHONY: run install test check bench docs lock clean
+
+run: $(VENV)/installed
+	@$(BIN)/snakemake --cores all
+	@echo "report: $(CURDIR)/results/report/index.html"
+
+install: $(VENV)/installed
+
+$(VENV)/python:
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); \
+	    sys.exit(0 if ok else "nearfree needs Python 3.11 to 3.13: run make PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/installed: envs/base.lock envs/cpu.lock pyproject.toml | $(VENV)/python
+	@echo "installing into $(VENV)"
+	@$(PIP) install --require-hashes -r envs/base.lock
+	@$(PIP) install -r envs/cpu.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/tested: envs/dev.lock $(VENV)/installed
+	@echo "installing the test tools into $(VENV)"
+	@$(PIP) install --require-hashes -r envs/dev.lock
+	@touch $@
+
+test: $(VENV)/tested
+	$(BIN)/python -m pytest $(ALL_TESTS) --cov --cov-report=term:skip-covered
+
+check: $(VENV)/tested
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile rules
+	$(BIN)/snakemake --lint
+	$(BIN)/python docs/generate.py --check
+
+bench: $(VENV)/tested
+	$(BIN)/python -m benchmarks.log
+
+docs: $(VENV)/installed
+	$(BIN)/python docs/generate.py
+
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	    pyproject.toml --output-file envs/base.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	    --extra dev --constraint envs/base.lock pyproject.toml --output-file envs/dev.lock
+
+clean:
+	rm -rf $(VENV) .snakemake logs

@@ -1,0 +1,1 @@
+"""Speed, stated as ratios that are measured in one run."""

@@ -1,0 +1,98 @@
+"""The event log: 100,000 events by 8 writers, durable every 50, against a plain buffered write."""
+
+import multiprocessing
+import tempfile
+import time
+from pathlib import Path
+
+from nearfree.events.names import Layout
+from nearfree.events.run import describe_run
+from nearfree.events.take import OpenTake, ensure_take, take_name
+from nearfree.events.types import LatencyMeasured
+from nearfree.events.verify import verify
+from nearfree.settings import Interleaved, MeasurePlan, Setting, Sweep
+from nearfree.tables.project import project
+
+WRITERS, EVENTS, DURABLE = 8, 100_000, 50
+POSITIONS = tuple(range(1, 26))
+
+
+def write(root: Path, writer: int) -> None:
+    """Write one stream's share of the events."""
+    setting = Setting(
+        module="dense_ffn",
+        backend="torch",
+        dtype="bfloat16",
+        batch=writer + 1,
+        d_model=2048,
+        d_ff=4608,
+    )
+    rounds = EVENTS // WRITERS // len(POSITIONS)
+    plan = MeasurePlan(
+        sweeps=(Sweep(setting=setting, positions=POSITIONS),),
+        protocol=Interleaved(rounds=rounds),
+        environment="cpu",
+    )
+
+    def work(take: OpenTake) -> None:
+        for index in range(rounds * len(POSITIONS)):
+            n = POSITIONS[index % len(POSITIONS)]
+            data = LatencyMeasured(
+                setting=setting,
+                n=n,
+                baseline=1,
+                round=index // len(POSITIONS),
+                order=index % len(POSITIONS),
+                wall_us=(4350.123 + n, 4312.2 + n, 4500.1 + n),
+                process_us=(4350.1, 4322.1, 4511.1),
+                dirty=(False, False, False),
+                cache="cold",
+                protocol=plan.protocol,
+                load_1m=0.3,
+            )
+            take.append(data, sync=index % DURABLE == DURABLE - 1)
+
+    layout = Layout(root)
+    name = take_name("cpu", f"writer_{writer}", 1, plan)
+    ensure_take(layout, name, plan, lambda n: describe_run("benchmark", plan, n), work)
+
+
+def plain(source: Path, target: Path) -> float:
+    """Write the same bytes as plain buffered files, one after the other; return the seconds."""
+    contents = [path.read_bytes() for path in sorted(source.rglob("*.jsonl"))]
+    began = time.perf_counter()
+    for number, raw in enumerate(contents):
+        with (target / str(number)).open("wb") as file:
+            for line in raw.splitlines(keepends=True):
+                file.write(line)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Print each step's seconds and its ratio to the plain write."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "results")
+        began = time.perf_counter()
+        workers = [multiprocessing.Process(target=write, args=(root, i)) for i in range(WRITERS)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        seconds = {"write, durable": time.perf_counter() - began}
+        began = time.perf_counter()
+        found = verify(root)
+        seconds["verify"] = time.perf_counter() - began
+        if found.damaged or found.events < EVENTS:
+            raise SystemExit(f"the log is not whole: {found}")
+        began = time.perf_counter()
+        project(Layout(root), "cpu", {})
+        seconds["project to tables"] = time.perf_counter() - began
+        base = plain(root / "events", Path(folder))
+    print(f"{EVENTS:,} events by {WRITERS} writers, durable every {DURABLE}")
+    print(f"{'plain buffered write':24}{base:8.3f} s")
+    for name, value in seconds.items():
+        print(f"{name:24}{value:8.3f} s {value / base:8.1f} x plain")
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,9 @@ except NearfreeError as error:
 
 def nearfree(command):
     """Return a command of this workflow's interpreter, results root and config."""
-    return f"{sys.executable} -m nearfree {command} --results {RESULTS} --config {CONFIG}"
+    return (
+        f"{sys.executable} -m nearfree {command} --results {RESULTS} --config {CONFIG}"
+    )
 
 
 wildcard_constraints:

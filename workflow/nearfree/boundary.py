@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Literal
 
 from msgspec import Struct
@@ -52,14 +53,19 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     range where even k = 1 does not reach it (n < 6).
     """
     ordered = sorted(values)
-    count, tail, k = len(ordered), 0.0, 0
+    k = _rank(len(ordered))
+    return ordered[k - 1], ordered[len(ordered) - k]
+
+
+@cache
+def _rank(count: int) -> int:
+    tail, k = 0.0, 0
     while k < (count + 1) // 2:
         tail += math.comb(count, k) / 2**count
         if 1 - 2 * tail < CONFIDENCE:
             break
         k += 1
-    k = max(k, 1)
-    return ordered[k - 1], ordered[count - k]
+    return max(k, 1)
 
 
 def ratios(curve: Mapping[int, Mapping[int, float]], baseline: int) -> list[Ratio]:

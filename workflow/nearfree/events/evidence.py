@@ -1,26 +1,40 @@
 """What a scope holds: its sealed takes without what was retracted, always in the same order."""
 
-from msgspec import Struct
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cached_property
 
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.seal import Seal, read_seal, read_sealed
-from nearfree.events.types import Event, ObservationRetracted, RunStarted
+from nearfree.events.types import Event, ObservationRetracted, Payload, RunStarted
 
 RETRACTED = "retracted"
 """The stream of a scope that holds its retractions."""
 
 
-class Take(Struct, frozen=True):
+class Take:
     """A sealed take and its believed events."""
 
-    name: TakeName
-    seal: Seal
-    events: tuple[Event, ...]
+    def __init__(self, name: TakeName, seal: Seal, events: Iterable[Event]) -> None:
+        self.name = name
+        self.seal = seal
+        self.events = tuple(events)
+
+    @cached_property
+    def _by_kind(self) -> dict[type[Payload], list[Event]]:
+        found: dict[type[Payload], list[Event]] = defaultdict(list)
+        for event in self.events:
+            found[type(event.data)].append(event)
+        return found
+
+    def of(self, kind: type[Payload]) -> list[Event]:
+        """Return the events of one type, in order."""
+        return self._by_kind.get(kind, [])
 
     @property
     def started(self) -> Event:
         """The event of the run that sealed the take."""
-        return next(e for e in reversed(self.events) if isinstance(e.data, RunStarted))
+        return self.of(RunStarted)[-1]
 
     @property
     def order(self) -> tuple[int, str, str]:
@@ -31,7 +45,7 @@ class Take(Struct, frozen=True):
 def read_take(layout: Layout, name: TakeName) -> Take:
     """Return a sealed take; DamageError if a byte of it changed."""
     seal = read_seal(layout, name)
-    return Take(name, seal, tuple(read_sealed(layout, seal)))
+    return Take(name, seal, read_sealed(layout, seal))
 
 
 def read_scope(layout: Layout, scope: str, *, stream: str | None = None) -> list[Take]:
@@ -42,7 +56,7 @@ def read_scope(layout: Layout, scope: str, *, stream: str | None = None) -> list
     if not targets:
         return takes
     return [
-        Take(t.name, t.seal, tuple(e for e in t.events if e.event_id not in targets))
+        Take(t.name, t.seal, (e for e in t.events if e.event_id not in targets))
         for t in takes
         if str(t.name) not in targets
     ]
@@ -55,9 +69,4 @@ def retracted_targets(layout: Layout, scope: str) -> set[str]:
 
 
 def _targets(takes: list[Take]) -> set[str]:
-    return {
-        event.data.target
-        for take in takes
-        for event in take.events
-        if isinstance(event.data, ObservationRetracted)
-    }
+    return {event.data.target for take in takes for event in take.of(ObservationRetracted)}

@@ -9,7 +9,7 @@ from nearfree.errors import DamageError
 from nearfree.events.document import read_document, replace, write_once
 from nearfree.events.line import sha256
 from nearfree.events.names import Layout, TakeName
-from nearfree.events.reader import Segment, parse_segment, read_bytes
+from nearfree.events.reader import Segment, decode_lines, parse_segment, read_bytes
 from nearfree.events.types import Event
 
 
@@ -72,17 +72,33 @@ def read_sealed(layout: Layout, seal: Seal) -> list[Event]:
     events: list[Event] = []
     for part in seal.segments:
         path = layout.segment(seal.name, part.attempt)
-        raw = read_bytes(path)[: part.bytes]
-        if len(raw) != part.bytes or sha256(raw) != part.sha256:
-            raise DamageError(
-                f"{path} is not what its seal says: its first {part.bytes} bytes differ",
-                remedy="Restore the file from a copy, or retract the take and measure again",
-            )
+        events += decode_lines(_sealed_bytes(path, part), seal.name.segment(part.attempt), path)
+    return events
+
+
+def check_sealed(layout: Layout, seal: Seal) -> int:
+    """Check every hash of a sealed take, a line at a time, and return how many events it holds."""
+    for part in seal.segments:
+        path = layout.segment(seal.name, part.attempt)
+        raw = _sealed_bytes(path, part)
         segment = parse_segment(raw, seal.name.segment(part.attempt), path)
         if len(segment.events) != part.events or (part.events and segment.heads[-1] != part.head):
-            raise DamageError(f"{path} is not what its seal says", remedy="Restore it from a copy")
-        events += segment.events
-    return events
+            raise _differs(path, "counts or head")
+    return sum(part.events for part in seal.segments)
+
+
+def _sealed_bytes(path: Path, part: SealedSegment) -> bytes:
+    raw = read_bytes(path)[: part.bytes]
+    if len(raw) != part.bytes or sha256(raw) != part.sha256:
+        raise _differs(path, f"first {part.bytes} bytes")
+    return raw
+
+
+def _differs(path: Path, what: str) -> DamageError:
+    return DamageError(
+        f"{path} is not what its seal says: its {what} differ",
+        remedy="Restore the file from a copy, or retract the take and measure again",
+    )
 
 
 def write_receipt(layout: Layout, take: TakeName) -> Path:

@@ -11,7 +11,7 @@ from nearfree.events.ledger import Ledger, current_seals, ledger_paths, read_cha
 from nearfree.events.manifest import MANIFEST_SUFFIX, check_table
 from nearfree.events.names import Layout, take_of
 from nearfree.events.reader import read_segment
-from nearfree.events.seal import Seal, read_seal, read_sealed
+from nearfree.events.seal import Seal, check_sealed, read_seal
 
 _DERIVED = {"figures", "report"}
 
@@ -71,7 +71,7 @@ class _Verifier:
             try:
                 seal = read_seal(self.layout, take)
                 known |= {self.layout.segment(take, part.attempt) for part in seal.segments}
-                self.events += len(read_sealed(self.layout, seal))
+                self.events += check_sealed(self.layout, seal)
                 self.takes += 1
                 self._after_the_seal(seal)
             except NearfreeError as error:

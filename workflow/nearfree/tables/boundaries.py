@@ -109,9 +109,9 @@ def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterato
 def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[Row]:
     """Yield the printed boundaries, at those of their tolerances that are asked for."""
     for take in takes:
-        for event in take.events:
+        for event in take.of(BoundaryPublished):
             data = event.data
-            if not isinstance(data, BoundaryPublished) or data.epsilon not in tolerances:
+            if data.epsilon not in tolerances:
                 continue
             n_max = int(data.n_max)
             yield {

@@ -27,18 +27,17 @@ GRANULARITY = Table(
 def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
     """Yield the published rules."""
     for take in takes:
-        for event in take.events:
+        for event in take.of(RulePublished):
             rule = event.data
-            if isinstance(rule, RulePublished):
-                yield {
-                    "origin": "published",
-                    "package": rule.package,
-                    "versions": rule.versions,
-                    "path": rule.path,
-                    "condition": rule.condition,
-                    "value": rule.value,
-                    "source": rule.source,
-                    "place": rule.table,
-                    "branch": rule.row,
-                    "from_ids": [event.event_id],
-                }
+            yield {
+                "origin": "published",
+                "package": rule.package,
+                "versions": rule.versions,
+                "path": rule.path,
+                "condition": rule.condition,
+                "value": rule.value,
+                "source": rule.source,
+                "place": rule.table,
+                "branch": rule.row,
+                "from_ids": [event.event_id],
+            }

@@ -78,17 +78,14 @@ def curves(takes: list[Take]) -> list[Curve]:
     out = []
     for take in takes:
         by_setting: dict[Setting, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
-        for event in take.events:
-            data = event.data
-            if isinstance(data, LatencyMeasured):
-                by_setting[data.setting][data.n].append(event)
+        for event in take.of(LatencyMeasured):
+            by_setting[event.data.setting][event.data.n].append(event)
         out += [Curve(take, setting, visits) for setting, visits in by_setting.items()]
     return out
 
 
-def latency_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
+def latency_rows(every: list[Curve]) -> Iterator[dict[str, object]]:
     """Yield the points of every curve; curves without their baseline are left out."""
-    every = curves(takes)
     newest: dict[Setting, tuple[int, str, str]] = {}
     for curve in every:
         newest[curve.setting] = max(newest.get(curve.setting, curve.order), curve.order)
@@ -144,7 +141,9 @@ def _by_round(visits: list[Event], *, wall: bool) -> Iterator[tuple[int, float]]
     for visit in visits:
         data = visit.data
         if wall:
-            clean = [us for us, dirty in zip(data.wall_us, data.dirty, strict=True) if not dirty]
+            clean = data.wall_us
+            if True in data.dirty:
+                clean = [us for us, bad in zip(clean, data.dirty, strict=True) if not bad]
             if clean:
                 yield data.round, median(clean)
         else:

@@ -55,9 +55,8 @@ def platform_rows(
     for name, platform in platforms.items():
         yield from _datasheet(name, platform)
     for take in takes:
-        for event in take.events:
-            if isinstance(event.data, HardwareProbed):
-                yield from _probed(scope, take.name.take, event.data, event.event_id)
+        for event in take.of(HardwareProbed):
+            yield from _probed(scope, take.name.take, event.data, event.event_id)
 
 
 def _datasheet(name: str, platform: Platform) -> Iterator[dict[str, object]]:

@@ -3,11 +3,12 @@
 from nearfree.errors import EvidenceError
 from nearfree.events.evidence import Take, read_scope
 from nearfree.events.names import Layout
+from nearfree.events.reader import no_collection
 from nearfree.events.types import BoundaryPublished
 from nearfree.hardware.platforms import Platform
 from nearfree.settings import Setting
 from nearfree.tables.granularity import GRANULARITY, granularity_rows
-from nearfree.tables.latency import LATENCY, curves, latency_rows
+from nearfree.tables.latency import LATENCY, Curve, curves, latency_rows
 from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.tables.settings import SETTINGS, setting_row
 from nearfree.tables.store import seals_digest, write_table
@@ -15,6 +16,7 @@ from nearfree.tables.store import seals_digest, write_table
 PROJECTED = (PLATFORMS, SETTINGS, LATENCY, GRANULARITY)
 
 
+@no_collection()
 def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
     """Write the tables of what was observed: platforms, settings, latency, granularity.
 
@@ -40,10 +42,11 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
         config_id(name, platform).partition("@")[0]: config_id(name, platform).partition("@")[2]
         for name, platform in platforms.items()
     }
+    every = curves(takes)
     rows = {
         PLATFORMS.name: platform_rows(platforms, takes, scope),
-        SETTINGS.name: _setting_rows(takes),
-        LATENCY.name: latency_rows(takes),
+        SETTINGS.name: _setting_rows(takes, every),
+        LATENCY.name: latency_rows(every),
         GRANULARITY.name: granularity_rows(takes),
     }
     for table in PROJECTED:
@@ -51,16 +54,16 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
         write_table(layout, scope, table, frame, made_from)
 
 
-def _setting_rows(takes: list[Take]) -> list[dict[str, object]]:
+def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, object]]:
     found: dict[tuple[str, str, Setting, int], str] = {}
-    for curve in curves(takes):
+    for curve in every:
         first = next(iter(curve.visits.values()))[0]
         key = (curve.take.name.scope, "measured", curve.setting, first.data.baseline)
         found.setdefault(key, first.event_id)
     for take in takes:
-        for event in take.events:
+        for event in take.of(BoundaryPublished):
             data = event.data
-            if isinstance(data, BoundaryPublished) and data.quantity == "n_max":
+            if data.quantity == "n_max":
                 key = (data.platform, "published", data.setting, data.baseline)
                 found.setdefault(key, event.event_id)
     return [

@@ -177,10 +177,11 @@ class Table(Struct, frozen=True, kw_only=True):
         return frame
 
     def _references(self, frame: pl.DataFrame, known: Collection[str]) -> None:
-        named = set(frame["from_ids"].explode().drop_nulls())
-        dangling = sorted(named.difference(known))
-        if dangling:
-            raise self._broken(f"is made from {dangling[0]!r}, which is not there")
+        named = frame.select(pl.col("from_ids").explode().alias("id")).drop_nulls()
+        there = pl.DataFrame({"id": list(known)}, schema={"id": pl.String})
+        dangling = named.join(there, on="id", how="anti")["id"]
+        if not dangling.is_empty():
+            raise self._broken(f"is made from {dangling.min()!r}, which is not there")
 
     def _broken(self, what: str) -> TableError:
         return TableError(

@@ -39,11 +39,11 @@ rule measure:
     params:
         plan=nearfree("plan"),
         python=lambda wildcards: PIPELINE.python(wildcards.study),
-        results=RESULTS,
+        options=f"--results {RESULTS}",
     shell:
         "({params.plan} {wildcards.scope} {wildcards.study} |"
         " {params.python} -m nearfree measure {wildcards.scope} {wildcards.study}"
-        " --take {wildcards.take} --plan - --results {params.results}) > {log} 2>&1"
+        " --take {wildcards.take} --plan - {params.options}) > {log} 2>&1"
 
 
 rule publish:

@@ -1,0 +1,227 @@
+"""The workflow as a user runs it: what a change runs again, and what is never measured twice."""
+
+import os
+import shutil
+
+import pytest
+
+from workflow import Project, make_project
+
+EVERYTHING = {
+    "probe": 1,
+    "measure": 1,
+    "publish": 1,
+    "project": 2,
+    "boundaries": 2,
+    "predictions": 2,
+    "validation": 2,
+    "figures": 1,
+    "report": 1,
+    "ledger": 1,
+}
+AFTER_PROJECT = {
+    "project": 1,
+    "boundaries": 1,
+    "predictions": 1,
+    "validation": 1,
+    "figures": 1,
+    "report": 1,
+}
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose default workflow ran once."""
+    project = make_project(tmp_path_factory.mktemp("built") / "project")
+    assert project.jobs() == EVERYTHING
+    project.snakemake()
+    return project
+
+
+@pytest.fixture
+def project(built: Project, tmp_path) -> Project:
+    """A copy of the built project to change."""
+    return built.copy(tmp_path / "project")
+
+
+def test_a_second_run_has_nothing_to_do(built):
+    """Without a change, nothing runs again."""
+    assert built.jobs() == {}
+
+
+def test_the_run_leaves_a_log_that_verifies(built):
+    """Everything that the workflow writes is accounted for, without a finding."""
+    assert "0 damaged, 0 notices" in built.nearfree("verify")
+
+
+def test_every_platform_is_a_target(built):
+    """`snakemake cpu` asks for that platform's tables and figures only."""
+    assert built.jobs("cpu") == {}
+    jobs = built.jobs("-F", "cpu")
+    assert "report" not in jobs
+    assert jobs["figures"] == 1
+
+
+def test_a_platform_without_evidence_says_so(project):
+    """A target of a platform that is neither here nor recorded fails with the reason."""
+    done = project.run("snakemake", "--cores", "2", "h200")
+    assert done.returncode != 0
+    assert "the log holds nothing sealed for h200" in done.stdout + done.stderr
+
+
+def test_a_tolerance_recomputes_boundaries_and_measures_nothing(project):
+    """Another tolerance touches boundaries and what follows from them."""
+    project.edit("config/config.yaml", "[0.05, 0.10,", "[0.05, 0.08, 0.10,")
+    expected = {"boundaries": 2, "validation": 2, "figures": 1, "report": 1, "ledger": 1}
+    assert project.jobs() == expected
+
+
+def test_another_headline_tolerance_redraws_only(project):
+    """The reported tolerance is a matter of figures and report."""
+    project.edit("config/config.yaml", "epsilon: 0.2", "epsilon: 0.3")
+    assert project.jobs() == {"figures": 1, "report": 1, "ledger": 1}
+
+
+def test_a_new_take_measures_that_platform_once(project):
+    """`retake` makes one measuring job and what follows; the old take stays."""
+    before = project.events()
+    project.nearfree("retake", "cpu")
+    assert project.jobs() == {**AFTER_PROJECT, "measure": 1, "ledger": 1}
+    project.snakemake()
+    after = project.events()
+    assert before.items() < after.items()
+    assert project.jobs() == {}
+    assert "2-" in project.nearfree("log", "show", "cpu")
+
+
+def test_a_new_probe_keeps_the_studies(project):
+    """A retaken probe does not measure a study again."""
+    project.nearfree("retake", "cpu", "hardware")
+    before = project.events()
+    project.snakemake()
+    new = set(project.events()) - set(before)
+    assert {name.split("/")[1] for name in new} == {"hardware"}
+
+
+def test_a_platform_fact_recomputes_the_scope_that_uses_it(project):
+    """A datasheet of a GPU is used by the public tables, not by those of the CPU."""
+    project.edit("config/platforms.yaml", "bandwidth_gb_s: 4000", "bandwidth_gb_s: 4001")
+    # figures of the CPU show the published panel beside the measured one
+    assert project.jobs() == {**AFTER_PROJECT, "ledger": 1}
+
+
+def test_an_added_batch_size_is_a_new_job_beside_the_old_seal(project):
+    """A batch size more is another plan: measured beside the old one, which stays."""
+    before = project.events()
+    project.edit("config/studies.yaml", "batch: [1, 2]", "batch: [1, 2, 4]")
+    assert project.jobs() == {**AFTER_PROJECT, "measure": 1, "ledger": 1}
+    project.snakemake()
+    assert before.items() < project.events().items()
+
+
+def test_a_changed_figure_redraws_only(project):
+    """A figure's code touches figures and report."""
+    project.edit("workflow/nearfree/figures/latency.py", "size=32", "size=33")
+    assert project.jobs() == {"figures": 1, "report": 1, "ledger": 1}
+
+
+def test_changed_formula_code_recomputes_predictions(project):
+    """A formula's code touches predictions and what follows."""
+    path = "workflow/nearfree/theory/dense.py"
+    project.edit(
+        path, "balance * element_bytes / (2 * batch)", "balance * element_bytes / 2 / batch"
+    )
+    expected = {"predictions": 2, "validation": 2, "figures": 1, "report": 1, "ledger": 1}
+    assert project.jobs() == expected
+
+
+def test_a_changed_schema_recomputes_its_table(project):
+    """A column of validation touches validation and what follows."""
+    path = "workflow/nearfree/theory/validation.py"
+    project.edit(path, "which hardware facts", "which facts of the hardware")
+    assert project.jobs() == {"validation": 2, "report": 1, "ledger": 1}
+
+
+def test_forcing_everything_measures_nothing(project):
+    """`-F` runs every rule again and leaves every byte of the log as it was."""
+    before = project.events()
+    tables = project.digests("results/tables")
+    assert project.jobs("-F") == EVERYTHING
+    project.snakemake("-F")
+    assert project.events() == before
+    assert project.digests("results/tables") == tables
+
+
+def test_touched_inputs_measure_nothing(project):
+    """New times on every file of the log and the config change no byte of the log."""
+    before = project.events()
+    for folder in ("results/events", "results/state", "config"):
+        for path in (project / folder).rglob("*"):
+            os.utime(path)
+    project.snakemake()
+    assert project.events() == before
+
+
+def test_a_changed_rule_text_measures_nothing(project):
+    """Another shell text of the measuring rule runs it, and it returns at once."""
+    before = project.events()
+    project.edit(
+        "rules/observe.smk", '" {params.python} -m nearfree', '" {params.python}  -m nearfree'
+    )
+    assert project.jobs()["measure"] == 1
+    project.snakemake()
+    assert project.events() == before
+
+
+def test_a_fresh_clone_with_the_log_measures_nothing(project, tmp_path):
+    """A clone that brings the log rebuilds the rest from it, byte for byte the same."""
+    clone = make_project(tmp_path / "clone")
+    shutil.copytree(project / "results/events", clone / "results/events")
+    clone.snakemake()
+    assert clone.events() == project.events()
+    assert clone.digests("results/tables") == project.digests("results/tables")
+    assert clone.digests("results/figures") == project.digests("results/figures")
+    assert clone.digests("results/report") == project.digests("results/report")
+
+
+def test_a_deleted_receipt_is_written_again(project):
+    """Without its receipts the workflow asks, and the seals answer."""
+    before = project.events()
+    shutil.rmtree(project / "results/state")
+    project.snakemake()
+    assert project.events() == before
+    assert project.jobs() == {}
+
+
+def test_a_retraction_recomputes_what_follows(project):
+    """A retracted event is left out of the tables, and nothing is measured."""
+    shown = project.nearfree("log", "show", "cpu").split()
+    take = next(word for word in shown if word.startswith("cpu/dense_ffn/"))
+    project.nearfree("log", "retract", f"{take}.1#3", "--reason", "the lid was closed")
+    assert project.jobs() == {**AFTER_PROJECT, "ledger": 1}
+
+
+def test_a_config_mistake_ends_in_one_line(project):
+    """A mistake in config/ is found before anything runs: one line, exit code 2."""
+    project.edit("config/studies.yaml", "batch: [1, 2]", "batch: [1, -2]")
+    done = project.run("snakemake", "--cores", "2", "-n")
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if "profile" not in line]
+    assert len(lines) == 1, done.stderr
+    assert "config/studies.yaml" in lines[0]
+    assert "batch" in lines[0]
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_damaged_segment_stops_the_tables_with_one_message(project):
+    """A changed byte in the log is named, with what to do, and nothing is overwritten."""
+    segment = next((project / "results/events/cpu/dense_ffn").glob("*.jsonl"))
+    raw = bytearray(segment.read_bytes())
+    raw[700] ^= 1
+    segment.write_bytes(raw)
+    tables = project.digests("results/tables")
+    done = project.run("nearfree", "tables", "project", "cpu")
+    assert done.returncode == 2
+    assert segment.name in done.stderr
+    assert "Traceback" not in done.stderr
+    assert project.digests("results/tables") == tables

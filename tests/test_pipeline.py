@@ -31,7 +31,7 @@ AFTER_PROJECT = {
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project whose default workflow ran once."""
+    """Return a project whose default workflow ran once."""
     project = make_project(tmp_path_factory.mktemp("built") / "project")
     assert project.jobs() == EVERYTHING
     project.snakemake()
@@ -40,7 +40,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def project(built: Project, tmp_path) -> Project:
-    """A copy of the built project to change."""
+    """Return a copy of the built project to change."""
     return built.copy(tmp_path / "project")
 
 

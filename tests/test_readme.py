@@ -1,0 +1,80 @@
+"""The README as a stranger follows it: every command, word by word."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workflow import ROOT, Project, make_project
+
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BIN = Path(sys.executable).parent
+
+
+def commands(name: str) -> list[str]:
+    """Return the commands of a document's sh blocks, without their comments."""
+    lines = "".join(BLOCK.findall((ROOT / name).read_text())).splitlines()
+    return [line.partition("#")[0].strip() for line in lines if line.strip()]
+
+
+def give_environment(project: Project) -> None:
+    """Let a clone use this environment, so that make finds nothing to install."""
+    (project / ".venv").mkdir()
+    (project / ".venv" / "bin").symlink_to(BIN)
+    for stamp in ("python", "installed"):
+        (project / ".venv" / stamp).touch()
+
+
+def test_the_readme_names_the_test_command():
+    """The command that CI calls is the README's."""
+    assert "make test" in commands("README.md")
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_every_command_of_the_readme_runs(tmp_path):
+    """In a clone with this environment, each command but `make test` ends well, in order."""
+    project = make_project(tmp_path / "clone")
+    for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
+        (project / name).write_bytes((ROOT / name).read_bytes())
+    give_environment(project)
+    asked = [command for command in commands("README.md") if command != "make test"]
+    assert asked[0] == "make run"
+    for command in asked:
+        done = subprocess.run(
+            ["bash", "-euc", command],
+            cwd=project.folder,
+            env={**os.environ, "PYTHONPATH": str(project / "workflow")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        if command == "make run":
+            report = done.stdout.strip().splitlines()[-1].removeprefix("report: ")
+            assert Path(report).is_file()
+    shown = project.nearfree("log", "show", "cpu")
+    assert "/2-" in shown
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "CONTRIBUTING.md"])
+def test_every_file_that_a_document_names_is_there(name):
+    """A path in back quotes with a folder in it exists, unless it is one that a run makes."""
+    text = (ROOT / name).read_text()
+    for path in re.findall(r"`((?:docs|config|rules|tests|envs|cli|workflow)/[\w/.-]*)`", text):
+        found = ROOT / path if not path.startswith("cli/") else ROOT / "workflow/nearfree" / path
+        assert found.exists(), path
+
+
+def test_the_generated_references_are_current():
+    """`make docs` would change nothing."""
+    done = subprocess.run(
+        [sys.executable, "docs/generate.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -61,10 +61,11 @@ def starve(root: Path, limit: str) -> None:
 
 
 def hold(root: Path) -> None:
-    """Open a take and keep it open until the parent closes the pipe."""
+    """Measure a take and keep it open until the parent closes the pipe."""
     plan = make_plan()
     take = OpenTake(Layout(root), take_name("cpu", "dense", 1, plan), plan)
     take.start(make_started(plan))
+    measure_rounds(take)
     say("open")
     sys.stdin.read()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nearfree
 from nearfree.events.line import close_line
+from nearfree.events.names import Layout
 from nearfree.events.verify import Finding, verify
 
 HERE = Path(__file__).parent
@@ -51,6 +52,12 @@ def damage(root: Path) -> list[Finding]:
 def notices(root: Path) -> list[Finding]:
     """Return what `verify` finds worth knowing."""
     return [finding for finding in verify(root).findings if finding.notice]
+
+
+def found(layout: Layout, path: Path) -> list[Finding]:
+    """Return what `verify` finds about one file that is more than a notice."""
+    shown = path.relative_to(layout.root).as_posix()
+    return [finding for finding in damage(layout.root) if finding.path == shown]
 
 
 def start_child(*args: object) -> subprocess.Popen[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from conftest import CLOCK, make_latency, make_plan, make_setting, make_started, write_payloads
 from msgspec import json
+from nearfree.events.attempts import whole_rounds
 from nearfree.events.document import write_once
 from nearfree.events.evidence import read_take
 from nearfree.events.ledger import Ledger, current_seals, seals_root
@@ -17,7 +18,7 @@ from nearfree.events.names import Layout, TakeName
 from nearfree.events.reader import read_segment
 from nearfree.events.seal import Seal, seal_segment, write_seal
 from nearfree.events.segment import SegmentWriter
-from nearfree.events.take import take_name, whole_rounds
+from nearfree.events.take import take_name
 from nearfree.events.types import (
     BandwidthPeak,
     BoundaryPublished,

@@ -3,11 +3,11 @@
 import pytest
 from conftest import make_latency, make_plan, make_started, write_payloads, write_take
 from nearfree.errors import DamageError
-from nearfree.events.evidence import read_scope, read_take
+from nearfree.events.evidence import read_scope, read_take, retracted_targets
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.segment import SegmentWriter
 from nearfree.events.take import take_name
-from nearfree.events.types import ObservationRetracted
+from nearfree.events.types import LatencyMeasured, ObservationRetracted, RunFailed
 from nearfree.settings import RetractPlan
 
 from events.faults import flip
@@ -69,6 +69,15 @@ def test_a_retracted_take_is_left_out(layout: Layout) -> None:
     assert found == [name(take=11)]
 
 
+def test_the_targets_of_a_scope(layout: Layout) -> None:
+    """What was retracted of a scope can be asked for without reading its takes."""
+    assert retracted_targets(layout, "cpu") == set()
+    write_payloads(layout, name(), PLAN, make_latency())
+    for take, target in enumerate((str(name()), f"{name()}.1#2"), start=1):
+        retracted(layout, target, take)
+    assert retracted_targets(layout, "cpu") == {str(name()), f"{name()}.1#2"}
+
+
 def test_a_retraction_reaches_its_own_scope_only(layout: Layout) -> None:
     """A retraction in one scope does not touch the takes of another."""
     other = take_name("h20", "dense", 1, PLAN)
@@ -96,6 +105,14 @@ def test_a_damaged_take_can_be_retracted(layout: Layout) -> None:
     retracted(layout, str(name()))
     found = [t.name for t in read_scope(layout, "cpu") if t.name.stream != "retracted"]
     assert found == [name(take=2)]
+
+
+def test_a_take_gives_its_events_by_type(layout: Layout) -> None:
+    """The events of one type come in order; of a type that is not there, none come."""
+    write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
+    take = read_take(layout, name())
+    assert [event.data.n for event in take.of(LatencyMeasured)] == [2, 1]
+    assert take.of(RunFailed) == []
 
 
 def test_the_run_that_sealed_a_take_dates_it(layout: Layout) -> None:

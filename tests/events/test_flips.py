@@ -15,7 +15,7 @@ from nearfree.events.verify import verify
 from nearfree.settings import RetractPlan
 
 from events.faults import unnoticed
-from events.test_manifest import make_table
+from events.roots import make_table
 
 PLAN = RetractPlan(target="cpu/dense/1-0123abcd", reason="a small plan")
 NAME = take_name("cpu", "dense", 1, PLAN)

@@ -4,25 +4,16 @@ from pathlib import Path
 
 import pytest
 from nearfree.errors import DamageError, TableError
-from nearfree.events.document import render, replace
-from nearfree.events.line import sha256
-from nearfree.events.manifest import Manifest, check_table, manifest_path
+from nearfree.events.manifest import check_table, manifest_path
 
 from events.faults import flip
+from events.roots import make_table
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     """Write a table file, any bytes, with its manifest."""
     return make_table(tmp_path / "tables" / "cpu" / "latency.parquet")
-
-
-def make_table(path: Path, raw: bytes = b"PAR1 some columns PAR1") -> Path:
-    """Write a table file and the manifest that names it."""
-    replace(path, raw)
-    manifest = Manifest(table=path.stem, rows=3, sha256=sha256(raw), made_from={"cpu": "0" * 64})
-    replace(manifest_path(path), render(manifest))
-    return path
 
 
 def test_a_sound_table_is_read(table: Path) -> None:

@@ -7,7 +7,7 @@ from conftest import make_plan, write_take
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.errors import LogError
-from nearfree.events.names import Layout, TakeName, parse_take, take_of
+from nearfree.events.names import Layout, TakeName, check_part, parse_take, take_of
 
 PART = st.builds(str.__add__, st.sampled_from("az09"), st.text("az09_", max_size=63))
 TAKES = st.builds(
@@ -55,6 +55,19 @@ def test_other_text_names_no_take(text: str) -> None:
     with pytest.raises(LogError, match="is not the name of a take") as caught:
         parse_take(text)
     assert "scope/stream/take-plan8" in caught.value.remedy
+
+
+@given(PART)
+def test_a_part_names_a_folder(part: str) -> None:
+    """A scope or stream of the right letters is accepted as it is."""
+    assert check_part(part) == part
+
+
+@pytest.mark.parametrize("text", ["", "CPU", "_a", "a-b", "a/b", "..", "a\n", "a" * 65])
+def test_other_text_names_no_folder(text: str) -> None:
+    """A scope or stream with any other letter, or too long, is refused."""
+    with pytest.raises(LogError, match="cannot name a scope or stream"):
+        check_part(text)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +118,8 @@ def test_takes_come_in_the_order_of_their_numbers(layout: Layout) -> None:
     for scope, take in (("cpu", 10), ("cpu", 9), ("h20", 1)):
         write_take(layout, scope=scope, take=take)
     layout.segment(NAME, 1).touch()
-    (layout.events / "cpu" / "notes.txt").touch()
+    for folder in ("", "cpu", "cpu/dense"):
+        (layout.events / folder / "notes.txt").touch()
     found = [(t.scope, t.take) for t in layout.takes()]
     assert found == [("cpu", 9), ("cpu", 10), ("h20", 1)]
     assert [t.take for t in layout.takes("h20")] == [1]

@@ -6,14 +6,16 @@ from pathlib import Path
 from conftest import make_plan, make_setting, write_payloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.events.evidence import Take, read_scope
+from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.reader import read_segment
+from nearfree.events.seal import Seal
 from nearfree.events.segment import SegmentWriter
 from nearfree.events.take import take_name
 from nearfree.events.types import (
     BandwidthPeak,
     BoundaryPublished,
+    Event,
     Fingerprint,
     HardwareProbed,
     LatencyMeasured,
@@ -136,16 +138,15 @@ def test_what_is_written_is_read(payloads: list[Payload]) -> None:
     assert (segment.size, segment.torn_bytes) == (writer.size, 0)
 
 
-Content = tuple[TakeName, list[Payload]]
-
-
-def evidence(takes: list[Content]) -> list[Take]:
-    """Write takes of one scope in the given order, and read the scope."""
+def evidence(
+    takes: list[tuple[TakeName, list[Payload]]],
+) -> list[tuple[TakeName, Seal, tuple[Event, ...]]]:
+    """Write takes of one scope in the given order, and return all that the scope holds."""
     with tempfile.TemporaryDirectory() as folder:
         layout = Layout(Path(folder))
         for name, payloads in takes:
             write_payloads(layout, name, PLAN, *payloads)
-        return read_scope(layout, "cpu")
+        return [(take.name, take.seal, take.events) for take in read_scope(layout, "cpu")]
 
 
 PLAN = make_plan()
@@ -168,4 +169,4 @@ def test_evidence_forgets_the_order_of_writing(
     content[NAMES[0]] = [RETRACTION]
     one, other = (evidence([(name, content[name]) for name in order]) for order in orders)
     assert one == other
-    assert [take.name for take in one] == sorted(orders[0])
+    assert [name for name, _, _ in one] == sorted(orders[0])

@@ -1,5 +1,6 @@
 """Reading segments: damage is found, torn tails are told from it, unknown events are named."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -196,3 +197,15 @@ def test_a_flip_of_the_last_newline_tears_the_line(path: Path) -> None:
     path.write_bytes(flip(raw, 8 * len(raw) - 8))
     assert len(read(path).events) == 3
     assert read(path).torn_bytes > 0
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_reading_leaves_the_collector_as_it_was(path: Path, *, enabled: bool) -> None:
+    """The cycle collector rests while lines are parsed, and then is what it was before."""
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        read(path)
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -1,5 +1,6 @@
 """Seals anchor the segments of a take; receipts are copies of seals."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from nearfree.events.names import Layout
 from nearfree.events.reader import read_segment
 from nearfree.events.seal import (
     Seal,
+    check_sealed,
     read_seal,
     read_sealed,
     seal_segment,
@@ -57,31 +59,38 @@ def test_a_take_is_sealed_once(layout: Layout, seal: Seal) -> None:
     assert layout.seal(seal.name).read_bytes() == before
 
 
+READERS = pytest.mark.parametrize("read", [read_sealed, check_sealed])
+Reader = Callable[[Layout, Seal], object]
+
+
+@READERS
 @pytest.mark.parametrize("lines", [1, 5, 11])
-def test_a_dropped_tail_is_found(layout: Layout, seal: Seal, lines: int) -> None:
+def test_a_dropped_tail_is_found(layout: Layout, seal: Seal, lines: int, read: Reader) -> None:
     """Whole lines that went missing from the end of a sealed segment are found."""
     path = segment_path(layout, seal)
     kept = path.read_bytes().splitlines(keepends=True)[:-lines]
     path.write_bytes(b"".join(kept))
     assert len(read_segment(path, seal.name.segment(1)).events) == 11 - lines, "a sound segment"
-    with pytest.raises(DamageError, match="is not what its seal says"):
-        read_sealed(layout, seal)
+    with pytest.raises(DamageError, match="is not what its seal says: its first"):
+        read(layout, seal)
 
 
-def test_a_forged_last_line_is_found(layout: Layout, seal: Seal) -> None:
+@READERS
+def test_a_forged_last_line_is_found(layout: Layout, seal: Seal, read: Reader) -> None:
     """A last line that was edited and hashed again is a sound line, but not the sealed one."""
     path = segment_path(layout, seal)
     edit_line(path, 11, lambda body: body.replace(b'"outcome":"complete"', b'"outcome":"partial" '))
     assert len(read_segment(path, seal.name.segment(1)).events) == 11
-    with pytest.raises(DamageError, match="is not what its seal says"):
-        read_sealed(layout, seal)
+    with pytest.raises(DamageError, match="is not what its seal says: its first"):
+        read(layout, seal)
 
 
-def test_a_missing_segment_is_found(layout: Layout, seal: Seal) -> None:
+@READERS
+def test_a_missing_segment_is_found(layout: Layout, seal: Seal, read: Reader) -> None:
     """A sealed take without its segment gives an error that names the file."""
     segment_path(layout, seal).unlink()
     with pytest.raises(LogError, match=r"\.1\.jsonl cannot be read"):
-        read_sealed(layout, seal)
+        read(layout, seal)
 
 
 @pytest.mark.parametrize("field", ["events", "head"])
@@ -89,8 +98,46 @@ def test_a_seal_that_miscounts_is_found(layout: Layout, seal: Seal, field: str) 
     """A seal with the right bytes but another count or head than theirs is found."""
     other = {"events": 10, "head": "0" * 64}[field]
     part = structs.replace(seal.segments[0], **{field: other})
-    with pytest.raises(DamageError, match="is not what its seal says"):
-        read_sealed(layout, structs.replace(seal, segments=(part,)))
+    with pytest.raises(DamageError, match="is not what its seal says: its counts or head"):
+        check_sealed(layout, structs.replace(seal, segments=(part,)))
+
+
+def resealed(layout: Layout, seal: Seal) -> Seal:
+    """Return a seal over the bytes that the segment has by now, as a forger would make it."""
+    raw = segment_path(layout, seal).read_bytes()
+    part = structs.replace(seal.segments[0], bytes=len(raw), sha256=sha256(raw))
+    return structs.replace(seal, segments=(part,))
+
+
+def test_a_seal_over_broken_lines_is_found(layout: Layout, seal: Seal) -> None:
+    """The check of a take trusts no seal: a broken chain under a fitting seal is found."""
+    path = segment_path(layout, seal)
+    edit_line(path, 5, lambda body: body.replace(b'"cache":"cold"', b'"cache":"warm"'))
+    with pytest.raises(DamageError, match="line 6 does not follow"):
+        check_sealed(layout, resealed(layout, seal))
+
+
+@READERS
+@pytest.mark.parametrize(
+    ("line", "old", "new", "message"),
+    [
+        (11, b'"sequence":"11"', b'"sequence":"12"', "line 11 says it is"),
+        (1, b".1", b".2", "line 1 says it is"),
+        (11, b"finished.v1", b"finished.v2", "line 11 holds an event"),
+        (11, b'"wall_s"', b'"wall_min"', "line 11 holds an event"),
+    ],
+    ids=["sequence", "source", "version", "field"],
+)
+def test_a_strange_line_under_a_seal_is_found(
+    layout: Layout, seal: Seal, read: Reader, line: int, old: bytes, new: bytes, message: str
+) -> None:
+    """Even under a fitting seal a misplaced or unknown line is named, not believed."""
+    path = segment_path(layout, seal)
+    if line == 1:
+        path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    edit_line(path, line, lambda body: body.replace(old, new))
+    with pytest.raises(LogError, match=message):
+        read(layout, resealed(layout, seal))
 
 
 def test_late_bytes_are_ignored(layout: Layout, seal: Seal) -> None:

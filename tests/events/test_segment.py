@@ -2,15 +2,13 @@
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
-from conftest import CLOCK, make_latency, make_plan, make_setting, make_started
+from conftest import CLOCK, make_latency, make_setting
 from msgspec import json
 from nearfree.errors import BusyError, LogError, WriteError
 from nearfree.events.line import GENESIS, line_head
 from nearfree.events.names import Layout, TakeName
-from nearfree.events.reader import read_segment
 from nearfree.events.segment import SegmentWriter, utc_now
 from nearfree.events.types import Payload, RunFailed
 
@@ -138,39 +136,6 @@ def test_a_folder_that_cannot_be_synced_leaves_no_open_writer(
         patch.setattr(os, "fsync", fail)
         with pytest.raises(WriteError, match="Input/output error"):
             SegmentWriter(layout, NAME, 1)
-
-
-@pytest.mark.parametrize("sync", [True, False])
-def test_private_text_is_refused(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sync: bool
-) -> None:
-    """An event with the home folder or a URL is refused before a byte of it is written."""
-    monkeypatch.setenv("HOME", str(tmp_path / "someone"))
-    writer = SegmentWriter(layout, NAME, 1)
-    writer.append(make_latency())
-    before = writer.path.read_bytes()
-    for text in (f"{tmp_path}/someone/weights", "see https://host/x"):
-        for event in (
-            RunFailed(error=text, remedy=""),
-            make_latency(setting=make_setting(backend=text)),
-            make_started(make_plan(backend=text)),
-        ):
-            with pytest.raises(LogError, match="no home folder and no URL"):
-                writer.append(event, sync=sync)
-    assert writer.path.read_bytes() == before
-    writer.append(make_latency(1))
-    assert len(read_segment(writer.path, writer.name).events) == 2
-
-
-@pytest.mark.parametrize("home", ["/", ""])
-def test_a_root_home_folder_forbids_no_path(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, home: str
-) -> None:
-    """Where the home folder is `/`, as in some containers, a path is not private for that."""
-    monkeypatch.setenv("HOME", home)
-    with SegmentWriter(layout, NAME, 1) as writer:
-        writer.append(RunFailed(error="a/b", remedy=""))
-    assert len(read_segment(writer.path, writer.name).events) == 1
 
 
 @pytest.mark.parametrize(

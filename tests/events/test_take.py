@@ -152,28 +152,14 @@ def test_a_failure_is_on_record_and_raised(layout: Layout) -> None:
 
     def work(take: OpenTake) -> float:
         take.append(make_latency())
-        raise NearfreeError(f"{Path.cwd()}/a and {Path.home()}/b are gone", remedy="Look")
+        raise NearfreeError("the clock is gone", remedy="Look")
 
-    with pytest.raises(NearfreeError, match="are gone"):
+    with pytest.raises(NearfreeError, match="is gone"):
         write_take(layout, work=work)
     assert kinds(layout, 1) == [RunStarted, LatencyMeasured, RunFailed]
     failed = read_segment(layout.segment(NAME, 1), NAME.segment(1)).events[-1].data
-    assert (failed.error, failed.remedy) == ("./a and ~/b are gone", "Look")
+    assert (failed.error, failed.remedy) == ("the clock is gone", "Look")
     assert write_take(layout).outcome == "complete"
-
-
-@pytest.mark.parametrize("private", ["https://host/x", str(Path.home() / "x")], ids=["url", "home"])
-@pytest.mark.parametrize("part", ["what", "remedy"])
-def test_a_failure_with_private_text_is_on_record(layout: Layout, private: str, part: str) -> None:
-    """An error that speaks of a URL or the home folder is on record too, without them."""
-    texts = {"what": "it failed", "remedy": "Look"} | {part: private}
-
-    def work(take: OpenTake) -> float:
-        raise NearfreeError(texts["what"], remedy=texts["remedy"])
-
-    with pytest.raises(NearfreeError):
-        write_take(layout, work=work)
-    assert kinds(layout, 1) == [RunStarted, RunFailed]
 
 
 def test_any_other_exception_closes_the_attempt(layout: Layout) -> None:

@@ -4,19 +4,18 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import make_latency, make_plan, make_started, write_take
+from conftest import make_latency, make_plan, make_started
 from nearfree.errors import LogError
 from nearfree.events.document import replace
-from nearfree.events.ledger import current_seals, write_ledger
 from nearfree.events.line import close_line
 from nearfree.events.manifest import manifest_path
 from nearfree.events.names import Layout
 from nearfree.events.segment import SegmentWriter
 from nearfree.events.take import OpenTake, take_name
-from nearfree.events.verify import Finding, verify
+from nearfree.events.verify import verify
 
-from events.faults import damage, edit_line, notices
-from events.test_manifest import make_table
+from events.faults import damage, edit_line, found, notices
+from events.roots import write_sound_root
 
 PLAN = make_plan()
 NAME = take_name("cpu", "dense", 1, PLAN)
@@ -24,25 +23,9 @@ OTHER = take_name("cpu", "dense", 2, PLAN)
 
 
 @pytest.fixture
-def layout(layout: Layout, tmp_path: Path) -> Layout:
-    """Write a sound root: two takes, both ledgers, the ledger's receipt, a table, a figure."""
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "config.yaml").write_text("here: [cpu]\n")
-    for take in (1, 2):
-        write_take(layout, take=take)
-    for folder in (layout.ledgers, layout.ledgers / "local"):
-        newest = write_ledger(layout, folder, current_seals(layout), tmp_path / "config")
-    replace(layout.state / "ledger.json", newest.read_bytes())
-    make_table(layout.table("cpu", "latency"))
-    replace(layout.root / "figures" / "latency.svg", b"<svg/>")
-    replace(layout.root / "report" / "index.html", b"<html/>")
-    return layout
-
-
-def found(layout: Layout, path: Path) -> list[Finding]:
-    """Return what is more than a notice about one file."""
-    shown = path.relative_to(layout.root).as_posix()
-    return [finding for finding in damage(layout.root) if finding.path == shown]
+def layout(layout: Layout) -> Layout:
+    """Write a sound root."""
+    return write_sound_root(layout)
 
 
 def test_a_sound_root_is_clean(layout: Layout) -> None:
@@ -57,69 +40,6 @@ def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     """A folder without events/ is no results root, rather than a sound one."""
     with pytest.raises(LogError, match="holds no events/ folder"):
         verify(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "notes.txt",
-        ".hidden",
-        "events/notes.txt",
-        "events/cpu/notes.txt",
-        "events/cpu/dense/notes.jsonl",
-        "events/cpu/dense/1-0123abcd.1.jsonl.bak",
-        "events/cpu/dense/deep/1-0123abcd.1.jsonl",
-        "events/CPU/dense/1-0123abcd.1.jsonl",
-        "ledger/notes.txt",
-        "ledger/1.json",
-        "ledger/local/notes.txt",
-        "ledger/local/local",
-        "state/notes.txt",
-        "state/cpu/dense/notes.json",
-        "tables/notes.txt",
-        "tables/cpu/latency.csv",
-    ],
-)
-def test_a_file_that_does_not_belong_is_found(layout: Layout, path: str) -> None:
-    """A file that no rule of the layout explains is found, wherever it lies."""
-    replace(layout.root / path, b"who put this here\n")
-    assert len(found(layout, layout.root / path)) == 1
-
-
-@pytest.mark.parametrize("ending", [".bak", ".txt", ""])
-def test_a_copy_of_a_receipt_is_found(layout: Layout, ending: str) -> None:
-    """A copy of a receipt under another ending is not the receipt of anything."""
-    copy = layout.receipt(NAME).with_suffix(ending)
-    copy.write_bytes(layout.receipt(NAME).read_bytes())
-    assert len(found(layout, copy)) == 1
-
-
-@pytest.mark.parametrize("folder", ["ledger", "state", "tables"])
-def test_a_file_in_the_place_of_a_folder_is_found(tmp_path: Path, folder: str) -> None:
-    """A file that has the name of one of the root's folders is found."""
-    (tmp_path / "events").mkdir()
-    (tmp_path / folder).touch()
-    assert [finding.path for finding in damage(tmp_path)] == [folder]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "events/cpu/dense/.1-0123abcd.seal.json.99",
-        "ledger/.000002.json.99",
-        "ledger/local/.000002.json.99",
-        "state/.ledger.json.99",
-        "state/cpu/dense/.1-0123abcd.json.99",
-        "tables/cpu/.latency.parquet.manifest.json.99",
-        "tables/cpu/.latency.parquet.99",
-    ],
-)
-def test_a_leftover_of_a_killed_write_is_a_notice(layout: Layout, path: str) -> None:
-    """A partial file that a killed process left is worth knowing, but no damage."""
-    replace(layout.root / path, b"{")
-    assert damage(layout.root) == []
-    assert [finding.path for finding in notices(layout.root)] == [path]
-    assert "interrupted write" in notices(layout.root)[0].message
 
 
 def test_late_bytes_are_a_notice(layout: Layout) -> None:

@@ -74,4 +74,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        text = f"{where}{error.strerror}. Check the path, your rights and the space left"
+        print(f"nearfree: error: {text}", file=sys.stderr)
+        code = MISTAKE
     raise SystemExit(code)

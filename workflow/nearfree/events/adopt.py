@@ -4,9 +4,9 @@ import subprocess
 from pathlib import Path
 
 from nearfree.errors import EvidenceError, LogError
-from nearfree.events.evidence import read_take
 from nearfree.events.ledger import current_seals, write_ledger
 from nearfree.events.names import Layout, TakeName, take_of
+from nearfree.events.seal import check_sealed, read_seal
 
 
 def _git(*args: str) -> str:
@@ -46,12 +46,15 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
             f"{scope}{'/' + stream if stream else ''} holds no sealed take",
             remedy="Measure first: `nearfree log show` lists what there is",
         )
+    seals = {take: read_seal(layout, take) for take in sorted(before.union(asked))}
+    for seal in seals.values():
+        check_sealed(layout, seal)
     new = [take for take in asked if take not in before]
     for take in new:
-        seal = read_take(layout, take).seal
+        seal = seals[take]
         files = [layout.seal(take), *(layout.segment(take, p.attempt) for p in seal.segments)]
         _git("add", "-f", "--", *map(str, files))
-    kept = {str(take) for take in before.union(new)}
-    seals = {name: digest for name, digest in current_seals(layout).items() if name in kept}
-    _git("add", "-f", "--", str(write_ledger(layout, layout.ledgers, seals, config)))
+    digests = current_seals(layout)
+    tracked = {str(take): digests[str(take)] for take in seals}
+    _git("add", "-f", "--", str(write_ledger(layout, layout.ledgers, tracked, config)))
     return new

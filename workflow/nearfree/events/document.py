@@ -1,6 +1,8 @@
 """Hashed JSON documents: seals, ledgers and manifests share one format and one way to disk."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,26 +42,26 @@ def read_document(path: Path, kind: type[Document]) -> Document:
 
 def write_once(path: Path, document: Struct) -> Path:
     """Write a document durably under a name that must be free; BusyError if it is taken."""
-    partial = _write_partial(path, render(document))
-    try:
-        os.link(partial, path)
+    with _partial(path, render(document)) as partial:
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            raise BusyError(
+                f"{path} exists already", remedy="Another job wrote it first: nothing is left to do"
+            ) from None
         sync_folder(path.parent)
-    except FileExistsError:
-        raise BusyError(
-            f"{path} exists already", remedy="Another job wrote it first: nothing is left to do"
-        ) from None
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 
 def replace(path: Path, raw: bytes) -> Path:
     """Put bytes at a path as a whole: a reader sees the old file or the new one, never a part."""
-    _write_partial(path, raw).replace(path)
+    with _partial(path, raw) as partial:
+        partial.replace(path)
     return path
 
 
-def _write_partial(path: Path, raw: bytes) -> Path:
+@contextmanager
+def _partial(path: Path, raw: bytes) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,9 +69,12 @@ def _write_partial(path: Path, raw: bytes) -> Path:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())
+        yield partial
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise WriteError(
-            f"{path} was not written: {error.strerror}", remedy="Free space, then run it again"
+            f"{path} was not written: {error.strerror}",
+            remedy="Free space, or move away what stands in its place, then run it again",
         ) from error
-    return partial
+    finally:
+        with suppress(OSError):
+            partial.unlink()

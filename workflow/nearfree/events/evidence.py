@@ -50,23 +50,19 @@ def read_take(layout: Layout, name: TakeName) -> Take:
 
 def read_scope(layout: Layout, scope: str, *, stream: str | None = None) -> list[Take]:
     """Return the sealed takes of a scope or of one stream, sorted, without what was retracted."""
-    names = [n for n in layout.takes(scope) if stream in (None, n.stream) or n.stream == RETRACTED]
+    gone = retracted_targets(layout, scope)
+    names = [n for n in layout.takes(scope) if stream in (None, n.stream) and str(n) not in gone]
     takes = [read_take(layout, name) for name in names]
-    targets = _targets(takes)
-    if not targets:
+    if not gone:
         return takes
-    return [
-        Take(t.name, t.seal, (e for e in t.events if e.event_id not in targets))
-        for t in takes
-        if str(t.name) not in targets
-    ]
+    return [Take(t.name, t.seal, (e for e in t.events if e.event_id not in gone)) for t in takes]
 
 
 def retracted_targets(layout: Layout, scope: str) -> set[str]:
-    """Return what was retracted of a scope: ids of events and names of takes."""
+    """Return what was retracted of a scope: ids of events and names of takes.
+
+    A retracted take is not read at all, so a damaged one can be retracted, too.
+    """
     names = [name for name in layout.takes(scope) if name.stream == RETRACTED]
-    return _targets([read_take(layout, name) for name in names])
-
-
-def _targets(takes: list[Take]) -> set[str]:
+    takes = [read_take(layout, name) for name in names]
     return {event.data.target for take in takes for event in take.of(ObservationRetracted)}

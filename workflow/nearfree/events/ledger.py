@@ -14,6 +14,8 @@ from nearfree.errors import ConfigError, DamageError
 from nearfree.events.document import read_document, write_once
 from nearfree.events.line import GENESIS, sha256
 from nearfree.events.names import LEDGER_FILE, Layout
+from nearfree.events.private import home
+from nearfree.events.reader import read_bytes
 from nearfree.events.segment import utc_now
 
 _DRAWN_BY = ("polars", "pandera", "altair", "vl-convert-python")
@@ -62,9 +64,9 @@ def read_chain(folder: Path) -> list[Ledger]:
     return chain
 
 
-def current_seals(layout: Layout) -> dict[str, str]:
-    """Return every seal on disk with its SHA-256, by the take's name."""
-    return {str(t): sha256(layout.seal(t).read_bytes()) for t in layout.takes()}
+def current_seals(layout: Layout, scope: str | None = None) -> dict[str, str]:
+    """Return the SHA-256 of every seal on disk, or of one scope's, by the take's name."""
+    return {str(t): sha256(read_bytes(layout.seal(t))) for t in layout.takes(scope)}
 
 
 def write_ledger(layout: Layout, folder: Path, seals: dict[str, str], config: Path) -> Path:
@@ -78,9 +80,8 @@ def write_ledger(layout: Layout, folder: Path, seals: dict[str, str], config: Pa
     texts = {
         p.relative_to(config).as_posix(): p.read_text() for p in sorted(config.rglob("*.yaml"))
     }
-    home = str(Path.home())
     for name, text in texts.items():
-        if folder == layout.ledgers and len(home) > 1 and home in text:
+        if folder == layout.ledgers and (found := home()) and found in text:
             raise ConfigError(
                 f"config/{name} holds the path of your home folder",
                 remedy="Keep such paths in the environment, not in a file that a ledger records",

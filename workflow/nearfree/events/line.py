@@ -17,6 +17,10 @@ GENESIS = "0" * _HEX
 """What the first line of a chain names as its predecessor."""
 
 
+REMEDY = "Restore the file from a copy; else retract the take, or ask for another with retake"
+"""What to do about bytes that are not what was written."""
+
+
 def close_line(body: bytes) -> bytes:
     """Return a JSON object's bytes with its `hash` member added, without a newline."""
     open_body = body[:-1]
@@ -45,5 +49,5 @@ def damaged_line(where: str) -> DamageError:
     """Return the error of a line that does not match its own hash."""
     return DamageError(
         f"{where} does not match its own hash",
-        remedy="Restore the file from a copy, or retract what it holds and measure again",
+        remedy=REMEDY,
     )

@@ -40,7 +40,7 @@ def check_table(path: Path) -> bytes:
         raise TableError(f"{gone} is missing", remedy="Run the workflow again to make it")
     raw = path.read_bytes()
     manifest = read_document(beside, Manifest)
-    if manifest.sha256 != sha256(raw):
+    if manifest.sha256 != sha256(raw) or manifest.table != path.stem:
         raise TableError(
             f"{path} is not what its manifest says", remedy="Remove both and run the workflow again"
         )

@@ -9,11 +9,11 @@ from typing import Union
 import msgspec
 from msgspec import Struct
 
-from nearfree.errors import DamageError, LogError
-from nearfree.events.line import GENESIS, SUFFIX, damaged_line, line_head
+from nearfree.errors import DamageError, LogError, NearfreeError
+from nearfree.events.line import GENESIS, REMEDY, SUFFIX, damaged_line, line_head
 from nearfree.events.types import ENVELOPES, Event
 
-_decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
+decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
 _LINK = slice(-SUFFIX - len(b',"prevhash":""') - len(GENESIS), -SUFFIX)
 
 
@@ -84,8 +84,8 @@ def parse_segment(raw: bytes, name: str, path: Path) -> Segment:
         if line[_LINK] != b',"prevhash":"%b"' % link.encode():
             raise _misplaced(f"{path} line {number}", "does not follow the line before it")
         try:
-            event = _decode(line)
-        except msgspec.MsgspecError as error:
+            event = decode(line)
+        except (msgspec.MsgspecError, NearfreeError) as error:
             raise _unknown(f"{path} line {number}", error) from error
         if event.source != name or event.sequence != str(number) or event.id != event.sequence:
             raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
@@ -105,8 +105,8 @@ def decode_lines(raw: bytes, name: str, path: Path) -> list[Event]:
     events = []
     for number, line in enumerate(raw.split(b"\n")[:-1], start=1):
         try:
-            event = _decode(line)
-        except msgspec.MsgspecError as error:
+            event = decode(line)
+        except (msgspec.MsgspecError, NearfreeError) as error:
             raise _unknown(f"{path} line {number}", error) from error
         if event.source != name or event.sequence != str(number):
             raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
@@ -117,11 +117,11 @@ def decode_lines(raw: bytes, name: str, path: Path) -> list[Event]:
 def _misplaced(where: str, what: str) -> DamageError:
     return DamageError(
         f"{where} {what}: lines were dropped, swapped or moved",
-        remedy="Restore the file from a copy, or retract the take and measure again",
+        remedy=REMEDY,
     )
 
 
-def _unknown(where: str, error: msgspec.MsgspecError) -> LogError:
+def _unknown(where: str, error: Exception) -> LogError:
     return LogError(
         f"{where} holds an event that this version does not know: {error}",
         remedy="Read it with the nearfree version that wrote it, or a newer one",

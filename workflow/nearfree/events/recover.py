@@ -3,23 +3,26 @@
 from collections.abc import Iterator
 
 from nearfree.errors import EvidenceError
-from nearfree.events.names import Layout, parse_take
+from nearfree.events.attempts import Attempts, rounds_kept, whole_rounds
+from nearfree.events.names import Layout, TakeName, parse_take
 from nearfree.events.reader import read_segment
 from nearfree.events.run import describe_run
-from nearfree.events.take import OpenTake, whole_rounds
-from nearfree.events.types import LatencyMeasured, RunStarted
-from nearfree.settings import MeasurePlan, Plan
+from nearfree.events.take import OpenTake
+from nearfree.events.types import RunStarted
+from nearfree.settings import MeasurePlan
 
 _FEWEST_ROUNDS = 3
 
 
 def interrupted(layout: Layout) -> Iterator[str]:
-    """Yield a line for each take without a seal: what the next attempt would keep."""
+    """Yield a line for each attempt of a take without a seal: what the next one would keep."""
     takes = layout.takes(sealed=False)
     for take in takes:
         for attempt in layout.attempts(take):
             segment = read_segment(layout.segment(take, attempt), take.segment(attempt))
-            plan = _plan(segment.events)
+            plan = next(
+                (e.data.plan for e in segment.events if isinstance(e.data, RunStarted)), None
+            )
             kept = whole_rounds(segment, plan) if plan else 0
             yield (
                 f"{segment.name}: {len(segment.events)} whole events, {kept} kept by the next "
@@ -44,29 +47,26 @@ def recover(layout: Layout, name: str) -> Iterator[str]:
         raise EvidenceError(
             f"{take} is not an interrupted take", remedy="`nearfree log recover` lists them"
         )
-    first = read_segment(layout.segment(take, min(layout.attempts(take))), take.segment(1))
-    plan = _plan(first.events)
-    if not isinstance(plan, MeasurePlan):
-        raise EvidenceError(f"{take} measures nothing", remedy="Run its command again instead")
+    plan, found = _held(layout, take)
     open_take = OpenTake(layout, take, plan)
     try:
-        points = sum(isinstance(event.data, LatencyMeasured) for event in open_take.events)
-        found = points // plan.points_a_round
         open_take.start(describe_run(f"nearfree log recover {take}", plan, open_take.attempt))
-        if found < _FEWEST_ROUNDS:
-            raise EvidenceError(
-                f"{take} holds {found} whole rounds, fewer than {_FEWEST_ROUNDS}",
-                remedy=f"Run `nearfree measure {take.scope} {take.stream}` again: it goes on",
-            )
         open_take.finish(outcome="partial")
     finally:
         open_take.writer.close()
     yield f"{take}: sealed as partial with {found} of {plan.protocol.rounds} rounds"
 
 
-def _plan(events: tuple[object, ...]) -> Plan | None:
-    for event in events:
-        data = getattr(event, "data", None)
-        if isinstance(data, RunStarted):
-            return data.plan
-    return None
+def _held(layout: Layout, take: TakeName) -> tuple[MeasurePlan, int]:
+    attempts = Attempts(layout, take)
+    attempts.release()
+    plan = attempts.plan()
+    if not isinstance(plan, MeasurePlan):
+        raise EvidenceError(f"{take} measures nothing", remedy="Run its command again instead")
+    found = sum(rounds_kept(events, plan) for _, _, events in attempts.kept(plan))
+    if found < _FEWEST_ROUNDS:
+        raise EvidenceError(
+            f"{take} holds {found} whole rounds, fewer than {_FEWEST_ROUNDS}",
+            remedy=f"Run `nearfree measure {take.scope} {take.stream}` again: it goes on",
+        )
+    return plan, found

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nearfree.errors import DamageError
 from nearfree.events.document import read_document, replace, write_once
-from nearfree.events.line import sha256
+from nearfree.events.line import REMEDY, sha256
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.reader import Segment, decode_lines, parse_segment, read_bytes
 from nearfree.events.types import Event
@@ -97,7 +97,7 @@ def _sealed_bytes(path: Path, part: SealedSegment) -> bytes:
 def _differs(path: Path, what: str) -> DamageError:
     return DamageError(
         f"{path} is not what its seal says: its {what} differ",
-        remedy="Restore the file from a copy, or retract the take and measure again",
+        remedy=REMEDY,
     )
 
 

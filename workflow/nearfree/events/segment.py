@@ -5,13 +5,15 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 import msgspec
 
-from nearfree.errors import BusyError, LogError, WriteError
+from nearfree.errors import BusyError, LogError, NearfreeError, WriteError
 from nearfree.events.line import GENESIS, close_line, sha256
 from nearfree.events.names import Layout, TakeName
+from nearfree.events.private import private_parts
+from nearfree.events.reader import decode
 from nearfree.events.types import Payload
 
 _encode = msgspec.json.Encoder().encode
@@ -31,6 +33,8 @@ class SegmentWriter:
         Which segment; it must not exist yet.
     now
         The clock of the events' `time`.
+    held
+        Descriptors of earlier attempts, whose locks are given back when this writer is closed.
 
     Raises
     ------
@@ -39,7 +43,13 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, layout: Layout, take: TakeName, attempt: int, *, now: Callable[[], str] = utc_now
+        self,
+        layout: Layout,
+        take: TakeName,
+        attempt: int,
+        *,
+        now: Callable[[], str] = utc_now,
+        held: list[int] | None = None,
     ) -> None:
         self.name = take.segment(attempt)
         self.path = layout.segment(take, attempt)
@@ -47,19 +57,23 @@ class SegmentWriter:
         self.size = 0
         self.head = GENESIS
         self._now = now
-        self._private = [p for p in (str(Path.home()).encode(), b"://") if len(p) > 1]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._held = held if held is not None else []
+        self._private = private_parts()
+        self._fd: int | None = None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         try:
-            self._fd: int | None = os.open(self.path, flags, 0o644)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, flags, 0o644)
+            lock(self._fd, self.name)
+            sync_folder(self.path.parent)
         except FileExistsError:
+            self.close()
             raise BusyError(
                 f"the segment {self.name} exists already",
                 remedy="Another job measures the same plan: wait for it, or take the next attempt",
             ) from None
-        try:
-            lock(self._fd, self.name)
-            sync_folder(self.path.parent)
+        except OSError as error:
+            self._fail(error)
         except BaseException:
             self.close()
             raise
@@ -87,12 +101,7 @@ class SegmentWriter:
             )
         )
         line = close_line(body)
-        for text in self._private:
-            if text in body:
-                raise LogError(
-                    f"an event of {self.name} would hold {text.decode()!r}",
-                    remedy="Events keep no home folder and no URL: give paths inside the project",
-                )
+        self._check(line, data)
         self._write(line + b"\n")
         self.head = sha256(line)
         self.events += 1
@@ -109,15 +118,35 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Close the file; a closed writer takes no more events."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        for fd in (self._fd, *self._held):
+            if fd is not None:
+                os.close(fd)
+        self._fd = None
+        self._held.clear()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _check(self, line: bytes, data: Payload) -> None:
+        """Refuse what would not read back as it is, NaN for one, and what must not be on record."""
+        try:
+            same = decode(line).data == data
+        except (msgspec.MsgspecError, NearfreeError):
+            same = False
+        if not same:
+            raise LogError(
+                f"a {data.type_name} of {self.name} would not read back as it is",
+                remedy="Record finite numbers, and values that its type allows",
+            )
+        for part in self._private:
+            if part in line:
+                raise LogError(
+                    f"an event of {self.name} would hold {part.decode()!r}",
+                    remedy="Events keep no home folder and no URL: give paths inside the project",
+                )
 
     def _open_fd(self) -> int:
         if self._fd is None:
@@ -135,7 +164,7 @@ class SegmentWriter:
             view = view[written:]
         self.size += len(raw)
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: OSError) -> NoReturn:
         self.close()
         raise WriteError(
             f"{self.path} was not written in full: {error.strerror}",

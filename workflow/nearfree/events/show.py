@@ -51,7 +51,7 @@ def _take(layout: Layout, take: TakeName) -> Iterator[str]:
     for name, count in sorted(Counter(event.data.type_name for event in events).items()):
         yield f"{count:>8}  {name}"
     for event in events:
-        mark = "  RETRACTED" if event.event_id in gone else ""
+        mark = "  RETRACTED" if gone.intersection((event.event_id, str(take))) else ""
         yield f"{event.event_id}  {event.time}  {event.data.type_name}{mark}"
 
 

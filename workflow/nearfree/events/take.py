@@ -1,57 +1,23 @@
 """A take from its first attempt to its seal, over as many interruptions as it meets."""
 
-import fcntl
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 from nearfree.errors import NearfreeError
+from nearfree.events.attempts import Attempts
 from nearfree.events.names import Layout, TakeName
-from nearfree.events.reader import Segment, read_segment
-from nearfree.events.seal import (
-    Seal,
-    SealedSegment,
-    read_seal,
-    seal_segment,
-    write_receipt,
-    write_seal,
-)
-from nearfree.events.segment import SegmentWriter, lock
-from nearfree.events.types import (
-    Event,
-    LatencyMeasured,
-    Payload,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    SegmentRecovered,
-)
-from nearfree.settings import MeasurePlan, Plan, plan_digest
+from nearfree.events.private import without_private
+from nearfree.events.reader import read_segment
+from nearfree.events.seal import Seal, read_seal, seal_segment, write_receipt, write_seal
+from nearfree.events.segment import SegmentWriter
+from nearfree.events.types import Event, Payload, RunFailed, RunFinished, RunStarted
+from nearfree.settings import Plan, plan_digest
 
 
 def take_name(scope: str, stream: str, take: int, plan: Plan) -> TakeName:
     """Return the name of a take of a plan."""
     return TakeName(scope, stream, take, plan_digest(plan)[:8])
-
-
-def whole_rounds(segment: Segment, plan: Plan) -> int:
-    """Return how many leading events to keep: the header, and every round that holds all points.
-
-    Rounds are written one after the other and made durable as a whole, so what follows the last
-    whole round was never acknowledged.
-    """
-    points = plan.points_a_round if isinstance(plan, MeasurePlan) else 0
-    kept = latencies = 0
-    for number, event in enumerate(segment.events, start=1):
-        if isinstance(event.data, RunStarted | SegmentRecovered) and latencies == 0:
-            kept = number
-        elif points and isinstance(event.data, LatencyMeasured):
-            latencies += 1
-            if latencies % points == 0:
-                kept = number
-    return kept
 
 
 class OpenTake:
@@ -61,33 +27,18 @@ class OpenTake:
         self.layout = layout
         self.name = name
         self.plan = plan
-        self.kept: list[SealedSegment] = []
-        self.events: list[Event] = []
-        self.recovered: list[SegmentRecovered] = []
         self.began = time.monotonic()
-        for attempt in layout.attempts(name):
-            self._keep(attempt)
-        self.attempt = max((part.attempt for part in self.kept), default=0) + 1
-        self.writer = SegmentWriter(layout, name, self.attempt)
-
-    def _keep(self, attempt: int) -> None:
-        path = self.layout.segment(self.name, attempt)
-        _refuse_if_written(path, self.name.segment(attempt))
-        segment = read_segment(path, self.name.segment(attempt))
-        kept = whole_rounds(segment, self.plan)
-        part = seal_segment(path, segment, attempt, kept)
-        self.kept.append(part)
-        self.events += segment.events[:kept]
-        self.recovered.append(
-            SegmentRecovered(
-                segment=segment.name,
-                kept_events=kept,
-                kept_bytes=part.bytes,
-                ignored_bytes=segment.size - part.bytes,
-                head=part.head,
-                torn=segment.torn_bytes > 0,
-            )
-        )
+        attempts = Attempts(layout, name)
+        try:
+            before = attempts.kept(plan)
+            self.kept = [part for part, _, _ in before]
+            self.recovered = [record for _, record, _ in before]
+            self.events: list[Event] = [event for _, _, events in before for event in events]
+            self.attempt = attempts.next
+            self.writer = SegmentWriter(layout, name, self.attempt, held=attempts.locks)
+        except BaseException:
+            attempts.release()
+            raise
 
     def start(self, started: RunStarted) -> None:
         """Put the run on record, and what it kept of the attempts before it."""
@@ -101,9 +52,9 @@ class OpenTake:
 
     def fail(self, error: NearfreeError) -> None:
         """Put an error on record as far as the disk still allows, and close the attempt."""
-        text = error.what.replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
+        failed = RunFailed(error=without_private(error.what), remedy=without_private(error.remedy))
         try:
-            self.append(RunFailed(error=text, remedy=error.remedy))
+            self.append(failed)
         except NearfreeError:
             pass  # the first error is the one to tell; the log lost nothing that it had
         finally:
@@ -118,7 +69,6 @@ class OpenTake:
         """Put the end on record, seal the take and leave its receipt."""
         wall_s = round(time.monotonic() - self.began, 3)
         self.append(RunFinished(outcome=outcome, wall_s=wall_s, timed_s=timed_s))
-        self.writer.close()
         path = self.layout.segment(self.name, self.attempt)
         segment = read_segment(path, self.name.segment(self.attempt))
         last = seal_segment(path, segment, self.attempt, len(segment.events))
@@ -131,6 +81,7 @@ class OpenTake:
             segments=(*self.kept, last),
         )
         write_seal(self.layout, seal)
+        self.writer.close()
         write_receipt(self.layout, self.name)
         return seal
 
@@ -180,12 +131,3 @@ def ensure_take(
         raise
     finally:
         take.writer.close()
-
-
-def _refuse_if_written(path: Path, name: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        lock(fd, name)
-        fcntl.flock(fd, fcntl.LOCK_UN)
-    finally:
-        os.close(fd)

@@ -1,5 +1,6 @@
 """Verification: every byte of the log, ledgers, receipts and tables is accounted for."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,13 +8,15 @@ from msgspec import Struct
 
 from nearfree.errors import LogError, NearfreeError
 from nearfree.events.document import read_document
-from nearfree.events.ledger import Ledger, current_seals, ledger_paths, read_chain
+from nearfree.events.ledger import Ledger, ledger_paths, read_chain
+from nearfree.events.line import sha256
 from nearfree.events.manifest import MANIFEST_SUFFIX, check_table
-from nearfree.events.names import Layout, take_of
+from nearfree.events.names import Layout, parse_take, take_of
 from nearfree.events.reader import read_segment
 from nearfree.events.seal import Seal, check_sealed, read_seal
 
-_DERIVED = {"figures", "report"}
+_FOLDERS = {"events", "ledger", "state", "tables", "figures", "report"}
+_PARTIAL = re.compile(r"\..+\.[0-9]+")
 
 
 class Finding(Struct, frozen=True):
@@ -50,7 +53,7 @@ class _Verifier:
 
     def check(self) -> Summary:
         for path in sorted(self.layout.root.iterdir()):
-            if path.name not in {"events", "ledger", "state", "tables", *_DERIVED}:
+            if path.name not in _FOLDERS or not path.is_dir():
                 self._foreign(path)
         self._log()
         self._ledgers()
@@ -59,7 +62,7 @@ class _Verifier:
         return Summary(self.takes, self.events, self.tables, tuple(self.findings))
 
     def _foreign(self, path: Path) -> None:
-        if path.name.startswith(".") and ".json." in path.name:
+        if _PARTIAL.fullmatch(path.name):
             self.report(path, "was left by an interrupted write; remove it", notice=True)
         else:
             self.report(path, "does not belong here; move it elsewhere")
@@ -104,21 +107,22 @@ class _Verifier:
         self.report(path, f"is not sealed: {len(segment.events)} whole events{torn}", notice=True)
 
     def _ledgers(self) -> None:
-        seals = current_seals(self.layout)
         for folder in (self.layout.ledgers, self.layout.ledgers / "local"):
             try:
                 for ledger in read_chain(folder):
-                    self._against(folder, ledger, seals)
+                    self._against(folder, ledger)
             except NearfreeError as error:
                 self.report(folder, str(error))
+            known = {*ledger_paths(folder), self.layout.ledgers / "local"}
             for path in sorted(folder.glob("*")):
-                if path not in ledger_paths(folder) and path.name != "local":
+                if path not in known:
                     self._foreign(path)
 
-    def _against(self, folder: Path, ledger: Ledger, seals: dict[str, str]) -> None:
+    def _against(self, folder: Path, ledger: Ledger) -> None:
         for name, sha in ledger.seals.items():
-            if seals.get(name) != sha:
-                state = "is not the one" if name in seals else "is gone that"
+            seal = self.layout.seal(parse_take(name))
+            if not seal.exists() or sha256(seal.read_bytes()) != sha:
+                state = "is not the one" if seal.exists() else "is gone that"
                 self.report(
                     folder / f"{ledger.number:06}.json",
                     f"the seal of {name} {state} this ledger names; restore it from a copy",
@@ -131,7 +135,7 @@ class _Verifier:
             else:
                 original = self.layout.events / path.relative_to(self.layout.state)
                 original = original.with_suffix(".seal.json")
-            if path.name.startswith("."):
+            if path.suffix != ".json" or path.name.startswith("."):
                 self._foreign(path)
             elif not original.exists():
                 self.report(path, "is the receipt of a seal that is gone")

@@ -7,7 +7,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.events.evidence import Take
-from nearfree.events.types import RunStarted
+from nearfree.events.types import RunFinished, RunStarted
 
 _FORMULAS = {
     "latency": "median over rounds of the median of a visit's clean samples",
@@ -51,6 +51,7 @@ class Run(Struct, frozen=True):
     events: int
     attempts: int
     outcome: str
+    seconds: str
 
 
 def anchor(identifier: str) -> str:
@@ -70,9 +71,16 @@ def runs(takes: Iterable[Take]) -> list[Run]:
             events=len(take.events),
             attempts=len(take.seal.segments),
             outcome=take.seal.outcome,
+            seconds=_seconds(take.of(RunFinished)[-1].data),
         )
         for take in takes
     ]
+
+
+def _seconds(end: RunFinished) -> str:
+    if end.timed_s is None:
+        return f"{end.wall_s:.1f} s"
+    return f"{end.wall_s:.1f} s, {end.timed_s / end.wall_s:.0%} of it in forwards"
 
 
 def audit_lines(name: str, frame: pl.DataFrame, says: tuple[str, ...]) -> list[AuditLine]:

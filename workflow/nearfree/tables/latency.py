@@ -109,7 +109,7 @@ def _points(curve: Curve, *, newest: bool) -> Iterator[dict[str, object]]:
         **setting_row(curve.setting),
         "baseline": first.baseline,
         "timer": "wall" if wall else "process",
-        "protocol": "interleaved",
+        "protocol": str(type(first.protocol).__struct_config__.tag),
         "cache": first.cache,
         "origin": "measured",
     }

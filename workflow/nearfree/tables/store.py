@@ -7,7 +7,7 @@ import polars as pl
 
 from nearfree.errors import TableError
 from nearfree.events.document import read_document, render, replace
-from nearfree.events.ledger import seals_root
+from nearfree.events.ledger import current_seals, seals_root
 from nearfree.events.line import sha256
 from nearfree.events.manifest import Manifest, check_table, manifest_path
 from nearfree.events.names import Layout
@@ -56,5 +56,5 @@ def table_digest(layout: Layout, scope: str, table: Table) -> str:
 
 def seals_digest(layout: Layout, scope: str) -> dict[str, str]:
     """Return the root over a scope's seals, by the name that manifests give it."""
-    seals = {str(take): sha256(layout.seal(take).read_bytes()) for take in layout.takes(scope)}
+    seals = current_seals(layout, scope)
     return {f"events/{scope}": seals_root(seals)}

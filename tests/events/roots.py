@@ -1,0 +1,34 @@
+"""Whole results roots for the tests of `verify`."""
+
+from pathlib import Path
+
+from conftest import write_take
+from nearfree.events.document import render, replace
+from nearfree.events.ledger import current_seals, write_ledger
+from nearfree.events.line import sha256
+from nearfree.events.manifest import Manifest, manifest_path
+from nearfree.events.names import Layout
+
+
+def make_table(path: Path, raw: bytes = b"PAR1 some columns PAR1") -> Path:
+    """Write a table file, any bytes, and the manifest that names it."""
+    replace(path, raw)
+    manifest = Manifest(table=path.stem, rows=3, sha256=sha256(raw), made_from={"cpu": "0" * 64})
+    replace(manifest_path(path), render(manifest))
+    return path
+
+
+def write_sound_root(layout: Layout) -> Layout:
+    """Write two takes, both ledgers, the ledger's receipt, a table, a figure and a report."""
+    config = layout.root.parent / "config"
+    config.mkdir()
+    (config / "config.yaml").write_text("here: [cpu]\n")
+    for take in (1, 2):
+        write_take(layout, take=take)
+    for folder in (layout.ledgers, layout.ledgers / "local"):
+        newest = write_ledger(layout, folder, current_seals(layout), config)
+    replace(layout.state / "ledger.json", newest.read_bytes())
+    make_table(layout.table("cpu", "latency"))
+    replace(layout.root / "figures" / "latency.svg", b"<svg/>")
+    replace(layout.root / "report" / "index.html", b"<html/>")
+    return layout

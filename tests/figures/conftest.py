@@ -1,0 +1,35 @@
+"""A log with its tables, made once for all tests of figures."""
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+from nearfree.events.names import Layout
+from nearfree.tables.schema import Table
+from nearfree.tables.store import read_table
+
+from tables.logs import make_tables, write_probe, write_public, write_study
+
+
+@pytest.fixture(scope="package")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a results root with a probe, a study in two takes, the paper's values and tables."""
+    layout = Layout(tmp_path_factory.mktemp("made") / "results")
+    write_probe(layout)
+    write_study(layout)
+    write_study(layout, take=2, slower=1.1)
+    write_public(layout)
+    for scope in ("cpu", "public"):
+        make_tables(layout, scope)
+    return layout
+
+
+@pytest.fixture
+def dense(made: Layout) -> Callable[..., pl.DataFrame]:
+    """Return a reader of the dense rows of those tables, over some scopes."""
+
+    def read(kind: Table, *scopes: str) -> pl.DataFrame:
+        frames = [read_table(made, scope, kind) for scope in scopes or ("cpu",)]
+        return pl.concat(frames).filter(pl.col("module") == "dense_ffn")
+
+    return read

@@ -1,0 +1,114 @@
+"""The stage `figures`: files that are the same each time, and the list that the report reads."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from nearfree.errors import NearfreeError
+from nearfree.events.names import Layout
+from nearfree.figures.listing import Figure
+from nearfree.figures.stage import draw
+from nearfree.tables.boundaries import BOUNDARIES
+from nearfree.tables.latency import LATENCY
+from nearfree.tables.store import read_table
+from nearfree.theory.predictions import PREDICTIONS
+
+NAMES = ["latency_against_n", "nmax_against_batch", "sensitivity"]
+
+
+@pytest.fixture(scope="module")
+def drawn(made: Layout) -> Path:
+    """Draw a platform's figures and return their folder."""
+    draw(made, "cpu", 0.2)
+    return made.root / "figures" / "cpu"
+
+
+@pytest.fixture
+def copy(made: Layout, tmp_path: Path) -> Layout:
+    """Return a copy of the results, to be damaged at will."""
+    return Layout(Path(shutil.copytree(made.root, tmp_path / "results")))
+
+
+def listed(folder: Path) -> list[Figure]:
+    """Return the listed figures."""
+    return msgspec.json.decode((folder / "figures.json").read_bytes(), type=list[Figure])
+
+
+def test_every_figure_is_drawn_twice(drawn: Path) -> None:
+    """Each figure is an SVG for the report and a page of its own, and the list names them all."""
+    expected = [f"{name}.{kind}" for name in NAMES for kind in ("html", "svg")]
+    assert sorted(path.name for path in drawn.iterdir()) == sorted(["figures.json", *expected])
+    assert [figure.name for figure in listed(drawn)] == NAMES
+    assert all(figure.caption for figure in listed(drawn))
+
+
+@pytest.mark.parametrize(
+    ("name", "titles"),
+    [
+        ("latency_against_n", ["positions N", "T(N), ms", "Latency against N"]),
+        ("nmax_against_batch", ["batch b", "N_max, positions", "N_max against batch"]),
+        ("sensitivity", ["tolerance", "batch b", "N_max by batch and tolerance"]),
+    ],
+)
+def test_titles_are_in_the_picture(drawn: Path, name: str, titles: list[str]) -> None:
+    """The picture itself shows its title and its axes with their units."""
+    text = (drawn / f"{name}.svg").read_text()
+    assert text.startswith("<svg")
+    assert all(f">{title}" in text for title in titles)
+
+
+def test_the_list_names_the_rows_that_are_shown(made: Layout, drawn: Path) -> None:
+    """Each figure lists the rows behind its marks, and each of them is in a table."""
+    rows = {
+        row
+        for scope in ("cpu", "public")
+        for kind in (LATENCY, BOUNDARIES, PREDICTIONS)
+        for row in read_table(made, scope, kind)["row_id"]
+    }
+    for figure in listed(drawn):
+        assert figure.rows
+        assert set(figure.rows) <= rows
+        assert len(set(figure.rows)) == len(figure.rows)
+
+
+def test_drawing_again_gives_the_same_bytes(made: Layout, drawn: Path) -> None:
+    """The same tables give the same files, and what an older version drew is removed."""
+    before = {path.name: path.read_bytes() for path in drawn.iterdir()}
+    (drawn / "older.svg").write_text("<svg/>")
+    draw(made, "cpu", 0.2)
+    assert {path.name: path.read_bytes() for path in drawn.iterdir()} == before
+
+
+def test_pages_work_without_a_network(drawn: Path) -> None:
+    """A figure's page holds its scripts itself and loads nothing."""
+    for name in NAMES:
+        text = (drawn / f"{name}.html").read_text()
+        assert "<script src=" not in text
+        assert '<link rel="stylesheet" href="http' not in text
+
+
+def test_a_scope_without_curves_has_an_empty_list(copy: Layout) -> None:
+    """What was only published has no figures of its own."""
+    draw(copy, "public", 0.2)
+    assert listed(copy.root / "figures" / "public") == []
+
+
+def test_a_scope_without_tables_leaves_nothing(copy: Layout) -> None:
+    """A scope that is not there is refused, and no folder is made for it."""
+    with pytest.raises(NearfreeError, match="mars"):
+        draw(copy, "mars", 0.2)
+    assert not (copy.root / "figures" / "mars").exists()
+
+
+def test_a_damaged_table_leaves_the_old_figures(copy: Layout, drawn: Path) -> None:
+    """Where a table is damaged the figures that there were stay as they were."""
+    folder = copy.root / "figures" / "cpu"
+    if not folder.exists():
+        shutil.copytree(drawn, folder)
+    before = sorted(path.name for path in folder.iterdir())
+    path = copy.table("cpu", "boundaries")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(NearfreeError, match="boundaries"):
+        draw(copy, "cpu", 0.2)
+    assert sorted(path.name for path in folder.iterdir()) == before

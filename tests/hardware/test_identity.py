@@ -1,0 +1,67 @@
+"""Identity: a machine is measured as the platform that the log knows, or not at all."""
+
+import pytest
+from conftest import write_payloads
+from msgspec.structs import replace
+from nearfree.errors import EvidenceError, HardwareError
+from nearfree.events.names import Layout
+from nearfree.events.take import take_name
+from nearfree.events.types import BandwidthPeak, ComputePeak, Fingerprint, HardwareProbed
+from nearfree.hardware.identity import check_identity, known_probe, require_probe
+from nearfree.settings import ProbePlan
+
+KNOWN = Fingerprint(kind="cpu", model="A", features=("avx2",), cores=4, caches={"l2": 1024})
+PLAN = ProbePlan(dtypes=("float32",))
+PROBED = HardwareProbed(
+    fingerprint=KNOWN,
+    compute=(ComputePeak(dtype="float32", gflop_s=9.0, size=8, samples=(9.0,), guarded=False),),
+    bandwidth=(BandwidthPeak(method="stream", gb_s=3.0, bytes_read=8, samples=(3.0,)),),
+    threads=1,
+)
+
+
+def record(layout: Layout, fingerprint: Fingerprint, *, take: int = 1) -> None:
+    """Seal a probe that found a fingerprint."""
+    name = take_name("cpu", "hardware", take, PLAN)
+    write_payloads(layout, name, PLAN, replace(PROBED, fingerprint=fingerprint))
+
+
+def test_before_the_first_probe_any_machine_will_do(layout: Layout) -> None:
+    """Nothing is refused as long as nothing is known."""
+    assert known_probe(layout, "cpu") is None
+    check_identity(layout, "cpu", KNOWN)
+
+
+def test_the_same_machine_is_accepted(layout: Layout) -> None:
+    """A machine with the recorded fingerprint is the platform."""
+    record(layout, KNOWN)
+    check_identity(layout, "cpu", KNOWN)
+    assert require_probe(layout, "cpu").fingerprint == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("model", "B"), ("features", ()), ("cores", 8), ("caches", {"l2": 2048})],
+)
+def test_another_machine_is_refused(layout: Layout, field: str, value: object) -> None:
+    """A machine that differs is refused by the field, with a new platform name proposed."""
+    record(layout, KNOWN)
+    here = replace(KNOWN, **{field: value})
+    with pytest.raises(HardwareError, match=f"not the platform 'cpu' of the log: {field} is") as e:
+        check_identity(layout, "cpu", here)
+    assert "`cpu_2: {kind: cpu}`" in e.value.remedy
+    assert "`here: [cpu_2]`" in e.value.remedy
+
+
+def test_the_first_probe_decides(layout: Layout) -> None:
+    """A later probe, however it came there, does not change what the platform is."""
+    record(layout, KNOWN)
+    record(layout, replace(KNOWN, model="B"), take=2)
+    assert require_probe(layout, "cpu").fingerprint == KNOWN
+
+
+def test_a_platform_that_was_not_probed(layout: Layout) -> None:
+    """What needs a probe refuses without one, and names the command."""
+    with pytest.raises(EvidenceError, match="no probe of cpu") as caught:
+        require_probe(layout, "cpu")
+    assert "nearfree probe cpu" in caught.value.remedy

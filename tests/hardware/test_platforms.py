@@ -1,0 +1,99 @@
+"""Datasheets: the shipped facts, their sources, and names that resolve."""
+
+from pathlib import Path
+
+import pytest
+from nearfree.config import Config
+from nearfree.errors import ConfigError
+from nearfree.hardware.platforms import Platform, check_platforms, resolve
+
+PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
+META = {"kind", "vendor_name", "aliases", "sources", "unknown"}
+FACTS = [name for name in Platform.__struct_fields__ if name not in META]
+SAMPLE = {
+    "year": 2024, "architecture": "Hopper", "sm": 90, "sm_count": 78, "boost_clock_mhz": 1980.0,
+    "peak_tflops": {"bfloat16": 148.0}, "bandwidth_gb_s": 4000.0, "l2_mib": 60.0,
+    "shared_memory_per_sm_kib": 228.0, "shared_memory_per_block_kib": 227.0, "memory_gb": 96.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "balance"), [("h20", 37.0), ("a800", 153.0), ("h800", 295.2)])
+def test_the_balance_points_of_the_paper(name: str, balance: float) -> None:
+    """rho = phi / beta of the paper's platforms is what its table of hardware prints."""
+    rho = PLATFORMS[name].balance("bfloat16")
+    assert rho is not None
+    assert round(rho, 1) == balance
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_every_shipped_fact_has_a_source(name: str) -> None:
+    """Each fact of a shipped datasheet names its document, and no source stands without a fact."""
+    platform = PLATFORMS[name]
+    given = {fact for fact in FACTS if getattr(platform, fact)}
+    assert given <= set(platform.sources)
+    for source in platform.sources:
+        fact, _, dtype = source.partition(".")
+        assert fact in given
+        assert not dtype or dtype in platform.peak_tflops
+
+
+@pytest.mark.parametrize("name", [name for name, p in PLATFORMS.items() if p.kind == "cuda"])
+def test_a_gpu_has_what_the_law_needs(name: str) -> None:
+    """Every shipped GPU has a balance point for bfloat16, or says that its facts are unknown."""
+    platform = PLATFORMS[name]
+    assert platform.balance("bfloat16") or any("peak_tflops" in u for u in platform.unknown)
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_what_is_unknown_is_left_out(name: str) -> None:
+    """A fact that is listed as unknown is not given as well."""
+    for unknown in PLATFORMS[name].unknown:
+        fact, _, dtype = unknown.partition(".")
+        value = getattr(PLATFORMS[name], fact)
+        assert not (value.get(dtype) if dtype else value)
+
+
+def test_an_alias_resolves() -> None:
+    """A platform is found by its name and by each of its aliases."""
+    assert resolve(PLATFORMS, "a100_sxm") == "a100"
+    assert resolve(PLATFORMS, "h20") == "h20"
+    for name, platform in PLATFORMS.items():
+        assert {resolve(PLATFORMS, alias) for alias in platform.aliases} <= {name}
+
+
+def test_an_unknown_name_is_refused() -> None:
+    """A name that means no platform is refused, with those that there are."""
+    with pytest.raises(ConfigError, match="unknown platform 'mars'") as caught:
+        resolve(PLATFORMS, "mars")
+    assert "h20" in caught.value.remedy
+
+
+def test_the_balance_needs_both_facts() -> None:
+    """Without phi of the dtype or without beta there is no balance point."""
+    assert PLATFORMS["h20"].balance("float4") is None
+    assert Platform(kind="cuda", peak_tflops={"bfloat16": 1.0}).balance("bfloat16") is None
+
+
+def test_the_sample_has_every_fact() -> None:
+    """The facts that the next test covers are all that a datasheet may hold."""
+    assert set(SAMPLE) == set(FACTS)
+
+
+@pytest.mark.parametrize("fact", SAMPLE)
+def test_a_fact_without_a_source_is_refused(fact: str) -> None:
+    """Any fact of a datasheet without its document is refused by name."""
+    platform = Platform(kind="cuda", **{fact: SAMPLE[fact]})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"x9\.{fact} has no source"):
+        check_platforms({"x9": platform})
+    check_platforms({"x9": Platform(kind="cuda", sources={fact: "a"}, **{fact: SAMPLE[fact]})})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "clash", [{"b": ("a",)}, {"a": ("c",), "b": ("c",)}, {"a": ("b",), "b": ()}, {"a": ("a",)}]
+)
+def test_a_shared_name_is_refused(clash: dict[str, tuple[str, ...]]) -> None:
+    """Two platforms that answer to the same name are refused."""
+    known = {"a": (), **clash}
+    platforms = {name: Platform(kind="cuda", aliases=aliases) for name, aliases in known.items()}
+    with pytest.raises(ConfigError, match="share the name"):
+        check_platforms(platforms)

@@ -1,0 +1,170 @@
+"""A measuring take from end to end, with real kernels that are tiny."""
+
+import gc
+
+import pytest
+from conftest import make_plan
+from msgspec.structs import replace
+from nearfree.clocks import CpuClock
+from nearfree.errors import EvidenceError, HardwareError
+from nearfree.events.names import Layout
+from nearfree.events.reader import read_segment
+from nearfree.events.seal import read_sealed
+from nearfree.events.take import take_name
+from nearfree.events.types import LatencyMeasured, RunFailed, RunFinished, RunStarted
+from nearfree.hardware import identity, probe
+from nearfree.hardware.cpu import fingerprint, native_dtype
+from nearfree.kernels import torch_dense
+from nearfree.measure import run
+from nearfree.measure.run import measure
+from nearfree.settings import MeasurePlan, ProbePlan, Sweep
+
+PLAN = make_plan(positions=(1, 2), backend="torch", dtype="auto")
+
+
+@pytest.fixture
+def probed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """Return a log that knows this machine, and a clock for which no forward is too short."""
+    monkeypatch.setattr(probe, "_SIZES", {"cpu": (16,)})
+    monkeypatch.setattr(probe, "_STREAM_BYTES", {"cpu": 4096})
+    monkeypatch.setattr(probe, "_GEMM_WIDTHS", {"cpu": (32, 64)})
+    probe.probe(layout, "cpu", "cpu", 1, ProbePlan(dtypes=("float32",), guard_s=0.2, rounds=2))
+
+    class FineClock(CpuClock):
+        def __init__(self) -> None:
+            self.resolution_us = 1e-6
+
+    monkeypatch.setattr(run, "CpuClock", FineClock)
+    return layout
+
+
+def take(layout: Layout, plan: MeasurePlan = PLAN, number: int = 1) -> list[object]:
+    """Make sure that a plan is sealed and return what its events say."""
+    seal = measure(layout, "cpu", "dense", number, plan)
+    return [event.data for event in read_sealed(layout, seal)]
+
+
+def visits(data: list[object]) -> list[LatencyMeasured]:
+    """Return the visits among what events say."""
+    return [each for each in data if isinstance(each, LatencyMeasured)]
+
+
+def test_a_plan_is_measured_and_sealed(probed: Layout) -> None:
+    """A take holds its run, every visit of every round with real times, and its end."""
+    data = take(probed)
+    assert isinstance(data[0], RunStarted)
+    assert (data[0].command, data[0].device) == (
+        "nearfree measure cpu dense --take 1",
+        fingerprint().model,
+    )
+    assert isinstance(data[-1], RunFinished)
+    assert [(v.round, v.order) for v in visits(data)] == [(r, o) for r in range(3) for o in (0, 1)]
+    assert all(us > 0 for v in visits(data) for us in v.wall_us)
+    assert all(len(v.wall_us) == len(v.process_us) == len(v.dirty) for v in visits(data))
+
+
+def test_auto_is_never_in_an_event(probed: Layout) -> None:
+    """An event names the dtype that was really used, where the plan said `auto`."""
+    native = native_dtype(fingerprint())
+    assert {v.setting.dtype for v in visits(take(probed))} == {native}
+
+
+def test_the_timed_seconds_fit_into_the_run(probed: Layout) -> None:
+    """The seconds inside of forwards are positive and no more than those of the whole run."""
+    finished = take(probed)[-1]
+    assert isinstance(finished, RunFinished)
+    assert finished.timed_s is not None
+    assert 0 < finished.timed_s <= finished.wall_s
+
+
+def test_a_sealed_plan_returns_at_once(probed: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sealed is not measured again, even by a machine that could not."""
+    first = take(probed)
+    monkeypatch.setattr(run, "make_kernel", None)
+    monkeypatch.setattr(run, "machine_fingerprint", None)
+    assert take(probed) == first
+
+
+def test_the_next_take_is_another_measurement(probed: Layout) -> None:
+    """A further take is measured anew, and the older one stays."""
+    take(probed)
+    take(probed, number=2)
+    assert [t.take for t in probed.takes("cpu") if t.stream == "dense"] == [1, 2]
+
+
+def test_several_sweeps_interleave(probed: Layout) -> None:
+    """The settings of a plan share its rounds."""
+    (sweep,) = PLAN.sweeps
+    other = Sweep(setting=replace(sweep.setting, batch=2), positions=(1, 4))
+    data = visits(take(probed, replace(PLAN, sweeps=(sweep, other))))
+    assert len(data) == 3 * 4
+    assert {(v.setting.batch, v.n) for v in data[:4]} == {(1, 1), (1, 2), (2, 1), (2, 4)}
+
+
+def test_measuring_before_probing_is_refused(layout: Layout) -> None:
+    """Without a probe nothing is measured and nothing is written."""
+    with pytest.raises(EvidenceError, match="no probe of cpu"):
+        measure(layout, "cpu", "dense", 1, PLAN)
+    assert not layout.events.exists()
+
+
+def test_another_machine_is_refused(probed: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with another fingerprint is refused, with a new platform name proposed."""
+    other = replace(fingerprint(), cores=fingerprint().cores + 1)
+    monkeypatch.setattr(identity.cpu, "fingerprint", lambda: other)
+    with pytest.raises(HardwareError, match="cores") as caught:
+        measure(probed, "cpu", "dense", 1, PLAN)
+    assert "cpu_2" in caught.value.remedy
+    assert probed.attempts(take_name("cpu", "dense", 1, PLAN)) == []
+
+
+def test_output_that_is_not_finite_is_refused(
+    probed: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forward that overflows ends the take before anything is timed; the log says why."""
+    monkeypatch.setattr(torch_dense, "_SCALE", 1e30)
+    with pytest.raises(EvidenceError, match="not finite"):
+        measure(probed, "cpu", "dense", 1, PLAN)
+    name = take_name("cpu", "dense", 1, PLAN)
+    segment = read_segment(probed.segment(name, 1), name.segment(1))
+    assert [type(event.data) for event in segment.events] == [RunStarted, RunFailed]
+
+
+def test_a_backend_without_an_adapter_is_refused(probed: Layout) -> None:
+    """A backend that nothing here runs is refused by name, and nothing is sealed."""
+    with pytest.raises(EvidenceError, match="no adapter runs dense_ffn on vllm"):
+        measure(probed, "cpu", "dense", 1, make_plan(backend="vllm"))
+    assert [t.stream for t in probed.takes("cpu")] == ["hardware"]
+
+
+def test_a_clock_that_is_too_coarse_is_refused(
+    probed: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forwards that the clock cannot resolve are refused, not written."""
+
+    class CoarseClock(CpuClock):
+        def __init__(self) -> None:
+            self.resolution_us = 1e9
+
+    monkeypatch.setattr(run, "CpuClock", CoarseClock)
+    with pytest.raises(HardwareError, match="under 100 ticks"):
+        measure(probed, "cpu", "dense", 1, PLAN)
+    name = take_name("cpu", "dense", 1, PLAN)
+    segment = read_segment(probed.segment(name, 1), name.segment(1))
+    assert not any(isinstance(event.data, LatencyMeasured) for event in segment.events)
+
+
+def test_the_cycle_collector_rests_while_it_measures(
+    probed: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage collection is off during the take and on after it, also after a failure."""
+    seen = []
+
+    def watch(*_: object) -> float:
+        seen.append(gc.isenabled())
+        raise HardwareError("stopped", remedy="Go on")
+
+    monkeypatch.setattr(run, "run", watch)
+    with pytest.raises(HardwareError, match="stopped"):
+        measure(probed, "cpu", "dense", 1, PLAN)
+    assert (seen, gc.isenabled()) == ([False], True)

@@ -1,0 +1,43 @@
+"""Results with tables and figures, and the report over them, made once for all tests."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from nearfree.config import Config
+from nearfree.events.names import Layout
+from nearfree.figures.stage import draw
+from nearfree.report.stage import write_report
+
+from tables.logs import CONFIG, make_tables, write_probe, write_public, write_study
+
+SCOPES = ["cpu", "h20", "public"]
+SHEETS = Config(CONFIG).datasheets("public")
+
+
+@pytest.fixture(scope="package")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a root with this machine in two takes, another one, the paper, tables and figures."""
+    layout = Layout(tmp_path_factory.mktemp("made") / "results")
+    for scope in ("cpu", "h20"):
+        write_probe(layout, scope)
+        write_study(layout, scope)
+    write_study(layout, take=2, slower=1.1)
+    write_public(layout)
+    for scope in SCOPES:
+        make_tables(layout, scope)
+    for scope in SCOPES[:-1]:
+        draw(layout, scope, 0.2)
+    return layout
+
+
+@pytest.fixture(scope="package")
+def page(made: Layout) -> str:
+    """Return the report."""
+    return write_report(made, SCOPES, SHEETS, 0.2).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def copy(made: Layout, tmp_path: Path) -> Layout:
+    """Return a copy of the results, to be changed at will."""
+    return Layout(Path(shutil.copytree(made.root, tmp_path / "results")))

@@ -1,0 +1,142 @@
+"""The parts of the report as plain data: cells, audit lines and comparisons of takes."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+from nearfree.events.names import Layout
+from nearfree.events.types import RunFinished
+from nearfree.report import sections
+from nearfree.report.audit import anchor, audit_lines, runs, subject
+from nearfree.tables.boundaries import BOUNDARIES, SENSITIVITY
+from nearfree.tables.latency import LATENCY
+from nearfree.tables.schema import Table
+from nearfree.tables.store import read_table
+from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.validation import VALIDATION
+
+from tables.logs import make_tables, make_take, write_probe, write_study
+
+Row = dict[str, Any]
+
+
+def frames(layout: Layout, *kinds: Table, scope: str = "cpu") -> list[pl.DataFrame]:
+    """Return some tables of a scope."""
+    return [read_table(layout, scope, kind) for kind in kinds]
+
+
+@pytest.fixture
+def reshaped(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return tables of a study whose shape was changed after its first take."""
+    layout = Layout(tmp_path_factory.mktemp("reshaped"))
+    write_probe(layout)
+    write_study(layout, batches=(1, 2))
+    write_study(layout, take=2, batches=(1, 2), d_ff=9216)
+    make_tables(layout, "cpu")
+    return layout
+
+
+def test_an_interval_as_text() -> None:
+    """An interval of one N is that N, a wider one names both ends, an unknown one is a dash."""
+    assert sections.interval({"n_low": 4, "n_high": 4}) == "4"
+    assert sections.interval({"n_low": 4, "n_high": 8}) == "4 to 8"
+    assert sections.interval({"n_low": None, "n_high": None}) == "-"
+
+
+def test_an_anchor_is_a_valid_id() -> None:
+    """An anchor holds nothing that would need escaping in a link."""
+    assert anchor("latency:0a1b") == "latency-0a1b"
+    assert anchor("cpu/dense/1-abcd") == "cpu-dense-1-abcd"
+    assert anchor('a"b<c> d') == "a-b-c--d"
+
+
+def test_refused_predictions_are_told(made: Layout) -> None:
+    """Where a law refuses, the answer says so instead of a number."""
+    boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
+    none = predictions.with_columns(pl.lit(None, dtype=pl.Float64).alias("n_max"))
+    grid = sections.answer(boundaries, none, 0.2)
+    assert {cell.text for row in grid.rows for cell in row[6:]} == {"refused"}
+    assert len(grid.head) == len(grid.rows[0])
+
+
+def test_takes_are_compared_where_there_are_two(made: Layout) -> None:
+    """Each setting with several takes has a line a take, with boundary and T(1) of each."""
+    grid = sections.takes(*frames(made, BOUNDARIES, LATENCY), 0.2)
+    assert [row[2].text[0] for row in grid.rows] == ["1", "2", "1", "2"]
+    assert {row[6].text for row in grid.rows} <= {"yes", "no"}
+    assert all(row[3].href and row[5].href for row in grid.rows)
+    assert sections.takes(*frames(made, BOUNDARIES, LATENCY, scope="h20"), 0.2).rows == ()
+
+
+@pytest.mark.parametrize(("other", "overlap"), [((4, 8), "yes"), ((8, 16), "yes"), ((9, 16), "no")])
+def test_intervals_overlap_or_not(made: Layout, other: tuple[int, int], overlap: str) -> None:
+    """Two takes agree if their intervals share an N."""
+    boundaries, latency = frames(made, BOUNDARIES, LATENCY)
+    second = pl.col("take") == 2
+    changed = boundaries.with_columns(
+        pl.when(second).then(other[0]).otherwise(4).alias("n_low"),
+        pl.when(second).then(other[1]).otherwise(8).alias("n_high"),
+    )
+    assert {row[6].text for row in sections.takes(changed, latency, 0.2).rows} == {overlap}
+
+
+def test_every_setting_has_one_line(reshaped: Layout) -> None:
+    """Settings that differ only in their widths have a line each, with all tolerances in it."""
+    grid = sections.by_tolerance(*frames(reshaped, BOUNDARIES, SENSITIVITY))
+    assert len(grid.rows) == 4
+    assert "-" not in {cell.text for row in grid.rows for cell in row}
+    assert len({tuple(cell.text for cell in row[:3]) for row in grid.rows}) == 4
+
+
+def test_scores_count_rows(made: Layout) -> None:
+    """Each score says of how many settings it is, and links to a line that lists their rows."""
+    (validation,) = frames(made, VALIDATION, scope="public")
+    grid, backing = sections.scores(validation, 0.2)
+    at = validation.filter(pl.col("epsilon") == 0.2)
+    assert sum(len(rows) for _, rows in backing) == at.height
+    dense = next(row for row in grid.rows if row[1].text == "dense_ffn")
+    assert [cell.text for cell in dense[4:8]] == ["6", "6", "6", "6"]
+    assert dense[4].href == f"#{anchor(backing_name(backing, 'dense_ffn'))}"
+
+
+def backing_name(backing: list[tuple[str, list[str]]], module: str) -> str:
+    """Return the name of the first score of a module."""
+    return next(name for name, _ in backing if module in name)
+
+
+def test_an_audit_line_says_what_it_is_made_of(made: Layout) -> None:
+    """A line names its row, its numbers and formula, and each piece of evidence with its lines."""
+    (latency,) = frames(made, LATENCY)
+    line = audit_lines("latency", latency, ("latency_us", "rounds"))[0]
+    row = latency.row(0, named=True)
+    assert (line.row_id, line.anchor) == (row["row_id"], anchor(row["row_id"]))
+    assert f"rounds = {row['rounds']}" in line.says
+    assert "median" in line.formula
+    (link,) = line.made_from
+    assert link.href == f"../events/{row['from_ids'][0].split('#')[0]}.jsonl"
+    assert link.lines == ", ".join(i.split("#")[1] for i in row["from_ids"])
+
+
+def test_a_refusal_stands_for_the_formula(made: Layout) -> None:
+    """The audit line of a refused prediction gives the reason."""
+    (predictions,) = frames(made, PREDICTIONS, scope="public")
+    refused = predictions.filter(pl.col("refusal").is_not_null())
+    lines = audit_lines("predictions", refused, ("n_max",))
+    assert lines
+    assert all("no law for the module" in line.formula for line in lines)
+
+
+def test_the_subject_leaves_out_what_a_row_lacks() -> None:
+    """A row is described by the fields that it has, numbers with their names."""
+    row: Row = {"module": "dense_ffn", "platform": "cpu", "batch": 4, "context": None, "take": 0}
+    assert subject(row) == "cpu, dense_ffn, batch 4"
+    assert subject({"platform": "h20", "basis": "datasheet", "dtype": "bfloat16"}) == (
+        "h20, datasheet, bfloat16"
+    )
+
+
+def test_a_run_too_short_for_the_clock_is_told() -> None:
+    """A run whose seconds were rounded to nothing is told like any other."""
+    for timed_s in (None, 0.0):
+        end = RunFinished(outcome="complete", wall_s=0.0, timed_s=timed_s)
+        assert len(runs([make_take(end)])) == 1

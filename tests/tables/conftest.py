@@ -1,0 +1,37 @@
+"""A log and its tables, made once for all tests of this folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from nearfree.events.names import Layout
+from nearfree.tables.schema import Table
+from nearfree.tables.store import read_table
+
+from tables.logs import make_tables, write_probe, write_public, write_study
+
+
+@pytest.fixture(scope="package")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a results root with a probe, a study in two takes, the paper's values and tables."""
+    layout = Layout(tmp_path_factory.mktemp("made") / "results")
+    write_probe(layout)
+    write_study(layout)
+    write_study(layout, take=2, slower=1.1)
+    write_public(layout)
+    for scope in ("cpu", "public"):
+        make_tables(layout, scope)
+    return layout
+
+
+@pytest.fixture
+def table(made: Layout) -> Callable[[Table, str], pl.DataFrame]:
+    """Return a reader of those tables."""
+    return lambda kind, scope="cpu": read_table(made, scope, kind)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Layout:
+    """Return an empty results root."""
+    return Layout(tmp_path / "results")

@@ -1,0 +1,58 @@
+"""The tree of errors."""
+
+import re
+
+import nearfree.errors
+import pytest
+from nearfree.errors import NearfreeError
+
+
+def descendants(kind: type[NearfreeError]) -> list[type[NearfreeError]]:
+    """Return an error and everything below it, in the order of definition."""
+    return [kind, *(below for child in kind.__subclasses__() for below in descendants(child))]
+
+
+TREE = descendants(NearfreeError)
+
+
+def test_the_tree_is_the_one_that_is_drawn() -> None:
+    """The tree at the top of the file names every error, each under its parent."""
+    drawn = {}
+    parents: list[str] = []
+    for line in (nearfree.errors.__doc__ or "").splitlines():
+        found = re.match(r"(?P<lead>(│   )*(├── |└── )?)(?P<name>\w+Error)", line)
+        if found:
+            depth = len(found["lead"]) // 4
+            parents = [*parents[:depth], found["name"]]
+            drawn[found["name"]] = parents[-2] if depth else "Exception"
+    real = {kind.__name__: kind.__mro__[1].__name__ for kind in TREE}
+    assert drawn == real
+
+
+def test_the_names_are_pinned() -> None:
+    """The module offers these errors and no other."""
+    assert [kind.__name__ for kind in TREE] == [
+        "NearfreeError",
+        "ConfigError",
+        "LogError",
+        "DamageError",
+        "BusyError",
+        "WriteError",
+        "TableError",
+        "HardwareError",
+        "EvidenceError",
+    ]
+
+
+@pytest.mark.parametrize("kind", TREE)
+def test_an_error_says_what_and_what_to_do(kind: type[NearfreeError]) -> None:
+    """An error's text is what happened, a stop, and what to do."""
+    error = kind("the file x is gone", remedy="Restore it")
+    assert str(error) == "the file x is gone. Restore it"
+    assert (error.what, error.remedy) == ("the file x is gone", "Restore it")
+
+
+def test_an_error_needs_a_remedy() -> None:
+    """No error can be raised without saying what to do."""
+    with pytest.raises(TypeError, match="remedy"):
+        NearfreeError("the file x is gone")  # type: ignore[call-arg]

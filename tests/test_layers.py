@@ -1,0 +1,145 @@
+"""Layers: imports go one way, and each path imports no more than it needs."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nearfree
+import pytest
+
+PACKAGE = Path(nearfree.__file__).parent
+LAYERS = (
+    "errors", "units", "settings", "clocks", "boundary", "codebase", "events", "hardware",
+    "config", "kernels", "measure", "public", "tables", "theory", "figures", "pipeline",
+    "report", "cli", "__main__",
+)  # fmt: skip
+"""Each may import from itself and from those before it."""
+SAME = {"retake": "config"}
+"""Files that count with another layer."""
+FILES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = {"altair", "jinja2", "pandera", "polars", "snakemake", "torch", "yaml"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the full names of what a file imports, now or lazily."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively, which digests do not follow"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layer(parts: tuple[str, ...]) -> str:
+    """Return the layer of a module, given the parts of its name after the package's."""
+    return SAME.get(parts[0], parts[0])
+
+
+def ours(path: Path) -> set[str]:
+    """Return the layers that a file imports from."""
+    names = (name.split(".") for name in imports(path))
+    inside = [parts[1:] for parts in names if parts[0] == "nearfree"]
+    return {layer(tuple(parts)) for parts in inside if parts != ["__version__"]}
+
+
+def others(path: Path) -> set[str]:
+    """Return the third-party packages that a file imports."""
+    names = {name.split(".")[0] for name in imports(path)}
+    return names - set(sys.stdlib_module_names) - {"nearfree"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    """A file imports only from its own layer and from those before it."""
+    relative = path.relative_to(PACKAGE).with_suffix("")
+    if relative.parts == ("__init__",):
+        assert ours(path) == set()
+        return
+    allowed = LAYERS[: LAYERS.index(layer(relative.parts)) + 1]
+    assert ours(path) <= set(allowed)
+
+
+def test_every_layer_has_files() -> None:
+    """The list of layers names nothing that is gone."""
+    found = {layer(path.relative_to(PACKAGE).with_suffix("").parts) for path in FILES}
+    assert found == {*LAYERS, "__init__"}
+
+
+def test_the_import_of_published_values_needs_settings_and_events_alone() -> None:
+    """What others published comes in without the hardware, the config or the measuring code."""
+    for path in (PACKAGE / "public").glob("*.py"):
+        assert ours(path) <= {"errors", "settings", "events", "public"}
+
+
+@pytest.mark.parametrize(
+    ("package", "layers"),
+    [
+        ("torch", {"hardware", "kernels", "measure"}),
+        ("yaml", {"config"}),
+        ("polars", {"tables", "theory", "figures", "report"}),
+        ("pandera", {"tables"}),
+        ("altair", {"figures"}),
+        ("jinja2", {"report"}),
+        ("snakemake", set()),
+    ],
+)
+def test_each_dependency_stays_in_its_layers(package: str, layers: set[str]) -> None:
+    """A third-party package is imported only in the layers that are about it."""
+    users = {layer(p.relative_to(PACKAGE).parts[:1]) for p in FILES if package in others(p)}
+    assert {SAME.get(user.removesuffix(".py"), user.removesuffix(".py")) for user in users} == (
+        layers
+    )
+
+
+def loaded(program: str, *forbidden: str) -> set[str]:
+    """Run a program in which some packages cannot be imported; return the packages it loaded."""
+    hook = (
+        "import sys\n"
+        "class Hook:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] in {set(forbidden)!r}:\n"
+        "            raise ModuleNotFoundError(f'{name} is forbidden here', name=name)\n"
+        "sys.meta_path.insert(0, Hook())\n"
+    )
+    report = "\nprint('\\nloaded', *{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", hook + program + report],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
+    )
+    return set(done.stdout.rpartition("\nloaded ")[2].split())
+
+
+def test_measuring_needs_msgspec_and_torch_alone() -> None:
+    """The measuring code imports where nothing but msgspec and torch is installed."""
+    forbidden = (HEAVY - {"torch"}) | {"numpy", "vl_convert", "cloudevents"}
+    program = (
+        "import nearfree.measure.run, nearfree.kernels.torch_dense, nearfree.hardware.probe\n"
+        "from nearfree.cli import measure_\n"
+    )
+    assert {"torch", "msgspec"} <= loaded(program, *forbidden)
+
+
+def test_help_imports_next_to_nothing() -> None:
+    """`nearfree --help` loads none of the large packages."""
+    program = (
+        "from nearfree.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+    )
+    assert not loaded(program) & (HEAVY | {"msgspec"})
+
+
+@pytest.mark.parametrize("command", [["log", "show"], ["log", "recover"], ["verify"]])
+def test_a_command_of_the_log_needs_no_tables(command: list[str], tmp_path: Path) -> None:
+    """A command that reads the log loads neither tables nor figures nor torch."""
+    (tmp_path / "events").mkdir()
+    program = (
+        "from nearfree.cli import main\n"
+        f"try:\n    main({[*command, '--results', str(tmp_path)]!r})\n"
+        "except SystemExit as end:\n    assert end.code == 0\n"
+    )
+    assert not loaded(program) & HEAVY

@@ -1,0 +1,65 @@
+"""Asking for another take."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import make_plan, write_take
+from nearfree.config import Config
+from nearfree.errors import ConfigError
+from nearfree.events.names import Layout
+from nearfree.retake import raise_takes
+
+SHIPPED = Path(__file__).parents[1] / "config"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a copy of the shipped config, without anything asked for again."""
+    ignored = shutil.ignore_patterns("takes.yaml")
+    return Path(shutil.copytree(SHIPPED, tmp_path / "config", ignore=ignored))
+
+
+def test_the_first_retake_asks_for_the_second_take(folder: Path, layout: Layout) -> None:
+    """Where nothing was said, the next take of every study is the second."""
+    assert Config(folder).take("cpu", "dense_ffn") == 1
+    assert raise_takes(Config(folder), layout, "cpu") == {"dense_ffn": 2}
+    assert Config(folder).take("cpu", "dense_ffn") == 2
+    assert raise_takes(Config(folder), layout, "cpu") == {"dense_ffn": 3}
+
+
+def test_a_retake_comes_after_every_sealed_take(folder: Path, layout: Layout) -> None:
+    """The next take is the one after the newest that is sealed, of any plan."""
+    write_take(layout, stream="dense_ffn", take=4)
+    write_take(layout, stream="dense_ffn", take=6, plan=make_plan(batch=2))
+    write_take(layout, stream="other", take=9)
+    assert raise_takes(Config(folder), layout, "cpu", "dense_ffn") == {"dense_ffn": 7}
+
+
+def test_the_hardware_can_be_probed_again(folder: Path, layout: Layout) -> None:
+    """The probe is retaken by its name, and no study with it."""
+    assert raise_takes(Config(folder), layout, "cpu", "hardware") == {"hardware": 2}
+    assert Config(folder).takes == {"cpu": {"hardware": 2}}
+
+
+def test_what_was_asked_of_others_stays(folder: Path, layout: Layout) -> None:
+    """A retake changes nothing about other platforms and streams."""
+    (folder / "takes.yaml").write_text("h20: {dense_ffn: 3}\ncpu: {hardware: 2}\n")
+    raise_takes(Config(folder), layout, "cpu")
+    takes = Config(folder).takes
+    assert takes == {"h20": {"dense_ffn": 3}, "cpu": {"hardware": 2, "dense_ffn": 2}}
+
+
+def test_an_unknown_study_is_refused(folder: Path, layout: Layout) -> None:
+    """A study that the platform does not have is refused by name, and nothing is written."""
+    with pytest.raises(ConfigError, match="no study 'moe' on platform 'cpu'"):
+        raise_takes(Config(folder), layout, "cpu", "moe")
+    assert not (folder / "takes.yaml").exists()
+
+
+def test_the_file_says_who_wrote_it(folder: Path, layout: Layout) -> None:
+    """The written file is YAML with a comment that names the command."""
+    raise_takes(Config(folder), layout, "cpu")
+    text = (folder / "takes.yaml").read_text()
+    assert text.startswith("# Which take is asked for; written by `nearfree retake`.\n")
+    assert [path.name for path in folder.iterdir() if "takes" in path.name] == ["takes.yaml"]

@@ -1,0 +1,150 @@
+"""Table `predictions`: a number with its facts, or a refusal by name; never neither."""
+
+from typing import Any, get_args
+
+import polars as pl
+import pytest
+from conftest import make_setting
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.config import Config
+from nearfree.settings import Dtype, Module, Setting
+from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
+from nearfree.tables.settings import SETTINGS, setting_row
+from nearfree.theory.predictions import PREDICTIONS, predict
+from nearfree.units import BYTES_PER_ELEMENT
+
+from tables.logs import CONFIG, SHAPE, make_probed, make_take
+
+SHEETS = Config(CONFIG).platforms
+PROBES = [make_take(make_probed(peak=80.0)), make_take(make_probed(peak=160.0), take=2)]
+
+
+def facts() -> pl.DataFrame:
+    """Return the facts of all datasheets, and of two probes of this machine."""
+    known = {event.event_id for probe in PROBES for event in probe.events}
+    known |= {config_id(name, sheet) for name, sheet in SHEETS.items()}
+    return PLATFORMS.build(PLATFORMS.frame(platform_rows(SHEETS, PROBES, "cpu")), known)
+
+
+FACTS = facts()
+
+
+def asked(*rows: tuple[str, Setting]) -> pl.DataFrame:
+    """Return the table of settings of some platforms."""
+    data = [
+        {"platform": p, "origin": "measured", **setting_row(s), "baseline": 1, "from_ids": ["e#1"]}
+        for p, s in rows
+    ]
+    return SETTINGS.build(SETTINGS.frame(data), {"e#1"})
+
+
+def predicted(*rows: tuple[str, Setting]) -> pl.DataFrame:
+    """Return the predictions for settings, checked against their schema."""
+    table = asked(*rows)
+    known = {*table["row_id"], *FACTS["row_id"]}
+    return PREDICTIONS.build(predict(table, FACTS), known)
+
+
+def dense(dtype: str = "bfloat16", batch: int = 1) -> Setting:
+    """Return a dense setting."""
+    return make_setting(**SHAPE, dtype=dtype, batch=batch)
+
+
+@pytest.mark.parametrize("predictor", ["idle_compute", "principle"])
+@pytest.mark.parametrize(
+    ("platform", "batch", "n_max"), [("h20", 1, 37.0), ("h20", 4, 9.25), ("h800", 8, 36.9)]
+)
+def test_the_lookup_table_of_the_paper(
+    predictor: str, platform: str, batch: int, n_max: float
+) -> None:
+    """The dense rows of the paper's deployment table follow from the datasheets."""
+    found = predicted((platform, dense(batch=batch))).row(
+        by_predicate=pl.col("predictor") == predictor, named=True
+    )
+    assert found["n_max"] == pytest.approx(n_max, abs=0.05)
+    assert (found["basis"], found["limiting_module"]) == ("datasheet", "dense_ffn")
+    assert "paper sec." in found["formula"]
+    assert found["refusal"] is None
+
+
+def test_every_basis_has_its_prediction() -> None:
+    """A probed platform is predicted with beta by either method, of the newest probe."""
+    found = predicted(("cpu", dense("float32", batch=2)))
+    rows = {(r["predictor"], r["basis"]): r["n_max"] for r in found.to_dicts()}
+    assert rows == {
+        (predictor, basis): n_max
+        for predictor in ("idle_compute", "principle")
+        for basis, n_max in (("probed_stream", 16.0), ("probed_gemm", 32.0))
+    }
+
+
+def test_a_prediction_names_its_setting_and_its_facts() -> None:
+    """A prediction is made from the row of its setting and the row of its facts."""
+    table = asked(("h20", dense()))
+    found = predict(table, FACTS)
+    (fact,) = FACTS.filter(platform="h20", dtype="bfloat16")["row_id"]
+    assert found["from_ids"].to_list() == [[table["row_id"][0], fact]] * 2
+
+
+@pytest.mark.parametrize("element_type", BYTES_PER_ELEMENT)
+def test_the_width_of_an_element_counts(element_type: str) -> None:
+    """N_max follows from the bytes of the setting's own dtype, where the facts name it."""
+    found = predicted(("h20", dense(element_type)))
+    rho = SHEETS["h20"].balance(element_type)
+    expected = rho * BYTES_PER_ELEMENT[element_type] / 2 if rho else None
+    assert found["n_max"].unique().to_list() == [expected]
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("h20", {"module": "moe_ffn", "experts": 8, "top_k": 2, "routing": "balanced"}, "moe_ffn"),
+    ("h20", {"module": "attention", "context": 9, "heads": 1, "kv_heads": 1, "head_dim": 8},
+     "attention"),
+    ("h20", {"module": "model"}, "model"),
+    ("h20", {"dtype": "float32"}, "h20 for float32"),
+    ("mars", {}, "mars for bfloat16"),
+    ("cpu", {"dtype": "float16"}, "cpu for float16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("platform", "changes", "missing"), REFUSED)
+def test_what_is_missing_is_named(platform: str, changes: dict[str, Any], missing: str) -> None:
+    """A setting without a law, or without facts, is refused by what is missing."""
+    found = predicted((platform, make_setting(**{**SHAPE, "dtype": "bfloat16", **changes})))
+    assert set(found["predictor"]) == {"idle_compute", "principle"}
+    assert found["n_max"].is_null().all()
+    assert all(missing in refusal for refusal in found["refusal"])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*list(SHEETS)[:4], "mars"]),
+            st.sampled_from(get_args(Module)),
+            st.sampled_from([d for d in get_args(Dtype) if d != "auto"]),
+            st.integers(1, 9),
+        ),
+        min_size=1,
+        max_size=4,
+        unique=True,
+    )
+)
+@settings(deadline=None, max_examples=20)
+def test_never_nothing_without_a_refusal(rows: list[tuple[str, str, str, int]]) -> None:
+    """Each setting has a row a predictor, with either a number or a refusal."""
+    found = predicted(
+        *(
+            (platform, Setting(module=module, backend="x", dtype=dtype, batch=batch))  # type: ignore[arg-type]
+            for platform, module, dtype, batch in rows
+        )
+    )
+    assert found.select("platform", "setting_key").n_unique() == len(rows)
+    assert (found["n_max"].is_null() == found["refusal"].is_not_null()).all()
+    assert (found["n_max"].is_null() == found["formula"].is_null()).all()
+
+
+def test_two_origins_of_a_setting_are_predicted_once() -> None:
+    """A setting that was both measured and printed has one prediction, not two."""
+    one = asked(("h20", dense()))
+    both = pl.concat([one, one.with_columns(pl.lit("published").alias("origin"))])
+    assert predict(both, FACTS).height == predict(one, FACTS).height == 2

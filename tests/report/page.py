@@ -27,7 +27,7 @@ class Page(HTMLParser):
                 self.ids.append(value or "")
             if tag == "a" and name == "href":
                 self.links.append(value or "")
-                if self.tables and self.tables[-1] and self.tables[-1][-1]:
+                if self._open:
                     self.tables[-1][-1][-1].href = value or ""
         if tag == "table":
             self.tables.append([])

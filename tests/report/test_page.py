@@ -27,8 +27,20 @@ def test_every_link_has_its_target(read: Page) -> None:
 
 
 def test_ids_are_unique(read: Page) -> None:
-    """No id stands twice, in pictures neither."""
+    """No id stands twice, so that a link leads to one place."""
     assert sorted(read.ids) == sorted(set(read.ids))
+
+
+def test_pictures_do_not_share_ids(copy: Layout) -> None:
+    """Pictures that were drawn by processes of their own, so with the same ids, do not clash."""
+    picture = '<svg><linearGradient id="gradient_0"/><path fill="url(#gradient_0)"/></svg>'
+    for scope in ("cpu", "h20"):
+        (copy.root / "figures" / scope / "sensitivity.svg").write_text(picture)
+    read = Page(write_report(copy, SCOPES, SHEETS, 0.2).read_text(encoding="utf-8"))
+    gradients = [identifier for identifier in read.ids if "gradient" in identifier]
+    fills = {value for _, name, value in read.attributes if name == "fill" and "url(" in value}
+    assert len(gradients) == len(set(gradients)) == 2
+    assert {f"url(#{identifier})" for identifier in gradients} <= fills
 
 
 def test_every_file_that_is_linked_is_there(made: Layout, read: Page) -> None:

@@ -1,13 +1,25 @@
-"""What several commands share: the config and the platform at hand."""
+"""What several commands share: number arguments, the config, the platform at hand."""
 
 import argparse
+from typing import TYPE_CHECKING
 
-from nearfree.config import Config
 from nearfree.errors import ConfigError
 
+if TYPE_CHECKING:
+    from nearfree.config import Config
 
-def here(args: argparse.Namespace) -> tuple[Config, str]:
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1; argparse turns the error into its own message."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def here(args: argparse.Namespace) -> "tuple[Config, str]":
     """Return the config and the platform that a command names; it must be this machine."""
+    from nearfree.config import Config
     from nearfree.hardware.platforms import resolve
 
     config = Config(args.config)

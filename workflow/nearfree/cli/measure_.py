@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearfree.cli.common import positive
+
 if TYPE_CHECKING:
     from nearfree.settings import MeasurePlan
 
@@ -13,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("platform", help="a platform of `here`")
     parser.add_argument("study", help="a study of config/studies.yaml; the stream of its events")
-    parser.add_argument("--take", type=int, help="which take (default: as config/takes.yaml says)")
+    parser.add_argument(
+        "--take", type=positive, help="which take (default: as config/takes.yaml says)"
+    )
     parser.add_argument(
         "--plan",
         metavar="FILE",

@@ -2,11 +2,15 @@
 
 import argparse
 
+from nearfree.cli.common import positive
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("platform", help="the platform that this machine is, such as cpu")
-    parser.add_argument("--take", type=int, help="which take (default: as config/takes.yaml says)")
+    parser.add_argument(
+        "--take", type=positive, help="which take (default: as config/takes.yaml says)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,6 +1,5 @@
 """The files under config/: what is shipped loads, and a mistake gives one message about itself."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,15 @@ import yaml
 from nearfree.config import Config
 from nearfree.errors import ConfigError
 from nearfree.settings import plan_digest
+from tables.logs import copy_config
 
-SHIPPED = Path(__file__).parents[1] / "config"
 Change = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a copy of the shipped config, without anything asked for again."""
-    ignored = shutil.ignore_patterns("takes.yaml")
-    return Path(shutil.copytree(SHIPPED, tmp_path / "config", ignore=ignored))
+    return copy_config(tmp_path / "config")
 
 
 def read_all(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Asking for another take."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,13 @@ from nearfree.config import Config
 from nearfree.errors import ConfigError
 from nearfree.events.names import Layout
 from nearfree.retake import raise_takes
-
-SHIPPED = Path(__file__).parents[1] / "config"
+from tables.logs import copy_config
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a copy of the shipped config, without anything asked for again."""
-    ignored = shutil.ignore_patterns("takes.yaml")
-    return Path(shutil.copytree(SHIPPED, tmp_path / "config", ignore=ignored))
+    return copy_config(tmp_path / "config")
 
 
 def test_the_first_retake_asks_for_the_second_take(folder: Path, layout: Layout) -> None:

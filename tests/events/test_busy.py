@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from conftest import make_plan, write_take
@@ -120,3 +121,21 @@ def test_a_take_goes_on_where_locks_want_a_writable_file(
     OpenTake(layout, NAME, PLAN).writer.close()
     monkeypatch.setattr(fcntl, "flock", as_on_nfs)
     assert [part.attempt for part in write_take(layout).segments] == [1, 2]
+
+
+def test_a_refused_writer_leaves_no_open_file(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However a take is refused, the files that were tried are closed again."""
+    with OpenTake(layout, NAME, PLAN).writer:
+        before = len(list(Path("/dev/fd").iterdir()))
+        with pytest.raises(BusyError):
+            OpenTake(layout, NAME, PLAN)
+
+        def refuse(*_: object) -> None:
+            raise BusyError("it is being written", remedy="Wait")
+
+        monkeypatch.setattr(segment, "lock", refuse)
+        with pytest.raises(BusyError):
+            OpenTake(layout, take_name("cpu", "dense", 2, PLAN), PLAN)
+        assert len(list(Path("/dev/fd").iterdir())) == before

@@ -1,5 +1,8 @@
 """Hashed JSON documents."""
 
+import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -31,9 +34,12 @@ def test_every_flipped_bit_is_seen(tmp_path: Path) -> None:
             read_document(path, Manifest)
 
 
-@pytest.mark.parametrize("cut", [b"", b"\n", b"{", render(DOCUMENT)[:-1], render(DOCUMENT)[1:]])
+@pytest.mark.parametrize(
+    "cut",
+    [b"", b"\n", b"{", render(DOCUMENT)[:-1], render(DOCUMENT)[:-1] + b" ", render(DOCUMENT)[1:]],
+)
 def test_a_part_is_damage(tmp_path: Path, cut: bytes) -> None:
-    """A part of a document is damage, the empty file included."""
+    """A part of a document is damage, the empty file and another last byte included."""
     path = tmp_path / "a.json"
     path.write_bytes(cut)
     with pytest.raises(DamageError, match=r"a\.json"):
@@ -79,6 +85,38 @@ def test_write_once_keeps_the_first(tmp_path: Path) -> None:
         write_once(path, Manifest(table="other", rows=0, sha256="", made_from={}))
     assert path.read_bytes() == first
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_document_is_durable_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole content is synced before the name exists, and the folder after that."""
+    path = tmp_path / "a.json"
+    synced: list[tuple[int, int, bool]] = []
+
+    def sync(fd: int) -> None:
+        status = os.fstat(fd)
+        size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        synced.append((status.st_ino, size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_once(path, DOCUMENT)
+    file = (path.stat().st_ino, len(render(DOCUMENT)), False)
+    assert synced == [file, (tmp_path.stat().st_ino, 0, True)]
+
+
+def test_a_disk_without_hard_links_is_a_write_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a file system knows no hard links, the write fails cleanly and leaves nothing."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(WriteError, match="Operation not permitted"):
+        write_once(tmp_path / "a.json", DOCUMENT)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_replace_puts_the_new_bytes(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def failed(layout: Layout, error: NearfreeError) -> RunFailed:
     def work(_: OpenTake) -> float:
         raise error
 
-    with pytest.raises(NearfreeError, match="."):
+    with pytest.raises(NearfreeError):
         write_take(layout, work=work)
     name = take_name("cpu", "dense", 1, make_plan())
     started, data = (e.data for e in read_segment(layout.segment(name, 1), f"{name}.1").events)

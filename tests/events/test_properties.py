@@ -160,7 +160,7 @@ RETRACTION = ObservationRetracted(target=f"{NAMES[1]}.1#2", reason="wrong clock"
     ),
     st.lists(PAYLOADS, min_size=6, max_size=6),
 )
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_evidence_forgets_the_order_of_writing(
     orders: tuple[list[TakeName], list[TakeName]], payloads: list[Payload]
 ) -> None:

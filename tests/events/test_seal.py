@@ -129,7 +129,7 @@ def test_a_seal_over_broken_lines_is_found(layout: Layout, seal: Seal) -> None:
     ids=["sequence", "source", "version", "field"],
 )
 def test_a_strange_line_under_a_seal_is_found(
-    layout: Layout, seal: Seal, read: Reader, line: int, old: bytes, new: bytes, message: str
+    layout: Layout, seal: Seal, *, read: Reader, line: int, old: bytes, new: bytes, message: str
 ) -> None:
     """Even under a fitting seal a misplaced or unknown line is named, not believed."""
     path = segment_path(layout, seal)

@@ -106,6 +106,22 @@ def test_a_new_segment_is_durable_in_its_folder(
     assert synced == [layout.segment(NAME, 1).parent.stat().st_ino]
 
 
+def test_a_file_in_the_place_of_the_folder_is_a_write_error(layout: Layout) -> None:
+    """A file where the stream's folder belongs is told from a segment that exists already."""
+    folder = layout.segment(NAME, 1).parent
+    folder.parent.mkdir(parents=True)
+    folder.touch()
+    with pytest.raises(WriteError):
+        SegmentWriter(layout, NAME, 1)
+
+
+def test_everybody_may_read_a_segment(writer: SegmentWriter) -> None:
+    """A segment is its owner's to write and everybody's to read, as far as the umask allows."""
+    mask = os.umask(0)
+    os.umask(mask)
+    assert writer.path.stat().st_mode & 0o777 == 0o644 & ~mask
+
+
 def test_a_failing_sync_closes_the_writer(
     writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,10 +149,25 @@ def test_a_table_and_its_manifest_need_each_other(layout: Layout) -> None:
     assert len(found(layout, manifest_path(table))) == 1
 
 
-def test_a_seal_that_leads_nowhere_is_found(layout: Layout) -> None:
-    """A dangling link in a seal's place is a finding, and stops no further check."""
-    layout.seal(NAME).unlink()
-    layout.seal(NAME).symlink_to("gone")
+@pytest.mark.parametrize("what", ["link", "folder"])
+def test_something_else_in_the_place_of_a_seal_is_found(layout: Layout, what: str) -> None:
+    """A dangling link or a folder in a seal's place is found, and stops no further check."""
+    seal = layout.seal(NAME)
+    seal.unlink()
+    if what == "link":
+        seal.symlink_to("gone")
+    else:
+        seal.mkdir()
     layout.receipt(OTHER).write_bytes(b"")
-    assert len(found(layout, layout.seal(NAME))) == 1
+    assert len(found(layout, seal)) == 1
     assert len(found(layout, layout.receipt(OTHER))) == 1
+
+
+def test_a_receipt_that_leads_nowhere_is_found(layout: Layout) -> None:
+    """A dangling link in a receipt's place is found, and stops no further check."""
+    receipt = layout.receipt(NAME)
+    receipt.unlink()
+    receipt.symlink_to("gone")
+    layout.table("cpu", "latency").write_bytes(b"")
+    assert len(found(layout, receipt)) == 1
+    assert len(found(layout, layout.table("cpu", "latency"))) == 1

@@ -7,7 +7,6 @@ import pytest
 from nearfree.events.names import Layout
 from nearfree.tables.schema import Table
 from nearfree.tables.store import read_table
-
 from tables.logs import make_tables, write_probe, write_public, write_study
 
 
@@ -24,7 +23,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     return layout
 
 
-@pytest.fixture
+@pytest.fixture(scope="package")
 def dense(made: Layout) -> Callable[..., pl.DataFrame]:
     """Return a reader of the dense rows of those tables, over some scopes."""
 

@@ -19,7 +19,7 @@ SAMPLE = {
 
 @pytest.mark.parametrize(("name", "balance"), [("h20", 37.0), ("a800", 153.0), ("h800", 295.2)])
 def test_the_balance_points_of_the_paper(name: str, balance: float) -> None:
-    """rho = phi / beta of the paper's platforms is what its table of hardware prints."""
+    """Rho = phi / beta of the paper's platforms is what its table of hardware prints."""
     rho = PLATFORMS[name].balance("bfloat16")
     assert rho is not None
     assert round(rho, 1) == balance

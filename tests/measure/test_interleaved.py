@@ -157,7 +157,7 @@ def test_every_visit_is_checked_against_the_clock(layout: Layout) -> None:
         raise HardwareError(f"{wall_us} is too short", remedy="Measure more")
 
     clock.check = refuse  # type: ignore[method-assign]
-    with pytest.raises(HardwareError, match="10.0 is too short"):
+    with pytest.raises(HardwareError, match=r"10\.0 is too short"):
         ensure_take(
             layout, NAME, PLAN, lambda attempt: make_started(PLAN, attempt),
             lambda each: run(each, points(kernel), PROTOCOL, clock),  # type: ignore[arg-type]

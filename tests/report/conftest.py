@@ -4,15 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from nearfree.config import Config
 from nearfree.events.names import Layout
 from nearfree.figures.stage import draw
 from nearfree.report.stage import write_report
-
-from tables.logs import CONFIG, make_tables, write_probe, write_public, write_study
+from tables.logs import SHEETS, make_tables, write_probe, write_public, write_study
 
 SCOPES = ["cpu", "h20", "public"]
-SHEETS = Config(CONFIG).datasheets("public")
 
 
 @pytest.fixture(scope="package")
@@ -40,4 +37,5 @@ def page(made: Layout) -> str:
 @pytest.fixture
 def copy(made: Layout, tmp_path: Path) -> Layout:
     """Return a copy of the results, to be changed at will."""
-    return Layout(Path(shutil.copytree(made.root, tmp_path / "results")))
+    ignored = shutil.ignore_patterns("*.html")
+    return Layout(Path(shutil.copytree(made.root, tmp_path / "results", ignore=ignored)))

@@ -14,7 +14,6 @@ from nearfree.tables.schema import Table
 from nearfree.tables.store import read_table
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
-
 from tables.logs import make_tables, make_take, write_probe, write_study
 
 Row = dict[str, Any]

@@ -139,7 +139,7 @@ def test_rules_are_all_there(table: Reader) -> None:
 
 
 def test_a_probe_gives_each_dtype_by_each_method() -> None:
-    """rho is phi over beta, for every dtype and by both methods of finding beta."""
+    """Rho is phi over beta, for every dtype and by both methods of finding beta."""
     probe = make_take(make_probed(peak=80.0, bandwidth=10.0), take=3)
     rows = {(r["dtype"], r["basis"]): r for r in platform_rows({}, [probe], "cpu")}
     assert {key: row["balance_flop_per_byte"] for key, row in rows.items()} == {

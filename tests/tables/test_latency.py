@@ -108,7 +108,7 @@ def test_a_curve_is_what_statistics_say(visits: list[LatencyMeasured]) -> None:
 
 
 @given(many_visits(), st.randoms(use_true_random=False))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_the_order_of_events_is_irrelevant(visits: list[LatencyMeasured], source: Any) -> None:
     """The numbers of a curve do not depend on the order in which its visits were written."""
     shuffled = list(visits)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.errors import EvidenceError, TableError
-from nearfree.events.manifest import Manifest, manifest_path
 from nearfree.events.document import read_document
+from nearfree.events.manifest import Manifest, manifest_path
 from nearfree.events.names import Layout
 from nearfree.events.retract import retract
-from nearfree.events.types import LatencyMeasured
 from nearfree.events.seal import read_sealed
+from nearfree.events.types import LatencyMeasured
 from nearfree.tables.bound import BOUNDED, bound
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
@@ -29,9 +29,9 @@ from tables.logs import make_tables, write_probe, write_study
 
 EVERY: tuple[Table, ...] = (*PROJECTED, *BOUNDED, PREDICTIONS, VALIDATION)
 WRITERS = (
-    lambda layout: write_probe(layout),
+    write_probe,
     lambda layout: write_probe(layout, take=2, peak=90.0),
-    lambda layout: write_study(layout),
+    write_study,
     lambda layout: write_study(layout, take=2, slower=1.2),
     lambda layout: write_study(layout, batches=(2, 1, 4)),
     lambda layout: write_study(layout, stream="wide", d_ff=9216),
@@ -55,13 +55,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @given(st.permutations(range(len(WRITERS))), st.booleans())
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=6)
 def test_the_same_log_gives_the_same_bytes(
     reference: dict[str, bytes],
     order: list[int],
     copied: bool,  # noqa: FBT001 (drawn)
 ) -> None:
-    """Tables and manifests are the same bytes in whatever order, folder or run they come about."""
+    """Tables and manifests are the same bytes in whatever order and folder the takes came about."""
     with TemporaryDirectory() as name:
         layout = Layout(Path(name) / "results")
         for number in order:
@@ -70,9 +70,15 @@ def test_the_same_log_gives_the_same_bytes(
             shutil.copytree(layout.root, Path(name) / "a b")
             layout = Layout(Path(name) / "a b")
         make_tables(layout, "cpu")
-        once = digest(layout)
-        make_tables(layout, "cpu")
-        assert digest(layout) == once == reference
+        assert digest(layout) == reference
+
+
+def test_a_second_run_gives_the_same_bytes(made: Layout, tmp_path: Path) -> None:
+    """Tables that are made again, over those that there are, are the same bytes."""
+    layout = Layout(Path(shutil.copytree(made.root, tmp_path / "results")))
+    before = digest(layout)
+    make_tables(layout, "cpu")
+    assert digest(layout) == before
 
 
 @pytest.mark.parametrize("scope", ["cpu", "public"])

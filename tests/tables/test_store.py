@@ -118,7 +118,7 @@ def test_a_table_under_another_name(empty: Layout, path: Path) -> None:
     path.rename(other)
     manifest_path(path).rename(manifest_path(other))
     renamed = Table(name="other", row="a row", key=("n",), body=KIND.body)
-    with pytest.raises(NearfreeError, match="kind"):
+    with pytest.raises(TableError, match=r"other\.parquet is not what its manifest says"):
         read_table(empty, "cpu", renamed)
 
 

@@ -13,7 +13,6 @@ from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.tables.settings import SETTINGS, setting_row
 from nearfree.theory.predictions import PREDICTIONS, predict
 from nearfree.units import BYTES_PER_ELEMENT
-
 from tables.logs import CONFIG, SHAPE, make_probed, make_take
 
 SHEETS = Config(CONFIG).platforms
@@ -129,7 +128,7 @@ def test_what_is_missing_is_named(platform: str, changes: dict[str, Any], missin
         unique=True,
     )
 )
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 def test_never_nothing_without_a_refusal(rows: list[tuple[str, str, str, int]]) -> None:
     """Each setting has a row a predictor, with either a number or a refusal."""
     found = predicted(

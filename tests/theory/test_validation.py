@@ -11,7 +11,6 @@ from nearfree.tables.settings import setting_row
 from nearfree.tables.store import read_table
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION, validate
-
 from tables.logs import make_tables, write_public
 
 GRID = [1, 2, 4, 8, 16, 32]
@@ -26,7 +25,7 @@ def boundaries(n_max: int, next_n: int | None, *, newest: bool = True) -> pl.Dat
         "n_low": None, "n_high": None, "verdict": "printed", "baseline_over_min": None,
         "grid_inferred": False, "noisy": False, "origin": "published", "from_ids": ["e#1"],
     }  # fmt: skip
-    return BOUNDARIES.build(BOUNDARIES.frame([row]), {"e#1"})
+    return BOUNDARIES.frame([row]).with_columns(pl.lit("boundaries:1").alias("row_id"))
 
 
 def predictions(n_max: float | None) -> pl.DataFrame:
@@ -37,14 +36,14 @@ def predictions(n_max: float | None) -> pl.DataFrame:
         "limiting_term": None, "formula": None, "refusal": None if n_max else "no facts",
         "from_ids": ["e#1"],
     }  # fmt: skip
-    return PREDICTIONS.build(PREDICTIONS.frame([row]), {"e#1"})
+    return PREDICTIONS.frame([row]).with_columns(pl.lit("predictions:1").alias("row_id"))
 
 
 def judge(n_max: int, next_n: int | None, predicted: float | None) -> dict[str, object]:
     """Return the validation of one prediction against one boundary."""
-    truth, said = boundaries(n_max, next_n), predictions(predicted)
-    known = {*truth["row_id"], *said["row_id"]}
-    return VALIDATION.build(validate(truth, said), known).row(0, named=True)
+    found = validate(boundaries(n_max, next_n), predictions(predicted))
+    assert found["from_ids"].to_list() == [["boundaries:1", "predictions:1"]]
+    return found.row(0, named=True)
 
 
 @pytest.mark.parametrize(

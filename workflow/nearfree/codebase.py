@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = "nearfree"
+_TEMPLATES = (".html", ".css")
 _ROOT = Path(__file__).parent
 
 
@@ -42,20 +43,25 @@ def closure(module: str) -> list[str]:
 
 
 def digest(*modules: str) -> str:
-    """Return the SHA-256 over the sources of modules and of what they import (16 hex digits)."""
-    names = sorted({name for module in modules for name in closure(module)})
-    total = hashlib.sha256()
-    for name in names:
-        path = _path(name)
-        if path is not None:
-            total.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return total.hexdigest()[:16]
+    """Return the SHA-256 over modules, what they import, and the templates beside them."""
+    paths = {_path(name) for module in modules for name in closure(module)}
+    return _digest({path for path in paths if path} | _templates(paths))
+
+
+def _templates(paths: set[Path | None]) -> set[Path]:
+    folders = {path.parent for path in paths if path and path.parent != _ROOT}
+    return {path for folder in folders for path in folder.iterdir() if path.suffix in _TEMPLATES}
 
 
 def package_digest() -> str:
     """Return the digest over every source file of the package."""
+    files = {path for path in _ROOT.rglob("*") if path.suffix in (".py", *_TEMPLATES)}
+    return _digest(files)
+
+
+def _digest(paths: set[Path]) -> str:
     total = hashlib.sha256()
-    for path in sorted(_ROOT.rglob("*.py")):
+    for path in sorted(paths):
         total.update(path.relative_to(_ROOT).as_posix().encode() + b"\0")
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()[:16]

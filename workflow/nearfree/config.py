@@ -1,11 +1,11 @@
 """The files under config/: read, checked against their types, and turned into plans."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
 
 from nearfree.errors import ConfigError
@@ -20,9 +20,19 @@ from nearfree.settings import (
     Setting,
     Sweep,
 )
+from nearfree.yaml_file import entries, read_entries, read_file
 
-T = TypeVar("T")
 Epsilon = Annotated[float, Meta(gt=0, lt=1)]
+
+
+_OTHER_STREAMS = frozenset({"hardware", "retracted"})
+_OTHER_SCOPES = frozenset(
+    {
+        *("public", "sources", "all", "probe", "measure", "publish", "project", "boundaries"),
+        *("predictions", "validation", "figures", "report", "ledger"),
+    }
+)
+"""Scopes that are no platform, and the workflow's rules, beside which a platform is a target."""
 
 
 class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +73,10 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def sweeps(self) -> tuple[Sweep, ...]:
         """Return one sweep a batch size, without points of more than `tokens_max` tokens."""
+        if len(set(self.batch)) != len(self.batch):
+            raise ConfigError(
+                f"batch {list(self.batch)} names a size twice", remedy="List each batch size once"
+            )
         return tuple(
             Sweep(
                 setting=Setting(
@@ -100,7 +114,7 @@ class Config:
     @cached_property
     def site(self) -> Site:
         """What this site measures."""
-        site = self._read("config.yaml", Site)
+        site = read_file(self.folder / "config.yaml", Site)
         for name in site.here:
             if name not in self.platforms:
                 raise ConfigError(
@@ -108,6 +122,11 @@ class Config:
                     remedy=f"Choose from {', '.join(self.platforms)}, "
                     f"or add it to {self.folder}/platforms.yaml",
                 )
+        if list(site.tolerances) != sorted(set(site.tolerances)):
+            raise ConfigError(
+                f"{self.folder}/config.yaml: tolerances {list(site.tolerances)} do not rise",
+                remedy="List each tolerance once, smallest first",
+            )
         if site.epsilon not in site.tolerances:
             raise ConfigError(
                 f"{self.folder}/config.yaml: epsilon {site.epsilon} is not one of the tolerances",
@@ -118,19 +137,21 @@ class Config:
     @cached_property
     def platforms(self) -> dict[str, Platform]:
         """Every known platform by name."""
-        platforms = self._read("platforms.yaml", dict[Name, Platform])
+        platforms = read_entries(self.folder / "platforms.yaml", Platform)
         check_platforms(platforms)
+        self._reserved("platforms.yaml", platforms, _OTHER_SCOPES)
         return platforms
 
     @cached_property
     def backends(self) -> dict[str, Backend]:
         """Every backend by name."""
-        return self._read("backends.yaml", dict[Name, Backend])
+        return read_entries(self.folder / "backends.yaml", Backend)
 
     @cached_property
     def studies(self) -> dict[str, Study]:
         """Every study by name."""
-        studies = self._read("studies.yaml", dict[Name, Study])
+        studies = read_entries(self.folder / "studies.yaml", Study)
+        self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
             self._known(name, "backend", study.backend, list(self.backends))
             for platform in study.platforms:
@@ -146,9 +167,11 @@ class Config:
     @cached_property
     def takes(self) -> dict[str, dict[str, int]]:
         """Which take is asked for, by platform and stream; the first where nothing is said."""
-        if not (self.folder / "takes.yaml").exists():
+        path = self.folder / "takes.yaml"
+        if not path.exists():
             return {}
-        return self._read("takes.yaml", dict[Name, dict[Name, Positive]])
+        asked = read_entries(path, dict[Any, Any])
+        return {name: entries(path, streams, Positive, name) for name, streams in asked.items()}
 
     def take(self, scope: str, stream: str) -> int:
         """Return the take that is asked for."""
@@ -187,47 +210,19 @@ class Config:
         self.platform(scope)
         return ProbePlan(dtypes=("bfloat16", "float16", "float32"))
 
+    def _reserved(self, file: str, names: Iterable[str], taken: frozenset[str]) -> None:
+        for name in taken.intersection(names):
+            raise ConfigError(
+                f"{self.folder}/{file}: the name {name!r} is taken by the program itself",
+                remedy="Choose another name",
+            )
+
     def _known(self, study: str, field: str, value: str, known: list[str]) -> None:
         if value not in known:
             raise ConfigError(
                 f"{self.folder}/studies.yaml: {study}.{field} names the unknown {value!r}",
                 remedy=f"Choose from {', '.join(known)}",
             )
-
-    def _read(self, name: str, kind: type[T]) -> T:
-        path = self.folder / name
-        try:
-            raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 (a SafeLoader)
-            return msgspec.convert({} if raw is None else raw, kind)
-        except OSError as error:
-            raise ConfigError(
-                f"{path} cannot be read: {error.strerror}", remedy="Restore it from the repository"
-            ) from error
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            text = " ".join(str(error).split())
-            raise ConfigError(f"{path} is not YAML: {text}", remedy="Mend that line") from error
-        except msgspec.ValidationError as error:
-            what, _, field = str(error).partition(" - at `$")
-            field = field.strip("`.") or "the file"
-            raise ConfigError(
-                f"{path}: {field}: {what[0].lower()}{what[1:]}",
-                remedy=f"Compare with {self.folder}/schema/{path.stem}.json",
-            ) from error
-
-
-class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses a key that stands twice."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-        seen = set()
-        for key, _ in node.value:
-            value = self.construct_object(key, deep=True)
-            if value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {value!r} stands twice", key.start_mark
-                )
-            seen.add(value)
-        return super().construct_mapping(node, deep)
 
 
 def schemas() -> dict[str, dict[str, Any]]:

@@ -8,7 +8,8 @@ from msgspec import Meta, Struct, json, structs
 from nearfree.errors import ConfigError
 
 Positive = Annotated[int, Meta(ge=1)]
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_]{0,63}$")]
+NAME = r"[a-z0-9][a-z0-9_]{0,63}"
+Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float8"]
 """`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
@@ -83,21 +84,14 @@ class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
 
-class Interleaved(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    gc=False,
-    tag_field="name",
-    tag="interleaved",
-):
+class Interleaved(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Visit every point of every sweep once a round, in a new order each round.
 
     A visit is `warmup` untimed and `forwards` timed forwards; a timed forward with an involuntary
     context switch is kept as dirty and repeated, at most `retries` times a visit.
     """
 
+    name: Literal["interleaved"] = "interleaved"
     rounds: Annotated[int, Meta(ge=3)] = 20
     warmup: Annotated[int, Meta(ge=0)] = 1
     forwards: Positive = 3
@@ -112,7 +106,7 @@ class MeasurePlan(
 ):
     """The sweeps and the protocol of one measuring take."""
 
-    sweeps: tuple[Sweep, ...]
+    sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
     protocol: Interleaved
     environment: Name
     """The lock under envs/ that the backend's interpreter was made from."""

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
 from nearfree import __version__
+from nearfree.cli.common import add_roots
 from nearfree.errors import NearfreeError
 
 COMMANDS = (
@@ -40,20 +40,12 @@ def make_parser() -> argparse.ArgumentParser:
         description="How many decode positions are near-free: measured, predicted, and traced.",
     )
     parser.add_argument("--version", action="version", version=f"nearfree {__version__}")
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "--results", type=Path, default=Path("results"), help="results root (default: results)"
-    )
-    shared.add_argument(
-        "--config", type=Path, default=Path("config"), help="config folder (default: config)"
-    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = _module(name)
         text = (module.__doc__ or "").strip()
-        command = commands.add_parser(
-            name, help=text.split("\n")[0], description=text, parents=[shared]
-        )
+        command = commands.add_parser(name, help=text.split("\n")[0], description=text)
+        add_roots(command)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser

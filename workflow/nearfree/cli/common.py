@@ -1,6 +1,7 @@
 """What several commands share: number arguments, the config, the platform at hand."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearfree.errors import ConfigError
@@ -9,11 +10,22 @@ if TYPE_CHECKING:
     from nearfree.config import Config
 
 
+def add_roots(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
+    """Add the two folders that every command takes; `inner` keeps what was given further left."""
+    for name, what in (("results", "results root"), ("config", "config folder")):
+        parser.add_argument(
+            f"--{name}",
+            type=Path,
+            default=argparse.SUPPRESS if inner else Path(name),
+            help=f"{what} (default: {name})",
+        )
+
+
 def positive(text: str) -> int:
-    """Return a whole number of at least 1; argparse turns the error into its own message."""
+    """Return a whole number from 1 to 999999; argparse turns the error into its own message."""
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    if not 1 <= number < 1_000_000:
+        raise argparse.ArgumentTypeError(f"{number} is not between 1 and 999999")
     return number
 
 

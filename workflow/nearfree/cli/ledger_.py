@@ -12,9 +12,9 @@ def run(args: argparse.Namespace) -> int:
     """Write the next ledger if anything changed, and print its number."""
     from nearfree.events.document import read_document, replace
     from nearfree.events.ledger import Ledger, current_seals, write_ledger
-    from nearfree.events.names import Layout
+    from nearfree.events.names import Layout, require_log
 
-    layout = Layout(args.results)
+    layout = require_log(Layout(args.results))
     seals = current_seals(layout)
     path = write_ledger(layout, layout.ledgers / "local", seals, args.config)
     replace(layout.state / "ledger.json", path.read_bytes())

@@ -2,6 +2,8 @@
 
 import argparse
 
+from nearfree.cli.common import add_roots
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
@@ -17,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     retract = actions.add_parser("retract", help="declare an event or a take invalid, for good")
     retract.add_argument("id", help="an event (scope/stream/take-plan8.attempt#17) or a take")
     retract.add_argument("--reason", required=True, help="why; it stays on record")
+    for action in (show, recover, retract):
+        add_roots(action, inner=True)
 
 
 def run(args: argparse.Namespace) -> int:

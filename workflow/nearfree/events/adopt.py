@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nearfree.errors import EvidenceError, LogError
 from nearfree.events.ledger import current_seals, write_ledger
-from nearfree.events.names import Layout, TakeName, take_of
+from nearfree.events.names import Layout, TakeName, check_part, take_of
 from nearfree.events.seal import check_sealed, read_seal
 
 
@@ -39,6 +39,9 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
     EvidenceError
         There is nothing sealed to adopt.
     """
+    check_part(scope)
+    if stream is not None:
+        check_part(stream)
     before = adopted(layout)
     asked = [t for t in layout.takes(scope) if stream in (None, t.stream)]
     if not asked:

@@ -77,9 +77,7 @@ def write_ledger(layout: Layout, folder: Path, seals: dict[str, str], config: Pa
     ConfigError
         A config file holds this user's home folder, which a tracked ledger must not carry.
     """
-    texts = {
-        p.relative_to(config).as_posix(): p.read_text() for p in sorted(config.rglob("*.yaml"))
-    }
+    texts = _texts(config)
     for name, text in texts.items():
         if folder == layout.ledgers and (found := home()) and found in text:
             raise ConfigError(
@@ -101,6 +99,18 @@ def write_ledger(layout: Layout, folder: Path, seals: dict[str, str], config: Pa
     if last and _content(last) == _content(ledger):
         return folder / f"{last.number:06}.json"
     return write_once(folder / f"{ledger.number:06}.json", ledger)
+
+
+def _texts(config: Path) -> dict[str, str]:
+    texts = {}
+    for path in sorted(config.rglob("*.yaml")):
+        try:
+            texts[path.relative_to(config).as_posix()] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} is not text: {error}", remedy="Mend the file") from error
+    if not texts:
+        raise ConfigError(f"{config} holds no config files", remedy="Name the config folder")
+    return texts
 
 
 def _content(ledger: Ledger) -> tuple[object, ...]:

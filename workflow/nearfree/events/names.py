@@ -6,9 +6,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from nearfree.errors import LogError
+from nearfree.settings import NAME
 
-_PART = r"[a-z0-9][a-z0-9_]{0,63}"
-_TAKE = re.compile(rf"({_PART})/({_PART})/([1-9][0-9]{{0,5}})-([0-9a-f]{{8}})")
+_TAKE = re.compile(rf"({NAME})/({NAME})/([1-9][0-9]{{0,5}})-([0-9a-f]{{8}})")
 _SEGMENT_FILE = re.compile(r"([1-9][0-9]{0,5})-([0-9a-f]{8})\.([1-9][0-9]{0,5})\.jsonl")
 _SEAL_FILE = re.compile(r"([1-9][0-9]{0,5})-([0-9a-f]{8})\.seal\.json")
 LEDGER_FILE = re.compile(r"([0-9]{6})\.json")
@@ -32,7 +32,7 @@ class TakeName(Struct, frozen=True, order=True):
 
 def check_part(text: str) -> str:
     """Return a scope or stream; LogError unless it can be the name of a folder."""
-    if not re.fullmatch(_PART, text):
+    if not re.fullmatch(NAME, text):
         raise LogError(
             f"{text!r} cannot name a scope or stream",
             remedy="Use lower-case letters, digits and underscores, at most 64",
@@ -112,3 +112,10 @@ def take_of(path: Path) -> TakeName | None:
         return None
     text = f"{path.parts[0]}/{path.parts[1]}/{found[1]}-{found[2]}"
     return parse_take(text) if _TAKE.fullmatch(text) else None
+
+
+def require_log(layout: Layout) -> Layout:
+    """Return a layout whose root holds an event log; LogError if it holds none."""
+    if not layout.events.is_dir():
+        raise LogError(f"{layout.root} holds no events/ folder", remedy="Name a results folder")
+    return layout

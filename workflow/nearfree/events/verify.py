@@ -6,12 +6,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nearfree.errors import LogError, NearfreeError
+from nearfree.errors import NearfreeError
 from nearfree.events.document import read_document
 from nearfree.events.ledger import Ledger, ledger_paths, read_chain
 from nearfree.events.line import sha256
 from nearfree.events.manifest import MANIFEST_SUFFIX, check_table
-from nearfree.events.names import Layout, parse_take, take_of
+from nearfree.events.names import Layout, parse_take, require_log, take_of
 from nearfree.events.reader import read_segment
 from nearfree.events.seal import Seal, check_sealed, read_seal
 
@@ -175,6 +175,5 @@ def verify(root: Path) -> Summary:
     LogError
         The root holds no event log.
     """
-    if not (root / "events").is_dir():
-        raise LogError(f"{root} holds no events/ folder", remedy="Name a results folder")
+    require_log(Layout(root))
     return _Verifier(root).check()

@@ -12,6 +12,24 @@ _BASIS = {
 }
 
 
+def _laws(predictions: pl.DataFrame) -> pl.DataFrame:
+    """Return one line a law, with laws that agree at every point under one name."""
+    answered = predictions.drop_nulls("n_max").sort("predictor", "row_id")
+    same = ["platform", "dtype", "batch", "basis", "n_max"]
+    points = answered.group_by(same, maintain_order=True).agg(
+        pl.col("predictor").unique(maintain_order=True), pl.col("row_id").first()
+    )
+    name = pl.format(
+        "{}, {}{}",
+        pl.col("predictor").list.join(" = ").str.replace_all("_", " "),
+        pl.col("basis").replace(_BASIS),
+        pl.when(pl.col("dtype").n_unique().over("platform") > 1)
+        .then(pl.format(", {}", "dtype"))
+        .otherwise(pl.lit("")),
+    )
+    return points.with_columns(name.alias("law"))
+
+
 def nmax_against_batch(
     boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float
 ) -> alt.FacetChart:
@@ -26,20 +44,7 @@ def nmax_against_batch(
         pl.format("{} ({})", "platform", "origin").alias("panel")
     )
     panels = at.select("platform", "panel").unique(maintain_order=True)
-    lines = (
-        predictions.drop_nulls("n_max")
-        .group_by("platform", "batch", "basis", "n_max")
-        .agg(pl.col("predictor").sort(), pl.col("row_id").min())
-        .with_columns(
-            pl.format(
-                "{}, {}",
-                pl.col("predictor").list.join(" = ").str.replace_all("_", " "),
-                pl.col("basis").replace(_BASIS),
-            ).alias("law")
-        )
-        .join(panels, on="platform")
-        .sort("panel", "law", "batch")
-    )
+    lines = _laws(predictions).join(panels, on="platform").sort("panel", "law", "batch")
     points = at.select(
         "panel", "batch", "n_max", "n_low", "n_high", "verdict", "origin", "row_id"
     ).sort("panel", "batch")

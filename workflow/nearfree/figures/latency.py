@@ -4,6 +4,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.figures.theme import BAND, MEASURED, PANEL, dressed
+from nearfree.tables.settings import telling_fields
 
 
 def latency_against_n(
@@ -23,15 +24,18 @@ def latency_against_n(
         (pl.col("latency_low_us") / 1000).alias("low_ms"),
         (pl.col("latency_high_us") / 1000).alias("high_ms"),
     )
+    panels = _panels(points)
     base = points.filter(pl.col("n") == pl.col("baseline")).select(
-        "batch",
+        "setting_key",
         pl.col("latency_ms").alias("base_ms"),
         (pl.col("latency_ms") * (1 + epsilon)).alias("limit_ms"),
     )
-    ends = points.group_by("batch").agg(pl.col("n").min().alias("n"), pl.col("n").max().alias("n2"))
-    band = ends.join(base, on="batch").sort("batch")
+    ends = points.group_by("setting_key", maintain_order=True).agg(
+        pl.col("n").min().alias("n"), pl.col("n").max().alias("n2")
+    )
+    band = ends.join(base, on="setting_key", maintain_order="left")
     found = boundaries.filter("newest", pl.col("epsilon") == epsilon).select(
-        "batch", "n_max", "row_id", pl.format("N_max = {}", "n_max").alias("label")
+        "setting_key", "n_max", "row_id", pl.format("N_max = {}", "n_max").alias("label")
     )
     ticks = sorted(n for n in points["n"].unique() if n & (n - 1) == 0)
     x = alt.X(
@@ -49,7 +53,7 @@ def latency_against_n(
         alt.Tooltip("row_id:N", title="row"),
     ]
     data = points.select(
-        "batch", "n", "latency_ms", "low_ms", "high_ms", "ratio", "rounds", "row_id"
+        "setting_key", "n", "latency_ms", "low_ms", "high_ms", "ratio", "rounds", "row_id"
     )
     chart = alt.Chart()
     layers = alt.layer(
@@ -76,10 +80,11 @@ def latency_against_n(
                 found.with_columns(pl.lit("boundary").alias("kind")),
             ],
             how="diagonal",
-        ).with_columns(pl.format("b = {}", "batch").alias("panel")),
+        ).join(panels, on="setting_key", maintain_order="left"),
     ).properties(**PANEL)
-    panels = [f"b = {batch}" for batch in sorted(points["batch"].unique())]
-    drawn = layers.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=2)
+    drawn = layers.facet(
+        facet=alt.Facet("panel:N", title=None, sort=panels["panel"].to_list()), columns=2
+    )
     drawn = drawn.resolve_scale(y="independent")
     platform = points["platform"][0]
     return dressed(
@@ -87,4 +92,19 @@ def latency_against_n(
         f"Latency against N, dense FFN on {platform}, measured",
         f"Bars: 95 % interval of the median. Band: within {epsilon:.0%} of T(1). "
         "Dashed: the last N inside it.",
+    )
+
+
+def _panels(points: pl.DataFrame) -> pl.DataFrame:
+    """Return the panel of each setting: its batch size, and what else tells settings apart."""
+    settings = points.unique("setting_key", keep="first", maintain_order=True)
+    fields = telling_fields(settings, "batch")
+    labels = [
+        ", ".join([f"b = {row['batch']}", *(f"{name} {row[name]}" for name in fields[1:])])
+        for row in settings.to_dicts()
+    ]
+    return (
+        settings.with_columns(pl.Series("panel", labels))
+        .sort(*fields)
+        .select("setting_key", "panel")
     )

@@ -1,7 +1,7 @@
 """The stage `figures`: every figure that a platform's tables can fill, as SVG and offline HTML."""
 
 import io
-import shutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,24 +23,26 @@ from nearfree.tables.store import read_table
 from nearfree.theory.predictions import PREDICTIONS
 
 MODULE = "dense_ffn"
+LIST = "figures.json"
 
 
 def draw(layout: Layout, scope: str, epsilon: float) -> None:
     """Draw a platform's figures and list them in its `figures.json`."""
     folder = layout.root / "figures" / scope
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    charts = list(_charts(layout, scope, epsilon))
+    folder.mkdir(parents=True, exist_ok=True)
     figures = []
-    for figure, chart in _charts(layout, scope, epsilon):
+    for figure, chart in charts:
         _save(chart, folder / figure.name)
         figures.append(figure)
-    replace(folder / "figures.json", msgspec.json.encode(figures))
+    replace(folder / LIST, msgspec.json.encode(figures))
+    drawn = {f"{figure.name}{suffix}" for figure in figures for suffix in (".svg", ".html")}
+    for path in folder.iterdir():
+        if path.name not in {*drawn, LIST}:
+            path.unlink()
 
 
-def _charts(
-    layout: Layout, scope: str, epsilon: float
-) -> Iterator[tuple[Figure, alt.TopLevelMixin]]:
+def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[tuple[Figure, alt.FacetChart]]:
     def of(table: Table, *scopes: str) -> pl.DataFrame:
         frames = [read_table(layout, name, table) for name in scopes]
         return pl.concat(frames).filter(pl.col("module") == MODULE)
@@ -76,9 +78,16 @@ def _charts(
     )
 
 
-def _save(chart: alt.TopLevelMixin, stem: Path) -> None:
+def _save(chart: alt.FacetChart, stem: Path) -> None:
     drawn, page = io.StringIO(), io.StringIO()
     chart.save(drawn, format="svg")
     chart.save(page, format="html", inline=True)
-    replace(stem.with_suffix(".svg"), drawn.getvalue().encode())
+    replace(stem.with_suffix(".svg"), _own_ids(drawn.getvalue(), stem.name).encode())
     replace(stem.with_suffix(".html"), page.getvalue().encode())
+
+
+def _own_ids(svg: str, name: str) -> str:
+    """Return a drawing with ids of its own, the same each time and in no other drawing's way."""
+    found = dict.fromkeys(re.findall(r' id="([^"]+)"', svg))
+    renamed = {old: f"{name}-{number}" for number, old in enumerate(found)}
+    return re.sub(r'( id="|url\(#|href="#)([^")]+)', lambda m: m[1] + renamed.get(m[2], m[2]), svg)

@@ -8,7 +8,8 @@ from nearfree.errors import ConfigError
 from nearfree.settings import Name
 from nearfree.units import balance_flop_per_byte
 
-Amount = Annotated[float, Meta(gt=0)]
+Amount = Annotated[float, Meta(gt=0, lt=1e12)]
+_NO_FACTS = frozenset({"kind", "vendor_name", "aliases", "sources", "unknown"})
 
 
 class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,8 +55,7 @@ def check_platforms(platforms: dict[str, Platform]) -> None:
                     remedy="Give each platform its own names",
                 )
             owner[alias] = name
-        facts = {"bandwidth_gb_s", "peak_tflops", "sm_count", "l2_mib", "memory_gb", "year"}
-        for fact in sorted(facts):
+        for fact in sorted(_NO_FACTS.symmetric_difference(platform.__struct_fields__)):
             if getattr(platform, fact) and fact not in platform.sources:
                 raise ConfigError(
                     f"config/platforms.yaml: {name}.{fact} has no source",

@@ -21,7 +21,11 @@ class TorchDenseFfn:
         self, setting: Setting, positions: tuple[int, ...], *, copies: int, cache_bytes: int
     ) -> None:
         d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
-        dtype = getattr(torch, setting.dtype)
+        dtype = getattr(torch, setting.dtype, None)
+        if dtype is None:
+            raise EvidenceError(
+                f"torch.matmul has no dtype {setting.dtype}", remedy="Choose bfloat16 or float32"
+            )
         self._weights = [
             (_weight(d_ff, d_model, dtype), _weight(d_model, d_ff, dtype)) for _ in range(copies)
         ]

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from nearfree.errors import ConfigError, NearfreeError
 from nearfree.events.line import sha256
 from nearfree.events.names import Layout
@@ -17,7 +19,7 @@ from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
 from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import BoundaryPublished, Payload, RulePublished
-from nearfree.settings import ImportPlan, Setting
+from nearfree.settings import ImportPlan, Setting, check_setting
 
 SCOPE = "public"
 STREAM = "near_free_parallelism"
@@ -73,6 +75,7 @@ def import_published(layout: Layout, folder: Path) -> Seal:
 
 
 Row = dict[str, str]
+_MISTAKES = (KeyError, ValueError, TypeError, ArithmeticError, msgspec.MsgspecError)
 
 
 def _read(path: Path, convert: Callable[[int, Row], list[Payload]]) -> list[Payload]:
@@ -81,14 +84,27 @@ def _read(path: Path, convert: Callable[[int, Row], list[Payload]]) -> list[Payl
         with path.open(encoding="utf-8", newline="") as file:
             for line, row in enumerate(csv.DictReader(file, strict=True), start=2):
                 try:
-                    events += convert(line, row)
-                except (KeyError, ValueError, TypeError, NearfreeError) as error:
+                    events += _checked(convert(line, row), row)
+                except (*_MISTAKES, NearfreeError) as error:
                     raise ConfigError(
                         f"{path} line {line}: {_reason(error)}",
                         remedy="Mend that line; nothing was imported",
                     ) from error
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", remedy="Restore the file") from error
+    return events
+
+
+def _checked(events: list[Payload], row: Row) -> list[Payload]:
+    """Return events that would read back as they are, made from a row of the right length."""
+    if None in row:
+        raise ValueError(f"too many fields: {row[None]}")  # type: ignore[index]
+    for event in events:
+        msgspec.json.decode(msgspec.json.encode(event), type=type(event))
+        if isinstance(event, BoundaryPublished):
+            check_setting(event.setting)
+            if not 0 < event.n_max < math.inf:
+                raise ValueError(f"n_max is {event.n_max}")
     return events
 
 

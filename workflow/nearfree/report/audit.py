@@ -17,6 +17,7 @@ _FORMULAS = {
     "validation": "a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
     "platforms": "rho = phi / beta, paper sec. 2.3",
     "granularity": "as printed",
+    "settings": "what was asked, with the event that first speaks of it",
 }
 
 
@@ -78,7 +79,7 @@ def runs(takes: Iterable[Take]) -> list[Run]:
 
 
 def _seconds(end: RunFinished) -> str:
-    if end.timed_s is None:
+    if not end.timed_s or not end.wall_s:
         return f"{end.wall_s:.1f} s"
     return f"{end.wall_s:.1f} s, {end.timed_s / end.wall_s:.0%} of it in forwards"
 

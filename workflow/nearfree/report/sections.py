@@ -8,6 +8,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.report.audit import anchor
+from nearfree.tables.settings import telling_fields
 
 Row = dict[str, Any]
 
@@ -107,30 +108,34 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
     """Return N_max at every tolerance, a row a setting, with the verdict on its sensitivity."""
     newest = boundaries.filter("newest")
     epsilons = sorted(newest["epsilon"].unique())
-    verdicts = {(r["stream"], r["setting_key"]): r for r in sensitivity.filter("newest").to_dicts()}
-    ordered = newest.sort("stream", "batch", "context", "top_k", "epsilon")
+    keys = ("platform", "stream", "setting_key")
+    verdicts = {tuple(r[k] for k in keys): r for r in sensitivity.filter("newest").to_dicts()}
     rows = []
-    keyed = groupby(ordered.to_dicts(), key=lambda r: (r["stream"], r["setting_key"]))
-    for key, group in keyed:
-        at = {row["epsilon"]: row for row in group}
-        first = next(iter(at.values()))
-        variable = {"dense_ffn": "batch", "attention": "context", "moe_ffn": "top_k"}
-        name = variable[first["module"]]
-        verdict = verdicts[key]
-        rows.append(
-            (
-                Cell(f"{first['stream']}"),
-                Cell(f"{first['platform']} ({first['origin']})"),
-                Cell(f"{name} {first[name]}"),
-                *(
-                    cell(at[e]["n_max"], at[e]["row_id"]) if e in at else Cell("-")
-                    for e in epsilons
-                ),
-                cell(verdict["verdict"] + (", noisy" if first["noisy"] else ""), verdict["row_id"]),
+    for study in newest.sort("stream", "platform").partition_by("stream", "platform"):
+        varied = telling_fields(study, _VARIABLE[study["module"][0]])
+        ordered = study.sort("batch", "context", "top_k", "setting_key", "epsilon").to_dicts()
+        for key, group in groupby(ordered, key=lambda r: tuple(r[k] for k in keys)):
+            at = {row["epsilon"]: row for row in group}
+            first = next(iter(at.values()))
+            verdict = verdicts[key]
+            noisy = ", noisy" if first["noisy"] else ""
+            rows.append(
+                (
+                    Cell(first["stream"]),
+                    Cell(f"{first['platform']} ({first['origin']})"),
+                    Cell(", ".join(f"{name} {first[name]}" for name in varied)),
+                    *(
+                        cell(at[e]["n_max"], at[e]["row_id"]) if e in at else Cell("-")
+                        for e in epsilons
+                    ),
+                    cell(verdict["verdict"] + noisy, verdict["row_id"]),
+                )
             )
-        )
     head = ("study or table", "platform", "setting", *(f"{e:.0%}" for e in epsilons), "verdict")
     return Grid(head, tuple(rows))
+
+
+_VARIABLE = {"dense_ffn": "batch", "attention": "context", "moe_ffn": "top_k"}
 
 
 def scores(validation: pl.DataFrame, epsilon: float) -> tuple[Grid, list[tuple[str, list[str]]]]:

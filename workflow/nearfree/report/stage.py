@@ -1,13 +1,11 @@
 """The stage `report`: one static page that works from a file, without a network."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import msgspec
 import polars as pl
-from markupsafe import Markup
 
 from nearfree.errors import TableError
 from nearfree.events.document import replace
@@ -19,11 +17,13 @@ from nearfree.hardware.platforms import Platform
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.report import sections
 from nearfree.report.audit import AuditLine, Link, anchor, audit_lines, runs
+from nearfree.report.svg import safe_svg
 from nearfree.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.tables.granularity import GRANULARITY
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.platforms import PLATFORMS, config_id
 from nearfree.tables.schema import Table
+from nearfree.tables.settings import SETTINGS
 from nearfree.tables.store import read_table
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
@@ -31,6 +31,7 @@ from nearfree.theory.validation import VALIDATION
 _SAYS: tuple[tuple[Table, tuple[str, ...]], ...] = (
     (PLATFORMS, ("peak_tflops", "bandwidth_gb_s", "balance_flop_per_byte")),
     (GRANULARITY, ("value",)),
+    (SETTINGS, ("baseline",)),
     (LATENCY, ("latency_us", "latency_low_us", "latency_high_us", "ratio", "rounds")),
     (BOUNDARIES, ("n_max", "first_exit", "n_low", "n_high", "baseline_over_min", "verdict")),
     (SENSITIVITY, ("n_max_low", "n_max_high", "verdict")),
@@ -45,7 +46,7 @@ def write_report(
 ) -> Path:
     """Write the page over the tables and figures of all scopes, and return its path."""
     loaded = {scope: _frames(layout, scope) for scope in scopes}
-    everything = {t.name: pl.concat([f[t.name] for f in loaded.values()]) for t, _ in _SAYS}
+    everything = {t.name: _once([f[t.name] for f in loaded.values()]) for t, _ in _SAYS}
     score, backing = sections.scores(everything["validation"], epsilon)
     page = _template().render(
         epsilon=f"{epsilon:.0%}",
@@ -62,6 +63,11 @@ def write_report(
         runs=[run for scope in scopes for run in runs(read_scope(layout, scope))],
     )
     return replace(layout.root / "report" / "index.html", page.encode())
+
+
+def _once(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """Return all rows of all scopes, those that several scopes share but once."""
+    return pl.concat(frames).unique("row_id", keep="first", maintain_order=True)
 
 
 def _frames(layout: Layout, scope: str) -> Frames:
@@ -97,17 +103,10 @@ def _figures(layout: Layout, scope: str) -> list[dict[str, Any]]:
         {
             "caption": figure.caption,
             "href": f"../figures/{scope}/{figure.name}.html",
-            "svg": _svg(folder / f"{figure.name}.svg"),
+            "svg": safe_svg(folder / f"{figure.name}.svg"),
         }
         for figure in listed
     ]
-
-
-def _svg(path: Path) -> Markup:
-    text = read_bytes(path).decode()
-    if re.search(r"<script|\son\w+=|javascript:", text, re.IGNORECASE):
-        raise TableError(f"{path} holds a script", remedy="Draw the figures again")
-    return Markup(text)  # noqa: S704 (drawn by this program, and checked above)
 
 
 def _audit(everything: Frames, backing: list[tuple[str, list[str]]]) -> list[AuditLine]:

@@ -86,20 +86,39 @@ def curves(takes: list[Take]) -> list[Curve]:
 
 def latency_rows(every: list[Curve]) -> Iterator[dict[str, object]]:
     """Yield the points of every curve; curves without their baseline are left out."""
+    whole = [(curve, timed) for curve in every if (timed := _timed(curve)).whole]
     newest: dict[Setting, tuple[int, str, str]] = {}
-    for curve in every:
+    for curve, _ in whole:
         newest[curve.setting] = max(newest.get(curve.setting, curve.order), curve.order)
-    for curve in every:
-        yield from _points(curve, newest=newest[curve.setting] == curve.order)
+    for curve, timed in whole:
+        yield from _points(curve, timed, newest=newest[curve.setting] == curve.order)
 
 
-def _points(curve: Curve, *, newest: bool) -> Iterator[dict[str, object]]:
+class Timed(Struct, frozen=True):
+    """A curve's latency by N and round, in microseconds, and which timer gave it."""
+
+    timer: str
+    baseline: int
+    rounds: dict[int, dict[int, float]]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the baseline was timed, without which there are no ratios."""
+        return bool(self.rounds.get(self.baseline))
+
+
+def _timed(curve: Curve) -> Timed:
     flags = [dirty for visits in curve.visits.values() for v in visits for dirty in v.data.dirty]
     wall = flags.count(False) >= _FEWEST_CLEAN * len(flags)
-    rounds = {n: dict(_by_round(visits, wall=wall)) for n, visits in curve.visits.items()}
+    return Timed(
+        timer="wall" if wall else "process",
+        baseline=next(iter(curve.visits.values()))[0].data.baseline,
+        rounds={n: dict(_by_round(visits, wall=wall)) for n, visits in curve.visits.items()},
+    )
+
+
+def _points(curve: Curve, timed: Timed, *, newest: bool) -> Iterator[dict[str, object]]:
     first = next(iter(curve.visits.values()))[0].data
-    if not rounds.get(first.baseline):
-        return
     shared = {
         "platform": curve.take.name.scope,
         "stream": curve.take.name.stream,
@@ -107,14 +126,14 @@ def _points(curve: Curve, *, newest: bool) -> Iterator[dict[str, object]]:
         "plan8": curve.take.name.plan8,
         "newest": newest,
         **setting_row(curve.setting),
-        "baseline": first.baseline,
-        "timer": "wall" if wall else "process",
-        "protocol": str(type(first.protocol).__struct_config__.tag),
+        "baseline": timed.baseline,
+        "timer": timed.timer,
+        "protocol": first.protocol.name,
         "cache": first.cache,
         "origin": "measured",
     }
-    for ratio in ratios(rounds, first.baseline):
-        values = sorted(rounds[ratio.n].values())
+    for ratio in ratios(timed.rounds, timed.baseline):
+        values = sorted(timed.rounds[ratio.n].values())
         low, high = median_interval(values)
         middle, visits = median(values), curve.visits[ratio.n]
         dirty = [flag for visit in visits for flag in visit.data.dirty]

@@ -1,5 +1,6 @@
 """What a table must look like: columns with types, ranges and keys, checked by pandera."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -95,8 +96,23 @@ class Table(Struct, frozen=True, kw_only=True):
 
     def frame(self, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
         """Return rows as a frame of this table's types, not yet identified or checked."""
-        types = {name: dtype for name, dtype in self.dtypes.items() if name != "row_id"}
-        return pl.DataFrame(list(rows), schema=types, orient="row")
+        every = list(rows)
+        return pl.DataFrame([self._series(name, every) for name in self.dtypes if name != "row_id"])
+
+    def _series(self, name: str, rows: list[Mapping[str, object]]) -> pl.Series:
+        dtype = self.dtypes[name]
+        try:
+            values = [row[name] for row in rows]
+            if dtype == pl.Float64:
+                values = [float(v) if type(v) is int else v for v in values]
+            if dtype == IDS and any(isinstance(value, str) for value in values):
+                raise self._broken(f"column {name} holds text, not lists of text")
+            return pl.Series(name, values, dtype=dtype, strict=True)
+        except KeyError:
+            raise self._broken(f"lacks the column {name}") from None
+        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+            text = " ".join(str(error).split())
+            raise self._broken(f"column {name} is not {dtype}: {text:.120}") from error
 
     def schema(self) -> "pa.DataFrameSchema":
         """Return the pandera schema."""
@@ -142,6 +158,10 @@ class Table(Struct, frozen=True, kw_only=True):
         missing = [name for name in (*self.body, "from_ids") if name not in rows.columns]
         if missing:
             raise self._broken(f"lacks the column {missing[0]}")
+        for name, dtype in self.dtypes.items():
+            found = rows.schema.get(name, dtype)
+            if found not in (dtype, pl.Null()):
+                raise self._broken(f"column {name} is {found}, not {dtype}")
         keys = rows.select(pl.col(self.key).cast(pl.String).fill_null("")).rows()
         ids = [f"{self.name}:{sha256(repr(key).encode()).hexdigest()[:12]}" for key in keys]
         frame = (
@@ -149,6 +169,15 @@ class Table(Struct, frozen=True, kw_only=True):
             .select(pl.col(name).cast(dtype) for name, dtype in self.dtypes.items())
             .sort(*self.key, nulls_last=False)
         )
+        twice = [key for key, seen in Counter(keys).items() if seen > 1]
+        if twice:
+            raise self._broken(
+                f"has two rows of the key {dict(zip(self.key, twice[0], strict=True))}"
+            )
+        for name in frame.select(pl.selectors.float()).columns:
+            odd = frame[name].drop_nulls().filter(~frame[name].drop_nulls().is_finite())
+            if not odd.is_empty():
+                raise self._broken(f"column {name}: finite fails for {odd[0]!r}")
         self._references(frame, known)
         return self.check(frame)
 

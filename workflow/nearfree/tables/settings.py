@@ -1,5 +1,6 @@
 """Table `settings`: every setting that a scope has something to say about."""
 
+import polars as pl
 from msgspec import structs
 
 from nearfree.settings import Setting, setting_key
@@ -21,3 +22,15 @@ SETTINGS = Table(
 def setting_row(setting: Setting) -> dict[str, object]:
     """Return a setting's columns."""
     return {"setting_key": setting_key(setting), **structs.asdict(setting)}
+
+
+def telling_fields(frame: pl.DataFrame, own: str) -> list[str]:
+    """Return the columns that tell a study's settings apart: its own variable, then what differs.
+
+    Parameters
+    ----------
+    own
+        The variable that the study is about, such as `batch`; always first.
+    """
+    fields = [name for name in SETTING_COLUMNS if name not in ("setting_key", "module", own)]
+    return [own, *(name for name in fields if frame[name].n_unique() > 1)]

@@ -1,0 +1,52 @@
+"""The command line as a function, over results that are made once."""
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from nearfree.cli import main
+from nearfree.events.names import Layout
+from tables.logs import copy_config, make_tables, write_probe, write_public, write_study
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch warns where numpy, which it does not need, is missing
+    import torch  # noqa: F401 (commands that measure import it)
+
+Answer = tuple[int, str, str]
+Call = Callable[..., Answer]
+
+
+@pytest.fixture(scope="package")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a results root with a probe, a study, the paper's values, and tables."""
+    layout = Layout(tmp_path_factory.mktemp("made") / "results")
+    write_probe(layout)
+    write_study(layout)
+    write_public(layout)
+    for scope in ("cpu", "public"):
+        make_tables(layout, scope)
+    return layout
+
+
+@pytest.fixture
+def project(made: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a project of its own: a copy of the config and of the results."""
+    copy_config(tmp_path / "config")
+    shutil.copytree(made.root, tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Return a function that runs a command and gives its exit code, output and errors."""
+
+    def run(*argv: str) -> Answer:
+        with pytest.raises(SystemExit) as ended:
+            main(argv)
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run

@@ -1,0 +1,167 @@
+"""Commands that do what they are asked: their effect, their output, and doing it twice."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec import json
+from nearfree.events.names import Layout
+from nearfree.events.seal import read_seal, read_sealed
+from nearfree.hardware import probe
+from nearfree.settings import MeasurePlan, ProbePlan
+
+from cli.conftest import Call
+
+SMALL = (
+    "dense_ffn:\n  module: dense_ffn\n  backend: torch\n  platforms: [cpu]\n"
+    "  shape: {d_model: 512, d_ff: 1024}\n  batch: [1, 2]\n  positions: [1, 2, 4]\n"
+    "  dtype: float32\n  protocol: {name: interleaved, rounds: 3, forwards: 2}\n"
+)
+
+
+@pytest.fixture
+def small(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the study and the probe of the project so small that they take no time."""
+    (project / "config" / "studies.yaml").write_text(SMALL)
+    monkeypatch.setattr(probe, "_SIZES", {"cpu": (16, 32)})
+    monkeypatch.setattr(probe, "_STREAM_BYTES", {"cpu": 4096})
+    monkeypatch.setattr(probe, "_GEMM_WIDTHS", {"cpu": (32, 64)})
+    monkeypatch.setattr(
+        "nearfree.config.Config.probe_plan",
+        lambda *_: ProbePlan(dtypes=("bfloat16", "float32"), guard_s=0.2, rounds=2),
+    )
+    return project
+
+
+def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
+    """The commands of the workflow, one after the other, end in a report and a clean log."""
+    root = ["--results", "fresh"]
+    assert "phi" in call("probe", "cpu", *root)[1]
+    assert "sealed, 20 events in 1 attempt(s)" in call("measure", "cpu", "dense_ffn", *root)[1]
+    assert "sealed, 330 events" in call("import", "published", *root)[1]
+    for scope in ("cpu", "public"):
+        for stage in ("project", "boundaries", "predictions", "validation"):
+            assert call("tables", stage, scope, *root) == (0, "", "")
+    assert call("figures", "cpu", *root) == (0, "", "")
+    assert call("report", *root) == (0, "fresh/report/index.html\n", "")
+    assert call("ledger", *root)[1].startswith("ledger 1: 3 seals, root ")
+    code, out, err = call("verify", *root)
+    assert (code, err) == (0, "")
+    assert out.startswith("fresh: 3 sealed takes, ")
+    assert out.endswith("16 tables; 0 damaged, 0 notices\n")
+
+
+def test_measuring_twice_is_one_measurement(small: Path, call: Call) -> None:
+    """A command that finds its take sealed answers the same and writes nothing."""
+    root = ["--results", "fresh"]
+    for line in (["probe", "cpu"], ["measure", "cpu", "dense_ffn"], ["import", "published"]):
+        first = call(*line, *root)
+        before = sorted(Path("fresh").rglob("*"))
+        assert call(*line, *root) == first
+        assert sorted(Path("fresh").rglob("*")) == before
+
+
+def test_a_plan_goes_through_a_pipe(
+    small: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `plan` prints is what `measure --plan -` takes, without reading the config."""
+    call("probe", "cpu", "--results", "fresh")
+    plan = call("plan", "cpu", "dense_ffn")[1]
+    assert json.decode(plan, type=MeasurePlan).points_a_round == 6
+    monkeypatch.setattr(sys, "stdin", io.StringIO(plan))
+    code, out, _ = call(
+        "measure", "cpu", "dense_ffn", "--plan", "-", "--results", "fresh", "--config", "nowhere"
+    )
+    assert (code, out.startswith("cpu/dense_ffn/1-")) == (0, True)
+    with_config = call("measure", "cpu", "dense_ffn", "--results", "fresh")[1]
+    assert with_config == out
+
+
+def test_a_retake_asks_for_the_next_take(small: Path, call: Call) -> None:
+    """After a retake the same command measures the next take."""
+    call("probe", "cpu", "--results", "fresh")
+    code, out, _ = call("retake", "cpu", "--results", "fresh")
+    assert (code, out) == (0, "cpu/dense_ffn: take 2\nNow run: snakemake --cores all cpu\n")
+    assert call("measure", "cpu", "dense_ffn", "--results", "fresh")[1].startswith(
+        "cpu/dense_ffn/2-"
+    )
+    assert "take 3" in call("retake", "cpu", "dense_ffn", "--results", "fresh")[1]
+
+
+def test_the_log_can_be_read(project: Path, call: Call) -> None:
+    """The log is shown as a whole, by scope, by take and by event."""
+    takes = Layout(Path("results")).takes()
+    assert [line.split()[0] for line in call("log", "show")[1].splitlines()] == [*map(str, takes)]
+    assert len(call("log", "show", "public")[1].splitlines()) == 1
+    assert "no sealed takes in mars" in call("log", "show", "mars")[1]
+    out = call("log", "show", str(takes[0]))[1]
+    assert "nearfree.latency.measured.v1" in out
+    event = json.decode(call("log", "show", f"{takes[0]}.1#2")[1])
+    assert event["type"] == "nearfree.latency.measured.v1"
+
+
+@pytest.mark.parametrize("line", ["verify", "log show", "log recover", "ledger"])
+def test_the_results_may_be_named_last(project: Path, call: Call, line: str) -> None:
+    """Every command takes `--results` at its end, where the others take it."""
+    Path("results").rename("elsewhere")
+    code, out, err = call(*line.split(), "--results", "elsewhere")
+    assert (code, err) == (0, "")
+    assert out
+
+
+def test_a_retraction_is_on_record(project: Path, call: Call) -> None:
+    """A retracted event stays in the log, with a mark, and a new take says why."""
+    layout = Layout(Path("results"))
+    take = layout.takes("cpu")[0]
+    code, out, _ = call("log", "retract", f"{take}.1#2", "--reason", "a backup ran")
+    assert (code, out.endswith(f"retracts {take}.1#2\n")) == (0, True)
+    assert f"{take}.1#2" in call("log", "show", str(take))[1]
+    (marked,) = [x for x in call("log", "show", str(take))[1].splitlines() if "RETRACTED" in x]
+    assert marked.startswith(f"{take}.1#2 ")
+    (retraction,) = [t for t in layout.takes("cpu") if t.stream == "retracted"]
+    events = read_sealed(layout, read_seal(layout, retraction))
+    assert events[1].data.reason == "a backup ran"
+
+
+def test_nothing_to_recover(project: Path, call: Call) -> None:
+    """Without interrupted takes the list says so."""
+    assert call("log", "recover") == (0, "no interrupted takes\n", "")
+
+
+def test_damage_is_an_exit_code(project: Path, call: Call) -> None:
+    """Damage is listed by file and ends with code 2; a notice ends with code 0."""
+    layout = Layout(Path("results"))
+    path = layout.segment(layout.takes("cpu")[0], 1)
+    with path.open("ab") as file:
+        file.write(b"late")
+    code, out, err = call("verify")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"notice: {path} 4 bytes after its sealed part")
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    code, out, _ = call("verify", "results")
+    assert (code, out.splitlines()[0].startswith("DAMAGE: results/")) == (2, True)
+    assert "1 damaged" in out.splitlines()[-1]
+
+
+def test_a_ledger_is_written_once_a_state(project: Path, call: Call) -> None:
+    """The ledger grows only when something changed, and its receipt is a copy."""
+    first = call("ledger")[1]
+    assert call("ledger")[1] == first
+    path = project / "config" / "config.yaml"
+    path.write_text(path.read_text() + "# more\n")
+    assert call("ledger")[1].startswith("ledger 2: 3 seals")
+    newest = project / "results" / "ledger" / "local" / "000002.json"
+    assert (project / "results" / "state" / "ledger.json").read_bytes() == newest.read_bytes()
+
+
+def test_adopted_takes_are_in_the_index(project: Path, call: Call) -> None:
+    """Adoption puts a scope's takes and a ledger into git's index, once."""
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    code, out, _ = call("adopt", "cpu", "dense_ffn")
+    assert (code, out.splitlines()[-1]) == (0, "1 new take(s); commit to keep them")
+    listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout
+    assert "results/ledger/000001.json" in listed
+    assert sum(line.endswith((".jsonl", ".seal.json")) for line in listed.splitlines()) == 2
+    assert call("adopt", "cpu", "dense_ffn")[1] == "nothing new to adopt\n"

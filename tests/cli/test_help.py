@@ -1,0 +1,80 @@
+"""Help: every command has its text, and shows it without doing anything."""
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nearfree.cli
+import pytest
+from nearfree import __version__
+from nearfree.cli import COMMANDS, make_parser
+
+from cli.conftest import Call
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the parser of every command and action below one, with its name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield name, below
+                yield from parsers(below)
+
+
+EVERY = list(parsers(make_parser()))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], *([name] for name in COMMANDS), *(["log", a] for a in ("show", "recover", "retract"))],
+    ids=" ".join,
+)
+def test_help_ends_well(call: Call, argv: list[str]) -> None:
+    """Help is printed on standard output, says how to call the command, and is no mistake."""
+    code, out, err = call(*argv, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(" ".join(["usage: nearfree", *argv]))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_documentation(call: Call, name: str) -> None:
+    """Each command is described by its file's first sentence, in its own help and in the list."""
+    sentence = (importlib.import_module(f"nearfree.cli.{name}_").__doc__ or "").split("\n")[0]
+    assert len(sentence) > 20
+    assert " ".join(sentence.split()) in " ".join(call(name, "--help")[1].split())
+    assert " ".join(sentence.split()) in " ".join(call("--help")[1].split())
+
+
+@pytest.mark.parametrize(("name", "parser"), EVERY, ids=[name for name, _ in EVERY])
+def test_an_argument_has_documentation(name: str, parser: argparse.ArgumentParser) -> None:
+    """Each argument of each command says what it is."""
+    for action in parser._actions:
+        assert action.help or isinstance(action, argparse._SubParsersAction)
+
+
+def test_the_list_of_commands_is_whole() -> None:
+    """Every file that adds arguments is a command of the list."""
+    files = Path(nearfree.cli.__file__).parent.glob("[a-z]*_.py")
+    found = {path.stem.removesuffix("_") for path in files if "add_arguments" in path.read_text()}
+    assert found == set(COMMANDS)
+
+
+def test_the_version(call: Call) -> None:
+    """The version is the package's."""
+    assert call("--version")[:2] == (0, f"nearfree {__version__}\n")
+
+
+def test_the_module_runs_as_a_program() -> None:
+    """`python -m nearfree` is the same command line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "nearfree", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(Path(nearfree.__file__).parents[1])},
+    )
+    assert done.stdout == f"nearfree {__version__}\n"

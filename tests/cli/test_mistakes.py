@@ -1,0 +1,195 @@
+"""Mistakes: each ends with exit code 2 and one message that names the thing."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nearfree
+import pytest
+from msgspec import json
+from nearfree.events.names import Layout
+from tables.logs import study
+
+from cli.conftest import Call
+
+GONE = "cpu/dense_ffn/9-01234567"
+MISTAKES: list[tuple[str, str]] = [
+    ("probe mars", "'mars'"),
+    ("probe h20", "h20 is not this machine"),
+    ("probe ../cpu", "'../cpu'"),
+    ("plan mars dense_ffn", "'mars'"),
+    ("plan cpu moe", "'moe'"),
+    ("measure mars dense_ffn", "'mars'"),
+    ("measure cpu moe", "'moe'"),
+    ("measure h20 dense_ffn", "h20 is not this machine"),
+    ("measure ../x dense_ffn --plan plan.json", "'../x'"),
+    ("measure cpu ../x --plan plan.json", "'../x'"),
+    ("retake mars", "'mars'"),
+    ("retake cpu moe", "'moe'"),
+    ("retake ../cpu", "'../cpu'"),
+    ("tables project mars", "mars"),
+    ("tables boundaries mars", "mars"),
+    ("tables predictions mars", "mars"),
+    ("tables validation mars", "mars"),
+    ("tables project ../x", "'../x'"),
+    ("tables project CPU", "'CPU'"),
+    ("figures mars", "mars"),
+    ("figures ../x", "'../x'"),
+    ("log show ../x", "'../x'"),
+    ("log show ..", "'..'"),
+    (f"log show {GONE}", GONE),
+    (f"log show {GONE}.1#1", f"{GONE}.1#1"),
+    ("log show cpu/dense_ffn", "'cpu/dense_ffn'"),
+    ("log show *", "'*'"),
+    (f"log recover {GONE}", GONE),
+    ("log recover nonsense", "'nonsense'"),
+    (f"log retract {GONE} --reason no", GONE),
+    (f"log retract {GONE}.1#1 --reason no", GONE),
+    ("log retract ../x --reason no", "'../x'"),
+    ("verify nowhere", "nowhere"),
+    ("tables project cpu --results nowhere", "cpu"),
+    ("tables boundaries cpu --results nowhere", "nowhere"),
+    ("figures cpu --results nowhere", "nowhere"),
+    ("report --results nowhere", "nowhere"),
+    ("ledger --results nowhere", "nowhere"),
+    ("ledger --config nowhere", "nowhere"),
+    ("report --config nowhere", "nowhere"),
+    ("plan cpu dense_ffn --config nowhere", "nowhere"),
+    ("import published --config nowhere", "nowhere"),
+]
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(nearfree.__file__).parents[1])}
+
+
+def one_message(answer: tuple[int, str, str], thing: str, *, printed: bool = False) -> None:
+    """Check that a command ended with one message that names a thing."""
+    code, out, err = answer
+    assert code == 2
+    assert thing in err
+    assert "Traceback" not in out + err
+    assert err.count("\n") == 1
+    assert err.startswith("nearfree: error: ")
+    assert printed or out == ""
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    """Return every file and folder below one, with its bytes."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize(("line", "thing"), MISTAKES, ids=[line for line, _ in MISTAKES])
+def test_a_mistake_is_one_message(project: Path, call: Call, line: str, thing: str) -> None:
+    """A mistake is told in one line that names it, and leaves everything as it was."""
+    (project / "plan.json").write_bytes(json.encode(study()))
+    before = everything(project)
+    one_message(call(*line.split()), thing)
+    assert everything(project) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "thing"),
+    [
+        ("", "COMMAND"),
+        ("nonsense", "nonsense"),
+        ("tables nonsense cpu", "nonsense"),
+        ("import nonsense", "nonsense"),
+        ("log", "ACTION"),
+        ("log retract cpu/dense_ffn/1-01234567", "--reason"),
+        ("measure cpu dense_ffn --take one", "one"),
+        ("measure cpu dense_ffn --take 0", "--take"),
+        ("measure cpu dense_ffn --take -1", "--take"),
+        ("measure cpu dense_ffn --take 10000000", "--take"),
+        ("probe cpu --take -1", "--take"),
+        ("verify --nonsense", "--nonsense"),
+    ],
+)
+def test_a_wrong_call_shows_the_usage(project: Path, call: Call, line: str, thing: str) -> None:
+    """A call that fits no command shows how it is called, and names what does not fit."""
+    code, out, err = call(*line.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: nearfree")
+    assert thing in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("scope", ["/etc", "*", "c*", "../cpu", "", "CPU"])
+def test_a_scope_to_adopt_is_a_name(project: Path, call: Call, scope: str) -> None:
+    """Only a plain name can be adopted: no path, no pattern, nothing empty."""
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    one_message(call("adopt", scope), repr(scope))
+    staged = subprocess.run(["git", "ls-files"], check=True, capture_output=True).stdout
+    assert staged == b""
+
+
+def test_adopting_outside_of_a_repository(project: Path, call: Call) -> None:
+    """Outside of a git repository there is nothing to adopt into."""
+    one_message(call("adopt", "cpu"), "git")
+
+
+def test_a_program_of_its_own_ends_the_same_way(project: Path) -> None:
+    """As a process, a mistake is exit code 2 and one line on standard error."""
+    for line, thing in ((["plan", "cpu", "moe"], "'moe'"), (["verify", "nowhere"], "nowhere")):
+        done = subprocess.run(
+            [sys.executable, "-m", "nearfree", *line],
+            capture_output=True, text=True, check=False, env=ENVIRONMENT,
+        )  # fmt: skip
+        one_message((done.returncode, done.stdout, done.stderr), thing)
+
+
+def test_a_missing_torch_is_one_message(
+    project: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where torch is not installed, what needs it says so."""
+    monkeypatch.setattr("nearfree.cli.torch_.find_spec", lambda _: None)
+    one_message(call("measure", "cpu", "dense_ffn"), "torch is not installed")
+    one_message(call("probe", "cpu"), "torch is not installed")
+
+
+def test_a_reader_that_leaves_is_no_mistake(project: Path) -> None:
+    """When the reader of a pipe leaves, the command ends quietly."""
+    take = Layout(Path("results")).takes("cpu")[0]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "nearfree", "log", "show", str(take)],
+        stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT,
+    )  # fmt: skip
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_stop_by_hand(project: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interruption by hand ends with code 130 and one line."""
+
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nearfree.cli.plan_.run", stop)
+    code, out, err = call("plan", "cpu", "dense_ffn")
+    assert (code, out, err.count("\n")) == (130, "", 1)
+
+
+def test_the_copy_is_whole(project: Path, call: Call) -> None:
+    """The project that these tests damage has nothing wrong with it before."""
+    assert call("verify")[0] == 0
+    assert json.decode(call("plan", "cpu", "dense_ffn")[1])["kind"] == "measure"
+    shutil.rmtree(project / "results" / "events" / "cpu")
+    assert call("verify")[0] == 2
+
+
+def test_a_fault_of_the_system_is_one_message(
+    project: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the system refuses, such as a full disk, is told in one line with the path."""
+
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/x")
+
+    monkeypatch.setattr("nearfree.cli.plan_.run", full)
+    one_message(call("plan", "cpu", "dense_ffn"), "results/x: No space left on device")

@@ -1,0 +1,149 @@
+"""Earlier attempts: locked, read, and kept up to their last whole round."""
+
+import pytest
+from conftest import make_latency, make_plan, make_started, write_take
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.errors import BusyError, DamageError, LogError
+from nearfree.events.attempts import Attempts, rounds_kept, whole_rounds
+from nearfree.events.names import Layout
+from nearfree.events.reader import Segment
+from nearfree.events.segment import SegmentWriter
+from nearfree.events.take import OpenTake, take_name
+from nearfree.events.types import (
+    ENVELOPES,
+    PAYLOADS,
+    Event,
+    Payload,
+    RunFailed,
+    RunFinished,
+    SegmentRecovered,
+)
+from nearfree.settings import Plan, ProbePlan
+
+from events.faults import edit_line
+
+PLAN = make_plan()
+NAME = take_name("cpu", "dense", 1, PLAN)
+RECOVERED = SegmentRecovered(
+    segment="s", kept_events=1, kept_bytes=9, ignored_bytes=0, head="", torn=False
+)
+FAILED = RunFailed(error="e", remedy="r")
+
+
+def segment(*payloads: Payload) -> Segment:
+    """Return a segment in memory; of its lines only the events matter here."""
+    kinds = dict(zip(PAYLOADS, ENVELOPES, strict=True))
+    events: list[Event] = [
+        kinds[type(data)](
+            specversion="1.0",
+            id=str(number),
+            source="s",
+            time="",
+            datacontenttype="application/json",
+            data=data,
+            sequence=str(number),
+            prevhash="",
+            hash="",
+        )
+        for number, data in enumerate(payloads, start=1)
+    ]
+    return Segment("s", tuple(events), (0,) * len(events), ("",) * len(events), 0)
+
+
+@given(
+    points=st.integers(1, 5),
+    done=st.integers(0, 17),
+    recovered=st.integers(0, 3),
+    failed=st.booleans(),
+)
+def test_whole_rounds_are_kept(*, points: int, done: int, recovered: int, failed: bool) -> None:
+    """The header and the whole rounds count; a started round and what follows it do not."""
+    plan = make_plan(positions=tuple(range(1, points + 1)))
+    header = [make_started(plan), *[RECOVERED] * recovered]
+    rounds = [make_latency(index // points) for index in range(done)]
+    kept = whole_rounds(segment(*header, *rounds, *[FAILED] * failed), plan)
+    assert kept == len(header) + done // points * points
+
+
+@pytest.mark.parametrize("plan", [PLAN, ProbePlan(dtypes=("float32",))], ids=["measure", "probe"])
+def test_bookkeeping_after_the_observations_is_not_kept(plan: Plan) -> None:
+    """An end or a failure is no part of what the next attempt goes on from."""
+    for last in (FAILED, RunFinished(outcome="complete", wall_s=1.0)):
+        assert whole_rounds(segment(make_started(plan), last), plan) == 1
+    assert whole_rounds(segment(), plan) == 0
+
+
+def test_observations_without_rounds_are_not_kept() -> None:
+    """A plan that has no rounds is done anew, so only its header is kept."""
+    plan = ProbePlan(dtypes=("float32",))
+    started = make_started(plan)
+    assert whole_rounds(segment(started, make_latency(), make_latency(1)), plan) == 1
+
+
+def test_rounds_are_counted_by_their_points() -> None:
+    """The number of rounds is the number of whole sets of points, whatever lies between."""
+    events = segment(make_started(PLAN), *[make_latency()] * 6, FAILED, make_latency()).events
+    assert rounds_kept(events, PLAN) == 2
+    assert rounds_kept((), PLAN) == 0
+
+
+def test_attempts_are_locked_until_they_are_released(layout: Layout) -> None:
+    """While a process looks at the attempts of a take, no other can go on with it."""
+    OpenTake(layout, NAME, PLAN).writer.close()
+    attempts = Attempts(layout, NAME)
+    assert (attempts.numbers, attempts.next) == ([1], 2)
+    with pytest.raises(BusyError):
+        OpenTake(layout, NAME, PLAN)
+    attempts.release()
+    attempts.release()
+    OpenTake(layout, NAME, PLAN).writer.close()
+    assert layout.attempts(NAME) == [1, 2]
+
+
+def test_a_take_that_was_sealed_meanwhile_is_busy(layout: Layout) -> None:
+    """If another process seals the take first, this one is told to look again."""
+    write_take(layout)
+    with pytest.raises(BusyError, match="was sealed meanwhile") as caught:
+        Attempts(layout, NAME)
+    assert "returns at once" in caught.value.remedy
+    with pytest.raises(BusyError):
+        OpenTake(layout, NAME, PLAN)
+    assert layout.attempts(NAME) == [1]
+
+
+def test_an_attempt_that_cannot_be_opened_is_a_clean_error(layout: Layout) -> None:
+    """Something else in a segment's place gives a LogError with its path."""
+    layout.segment(NAME, 1).mkdir(parents=True)
+    with pytest.raises(LogError, match=r"\.1\.jsonl cannot be opened"):
+        Attempts(layout, NAME)
+
+
+def test_a_damaged_attempt_frees_the_locks_of_the_others(layout: Layout) -> None:
+    """When one attempt cannot be read, none stays locked."""
+    OpenTake(layout, NAME, PLAN).writer.close()
+    second = OpenTake(layout, NAME, PLAN)
+    second.start(make_started(PLAN, 2))
+    second.writer.close()
+    path = layout.segment(NAME, 2)
+    sound = path.read_bytes()
+    edit_line(path, 1, lambda body: body.replace(b'"attempt":2', b'"attempt":7'))
+    with pytest.raises(DamageError):
+        Attempts(layout, NAME)
+    path.write_bytes(sound)
+    Attempts(layout, NAME).release()
+
+
+def test_the_plan_is_that_of_any_attempt(layout: Layout) -> None:
+    """The first attempt that says what the plan is decides; without one there is no plan."""
+    with SegmentWriter(layout, NAME, 1) as first:
+        first.append(make_latency())
+    attempts = Attempts(layout, NAME)
+    attempts.release()
+    assert attempts.plan() is None
+    with SegmentWriter(layout, NAME, 2) as second:
+        second.append(FAILED)
+        second.append(make_started(PLAN, 2))
+    attempts = Attempts(layout, NAME)
+    attempts.release()
+    assert attempts.plan() == PLAN

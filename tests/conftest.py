@@ -13,9 +13,19 @@ from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import LatencyMeasured, Payload, RunFinished, RunStarted
 from nearfree.settings import Interleaved, MeasurePlan, Plan, Setting, Sweep, plan_digest
 
+from workflow import Project, make_project
+
 CLOCK = "2026-01-02T03:04:05.678901Z"
 """The time of every event that `write_payloads` writes."""
 Work = Callable[[OpenTake], float | None]
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Return a project whose default workflow ran once; copy it before changing anything."""
+    project = make_project(tmp_path_factory.mktemp("built") / "project")
+    project.snakemake()
+    return project
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-from workflow import Project, make_project
-
 pytestmark = pytest.mark.browser
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 OPTIONS = (
@@ -24,14 +22,6 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return a project whose default workflow ran once."""
-    project = make_project(tmp_path_factory.mktemp("browser") / "project")
-    project.snakemake()
-    return project
 
 
 @pytest.fixture(scope="module")

@@ -148,6 +148,13 @@ def test_a_study_cannot_take_the_name_of_another_stream(folder: Path, name: str)
     assert name in refusal(folder)
 
 
+def test_a_name_ends_with_its_last_letter(folder: Path) -> None:
+    """A name with a line break at its end is refused: no folder of the log could be read back."""
+    path = folder / "studies.yaml"
+    path.write_text(path.read_text().replace("\ndense_ffn:", '\n"dense_ffn\\n":'))
+    assert "dense_ffn" in refusal(folder)
+
+
 @pytest.mark.parametrize("name", ["public", "all"])
 def test_a_platform_cannot_take_the_name_of_another_scope(folder: Path, name: str) -> None:
     """A platform named as a scope or target that the program uses itself is refused by name."""

@@ -92,4 +92,5 @@ def test_a_user_without_a_home_folder_can_write(
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     assert failed(layout, NearfreeError("it failed", remedy="Look")).error == "it failed"
     write_take(layout)
+    (tmp_path / "config.yaml").write_text("here: [cpu]\n")
     assert write_ledger(layout, layout.ledgers, current_seals(layout), tmp_path).exists()

@@ -174,6 +174,13 @@ def test_laws_that_differ_are_drawn_apart(dense: Reader) -> None:
     assert len({(line["panel"], line["law"], line["batch"]) for line in lines}) == len(lines)
 
 
+def test_cells_do_not_cover_each_other(dense: Reader) -> None:
+    """Each cell of the sensitivity map has a place of its own, also for two settings of a batch."""
+    cells = rows(sensitivity_map(wider(dense(BOUNDARIES).filter("newest"), d_ff=64)))
+    places = {(c["panel"], c.get("setting"), c["batch"], c["epsilon"]) for c in cells}
+    assert len(places) == len(cells) == 2 * 2 * len(TOLERANCES)
+
+
 def test_a_law_is_named_once(dense: Reader) -> None:
     """Settings that share a prediction, as of two widths, do not repeat the law in its name."""
     laws = wider(dense(PREDICTIONS, "cpu", "public"), d_ff=64)

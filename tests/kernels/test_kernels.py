@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import make_setting
-from nearfree.errors import EvidenceError
+from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.kernels import make_kernel, torch_dense
 from nearfree.kernels.torch_dense import TorchDenseFfn
 from nearfree.settings import Dtype
@@ -92,6 +92,14 @@ def test_a_dtype_that_the_adapter_cannot_run_is_refused() -> None:
     """A dtype that torch's matmul lacks is refused by name, in one message."""
     with pytest.raises(EvidenceError, match="float8"):
         make_kernel(make_setting(backend="torch", dtype="float8"), (1,), copies=1, cache_bytes=0)
+
+
+def test_a_shape_that_does_not_fit_is_refused() -> None:
+    """Weights for which there is no memory are refused with the shape, in one message."""
+    setting = make_setting(backend="torch", d_model=10**8, d_ff=10**8)
+    with pytest.raises(NearfreeError, match="100000000") as caught:
+        make_kernel(setting, (1,), copies=1, cache_bytes=0)
+    assert "\n" not in str(caught.value)
 
 
 def test_output_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,13 @@ def test_every_setting_has_one_line(reshaped: Layout) -> None:
     assert len({tuple(cell.text for cell in row[:3]) for row in grid.rows}) == 4
 
 
+def test_every_line_of_the_answer_names_its_setting(reshaped: Layout) -> None:
+    """Settings that differ only in their widths can be told apart in the answer, too."""
+    grid = sections.answer(*frames(reshaped, BOUNDARIES, PREDICTIONS), 0.2)
+    assert len(grid.rows) == 4
+    assert len({tuple(cell.text for cell in row[:2]) for row in grid.rows}) == 4
+
+
 def test_scores_count_rows(made: Layout) -> None:
     """Each score says of how many settings it is, and links to a line that lists their rows."""
     (validation,) = frames(made, VALIDATION, scope="public")

@@ -131,6 +131,12 @@ def test_a_key_that_stands_twice_is_refused() -> None:
         assert "column small" not in str(caught.value)
 
 
+def test_a_row_that_stands_twice_is_refused() -> None:
+    """A table that was put together from two with a row in common does not pass its check."""
+    with pytest.raises(TableError, match="the table small"):
+        SMALL.check(pl.concat([build(ROW), build(ROW)]))
+
+
 def test_a_row_made_from_nothing_is_refused() -> None:
     """A row that names evidence that is not there is refused by the id."""
     with pytest.raises(TableError, match="the table small is made from 'e#2', which is not there"):

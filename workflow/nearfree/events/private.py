@@ -21,6 +21,7 @@ def private_parts() -> tuple[bytes, ...]:
 
 def without_private(text: str) -> str:
     """Return an error's text with its folders shortened and its URLs broken up."""
-    text = text.replace(str(Path.cwd()), ".").replace(URL, ":")
+    here = str(Path.cwd())
+    text = (text.replace(here, ".") if len(here) > 1 else text).replace(URL, ":")
     found = home()
     return text.replace(found, "~") if found else text

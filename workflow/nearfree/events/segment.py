@@ -63,6 +63,9 @@ class SegmentWriter:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._fail(error)
+        try:
             self._fd = os.open(self.path, flags, 0o644)
             lock(self._fd, self.name)
             sync_folder(self.path.parent)

@@ -121,7 +121,8 @@ class _Verifier:
     def _against(self, folder: Path, ledger: Ledger) -> None:
         for name, sha in ledger.seals.items():
             seal = self.layout.seal(parse_take(name))
-            if not seal.exists() or sha256(seal.read_bytes()) != sha:
+            raw = _content(seal)
+            if raw is None or sha256(raw) != sha:
                 state = "is not the one" if seal.exists() else "is gone that"
                 self.report(
                     folder / f"{ledger.number:06}.json",
@@ -137,9 +138,9 @@ class _Verifier:
                 original = original.with_suffix(".seal.json")
             if path.suffix != ".json" or path.name.startswith("."):
                 self._foreign(path)
-            elif not original.exists():
+            elif (raw := _content(original)) is None:
                 self.report(path, "is the receipt of a seal that is gone")
-            elif original.read_bytes() != path.read_bytes():
+            elif raw != _content(path):
                 self.report(path, "is not a copy of its seal; remove it and run again")
 
     def _tables(self) -> None:
@@ -161,6 +162,14 @@ def _number(path: Path) -> int:
         return read_document(path, Ledger).number
     except NearfreeError:
         return 0
+
+
+def _content(path: Path) -> bytes | None:
+    """Return a file's bytes, None where there is no such file, whatever stands in its place."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _files(folder: Path) -> Iterator[Path]:

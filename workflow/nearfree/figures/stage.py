@@ -82,7 +82,10 @@ def _save(chart: alt.FacetChart, stem: Path) -> None:
     drawn, page = io.StringIO(), io.StringIO()
     chart.save(drawn, format="svg")
     chart.save(page, format="html", inline=True)
-    replace(stem.with_suffix(".svg"), _own_ids(drawn.getvalue(), stem.name).encode())
+    replace(
+        stem.with_suffix(".svg"),
+        _own_ids(drawn.getvalue(), f"{stem.parent.name}-{stem.name}").encode(),
+    )
     replace(stem.with_suffix(".html"), page.getvalue().encode())
 
 

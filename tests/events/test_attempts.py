@@ -72,6 +72,7 @@ def test_bookkeeping_after_the_observations_is_not_kept(plan: Plan) -> None:
     for last in (FAILED, RunFinished(outcome="complete", wall_s=1.0)):
         assert whole_rounds(segment(make_started(plan), last), plan) == 1
     assert whole_rounds(segment(), plan) == 0
+    assert whole_rounds(segment(make_started(plan), make_latency(), RECOVERED), plan) == 1
 
 
 def test_observations_without_rounds_are_not_kept() -> None:

@@ -55,6 +55,12 @@ def test_a_copy_of_a_receipt_is_found(layout: Layout, ending: str) -> None:
     assert len(found(layout, copy)) == 1
 
 
+def test_a_folder_that_does_not_belong_is_found(layout: Layout) -> None:
+    """A folder of another name beside events/ is found as a whole."""
+    replace(layout.root / "backup" / "events" / "notes.txt", b"who put this here\n")
+    assert [finding.path for finding in damage(layout.root)] == ["backup"]
+
+
 @pytest.mark.parametrize("folder", ["ledger", "state", "tables"])
 def test_a_file_in_the_place_of_a_folder_is_found(tmp_path: Path, folder: str) -> None:
     """A file that has the name of one of the root's folders is found."""

@@ -85,7 +85,9 @@ def test_a_damaged_seal_is_not_written_over(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize(("observations", "kept"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6), (9, 9)])
-@pytest.mark.parametrize("tail", [b"", b'{"specversion":"1.0","ty'], ids=["whole", "torn"])
+@pytest.mark.parametrize(
+    "tail", [b"", b"{", b'{"specversion":"1.0","ty'], ids=["no", "short", "long"]
+)
 def test_the_next_attempt_keeps_whole_rounds(
     layout: Layout, observations: int, kept: int, tail: bytes
 ) -> None:

@@ -4,7 +4,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.figures.theme import BAND, MEASURED, PANEL, dressed
-from nearfree.tables.settings import telling_fields
+from nearfree.tables.settings import labels
 
 
 def latency_against_n(
@@ -98,13 +98,5 @@ def latency_against_n(
 def _panels(points: pl.DataFrame) -> pl.DataFrame:
     """Return the panel of each setting: its batch size, and what else tells settings apart."""
     settings = points.unique("setting_key", keep="first", maintain_order=True)
-    fields = telling_fields(settings, "batch")
-    labels = [
-        ", ".join([f"b = {row['batch']}", *(f"{name} {row[name]}" for name in fields[1:])])
-        for row in settings.to_dicts()
-    ]
-    return (
-        settings.with_columns(pl.Series("panel", labels))
-        .sort(*fields)
-        .select("setting_key", "panel")
-    )
+    named = settings.with_columns(pl.format("b = {}", labels(settings, "batch")).alias("panel"))
+    return named.sort("batch", "panel").select("setting_key", "panel")

@@ -4,6 +4,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.figures.theme import dressed
+from nearfree.tables.settings import labels
 
 
 def sensitivity_map(boundaries: pl.DataFrame) -> alt.FacetChart:
@@ -14,18 +15,30 @@ def sensitivity_map(boundaries: pl.DataFrame) -> alt.FacetChart:
     boundaries
         Rows of that table, of one module, over one or more platforms.
     """
+    cells = boundaries.filter("newest").with_columns(
+        pl.format("{} ({})", "platform", "origin").alias("panel")
+    )
     cells = (
-        boundaries.filter("newest")
-        .with_columns(pl.format("{} ({})", "platform", "origin").alias("panel"))
-        .select("panel", "batch", "epsilon", "n_max", "n_low", "n_high", "verdict", "row_id")
-        .sort("panel", "batch", "epsilon")
+        pl.concat(
+            group.with_columns(labels(group, "batch").alias("setting"))
+            for group in cells.partition_by("panel")
+        )
+        .select(
+            "panel", "setting", "batch", "epsilon", "n_max", "n_low", "n_high", "verdict", "row_id"
+        )
+        .sort("panel", "batch", "setting", "epsilon")
     )
     top = float(cells["n_max"].max() or 1)  # type: ignore[arg-type]
     base = alt.Chart().encode(
         x=alt.X(
             "epsilon:O", title="tolerance", axis=alt.Axis(format=".0%", labelAngle=0, grid=False)
         ),
-        y=alt.Y("batch:O", title="batch b", axis=alt.Axis(grid=False)),
+        y=alt.Y(
+            "setting:O",
+            title="batch b",
+            sort=cells["setting"].unique(maintain_order=True).to_list(),
+            axis=alt.Axis(grid=False),
+        ),
     )
     layers = alt.layer(
         base.mark_rect().encode(

@@ -26,10 +26,18 @@ class TorchDenseFfn:
             raise EvidenceError(
                 f"torch.matmul has no dtype {setting.dtype}", remedy="Choose bfloat16 or float32"
             )
-        self._weights = [
-            (_weight(d_ff, d_model, dtype), _weight(d_model, d_ff, dtype)) for _ in range(copies)
-        ]
-        self._inputs = {n: torch.randn(setting.batch * n, d_model).to(dtype) for n in positions}
+        try:
+            self._weights = [
+                (_weight(d_ff, d_model, dtype), _weight(d_model, d_ff, dtype))
+                for _ in range(copies)
+            ]
+            self._inputs = {n: torch.randn(setting.batch * n, d_model).to(dtype) for n in positions}
+        except (RuntimeError, MemoryError) as error:  # torch has no class for a lack of memory
+            raise EvidenceError(
+                f"{copies} copies of {d_model} x {d_ff} weights cannot be had: "
+                f"{str(error).splitlines()[0]}",
+                remedy="Choose smaller widths, or fewer copies or positions",
+            ) from error
         self._turn = 0
         others = (copies - 1) * sum(weight.nbytes for weight in self._weights[0])
         self.cache: Literal["cold", "warm"] = "cold" if others >= cache_bytes else "warm"

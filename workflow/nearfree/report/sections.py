@@ -8,7 +8,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.report.audit import anchor
-from nearfree.tables.settings import telling_fields
+from nearfree.tables.settings import labels, telling_fields
 
 Row = dict[str, Any]
 
@@ -44,8 +44,9 @@ def interval(row: Row) -> str:
 def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) -> Grid:
     """Return the newest boundary of every setting at the headline tolerance, with predictions."""
     newest = boundaries.filter("newest", pl.col("epsilon") == epsilon).sort(
-        "module", "backend", "batch"
+        "module", "backend", "batch", "setting_key"
     )
+    newest = newest.with_columns(labels(newest, "batch"))
     laws = predictions.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
     said = {(r["setting_key"], r["predictor"], r["basis"]): r for r in predictions.to_dicts()}
     rows = []
@@ -54,7 +55,7 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
         rows.append(
             (
                 Cell(f"{row['module']}, {row['backend']}, {row['dtype']}"),
-                Cell(str(row["batch"])),
+                Cell(row["label"]),
                 cell(row["n_max"], row["row_id"]),
                 cell(interval(row), row["row_id"]),
                 Cell(row["verdict"]),
@@ -80,6 +81,7 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
     joined = at.join(base, on=["stream", "take", "plan8", "setting_key"]).sort(
         "stream", "batch", "setting_key", "take", "plan8"
     )
+    joined = joined.with_columns(labels(joined, "batch"))
     rows: list[tuple[Cell, ...]] = []
     for _, group in groupby(joined.to_dicts(), key=lambda r: (r["stream"], r["setting_key"])):
         every = list(group)
@@ -95,7 +97,7 @@ def _compared(every: list[Row]) -> Iterable[tuple[Cell, ...]]:
     for row in every:
         yield (
             Cell(row["module"]),
-            Cell(str(row["batch"])),
+            Cell(row["label"]),
             Cell(f"{row['take']}-{row['plan8']}"),
             cell(row["n_max"], row["row_id"]),
             cell(interval(row), row["row_id"]),

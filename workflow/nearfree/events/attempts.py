@@ -112,9 +112,9 @@ def whole_rounds(segment: Segment, plan: Plan) -> int:
     for number, event in enumerate(segment.events, start=1):
         if isinstance(event.data, RunStarted | SegmentRecovered) and latencies == 0:
             kept = number
-        elif points and isinstance(event.data, LatencyMeasured):
+        elif isinstance(event.data, LatencyMeasured):
             latencies += 1
-            if latencies % points == 0:
+            if points and latencies % points == 0:
                 kept = number
     return kept
 

@@ -72,7 +72,13 @@ def test_bookkeeping_after_the_observations_is_not_kept(plan: Plan) -> None:
     for last in (FAILED, RunFinished(outcome="complete", wall_s=1.0)):
         assert whole_rounds(segment(make_started(plan), last), plan) == 1
     assert whole_rounds(segment(), plan) == 0
-    assert whole_rounds(segment(make_started(plan), make_latency(), RECOVERED), plan) == 1
+
+
+def test_only_the_head_of_an_attempt_is_its_header() -> None:
+    """A start or a record amid a round does not make the round whole."""
+    started = make_started(PLAN)
+    for late in (started, RECOVERED):
+        assert whole_rounds(segment(started, make_latency(), late), PLAN) == 1
 
 
 def test_observations_without_rounds_are_not_kept() -> None:

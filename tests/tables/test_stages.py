@@ -17,17 +17,27 @@ from nearfree.events.seal import read_sealed
 from nearfree.events.types import LatencyMeasured
 from nearfree.tables.bound import BOUNDED, bound
 from nearfree.tables.boundaries import BOUNDARIES
+from nearfree.tables.granularity import GRANULARITY
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.platforms import PLATFORMS
-from nearfree.tables.project import PROJECTED, project
+from nearfree.tables.project import project
 from nearfree.tables.schema import Table
+from nearfree.tables.settings import SETTINGS
 from nearfree.tables.store import read_table
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
 
 from tables.logs import make_tables, write_probe, write_study
 
-EVERY: tuple[Table, ...] = (*PROJECTED, *BOUNDED, PREDICTIONS, VALIDATION)
+EVERY: tuple[Table, ...] = (
+    PLATFORMS,
+    SETTINGS,
+    LATENCY,
+    GRANULARITY,
+    *BOUNDED,
+    PREDICTIONS,
+    VALIDATION,
+)
 WRITERS = (
     write_probe,
     lambda layout: write_probe(layout, take=2, peak=90.0),

@@ -41,8 +41,8 @@ class Boundary(Struct, frozen=True):
 def median(values: Sequence[float]) -> float:
     """Return the middle value, the mean of the two middle ones for an even count."""
     ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    middle, odd = divmod(len(ordered), 2)
+    return ordered[middle] if odd else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -60,12 +60,14 @@ LATENCY = Table(
 _FEWEST_CLEAN = 0.5
 
 
-class Curve(Struct, frozen=True):
+class Curve:
     """The visits of one setting in one take, by N."""
 
-    take: Take
-    setting: Setting
-    visits: dict[int, list[Event]]
+    def __init__(self, take: Take, setting: Setting, visits: dict[int, list[Event]]) -> None:
+        self.take = take
+        self.setting = setting
+        self.visits = visits
+        self.ids = {n: [visit.event_id for visit in at_n] for n, at_n in visits.items()}
 
     @property
     def order(self) -> tuple[int, str, str]:
@@ -108,12 +110,12 @@ class Timed(Struct, frozen=True):
 
 
 def _timed(curve: Curve) -> Timed:
-    flags = [dirty for visits in curve.visits.values() for v in visits for dirty in v.data.dirty]
-    wall = flags.count(False) >= _FEWEST_CLEAN * len(flags)
+    samples, clean = _counts([visit for visits in curve.visits.values() for visit in visits])
+    wall = clean >= _FEWEST_CLEAN * samples
     return Timed(
         timer="wall" if wall else "process",
         baseline=next(iter(curve.visits.values()))[0].data.baseline,
-        rounds={n: dict(_by_round(visits, wall=wall)) for n, visits in curve.visits.items()},
+        rounds={n: _by_round(visits, wall=wall) for n, visits in curve.visits.items()},
     )
 
 
@@ -136,7 +138,7 @@ def _points(curve: Curve, timed: Timed, *, newest: bool) -> Iterator[dict[str, o
         values = sorted(timed.rounds[ratio.n].values())
         low, high = median_interval(values)
         middle, visits = median(values), curve.visits[ratio.n]
-        dirty = [flag for visit in visits for flag in visit.data.dirty]
+        samples, clean = _counts(visits)
         loads = [v.data.load_1m for v in visits if v.data.load_1m is not None]
         yield {
             **shared,
@@ -149,21 +151,26 @@ def _points(curve: Curve, timed: Timed, *, newest: bool) -> Iterator[dict[str, o
             "ratio_high": ratio.high,
             "spread": (values[(3 * len(values)) // 4 - 1] - values[len(values) // 4]) / middle,
             "rounds": len(values),
-            "samples": len(dirty),
-            "clean_samples": dirty.count(False),
+            "samples": samples,
+            "clean_samples": clean,
             "load_1m": max(loads, default=None),
-            "from_ids": [visit.event_id for visit in visits],
+            "from_ids": curve.ids[ratio.n],
         }
 
 
-def _by_round(visits: list[Event], *, wall: bool) -> Iterator[tuple[int, float]]:
+def _counts(visits: list[Event]) -> tuple[int, int]:
+    """Return how many samples visits hold, and how many of them are clean."""
+    flags = [visit.data.dirty for visit in visits]
+    return sum(map(len, flags)), sum(dirty.count(False) for dirty in flags)
+
+
+def _by_round(visits: list[Event], *, wall: bool) -> dict[int, float]:
+    medians = {}
     for visit in visits:
         data = visit.data
-        if wall:
-            clean = data.wall_us
-            if True in data.dirty:
-                clean = [us for us, bad in zip(clean, data.dirty, strict=True) if not bad]
-            if clean:
-                yield data.round, median(clean)
-        else:
-            yield data.round, median(data.process_us)
+        values = data.wall_us if wall else data.process_us
+        if wall and True in data.dirty:
+            values = [us for us, bad in zip(values, data.dirty, strict=True) if not bad]
+        if values:
+            medians[data.round] = median(values)
+    return medians

@@ -4,7 +4,7 @@ from nearfree.errors import EvidenceError
 from nearfree.events.evidence import Take, read_scope
 from nearfree.events.names import Layout
 from nearfree.events.reader import no_collection
-from nearfree.events.types import BoundaryPublished
+from nearfree.events.types import BoundaryPublished, HardwareProbed, RulePublished
 from nearfree.hardware.platforms import Platform
 from nearfree.settings import Setting
 from nearfree.tables.granularity import GRANULARITY, granularity_rows
@@ -12,8 +12,6 @@ from nearfree.tables.latency import LATENCY, Curve, curves, latency_rows
 from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.tables.settings import SETTINGS, setting_row
 from nearfree.tables.store import seals_digest, write_table
-
-PROJECTED = (PLATFORMS, SETTINGS, LATENCY, GRANULARITY)
 
 
 @no_collection()
@@ -36,22 +34,24 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
             f"the log holds nothing sealed for {scope}",
             remedy=f"Measure it where it is ({scope} in `here`), or adopt a recording of it",
         )
-    events = {event.event_id for take in takes for event in take.events}
-    known = events | {config_id(name, platform) for name, platform in platforms.items()}
     made_from = seals_digest(layout, scope) | {
         config_id(name, platform).partition("@")[0]: config_id(name, platform).partition("@")[2]
         for name, platform in platforms.items()
     }
     every = curves(takes)
-    rows = {
-        PLATFORMS.name: platform_rows(platforms, takes, scope),
-        SETTINGS.name: _setting_rows(takes, every),
-        LATENCY.name: latency_rows(every),
-        GRANULARITY.name: granularity_rows(takes),
-    }
-    for table in PROJECTED:
-        frame = table.build(table.frame(rows[table.name]), known)
-        write_table(layout, scope, table, frame, made_from)
+    configured = [config_id(name, platform) for name, platform in platforms.items()]
+    measured = [event_id for curve in every for ids in curve.ids.values() for event_id in ids]
+    probed, printed, rules = (
+        [event.event_id for take in takes for event in take.of(kind)]
+        for kind in (HardwareProbed, BoundaryPublished, RulePublished)
+    )
+    for table, rows, known in (
+        (PLATFORMS, platform_rows(platforms, takes, scope), probed + configured),
+        (SETTINGS, _setting_rows(takes, every), measured + printed),
+        (LATENCY, latency_rows(every), measured),
+        (GRANULARITY, granularity_rows(takes), rules),
+    ):
+        write_table(layout, scope, table, table.build(table.frame(rows), known), made_from)
 
 
 def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, object]]:

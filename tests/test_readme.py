@@ -53,8 +53,9 @@ def test_every_command_of_the_readme_runs(tmp_path):
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         if command == "make run":
-            report = done.stdout.strip().splitlines()[-1].removeprefix("report: ")
-            assert Path(report).is_file()
+            told = re.search(r"^report: (.+)$", done.stdout, re.MULTILINE)
+            assert told
+            assert Path(told[1]).is_file()
     shown = project.nearfree("log", "show", "cpu")
     assert "/2-" in shown
 

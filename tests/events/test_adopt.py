@@ -129,6 +129,16 @@ def test_nothing_sealed_is_refused(
     assert tracked() == set()
 
 
+@pytest.mark.parametrize(("scope", "stream"), [("*", None), ("../cpu", None), ("cpu", "*")])
+def test_a_pattern_names_no_scope(
+    layout: Layout, config: Path, scope: str, stream: str | None
+) -> None:
+    """A scope or stream that is no plain name is refused, a pattern that matches all included."""
+    with pytest.raises(LogError, match="cannot name a scope or stream"):
+        adopt(layout, config, scope, stream)
+    assert tracked() == set()
+
+
 def test_outside_of_a_repository_is_a_clean_error(layout: Layout, config: Path) -> None:
     """Without a repository git's own words come with the advice to adopt inside a clone."""
     Path(".git").rename("gone")

@@ -167,6 +167,20 @@ def test_a_tracked_ledger_keeps_no_home_folder(layout: Layout, config: Path, whe
     assert write_ledger(layout, local(layout), seals, config).exists()
 
 
+def test_a_folder_without_config_is_refused(layout: Layout, tmp_path: Path) -> None:
+    """A ledger without the config that it speaks of would say too little."""
+    with pytest.raises(ConfigError, match="holds no config files"):
+        write_ledger(layout, local(layout), {}, tmp_path / "none")
+    assert ledger_paths(local(layout)) == []
+
+
+def test_a_config_that_is_no_text_is_refused(layout: Layout, config: Path) -> None:
+    """A config file with other bytes than text is named, not passed over."""
+    (config / "config.yaml").write_bytes(b"here: [\xff]\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml is not text"):
+        write_ledger(layout, local(layout), {}, config)
+
+
 def test_two_ledgers_of_one_number_are_refused(layout: Layout, config: Path) -> None:
     """A second job that writes the same number at the same time is refused."""
     (path,) = write_ledgers(layout, config, 1)

@@ -7,7 +7,7 @@ from conftest import make_plan, write_take
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.errors import LogError
-from nearfree.events.names import Layout, TakeName, check_part, parse_take, take_of
+from nearfree.events.names import Layout, TakeName, check_part, parse_take, require_log, take_of
 
 PART = st.builds(str.__add__, st.sampled_from("az09"), st.text("az09_", max_size=63))
 TAKES = st.builds(
@@ -125,6 +125,14 @@ def test_takes_come_in_the_order_of_their_numbers(layout: Layout) -> None:
     assert [t.take for t in layout.takes("h20")] == [1]
     assert layout.takes(sealed=False) == [NAME]
     assert layout.takes("none") == []
+
+
+def test_a_root_must_hold_a_log(layout: Layout) -> None:
+    """A folder without events/ is refused by name, so that no typo reads as an empty log."""
+    with pytest.raises(LogError, match=r"results holds no events/ folder"):
+        require_log(layout)
+    write_take(layout)
+    assert require_log(layout) == layout
 
 
 def test_a_plan_decides_the_name(layout: Layout) -> None:

@@ -1,18 +1,13 @@
 """The command line as a function, over results that are made once."""
 
 import shutil
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from nearfree.cli import main
 from nearfree.events.names import Layout
-from tables.logs import copy_config, make_tables, write_probe, write_public, write_study
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch warns where numpy, which it does not need, is missing
-    import torch  # noqa: F401 (commands that measure import it)
+from tables.logs import copy_config, make_results
 
 Answer = tuple[int, str, str]
 Call = Callable[..., Answer]
@@ -21,13 +16,7 @@ Call = Callable[..., Answer]
 @pytest.fixture(scope="package")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a results root with a probe, a study, the paper's values, and tables."""
-    layout = Layout(tmp_path_factory.mktemp("made") / "results")
-    write_probe(layout)
-    write_study(layout)
-    write_public(layout)
-    for scope in ("cpu", "public"):
-        make_tables(layout, scope)
-    return layout
+    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"), takes=1)
 
 
 @pytest.fixture

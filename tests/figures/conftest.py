@@ -7,20 +7,13 @@ import pytest
 from nearfree.events.names import Layout
 from nearfree.tables.schema import Table
 from nearfree.tables.store import read_table
-from tables.logs import make_tables, write_probe, write_public, write_study
+from tables.logs import make_results
 
 
 @pytest.fixture(scope="package")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a results root with a probe, a study in two takes, the paper's values and tables."""
-    layout = Layout(tmp_path_factory.mktemp("made") / "results")
-    write_probe(layout)
-    write_study(layout)
-    write_study(layout, take=2, slower=1.1)
-    write_public(layout)
-    for scope in ("cpu", "public"):
-        make_tables(layout, scope)
-    return layout
+    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"))
 
 
 @pytest.fixture(scope="package")

@@ -187,3 +187,14 @@ def make_take(
         for number, data in enumerate((make_started(plan), *payloads), start=1)
     ]
     return Take(name, seal, tuple(events))
+
+
+def make_results(layout: Layout, *, takes: int = 2) -> Layout:
+    """Write a probe, a study in some takes and the paper's values, and make all tables."""
+    write_probe(layout)
+    for take in range(1, takes + 1):
+        write_study(layout, "cpu", take, slower=1.1 if take > 1 else 1.0)
+    write_public(layout)
+    for scope in ("cpu", "public"):
+        make_tables(layout, scope)
+    return layout

@@ -4,6 +4,7 @@ With `--check`, change nothing and fail if one of them is out of date.
 """
 
 import argparse
+import inspect
 import json
 import os
 import sys
@@ -63,7 +64,7 @@ def events() -> str:
         "Each line of a segment is a CloudEvents 1.0 object; `data` is one of these.\n",
     ]
     for payload in PAYLOADS:
-        parts += [f"## {payload.type_name}", (payload.__doc__ or "") + "\n"]
+        parts += [f"## {payload.type_name}", f"{inspect.getdoc(payload)}\n"]
         parts += ["| field | type | |", "| --- | --- | --- |"]
         for field in msgspec.structs.fields(payload):
             needed = "" if field.default is NODEFAULT else "optional"

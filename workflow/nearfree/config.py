@@ -1,5 +1,6 @@
 """The files under config/: read, checked against their types, and turned into plans."""
 
+import inspect
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -234,4 +235,16 @@ def schemas() -> dict[str, dict[str, Any]]:
         "studies": dict[Name, Study],
         "takes": dict[Name, dict[Name, Positive]],
     }
-    return {name: msgspec.json.schema(kind) for name, kind in kinds.items()}
+    return {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}
+
+
+def _dedented(schema: Any) -> Any:
+    """Return a schema whose descriptions are the same on every version of Python."""
+    if isinstance(schema, dict):
+        return {
+            key: inspect.cleandoc(value)
+            if key == "description" and isinstance(value, str)
+            else _dedented(value)
+            for key, value in schema.items()
+        }
+    return [_dedented(item) for item in schema] if isinstance(schema, list | tuple) else schema

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.errors import BusyError, DamageError, LogError
 from nearfree.events.attempts import Attempts, rounds_kept, whole_rounds
+from nearfree.events.line import sequence_text
 from nearfree.events.names import Layout
 from nearfree.events.reader import Segment
 from nearfree.events.segment import SegmentWriter
@@ -42,7 +43,7 @@ def segment(*payloads: Payload) -> Segment:
             time="",
             datacontenttype="application/json",
             data=data,
-            sequence=str(number),
+            sequence=sequence_text(number),
             prevhash="",
             hash="",
         )

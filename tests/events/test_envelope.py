@@ -58,6 +58,8 @@ def test_every_line_is_a_cloud_event(layout: Layout) -> None:
         if mine is not None:
             assert event.get_data() == json.decode(json.encode(mine.data))
     assert len(seen) == len(lines), "source and id together are unique"
+    places = [json.decode(line)["sequence"] for line in lines]
+    assert places == sorted(places[:3]) + sorted(places[3:]), "the text sorts as the places do"
     assert ours == {}
 
 

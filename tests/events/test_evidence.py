@@ -55,7 +55,7 @@ def test_a_retracted_event_is_left_out(layout: Layout) -> None:
     before = layout.segment(name(), 1).read_bytes()
     retracted(layout, f"{name()}.1#3")
     take = read_scope(layout, "cpu")[0]
-    assert [event.sequence for event in take.events] == ["1", "2", "4"]
+    assert [event.id for event in take.events] == ["1", "2", "4"]
     assert layout.segment(name(), 1).read_bytes() == before
     assert len(read_take(layout, name()).events) == 4, "the take itself still holds it"
 

@@ -64,7 +64,7 @@ def test_the_golden_log_holds_every_first_version() -> None:
 def test_the_golden_evidence() -> None:
     """The golden retraction still works, and typed values come out of the golden probe."""
     dense, hardware, _ = read_scope(LAYOUT, "cpu")
-    numbers = [(event.source[-1], event.sequence) for event in dense.events]
+    numbers = [(event.source[-1], event.id) for event in dense.events]
     assert numbers == [("1", "1"), ("1", "2"), ("1", "3"), *(("2", n) for n in "124567")]
     probed = next(e for e in hardware.events if isinstance(e.data, HardwareProbed))
     assert probed.time == CLOCK

@@ -35,7 +35,7 @@ def test_whole_lines_are_believed(path: Path) -> None:
     """A segment gives its events in order, where each ends, and the hash of each line."""
     segment = read(path)
     raw = path.read_bytes()
-    assert [event.sequence for event in segment.events] == ["1", "2", "3", "4"]
+    assert [event.id for event in segment.events] == ["1", "2", "3", "4"]
     assert segment.events[2].data == make_latency(0, 2)
     assert segment.events[2].event_id == "cpu/dense/1-0123abcd.1#3"
     assert [raw[end - 1 : end] for end in segment.ends] == [b"\n"] * 4
@@ -139,7 +139,8 @@ def test_a_wrong_place_is_damage(path: Path, fields: tuple[str, ...]) -> None:
     """A last line with another id or sequence than its place is damage, forged hash or not."""
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
     for field in fields:
-        old, new = (f'"{field}":"{number}"'.encode() for number in (2, 7))
+        width = 8 if field == "sequence" else 1
+        old, new = (f'"{field}":"{number:0{width}}"'.encode() for number in (2, 7))
         edit_line(path, 2, lambda body, old=old, new=new: body.replace(old, new))
     with pytest.raises(DamageError, match="line 2 says it is"):
         read(path)
@@ -159,7 +160,7 @@ def test_a_renamed_segment_is_damage(path: Path) -> None:
         (b"latency.measured", b"latency.guessed"),
         (b'"n":4', b'"n":4,"colour":"red"'),
         (b'"n":4', b'"n":"four"'),
-        (b'"sequence":"4"', b'"sequence":"4","subject":"x"'),
+        (b'"sequence":"00000004"', b'"sequence":"00000004","subject":"x"'),
         (b'"specversion":"1.0"', b'"specversion":"2.0"'),
     ],
     ids=["version", "type", "field", "kind", "attribute", "envelope"],

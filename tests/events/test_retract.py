@@ -54,7 +54,7 @@ def test_retractions_are_numbered(layout: Layout) -> None:
         ("cpu", "retracted", number) for number in (1, 2, 3)
     ]
     events = next(t for t in read_scope(layout, "cpu") if t.name == NAME).events
-    assert [event.sequence for event in events] == ["1", "5", "6", "7", "8", "9", "10", "11"]
+    assert [event.id for event in events] == ["1", "5", "6", "7", "8", "9", "10", "11"]
 
 
 @pytest.mark.parametrize(

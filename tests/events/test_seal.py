@@ -121,7 +121,7 @@ def test_a_seal_over_broken_lines_is_found(layout: Layout, seal: Seal) -> None:
 @pytest.mark.parametrize(
     ("line", "old", "new", "message"),
     [
-        (11, b'"sequence":"11"', b'"sequence":"12"', "line 11 says it is"),
+        (11, b'"sequence":"00000011"', b'"sequence":"00000012"', "line 11 says it is"),
         (1, b".1", b".2", "line 1 says it is"),
         (11, b"finished.v1", b"finished.v2", "line 11 holds an event"),
         (11, b'"wall_s"', b'"wall_min"', "line 11 holds an event"),

@@ -35,7 +35,7 @@ def test_the_line_format_is_pinned(writer: SegmentWriter) -> None:
         ("time", CLOCK),
         ("datacontenttype", "application/json"),
         ("data", {"error": "no memory", "remedy": "Take less"}),
-        ("sequence", "1"),
+        ("sequence", "00000001"),
         ("prevhash", GENESIS),
     ]
 

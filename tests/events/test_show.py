@@ -75,7 +75,7 @@ def test_an_event_is_shown_in_full(layout: Layout) -> None:
     for event, n in ((f"{NAME}.1#3", 2), (f"{NAME}.2#1", 4)):
         (text,) = show(layout, event)
         shown = json.decode(text)
-        assert f"{shown['source']}#{shown['sequence']}" == event
+        assert f"{shown['source']}#{shown['id']}" == event
         assert shown["data"]["n"] == n
         assert len(text.splitlines()) > 20
 

@@ -9,6 +9,7 @@ from typing import Any
 from conftest import CLOCK, make_setting, make_started, write_payloads
 from nearfree.config import Config
 from nearfree.events.evidence import Take
+from nearfree.events.line import sequence_text
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.seal import Seal
 from nearfree.events.take import take_name
@@ -180,7 +181,7 @@ def make_take(
             time=time,
             datacontenttype="application/json",
             data=data,
-            sequence=str(number),
+            sequence=sequence_text(number),
             prevhash="",
             hash="",
         )

@@ -1,6 +1,7 @@
 """Hashed JSON documents: seals, ledgers and manifests share one format and one way to disk."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,7 +63,7 @@ def replace(path: Path, raw: bytes) -> Path:
 
 @contextmanager
 def _partial(path: Path, raw: bytes) -> Iterator[Path]:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}{time.time_ns()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:

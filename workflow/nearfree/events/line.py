@@ -21,6 +21,11 @@ REMEDY = "Restore the file from a copy; else retract the take, or ask for anothe
 """What to do about bytes that are not what was written."""
 
 
+def sequence_text(number: int) -> str:
+    """Return an event's place as the CloudEvents `sequence`: digits whose text sorts as they do."""
+    return f"{number:08}"
+
+
 def close_line(body: bytes) -> bytes:
     """Return a JSON object's bytes with its `hash` member added, without a newline."""
     open_body = body[:-1]

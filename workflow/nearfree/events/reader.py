@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from nearfree.errors import DamageError, LogError, NearfreeError
-from nearfree.events.line import GENESIS, REMEDY, SUFFIX, damaged_line, line_head
+from nearfree.events.line import GENESIS, REMEDY, SUFFIX, damaged_line, line_head, sequence_text
 from nearfree.events.types import ENVELOPES, Event
 
 decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
@@ -87,7 +87,7 @@ def parse_segment(raw: bytes, name: str, path: Path) -> Segment:
             event = decode(line)
         except (msgspec.MsgspecError, NearfreeError) as error:
             raise _unknown(f"{path} line {number}", error) from error
-        if event.source != name or event.sequence != str(number) or event.id != event.sequence:
+        if event.source != name or not _in_place(event, number):
             raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
         end += len(line) + 1
         events.append(event)
@@ -108,10 +108,14 @@ def decode_lines(raw: bytes, name: str, path: Path) -> list[Event]:
             event = decode(line)
         except (msgspec.MsgspecError, NearfreeError) as error:
             raise _unknown(f"{path} line {number}", error) from error
-        if event.source != name or event.sequence != str(number):
+        if event.source != name or not _in_place(event, number):
             raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
         events.append(event)
     return events
+
+
+def _in_place(event: Event, number: int) -> bool:
+    return event.id == str(number) and event.sequence == sequence_text(number)
 
 
 def _misplaced(where: str, what: str) -> DamageError:

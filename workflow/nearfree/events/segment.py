@@ -10,7 +10,7 @@ from typing import NoReturn, Self
 import msgspec
 
 from nearfree.errors import BusyError, LogError, NearfreeError, WriteError
-from nearfree.events.line import GENESIS, close_line, sha256
+from nearfree.events.line import GENESIS, close_line, sequence_text, sha256
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.private import private_parts
 from nearfree.events.reader import decode
@@ -83,13 +83,13 @@ class SegmentWriter:
 
     def append(self, data: Payload, *, sync: bool = True) -> str:
         """Write one event and return its id; with `sync` it is durable when this returns."""
-        sequence = str(self.events + 1)
+        number = str(self.events + 1)
         body = b"".join(
             (
                 b'{"specversion":"1.0","type":"',
                 data.type_name.encode(),
                 b'","id":"',
-                sequence.encode(),
+                number.encode(),
                 b'","source":"',
                 self.name.encode(),
                 b'","time":"',
@@ -97,7 +97,7 @@ class SegmentWriter:
                 b'","datacontenttype":"application/json","data":',
                 _encode(data),
                 b',"sequence":"',
-                sequence.encode(),
+                sequence_text(self.events + 1).encode(),
                 b'","prevhash":"',
                 self.head.encode(),
                 b'"}',
@@ -110,7 +110,7 @@ class SegmentWriter:
         self.events += 1
         if sync:
             self.sync()
-        return f"{self.name}#{sequence}"
+        return f"{self.name}#{number}"
 
     def sync(self) -> None:
         """Make everything appended so far durable; WriteError if the disk refuses."""

@@ -22,9 +22,9 @@ def show(layout: Layout, what: str | None = None) -> Iterator[str]:
     """
     if what is None or "/" not in what:
         return _takes(layout, check_part(what) if what else None)
-    segment, _, sequence = what.partition("#")
-    if sequence:
-        return _event(layout, segment, sequence)
+    segment, _, number = what.partition("#")
+    if number:
+        return _event(layout, segment, number)
     return _take(layout, parse_take(what))
 
 
@@ -55,14 +55,14 @@ def _take(layout: Layout, take: TakeName) -> Iterator[str]:
         yield f"{event.event_id}  {event.time}  {event.data.type_name}{mark}"
 
 
-def _event(layout: Layout, segment: str, sequence: str) -> Iterator[str]:
+def _event(layout: Layout, segment: str, number: str) -> Iterator[str]:
     take = parse_take(segment.rpartition(".")[0])
     path = layout.events / f"{segment}.jsonl"
     events: tuple[Event, ...] = read_segment(path, segment).events if path.exists() else ()
-    found = [event for event in events if event.sequence == sequence]
+    found = [event for event in events if event.id == number]
     if not found:
         raise EvidenceError(
-            f"no event {segment}#{sequence}", remedy=f"`nearfree log show {take}` lists its events"
+            f"no event {segment}#{number}", remedy=f"`nearfree log show {take}` lists its events"
         )
-    raw = path.read_bytes().split(b"\n")[int(sequence) - 1]
+    raw = path.read_bytes().split(b"\n")[int(number) - 1]
     yield msgspec.json.format(raw, indent=2).decode()

@@ -198,8 +198,8 @@ class Event(
 
     @property
     def event_id(self) -> str:
-        """The segment and the sequence, unique in a log."""
-        return f"{self.source}#{self.sequence}"
+        """The segment and the place in it, unique in a log."""
+        return f"{self.source}#{self.id}"
 
 
 PAYLOADS: tuple[type[Payload], ...] = (

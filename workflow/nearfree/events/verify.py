@@ -92,7 +92,7 @@ class _Verifier:
 
     def _unsealed(self, path: Path) -> None:
         take = take_of(path.relative_to(self.layout.events))
-        if take is None or not path.name.endswith(".jsonl"):
+        if take is None:
             self._foreign(path)
             return
         if self.layout.seal(take).exists():

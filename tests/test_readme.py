@@ -1,5 +1,6 @@
 """The README as a stranger follows it: every command, word by word."""
 
+import html
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ BIN = Path(sys.executable).parent
 def commands(name: str) -> list[str]:
     """Return the commands of a document's sh blocks, without their comments."""
     lines = "".join(BLOCK.findall((ROOT / name).read_text())).splitlines()
-    return [line.partition("#")[0].strip() for line in lines if line.strip()]
+    return [line.partition(" #")[0].strip() for line in lines if line.strip()]
 
 
 def give_environment(project: Project) -> None:
@@ -58,6 +59,16 @@ def test_every_command_of_the_readme_runs(tmp_path):
             assert Path(told[1]).is_file()
     shown = project.nearfree("log", "show", "cpu")
     assert "/2-" in shown
+
+
+def test_the_audit_line_of_the_readme_is_in_every_report(built):
+    """The number on the first screen is one that the report shows, word by word."""
+    shown = re.search(
+        r"^```\n(boundaries:.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    page = (built / "results/report/index.html").read_text(encoding="utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    assert " ".join(shown[1].split()) in " ".join(text.split())
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "CONTRIBUTING.md"])

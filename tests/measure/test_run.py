@@ -11,13 +11,20 @@ from nearfree.events.names import Layout
 from nearfree.events.reader import read_segment
 from nearfree.events.seal import read_sealed
 from nearfree.events.take import take_name
-from nearfree.events.types import LatencyMeasured, RunFailed, RunFinished, RunStarted
+from nearfree.events.types import (
+    Fingerprint,
+    LatencyMeasured,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
 from nearfree.hardware import identity, probe
 from nearfree.hardware.cpu import fingerprint, native_dtype
 from nearfree.kernels import torch_dense
 from nearfree.measure import run
 from nearfree.measure.run import measure
 from nearfree.settings import MeasurePlan, ProbePlan, Sweep
+from tables.logs import write_probe
 
 PLAN = make_plan(positions=(1, 2), backend="torch", dtype="auto")
 
@@ -168,3 +175,12 @@ def test_the_cycle_collector_rests_while_it_measures(
     with pytest.raises(HardwareError, match="stopped"):
         measure(probed, "cpu", "dense", 1, PLAN)
     assert (seen, gc.isenabled()) == ([False], True)
+
+
+def test_a_gpu_platform_is_not_measured_on_its_cpu(layout: Layout) -> None:
+    """A platform that was probed as a GPU is refused, so no CPU latency carries its name."""
+    gpu = Fingerprint(kind="cuda", model="Test GPU", features=(), cores=1, caches={})
+    write_probe(layout, "h200", fingerprint=gpu)
+    with pytest.raises(HardwareError, match="h200 is a cuda platform"):
+        measure(layout, "h200", "dense", 1, PLAN)
+    assert not layout.takes("h200", sealed=False)

@@ -6,6 +6,7 @@ import torch
 from msgspec import structs
 
 from nearfree.clocks import CpuClock
+from nearfree.errors import HardwareError
 from nearfree.events.names import Layout
 from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
@@ -24,7 +25,7 @@ def measure(layout: Layout, scope: str, stream: str, take: int, plan: MeasurePla
     Raises
     ------
     HardwareError
-        This machine is not the platform that the log knows.
+        This machine is not the platform that the log knows, or it is no CPU.
     EvidenceError
         The platform was not probed yet, or a forward gives output that is not finite.
     """
@@ -33,6 +34,11 @@ def measure(layout: Layout, scope: str, stream: str, take: int, plan: MeasurePla
     if sealed is not None:
         return sealed
     known = require_probe(layout, scope).fingerprint
+    if known.kind != "cpu":
+        raise HardwareError(
+            f"{scope} is a {known.kind} platform, and every adapter so far runs on a CPU",
+            remedy="Measure a CPU platform; adapters for GPUs are not written yet",
+        )
     here = machine_fingerprint(known.kind)
     check_identity(layout, scope, here)
 

@@ -14,7 +14,6 @@ from nearfree.settings import (
     Setting,
     Sweep,
     check_setting,
-    describe,
     plan_digest,
     setting_key,
 )
@@ -158,9 +157,3 @@ def test_points_a_round() -> None:
     plan = make_plan(positions=(1, 2, 4))
     both = msgspec.structs.replace(plan, sweeps=(*plan.sweeps, sweep))
     assert (plan.points_a_round, both.points_a_round) == (3, 5)
-
-
-def test_a_setting_as_text() -> None:
-    """A setting is described by the fields that it has."""
-    text = describe(make_setting(batch=4))
-    assert text == "dense_ffn torch_cpu float32 batch=4 d_model=64 d_ff=128"

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, json, structs
+from msgspec import Meta, Struct, json
 
 from nearfree.errors import ConfigError
 
@@ -155,11 +155,3 @@ def plan_digest(plan: Plan) -> str:
 def setting_key(setting: Setting) -> str:
     """Return a short stable name of a setting, the same on every machine (12 hex digits)."""
     return hashlib.sha256(json.encode(setting, order="deterministic")).hexdigest()[:12]
-
-
-def describe(setting: Setting) -> str:
-    """Return a setting as a person would write it, without the fields it does not have."""
-    fields = structs.asdict(setting)
-    head = f"{fields.pop('module')} {fields.pop('backend')} {fields.pop('dtype')}"
-    rest = " ".join(f"{k}={v}" for k, v in fields.items() if v is not None)
-    return f"{head} {rest}"

@@ -55,7 +55,7 @@ def check_platforms(platforms: dict[str, Platform]) -> None:
                     remedy="Give each platform its own names",
                 )
             owner[alias] = name
-        for fact in sorted(_NO_FACTS.symmetric_difference(platform.__struct_fields__)):
+        for fact in sorted(set(platform.__struct_fields__) - _NO_FACTS):
             if getattr(platform, fact) and fact not in platform.sources:
                 raise ConfigError(
                     f"config/platforms.yaml: {name}.{fact} has no source",

@@ -39,6 +39,7 @@ def test_the_names_are_pinned() -> None:
         "BusyError",
         "WriteError",
         "TableError",
+        "SourceError",
         "HardwareError",
         "EvidenceError",
     ]

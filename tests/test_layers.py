@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
     "errors", "units", "settings", "clocks", "boundary", "codebase", "events", "hardware",
-    "config", "kernels", "measure", "public", "tables", "theory", "figures", "pipeline",
+    "config", "sources", "kernels", "measure", "public", "tables", "theory", "figures", "pipeline",
     "report", "cli", "__main__",
 )  # fmt: skip
 """Each may import from itself and from those before it."""

@@ -7,6 +7,7 @@ NearfreeError
 │   ├── BusyError    another writer holds the same name
 │   └── WriteError   the disk did not take what was given
 ├── TableError       a table breaks its schema or its manifest
+├── SourceError      a package's source is not to be had, is damaged, or has no known form
 ├── HardwareError    this machine is not what the log says it is, or lacks what is asked
 └── EvidenceError    a rule, fact or measurement that an answer needs is not in the log
 """
@@ -54,6 +55,10 @@ class WriteError(LogError):
 
 class TableError(NearfreeError):
     """A table breaks its schema or its manifest."""
+
+
+class SourceError(NearfreeError):
+    """A package's source is not to be had, is damaged, or holds no rule of the known form."""
 
 
 class HardwareError(NearfreeError):

@@ -1,0 +1,1 @@
+"""Backends' own source code: fetched, read, never executed."""

@@ -1,0 +1,60 @@
+"""A C++ rule with all that it reaches, in normal form."""
+
+import ast
+from collections.abc import Mapping
+
+from nearfree.sources.cpp import Meaning, translate
+from nearfree.sources.cpp_source import CppFiles
+from nearfree.sources.expressions import BUILTINS, parse
+from nearfree.sources.leaves import Leaves, replace_leaves
+from nearfree.sources.program import Function, Program
+
+
+def cpp_program(
+    files: CppFiles,
+    *names: str,
+    leaves: Leaves,
+    meaning: Meaning | None = None,
+    made: Mapping[str, Function] | None = None,
+    constants: Mapping[str, str] | None = None,
+) -> tuple[Program, str]:
+    """Return a function with the functions that it reaches, and its name.
+
+    Parameters
+    ----------
+    files
+        The release's C++ files.
+    names
+        Names that the function goes by; one must be defined, once.
+    leaves
+        What the rule asks of the world around it.
+    meaning
+        What calls mean beyond the language.
+    made
+        Functions that a reader put together from what it found elsewhere.
+    constants
+        Expressions for names that carry nothing for the rule, such as the stream.
+    """
+    found = files.locate(*names)
+    root = translate(files, found, meaning)
+    functions = {root.name: replace_leaves(root, leaves)}
+    waiting = [root]
+    for name, function in (made or {}).items():
+        functions[name] = function
+        waiting.append(function)
+    while waiting:
+        for name in _called(waiting.pop()) - functions.keys() - BUILTINS.keys():
+            if files.defines(name):
+                reached = translate(files, files.locate(name), meaning)
+                functions[name] = replace_leaves(reached, leaves)
+                waiting.append(reached)
+    plain = {name: parse(text) for name, text in (constants or {}).items()}
+    return Program(functions, plain), root.name
+
+
+def _called(function: Function) -> set[str]:
+    return {
+        each.func.id
+        for each in ast.walk(function)
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+    }

@@ -1,0 +1,219 @@
+"""C++ and CUDA sources: parse them, and find functions, macros and template parameters by name.
+
+Of `#ifdef` blocks the part for an undefined name is read: what a build without options compiles.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import tree_sitter_cuda
+from tree_sitter import Language, Node, Parser
+
+from nearfree.errors import SourceError
+from nearfree.sources.program import Text
+
+LANGUAGE = Language(tree_sitter_cuda.language())
+MOST_BYTES = 4 << 20
+_DECLARATORS = {"function_declarator", "abstract_function_declarator", "lambda_declarator"}
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A function-like macro: its parameters, and its body as a syntax tree."""
+
+    parameters: tuple[str, ...]
+    body: Node
+
+
+@dataclass(frozen=True)
+class Found:
+    """A function's definition, and the file that it stands in."""
+
+    node: Node
+    text: Text
+
+
+def parse(content: str) -> Node:
+    """Return the syntax tree of a piece of C++ or CUDA."""
+    raw = content.encode()
+    if len(raw) > MOST_BYTES:
+        raise SourceError("a source file is larger than 4 MB", remedy="It is not read")
+    return Parser(LANGUAGE).parse(raw).root_node
+
+
+def words(node: Node | None) -> str:
+    """Return a node's text, with blanks collapsed."""
+    return "" if node is None or node.text is None else " ".join(node.text.decode().split())
+
+
+def children(node: Node) -> Iterator[Node]:
+    """Yield a node's parts that are compiled: no comments, `#ifdef` as if nothing is defined."""
+    for child in node.named_children:
+        if child.type == "comment":
+            continue
+        if child.type == "preproc_ifdef":
+            yield from _chosen(child)
+        else:
+            yield child
+
+
+def _chosen(node: Node) -> Iterator[Node]:
+    unless = node.children[0].type == "#ifndef"
+    alternative = node.child_by_field_name("alternative")
+    if unless:
+        name, rest = node.child_by_field_name("name"), [alternative]
+        for child in children(node):
+            if child != name and child not in rest:
+                yield child
+    elif alternative is not None and alternative.type == "preproc_else":
+        yield from children(alternative)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield a node and all compiled parts of it."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+class CppFiles:
+    """The parsed C++ files of one release, by path."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.texts = {path: Text(path, content) for path, content in files.items()}
+        self._trees: dict[str, Node] = {}
+
+    def tree(self, path: str) -> Node:
+        """Return a file's syntax tree."""
+        if path not in self._trees:
+            self._trees[path] = parse(self.texts[path].content)
+        return self._trees[path]
+
+    @cached_property
+    def _definitions(self) -> dict[str, list[Found]]:
+        found: dict[str, list[Found]] = {}
+        for path, text in sorted(self.texts.items()):
+            for node in _functions(self.tree(path)):
+                found.setdefault(function_name(node), []).append(Found(node, text))
+        return found
+
+    def locate(self, *names: str) -> Found:
+        """Return the one definition that has one of the names.
+
+        Raises
+        ------
+        SourceError
+            None or several, or one that does not parse.
+        """
+        found = [each for name in names for each in self._definitions.get(name, [])]
+        if len(found) != 1:
+            places = ", ".join(f"{f.text.path}:{f.node.start_point[0] + 1}" for f in found)
+            raise SourceError(
+                f"{' or '.join(names)} must be defined once; it is defined {places or 'nowhere'}",
+                remedy="This release keeps its rule elsewhere: its reader must learn where",
+            )
+        if found[0].node.has_error:
+            raise SourceError(
+                f"{found[0].text.path}: {names[0]} does not parse as C++",
+                remedy="This release needs a reader of its own: report it",
+            )
+        return found[0]
+
+    def defines(self, name: str) -> bool:
+        """Return whether a function of that name is defined once."""
+        return len(self._definitions.get(name, [])) == 1
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all functions."""
+        return self._definitions.keys()
+
+    @cached_property
+    def macros(self) -> dict[str, Macro]:
+        """Function-like macros, aliases of them resolved."""
+        found: dict[str, Macro] = {}
+        aliases: dict[str, str] = {}
+        for path in sorted(self.texts):
+            if "#define" not in self.texts[path].content:
+                continue
+            for node in walk(self.tree(path)):
+                name = words(node.child_by_field_name("name"))
+                value = node.child_by_field_name("value")
+                if node.type == "preproc_function_def" and value is not None:
+                    spec = node.child_by_field_name("parameters")
+                    assert spec is not None
+                    given = tuple(words(each) for each in spec.children if each.type not in "(),")
+                    found[name] = Macro(given, _body(value))
+                elif node.type == "preproc_def" and value is not None:
+                    aliases[name] = words(value)
+        for name, other in aliases.items():
+            if other in found:
+                found[name] = found[other]
+        return found
+
+
+def _body(value: Node) -> Node:
+    assert value.text is not None
+    plain = value.text.decode().replace("\\\n", " ").replace("\\\r\n", " ")
+    return parse(f"void body() {{ {plain}; }}")
+
+
+def _functions(root: Node) -> Iterator[Node]:
+    for child in children(root):
+        if child.type == "function_definition":
+            yield child
+        elif child.type in {
+            "namespace_definition",
+            "declaration_list",
+            "template_declaration",
+            "linkage_specification",
+        }:
+            yield from _functions(child)
+
+
+def declarator(node: Node) -> Node:
+    """Return the declarator of a function: its name and its parameters."""
+    found = node.child_by_field_name("declarator")
+    while found is not None and found.type not in _DECLARATORS:
+        found = found.child_by_field_name("declarator") or next(iter(found.named_children), None)
+    return found or node
+
+
+def function_name(node: Node) -> str:
+    """Return a function's name, without template arguments and namespaces."""
+    name = declarator(node).child_by_field_name("declarator")
+    if name is not None and name.type == "template_function":
+        name = name.child_by_field_name("name")
+    return words(name).rsplit("::", 1)[-1]
+
+
+def template_parameters(node: Node) -> list[str]:
+    """Return the names of a function template's parameters, in order."""
+    parent = node.parent
+    if parent is None or parent.type != "template_declaration":
+        return []
+    spec = parent.child_by_field_name("parameters")
+    found = []
+    for each in spec.named_children if spec is not None else []:
+        name = each.child_by_field_name("declarator") or (
+            each.named_children[-1] if each.named_children else None
+        )
+        found.append(words(name) if each.type != "comment" else "")
+    return [each for each in found if each]
+
+
+def parameter_names(node: Node) -> list[tuple[str, Node | None, str]]:
+    """Return name, default and type of each of a function's parameters."""
+    spec = declarator(node).child_by_field_name("parameters")
+    found = []
+    for each in spec.named_children if spec is not None else []:
+        if each.type not in {"parameter_declaration", "optional_parameter_declaration"}:
+            continue
+        name = each.child_by_field_name("declarator")
+        while name is not None and name.type != "identifier":
+            name = name.child_by_field_name("declarator") or next(
+                (part for part in reversed(name.named_children)), None
+            )
+        kind = words(each.child_by_field_name("type"))
+        found.append((words(name), each.child_by_field_name("default_value"), kind))
+    return found

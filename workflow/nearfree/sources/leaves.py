@@ -1,0 +1,49 @@
+"""What a rule asks of the world around it, by the name that we give it.
+
+Sources reach the same fact by names that change from release to release; a leaf is recognised by
+its text, and replaced by an input. A free name that no leaf covers is an error.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+
+from nearfree.sources.expressions import parse
+from nearfree.sources.program import Function, at
+
+Leaves = Mapping[str, str]
+"""Regular expressions over an expression's text, and the expressions that take its place."""
+
+
+def replace_leaves(function: Function, leaves: Leaves) -> Function:
+    """Return the function with its leaves replaced; it is changed in place."""
+    patterns = [(re.compile(pattern), new) for pattern, new in leaves.items()]
+    function.body = [_Replace(patterns).visit(each) for each in function.body]
+    return function
+
+
+class _Replace(ast.NodeTransformer):
+    def __init__(self, patterns: list[tuple[re.Pattern[str], str]]) -> None:
+        self.patterns = patterns
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.Attribute | ast.Call | ast.Name | ast.Subscript) and isinstance(
+            getattr(node, "ctx", ast.Load()), ast.Load
+        ):
+            text = ast.unparse(node)
+            for pattern, new in self.patterns:
+                found = pattern.fullmatch(text)
+                if found:
+                    return placed(parse(found.expand(new)), node)
+        return self.generic_visit(node)
+
+
+def placed(tree: ast.expr, old: ast.AST) -> ast.expr:
+    """Return a new tree whose nodes all stand where an old node stood."""
+    for each in ast.walk(tree):
+        if isinstance(each, ast.expr):
+            for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
+                if hasattr(each, name):
+                    delattr(each, name)
+            at(each, old)
+    return tree

@@ -1,0 +1,100 @@
+"""A rule's source in normal form: functions and constants as Python syntax trees.
+
+Python sources are in this form already; C++ sources are translated into it. Each node knows the
+file that it was read from, so that every condition and value can be quoted.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nearfree.events.types import Quote
+from nearfree.sources.expressions import UnknownConstructError
+
+Function = ast.FunctionDef
+HARMLESS_DECORATORS = {"functools.lru_cache", "functools.cache", "lru_cache", "cache"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """One source file: its path inside the artefact, and its lines."""
+
+    path: str
+    content: str
+
+    def quote(self, first: int, last: int) -> Quote:
+        """Return lines `first` to `last`, with blanks collapsed, shortened to 160 characters."""
+        lines = self.content.splitlines()[first - 1 : last]
+        text = " ".join(" ".join(lines).split())
+        return Quote(file=self.path, lines=(first, last), text=text[:160])
+
+
+@dataclass(frozen=True)
+class Program:
+    """Functions and constants that a rule may reach, by name."""
+
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    constants: Mapping[str, ast.expr] = field(default_factory=dict)
+
+
+def parameters(function: Function) -> list[str]:
+    """Return the names of a function's parameters, keyword-only ones last."""
+    spec = function.args
+    if spec.vararg or spec.kwarg:
+        raise UnknownConstructError(f"{function.name} takes any number of arguments", function)
+    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+
+
+def defaults(function: Function) -> dict[str, ast.expr]:
+    """Return the default of each parameter that has one."""
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    tail = positional[len(positional) - len(spec.defaults) :]
+    found = {each.arg: value for each, value in zip(tail, spec.defaults, strict=True)}
+    for each, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
+        if value is not None:
+            found[each.arg] = value
+    return found
+
+
+def mark(node: ast.AST, text: Text) -> None:
+    """Tell a tree's nodes which file they stand in."""
+    for each in ast.walk(node):
+        each.origin = text  # type: ignore[attr-defined]
+
+
+def at(new: ast.expr, old: ast.AST) -> ast.expr:
+    """Return a new node with the place of an old one."""
+    if not hasattr(new, "lineno"):
+        ast.copy_location(new, old)
+        new.origin = getattr(old, "origin", None)  # type: ignore[attr-defined]
+    return new
+
+
+def quote(node: ast.AST) -> Quote:
+    """Return where a node stands, and its text.
+
+    A node that was made up has no place; that is a fault of a reader, not of a source.
+    """
+    origin, first = getattr(node, "origin", None), getattr(node, "lineno", None)
+    if origin is None or first is None:
+        raise AssertionError(f"a node without a place: {ast.dump(node)}")
+    last: int = getattr(node, "end_lineno", None) or first
+    return origin.quote(first, last)  # type: ignore[no-any-return]
+
+
+def walk_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements and those inside of them, nested functions included."""
+    for statement in body:
+        yield statement
+        for part in ("body", "orelse"):
+            yield from walk_statements(getattr(statement, part, []))
+
+
+def loops(function: Function) -> bool:
+    """Return whether a function's number of steps depends on its inputs."""
+    return any(
+        isinstance(each, ast.While)
+        or (isinstance(each, ast.For) and not isinstance(each.iter, ast.List | ast.Tuple))
+        for each in walk_statements(function.body)
+    )

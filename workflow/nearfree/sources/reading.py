@@ -1,0 +1,172 @@
+"""Read one rule in both ways, compare them, and say what the rule means.
+
+The two ways must give the same value at every point of a dense grid and next to every constant
+that the source compares with; a single difference refuses the rule.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from nearfree.errors import SourceError
+from nearfree.events.line import sha256
+from nearfree.events.types import Branch, RuleExtracted
+from nearfree.sources.expressions import UnknownConstructError
+from nearfree.sources.interpret import Interpreter
+from nearfree.sources.paths import enumerate_paths
+from nearfree.sources.program import Program
+from nearfree.sources.rule import Rule
+from nearfree.sources.slicing import slice_to
+
+DENSE = range(1, 161)
+FARTHEST = 1 << 17
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What to read: a function of a program, one entry of its answer, over some inputs."""
+
+    rule: str
+    program: Program
+    root: str
+    axis: str
+    """The input that thresholds are looked for on: tokens, rows or a length."""
+    contexts: Sequence[Mapping[str, Any]]
+    """Values of all other inputs, a mapping a context; the rule's meaning is what it says there."""
+    also: Sequence[Mapping[str, Any]] = ()
+    """Further contexts at which the two ways are compared: modes that few users run."""
+    key: str | None = None
+    """The entry of interest, where the answer is a dictionary."""
+    whole: bool = True
+    """Whether the interpreter runs all of the function; else only what the answer depends on."""
+    dense: Sequence[int] = field(default=DENSE)
+    """Values of the axis that are tried whatever the source says."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Return the names of all inputs."""
+        return tuple(dict.fromkeys([self.axis, *self.contexts[0]]))
+
+
+def read_rule(reading: Reading, package: str, version: str) -> RuleExtracted:
+    """Return a rule, read in both ways.
+
+    Raises
+    ------
+    SourceError
+        A construct outside the known set, or the two ways differ.
+    """
+    functions = dict(reading.program.functions)
+    for name in functions if not reading.whole else [reading.root]:
+        key = reading.key if name == reading.root else None
+        functions[name] = slice_to(functions[name], key, checks=reading.whole)
+    program = Program(functions, reading.program.constants)
+    branches, called = enumerate_paths(program, reading.root, set(reading.inputs))
+    helpers = tuple(ast.unparse(functions[name]) for name in sorted(reached(program, called)))
+    rule = RuleExtracted(
+        package=package,
+        version=version,
+        rule=reading.rule,
+        symbol=reading.root,
+        inputs=reading.inputs,
+        branches=tuple(branches),
+        functions=helpers,
+        meaning="",
+        points=0,
+    )
+    second = reading.program if reading.whole else program
+    points, meaning = _compare(reading, Rule(rule), second)
+    used = _used(rule)
+    inputs = tuple(name for name in reading.inputs if name in used)
+    return msgspec.structs.replace(rule, points=points, meaning=meaning, inputs=inputs)
+
+
+def _used(rule: RuleExtracted) -> set[str]:
+    texts = [text for branch in rule.branches for text in (*branch.when, branch.value)]
+    return {
+        each.id
+        for text in texts
+        for each in ast.walk(ast.parse(text, mode="eval"))
+        if isinstance(each, ast.Name)
+    }
+
+
+def reached(program: Program, names: set[str]) -> set[str]:
+    """Return functions with those that they call in turn."""
+    found, waiting = set(names), list(names)
+    while waiting:
+        for each in ast.walk(program.functions[waiting.pop()]):
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Name):
+                name = each.func.id
+                if name in program.functions and name not in found:
+                    found.add(name)
+                    waiting.append(name)
+    return found
+
+
+def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
+    points, runs = 0, []
+    for number, context in enumerate([*reading.contexts, *reading.also]):
+        run: list[tuple[int, Any]] = []
+        special = rule.specialised(context)
+        for place in axis_points(reading, context):
+            inputs = {**context, reading.axis: place}
+            first = special.value(inputs).value
+            second = _interpreted(reading, program, inputs)
+            if first != second or type(first) is not type(second):
+                shown = ", ".join(f"{name}={value}" for name, value in inputs.items())
+                raise SourceError(
+                    f"{reading.root}: the two ways of reading differ at {shown}:"
+                    f" {first!r} by its branches, {second!r} step by step",
+                    remedy="Report it; the rule is not used",
+                )
+            points += 1
+            if not run or run[-1][1] != first:
+                run.append((place, first))
+        if number < len(reading.contexts):
+            runs.append([dict(context), run])
+    return points, sha256(msgspec.json.encode(runs, order="deterministic"))[:16]
+
+
+def _interpreted(reading: Reading, program: Program, inputs: Mapping[str, Any]) -> Any:
+    value = Interpreter(program, inputs).run(reading.root)
+    if reading.key is not None and isinstance(value, dict):
+        if reading.key not in value:
+            raise UnknownConstructError(f"{reading.root} sets no {reading.key}")
+        return value[reading.key]
+    return value
+
+
+def axis_points(reading: Reading, context: Mapping[str, Any]) -> list[int]:
+    """Return where a rule is tried: densely, and at every constant and its neighbours.
+
+    A threshold may be a constant, an input, or a product or quotient of such; so those of each
+    pair count too. Runs of equal values start at the first point tried, so that the digest of a
+    rule does not depend on how its source spells a threshold.
+    """
+    constants = set(_constants(reading.program))
+    numbers = constants | {value for value in context.values() if isinstance(value, int)}
+    marks = set(numbers)
+    for left in numbers:
+        for right in context.values():
+            if isinstance(right, int) and right > 1:
+                marks |= {left * right, left // right, -(-left // right)}
+    near = {mark + step for mark in marks for step in (-1, 0, 1)}
+    powers = {1 << exponent for exponent in range(FARTHEST.bit_length())}
+    return sorted({p for p in near | powers | set(reading.dense) if 1 <= p <= FARTHEST})
+
+
+def _constants(program: Program) -> Iterator[int]:
+    trees: list[ast.AST] = [*program.functions.values(), *program.constants.values()]
+    for tree in trees:
+        for each in ast.walk(tree):
+            if isinstance(each, ast.Constant) and isinstance(each.value, int | float):
+                yield int(each.value)
+
+
+def shown(branch: Branch) -> str:
+    """Return a branch's conditions as one text."""
+    return " and ".join(branch.when) or "always"

@@ -135,6 +135,16 @@ class ImportPlan(
     files: dict[str, str]
 
 
+class ExtractPlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="extract"
+):
+    """The release whose rules are read, and the form of what is read of it."""
+
+    package: str
+    version: str
+    form: int = 1
+
+
 class RetractPlan(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="retract"
 ):
@@ -144,7 +154,7 @@ class RetractPlan(
     reason: str
 
 
-Plan = MeasurePlan | ProbePlan | ImportPlan | RetractPlan
+Plan = MeasurePlan | ProbePlan | ImportPlan | ExtractPlan | RetractPlan
 
 
 def plan_digest(plan: Plan) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from gzip import GzipFile
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from nearfree.errors import SourceError
 from nearfree.sources.index import Artefact, meter, reading
@@ -38,8 +38,8 @@ UNPACKED_LIMIT = 4 * 2**30
 """Bytes of an sdist's unpacked stream."""
 COUNT_LIMIT = 200_000
 """Members of an archive."""
-HEADER_LIMIT = 2**20
-"""Bytes of a tar header's extension: a long name or pax fields."""
+HEADER_LIMIT = 2**15
+"""Bytes of a tar header's extension, a long name or pax fields; tarfile is slow on longer ones."""
 DIRECTORY_LIMIT = 16 * 2**20
 """Bytes at the end of a wheel that may be read to find its directory."""
 TAIL = 2**16
@@ -164,9 +164,6 @@ class _Ranges(io.BufferedIOBase):
     def tell(self) -> int:
         return self._position
 
-    def readable(self) -> bool:
-        return True
-
     def seekable(self) -> bool:
         return True
 
@@ -286,7 +283,10 @@ class _Limited(io.BufferedIOBase):
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header whose extension, which tarfile reads as a whole, is short."""
+    """A tar header that is short, extensions included, and describes no file with holes.
+
+    tarfile reads extensions and maps of holes as a whole, however long they are.
+    """
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
@@ -294,6 +294,11 @@ class _Header(tarfile.TarInfo):
         if header.size < 0 or (not header.isreg() and header.size > HEADER_LIMIT):
             raise tarfile.ReadError("a header of no sane size")
         return header
+
+    def _refuse_holes(self, *_: object) -> NoReturn:
+        raise tarfile.ReadError("a file with holes")
+
+    _proc_sparse = _proc_gnusparse_10 = _refuse_holes
 
 
 def _tar_members(

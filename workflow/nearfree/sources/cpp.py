@@ -6,7 +6,7 @@ it where a rule does. Nothing is compiled.
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tree_sitter import Node
@@ -22,6 +22,8 @@ from nearfree.sources.cpp_source import (
     words,
 )
 from nearfree.sources.cpp_types import CASTS, cast, floating, number
+from nearfree.sources.expressions import parse
+from nearfree.sources.leaves import placed
 from nearfree.sources.program import Function, Text
 
 COMPARISONS: dict[str, type[ast.cmpop]] = {
@@ -39,11 +41,15 @@ ARITHMETIC: dict[str, type[ast.operator]] = {
     "%": ast.Mod,
     "<<": ast.LShift,
     ">>": ast.RShift,
+    "|": ast.BitOr,
+    "&": ast.BitAnd,
 }
 RENAMED = {"std::min": "min", "std::max": "max", "std::ceil": "ceil", "ceilf": "ceil"}
 TUPLES = {"std::make_pair", "std::make_tuple", "std::tuple", "std::pair"}
 CHECKS = {"TORCH_CHECK", "FLASHINFER_CHECK", "CHECK"}
 SILENT = {"reserve", "printf", "C10_CUDA_CHECK"}
+CEILINGS = {"cute::ceil_div", "cutlass::ceil_div"}
+POINTERS = ("static_cast<", "reinterpret_cast<")
 ENDS = {"push_back": "append", "emplace_back": "append"}
 
 
@@ -56,7 +62,11 @@ class Meaning:
     sinks
         Calls that are an answer: of `f<A<x, y>>()` with places (0, 1) the answer is y.
     answers
-        Calls that are an answer: the arguments at these places, as a tuple.
+        Calls that are an answer: a tuple of the arguments at these places and of these
+        expressions over names that are known there. A function with such a call answers nothing
+        where it returns without one.
+    records
+        Names of structures that are handed on by reference; see `cpp_records`.
     tails
         Calls whose answer is the function's own.
     harmless
@@ -64,8 +74,9 @@ class Meaning:
     """
 
     sinks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    answers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    answers: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     tails: frozenset[str] = frozenset()
+    records: frozenset[str] = frozenset()
     harmless: frozenset[str] = frozenset()
 
 
@@ -83,6 +94,7 @@ class _Translator:
         self.bound: dict[str, ast.expr] = {}
         self.inlined: list[Node] = []
         self.place: Node | None = None
+        self.answered: list[ast.stmt] = []
 
     # places
 
@@ -116,7 +128,12 @@ class _Translator:
         values = [self.expr(default) for _, default, _ in own if default is not None]
         body = node.child_by_field_name("body")
         assert body is not None
-        return self.define(function_name(node), [*names, *(n for n, _, _ in own)], body, values)
+        function = self.define(function_name(node), [*names, *(n for n, _, _ in own)], body, values)
+        if self.answered:
+            for each in _own_returns(function.body):
+                if each not in self.answered:
+                    each.value = None
+        return function
 
     def define(
         self, name: str, names: list[str], body: Node, values: list[ast.expr] | None = None
@@ -147,7 +164,12 @@ class _Translator:
     def block(self, node: Node) -> list[ast.stmt]:
         if node.type != "compound_statement":
             return self.statement(node)
-        return [each for child in children(node) for each in self.statement(child)]
+        found: list[ast.stmt] = []
+        for child in children(node):
+            found += self.statement(child)
+            if found and isinstance(found[-1], ast.Return | ast.Raise):
+                break
+        return found
 
     def statement(self, node: Node) -> list[ast.stmt]:
         method = getattr(self, f"s_{node.type}", None)
@@ -225,11 +247,17 @@ class _Translator:
             if each.type == "init_declarator":
                 found += self.initialised(node, each, kind)
             elif kind.startswith("std::vector"):
-                empty = self.e(ast.List([], ast.Load()), node)
-                found.append(self.assign(words(each), empty, node))
+                found.append(self.vector(node, each))
             else:
                 self.kinds[words(each)] = kind
         return found
+
+    def vector(self, node: Node, each: Node) -> ast.stmt:
+        """Translate a vector's declaration; one with a size is not empty, and has no value yet."""
+        if each.type == "identifier":
+            return self.assign(words(each), self.e(ast.List([], ast.Load()), node), node)
+        name = words(each.child_by_field_name("declarator") or each)
+        return self.assign(name, self.opaque(each), node)
 
     def initialised(self, node: Node, each: Node, kind: str) -> list[ast.stmt]:
         left, value = each.child_by_field_name("declarator"), each.child_by_field_name("value")
@@ -246,6 +274,9 @@ class _Translator:
             pair = self.e(ast.Tuple(targets, ast.Store()), node)
             return [self.s(ast.Assign([pair], self.expr(value)), node)]
         name = words(left)
+        called = _last(value.child_by_field_name("function") or value)
+        if value.type == "call_expression" and called in self.meaning.answers:
+            return [self.answer(value, called)]
         if value.type == "lambda_expression":
             return [self.lambda_function(name, value)]
         fact = self.attribute(value) if value.type == "call_expression" else None
@@ -281,7 +312,7 @@ class _Translator:
             return self.assignment(node, inner)
         if inner.type == "call_expression":
             return self.called(node, inner)
-        names = {words(each) for each in _identifiers(inner)}
+        names = {words(each) for each in _identifiers(_stream(inner))}
         return [self.s(ast.Expr(self.opaque(inner, *sorted(names))), node)]
 
     def assignment(self, node: Node, inner: Node) -> list[ast.stmt]:
@@ -292,9 +323,17 @@ class _Translator:
         name = _last(right.child_by_field_name("function") or right)
         if right.type == "call_expression" and name in self.meaning.answers:
             return [self.answer(right, name)]
+        if left.type == "call_expression" and self.hands_on(right):
+            changed = sorted({words(part) for each in _args(left) for part in _identifiers(each)})
+            tied = [self.s(ast.Expr(self.opaque(left, *changed)), node)] if changed else []
+            return [*tied, self.s(ast.Expr(self.expr(right)), node)]
         target = self.expr(left)
+        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and sign == "=":
+            target.ctx = ast.Store()
+            return [self.s(ast.Assign([target], self.expr(right)), node)]
         if not isinstance(target, ast.Name):
-            return [self.s(ast.Expr(self.opaque(inner)), node)]
+            changed = sorted({words(each) for each in _changed(left)})
+            return [self.s(ast.Expr(self.opaque(inner, *changed)), node)]
         fact = self.attribute(right) if right.type == "call_expression" else None
         if fact is not None:
             return [self.assign(*fact, node)]
@@ -324,12 +363,19 @@ class _Translator:
             return [self.answer(call, name)]
         if name in self.meaning.tails:
             return [self.s(ast.Return(self.expr(call)), node)]
+        if words(function) == "std::swap":
+            return [self.swapped(call)]
         attribute = self.attribute(call)
         if attribute is not None:
             target, value = attribute
             return [self.assign(target, value, node)]
         if name in SILENT or name in self.meaning.harmless:
             return []
+        if self.hands_on(call):
+            return [self.s(ast.Expr(self.expr(call)), node)]
+        if name == "memset" and words(_args(call)[0]).lstrip("&") in self.meaning.records:
+            empty = self.e(ast.Tuple([], ast.Load()), call)
+            return [self.assign(words(_args(call)[0]).lstrip("&"), empty, node)]
         if function.type == "field_expression" and name in ENDS:
             group = self.expr(function.child_by_field_name("argument") or function)
             method = self.e(ast.Attribute(group, ENDS[name], ast.Load()), node)
@@ -339,9 +385,45 @@ class _Translator:
         return [self.s(ast.Expr(self.opaque(call, *sorted(names))), node)]
 
     def answer(self, call: Node, name: str) -> ast.stmt:
+        values = [self.passed(call, name, place) for place in self.meaning.answers[name]]
+        answer = self.s(ast.Return(self.e(ast.Tuple(values, ast.Load()), call)), call)
+        self.answered.append(answer)
+        return answer
+
+    def swapped(self, call: Node) -> ast.stmt:
+        sides = [self.expr(each) for each in _args(call)]
+        if not all(isinstance(each, ast.Name) for each in sides):
+            return self.s(ast.Expr(self.opaque(call, *map(words, _identifiers(call)))), call)
+        targets: list[ast.expr] = []
+        for each in sides:
+            target = ast.Name(ast.unparse(each), ast.Store())
+            self.put(target, call)
+            targets.append(target)
+        pair = self.e(ast.Tuple(targets, ast.Store()), call)
+        return self.s(
+            ast.Assign([pair], self.e(ast.Tuple([*reversed(sides)], ast.Load()), call)), call
+        )
+
+    def passed(self, call: Node, name: str, place: int | str) -> ast.expr:
+        """Return what a call passes on: an argument, its default, or an expression there."""
         given = _args(call)
-        values = [self.expr(given[place]) for place in self.meaning.answers[name]]
-        return self.s(ast.Return(self.e(ast.Tuple(values, ast.Load()), call)), call)
+        if isinstance(place, str):
+            return placed(parse(place), self.e(ast.Constant(place), call))
+        if place < len(given):
+            return self.expr(given[place])
+        found = self.files.locate(name)
+        default = parameter_names(found.node)[place][1]
+        if default is None:
+            return self.opaque(call)
+        return _Translator(self.files, found.text, self.meaning).expr(default)
+
+    def hands_on(self, call: Node) -> bool:
+        """Return whether a known function is given a structure that it may change."""
+        if call.type != "call_expression":
+            return False
+        name = _last(call.child_by_field_name("function") or call)
+        given = {words(each) for each in _args(call)}
+        return bool(given & self.meaning.records) and self.files.defines(name)
 
     def attribute(self, call: Node) -> tuple[str, ast.expr] | None:
         """Return what `cudaDeviceGetAttribute(&x, which, device)` sets, and to which fact."""
@@ -497,6 +579,10 @@ class _Translator:
             return self.opaque(node)
         return self.e(cast(kind, self.expr(value)), node) if kind in {"float"} else self.expr(value)
 
+    def e_sizeof_expression(self, node: Node) -> ast.expr:
+        what = self.e(ast.Constant(" ".join(map(words, children(node)))), node)
+        return self.e(ast.Call(self.named("sizeof", node), [what], []), node)
+
     def e_initializer_list(self, node: Node) -> ast.expr:
         return self.e(ast.Tuple([self.expr(each) for each in children(node)], ast.Load()), node)
 
@@ -507,8 +593,16 @@ class _Translator:
         if name in CASTS:
             value = self.expr(given[0])
             return self.e(cast(name, value), node) if name == "float" else value
+        if name in CEILINGS and len(given) == 2:
+            above, below = map(self.expr, given)
+            one = self.e(ast.Constant(1), node)
+            more = self.e(ast.BinOp(above, ast.Add(), below), node)
+            less = self.e(ast.BinOp(more, ast.Sub(), one), node)
+            return self.e(ast.Call(self.named("quotient", node), [less, below], []), node)
         if name in TUPLES:
             return self.e(ast.Tuple([self.expr(each) for each in given], ast.Load()), node)
+        if name.startswith(POINTERS) and name.endswith("*>"):
+            return self.expr(given[0])
         if name.startswith("static_cast<"):
             kind = name[len("static_cast<") : -1].strip()
             value = self.expr(given[0])
@@ -523,9 +617,16 @@ class _Translator:
         values = [self.expr(each) for each in given]
         if name in RENAMED and len(values) == 1 and isinstance(values[0], ast.Tuple):
             values = values[0].elts
-        types = [self.expr(_plain(each)) for each in _template(function)]
+        types = [self.template_argument(each) for each in _template(function)]
         called = RENAMED.get(name, _last(function))
         return self.e(ast.Call(self.named(called, node), [*types, *values], []), node)
+
+    def template_argument(self, node: Node) -> ast.expr:
+        """Return a template's argument; a type with a namespace stands for itself, as a text."""
+        plain = _plain(node)
+        if node.type == "type_descriptor" and plain.type == "qualified_identifier":
+            return self.e(ast.Constant(words(plain)), node)
+        return self.expr(plain)
 
     def member_call(self, node: Node, function: Node) -> ast.expr:
         """Keep `x.has_value()` as it is: a leaf may stand for it."""
@@ -581,3 +682,31 @@ def _all(node: Node) -> list[Node]:
 
 def _identifiers(node: Node) -> list[Node]:
     return [each for each in _all(node) if each.type == "identifier"]
+
+
+def _stream(node: Node) -> Node:
+    """Return what a statement `stream << a << b` changes: the stream; else the node itself."""
+    while node.type == "binary_expression" and words(node.child_by_field_name("operator")) == "<<":
+        node = node.child_by_field_name("left") or node
+    return node
+
+
+def _changed(left: Node) -> list[Node]:
+    """Return what an assignment to no plain name changes: `a` of `a[i]`, all of `tie(a, b)`."""
+    if left.type == "call_expression":
+        return [part for each in _args(left) for part in _identifiers(each)]
+    while left.type != "identifier":
+        inner = left.child_by_field_name("argument") or next(children(left), None)
+        if inner is None:
+            return []
+        left = inner
+    return [left]
+
+
+def _own_returns(body: list[ast.stmt]) -> Iterator[ast.Return]:
+    for statement in body:
+        if isinstance(statement, ast.Return):
+            yield statement
+        elif not isinstance(statement, ast.FunctionDef):
+            for part in ("body", "orelse"):
+                yield from _own_returns(getattr(statement, part, []))

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Mapping
 
 from nearfree.sources.cpp import Meaning, translate
+from nearfree.sources.cpp_records import thread_records
 from nearfree.sources.cpp_source import CppFiles
 from nearfree.sources.expressions import BUILTINS, parse
 from nearfree.sources.leaves import Leaves, replace_leaves
@@ -36,8 +37,8 @@ def cpp_program(
         Expressions for names that carry nothing for the rule, such as the stream.
     """
     found = files.locate(*names)
-    root = translate(files, found, meaning)
-    functions = {root.name: replace_leaves(root, leaves)}
+    root = replace_leaves(translate(files, found, meaning), leaves)
+    functions = {root.name: root}
     waiting = [root]
     for name, function in (made or {}).items():
         functions[name] = function
@@ -47,7 +48,9 @@ def cpp_program(
             if files.defines(name):
                 reached = translate(files, files.locate(name), meaning)
                 functions[name] = replace_leaves(reached, leaves)
-                waiting.append(reached)
+                waiting.append(functions[name])
+    for record in meaning.records if meaning else ():
+        functions = thread_records(functions, root.name, record)
     plain = {name: parse(text) for name, text in (constants or {}).items()}
     return Program(functions, plain), root.name
 

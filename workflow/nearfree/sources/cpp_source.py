@@ -3,6 +3,7 @@
 Of `#ifdef` blocks the part for an undefined name is read: what a build without options compiles.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from nearfree.sources.program import Text
 
 LANGUAGE = Language(tree_sitter_cuda.language())
 MOST_BYTES = 4 << 20
+ALIAS = re.compile(rb"\busing\s+\w+\s*=[^;{}]*;")
 _DECLARATORS = {"function_declarator", "abstract_function_declarator", "lambda_declarator"}
 
 
@@ -87,7 +89,9 @@ class CppFiles:
     def tree(self, path: str) -> Node:
         """Return a file's syntax tree."""
         if path not in self._trees:
-            self._trees[path] = parse(self.texts[path].content)
+            content = self.texts[path].content
+            root = parse(content)
+            self._trees[path] = parse(_plain(content, root)) if root.has_error else root
         return self._trees[path]
 
     @cached_property
@@ -124,6 +128,10 @@ class CppFiles:
         """Return whether a function of that name is defined once."""
         return len(self._definitions.get(name, [])) == 1
 
+    def definitions(self, name: str) -> list[Found]:
+        """Return all definitions of a name: a template's specialisations share one."""
+        return self._definitions.get(name, [])
+
     def names(self) -> Iterable[str]:
         """Return the names of all functions."""
         return self._definitions.keys()
@@ -150,6 +158,29 @@ class CppFiles:
             if other in found:
                 found[name] = found[other]
         return found
+
+
+def _plain(content: str, root: Node) -> str:
+    """Return a source without those type aliases that do not parse.
+
+    The grammar stumbles over comparisons among template arguments. A type carries no number; a
+    rule that needs the alias after all finds its name unknown.
+    """
+    raw = content.encode()
+    broken = [(each.start_byte, each.end_byte) for each in _errors(root)]
+    for found in ALIAS.finditer(raw):
+        if any(start < found.end() and found.start() < end for start, end in broken):
+            blank = re.sub(rb"[^\n]", b" ", found.group())
+            raw = raw[: found.start()] + blank + raw[found.end() :]
+    return raw.decode()
+
+
+def _errors(node: Node) -> Iterator[Node]:
+    if node.is_error or node.is_missing:
+        yield node
+    for child in node.children:
+        if child.has_error:
+            yield from _errors(child)
 
 
 def _body(value: Node) -> Node:
@@ -185,6 +216,15 @@ def function_name(node: Node) -> str:
     if name is not None and name.type == "template_function":
         name = name.child_by_field_name("name")
     return words(name).rsplit("::", 1)[-1]
+
+
+def specialised_for(node: Node) -> list[Node]:
+    """Return the template arguments that a specialisation of a function is for."""
+    name = declarator(node).child_by_field_name("declarator")
+    while name is not None and name.type == "qualified_identifier":
+        name = name.child_by_field_name("name")
+    given = name.child_by_field_name("arguments") if name is not None else None
+    return [] if given is None else list(children(given))
 
 
 def template_parameters(node: Node) -> list[str]:

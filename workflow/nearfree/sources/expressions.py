@@ -7,6 +7,7 @@ set is an error that names it: nothing is guessed, and nothing of a backend is e
 import ast
 import math
 import operator
+import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,23 +30,40 @@ def quotient(left: float, right: float) -> float:
     return left / right
 
 
+def join(*parts: object) -> str:
+    """Return a formatted text: its parts, one after the other."""
+    return "".join(map(str, parts))
+
+
+def re_sub(pattern: str, new: str, text: str) -> str:
+    """Return Python's `re.sub` for a class of characters; other patterns may not end."""
+    if not re.fullmatch(r"\[[^\[\]]+\]\+?", pattern):
+        raise UnknownConstructError(f"the pattern {pattern!r} is outside the known set")
+    return re.sub(pattern, new.replace("\\", ""), text)
+
+
 BUILTINS: dict[str, Callable[..., Any]] = {
     "abs": abs,
+    "all": all,
+    "any": any,
     "bit_length": int.bit_length,
     "bool": bool,
     "ceil": math.ceil,
     "float": float,
     "float32": float32,
     "int": int,
+    "join": join,
     "len": len,
     "max": max,
     "min": min,
     "quotient": quotient,
+    "re_sub": re_sub,
     "range": range,
     "round": round,
     "str": str,
     "tuple": tuple,
 }
+STRING_METHODS = ("endswith", "replace", "split", "startswith", "strip")
 LIST_METHODS = ("append", "index", "pop", "remove")
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -56,6 +74,8 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Mod: operator.mod,
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
+    ast.BitOr: operator.or_,
+    ast.BitAnd: operator.and_,
     ast.Not: operator.not_,
     ast.USub: operator.neg,
     ast.Eq: operator.eq,
@@ -229,7 +249,7 @@ class _Evaluation:
         return self.value(node.value)[self.value(node.slice)]
 
     def _call(self, node: ast.Call) -> Any:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in LIST_METHODS:
+        if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func)
         if not isinstance(node.func, ast.Name) or node.keywords:
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
@@ -242,6 +262,17 @@ class _Evaluation:
 
     def _method(self, node: ast.Call, func: ast.Attribute) -> Any:
         group = self.value(func.value)
-        if not isinstance(group, list) or node.keywords:
+        known = (isinstance(group, list) and func.attr in LIST_METHODS) or (
+            isinstance(group, str) and func.attr in STRING_METHODS
+        )
+        if not known or node.keywords:
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
         return getattr(group, func.attr)(*map(self.value, node.args))
+
+    def _joinedstr(self, node: ast.JoinedStr) -> str:
+        return "".join(str(self.value(each)) for each in node.values)
+
+    def _formattedvalue(self, node: ast.FormattedValue) -> str:
+        if node.conversion != -1 or node.format_spec is not None:
+            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+        return str(self.value(node.value))

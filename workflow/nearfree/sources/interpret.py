@@ -185,6 +185,11 @@ class Interpreter:
     def _continue(self, node: ast.Continue, frame: dict[str, Any]) -> None:
         raise _Continue
 
+    def _import(self, node: ast.stmt, frame: dict[str, Any]) -> None:
+        """Bind nothing: a name that only an import gives is unknown where it is used."""
+
+    _importfrom = _import
+
     def _pass(self, node: ast.Pass, frame: dict[str, Any]) -> None:
         pass
 

@@ -5,6 +5,7 @@ its text, and replaced by an input. A free name that no leaf covers is an error.
 """
 
 import ast
+import copy
 import re
 from collections.abc import Mapping
 
@@ -16,10 +17,12 @@ Leaves = Mapping[str, str]
 
 
 def replace_leaves(function: Function, leaves: Leaves) -> Function:
-    """Return the function with its leaves replaced; it is changed in place."""
+    """Return a copy of the function with its leaves replaced."""
     patterns = [(re.compile(pattern), new) for pattern, new in leaves.items()]
-    function.body = [_Replace(patterns).visit(each) for each in function.body]
-    return function
+    replaced = copy.deepcopy(function)
+    body: list[ast.stmt] = [_Replace(patterns).visit(each) for each in replaced.body]
+    replaced.body = body
+    return replaced
 
 
 class _Replace(ast.NodeTransformer):
@@ -30,12 +33,20 @@ class _Replace(ast.NodeTransformer):
         if isinstance(node, ast.Attribute | ast.Call | ast.Name | ast.Subscript) and isinstance(
             getattr(node, "ctx", ast.Load()), ast.Load
         ):
-            text = ast.unparse(node)
+            text, inner = ast.unparse(node), _inner(node)
             for pattern, new in self.patterns:
                 found = pattern.fullmatch(text)
-                if found:
+                # What is done with a leaf is no part of it: `f(x)` in `f(x).replace(...)`.
+                if found and not (inner and pattern.fullmatch(inner)):
                     return placed(parse(found.expand(new)), node)
         return self.generic_visit(node)
+
+
+def _inner(node: ast.AST) -> str:
+    """Return the text of what an attribute, method or item is taken from, if of anything."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return ast.unparse(node.value) if isinstance(node, ast.Attribute | ast.Subscript) else ""
 
 
 def placed(tree: ast.expr, old: ast.AST) -> ast.expr:

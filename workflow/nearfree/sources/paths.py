@@ -13,6 +13,7 @@ from nearfree.events.types import Branch, Quote
 from nearfree.sources.expressions import (
     BUILTINS,
     LIST_METHODS,
+    STRING_METHODS,
     UnknownConstructError,
     evaluate,
     name_of,
@@ -72,12 +73,38 @@ def enumerate_paths(program: Program, name: str, inputs: set[str]) -> tuple[list
         called |= walk.called
         branches.append(
             Branch(
-                when=tuple(ast.unparse(each) for each in way.when),
+                when=tuple(ast.unparse(each) for each in tightest(way.when)),
                 value=ast.unparse(way.value),
                 quotes=tuple(dict.fromkeys(way.quotes)),
             )
         )
     return branches, called
+
+
+def tightest(when: list[ast.expr]) -> list[ast.expr]:
+    """Return conditions without the bounds that a closer bound of the same kind implies."""
+    kept: list[ast.expr] = []
+    for number, each in enumerate(when):
+        bound = _bound(each)
+        others = [_bound(other) for other in when[number + 1 :]]
+        if bound is None or not any(
+            other is not None and other[:2] == bound[:2] and other[2] >= bound[2]
+            for other in others
+        ):
+            kept.append(each)
+    return kept
+
+
+def _bound(node: ast.expr) -> tuple[str, type[ast.cmpop], float] | None:
+    """Return what is bounded, in which way, and how closely: more is closer."""
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return None
+    limit, op = node.comparators[0], type(node.ops[0])
+    if not isinstance(limit, ast.Constant) or not isinstance(limit.value, int | float):
+        return None
+    if op in (ast.Gt, ast.GtE):
+        return ast.unparse(node.left), op, limit.value
+    return (ast.unparse(node.left), op, -limit.value) if op in (ast.Lt, ast.LtE) else None
 
 
 class _Return(Exception):  # noqa: N818  # control flow, not an error
@@ -149,22 +176,44 @@ class _Walk:
 
     def decide(self, condition: ast.expr, place: ast.AST) -> bool:
         """Return which way to go at a condition, and keep the condition."""
-        if isinstance(condition, ast.Constant):
-            return bool(condition.value)
-        text = ast.unparse(condition)
-        if text in self.known:
-            return self.known[text]
+        decided = self.truth(condition)
+        if decided is not None:
+            return decided
         number = len(self.taken)
         if number == len(self.given):
             self.given = [*self.given, True]
             self.others.append([*self.taken, False])
         answer = self.given[number]
         self.taken.append(answer)
-        self.known[text] = answer
-        self.known[ast.unparse(negated(condition))] = not answer
+        self.learn(condition, answer=answer)
         self.way.when.append(condition if answer else negated(condition))
         self.way.quotes.append(quote(place))
         return answer
+
+    def truth(self, condition: ast.expr) -> bool | None:
+        """Return a condition's truth where constants or earlier decisions settle it."""
+        match condition:
+            case ast.Constant():
+                return bool(condition.value)
+            case ast.UnaryOp(op=ast.Not()):
+                inner = self.truth(condition.operand)
+                return None if inner is None else not inner
+            case ast.BoolOp():
+                stop = isinstance(condition.op, ast.Or)
+                found = {self.truth(each) for each in condition.values}
+                if stop in found:
+                    return stop
+                if found == {not stop}:
+                    return not stop
+        return self.known.get(ast.unparse(condition))
+
+    def learn(self, condition: ast.expr, *, answer: bool) -> None:
+        """Keep what a decision says, about the parts of the condition too."""
+        self.known[ast.unparse(condition)] = answer
+        self.known[ast.unparse(negated(condition))] = not answer
+        if isinstance(condition, ast.BoolOp) and answer is isinstance(condition.op, ast.And):
+            for each in condition.values:
+                self.learn(each, answer=answer)
 
     def enter(self, function: Function, given: dict[str, Value]) -> Value:
         self.depth += 1
@@ -217,7 +266,7 @@ class _Walk:
                 raise _Break
             case ast.Continue():
                 raise _Continue
-            case ast.Pass() | ast.Expr(value=ast.Constant()):
+            case ast.Pass() | ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
                 pass
             case ast.Expr(value=ast.Call()):
                 self.expr(node.value, frame)
@@ -280,8 +329,13 @@ class _Walk:
                 return at(ast.Dict(node.keys, values), node)
             case ast.Tuple() | ast.Set():
                 return at(ast.Tuple([self.expr(e, frame) for e in node.elts], ast.Load()), node)
+            case ast.JoinedStr():
+                return self.joined(node, frame)
             case ast.UnaryOp():
-                return fold(at(ast.UnaryOp(node.op, self.expr(node.operand, frame)), node))
+                operand = self.expr(node.operand, frame)
+                if isinstance(operand, list):
+                    return at(ast.Constant(not operand), node)
+                return fold(at(ast.UnaryOp(node.op, operand), node))
             case ast.BinOp():
                 sides = self.expr(node.left, frame), self.expr(node.right, frame)
                 return fold(at(ast.BinOp(sides[0], node.op, sides[1]), node))
@@ -290,8 +344,21 @@ class _Walk:
                 return fold(at(ast.Compare(self.expr(node.left, frame), node.ops, others), node))
         raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
 
+    def joined(self, node: ast.JoinedStr, frame: dict[str, Value]) -> ast.expr:
+        """Return a formatted text, its choices taken: each is a way of its own."""
+        parts: list[ast.expr] = []
+        for each in node.values:
+            if isinstance(each, ast.FormattedValue):
+                if each.conversion != -1 or each.format_spec is not None:
+                    raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+                each = self.group(self.settled(self.expr(each.value, frame)), node)  # noqa: PLW2901
+            inner = isinstance(each, ast.Call) and ast.unparse(each.func) == "join"
+            parts += each.args if inner else [each]  # type: ignore[attr-defined]
+        kept = [each for each in parts if not (isinstance(each, ast.Constant) and each.value == "")]
+        return fold(at(ast.Call(at(ast.Name("join", ast.Load()), node), kept, []), node))
+
     def group(self, value: Value, node: ast.expr) -> ast.expr:
-        return at(ast.Tuple(value, ast.Load()), node) if isinstance(value, list) else value
+        return at(ast.List([*value], ast.Load()), node) if isinstance(value, list) else value
 
     def name(self, node: ast.Name, frame: dict[str, Value]) -> Value:
         if node.id in frame:
@@ -307,6 +374,8 @@ class _Walk:
         kept: list[ast.expr] = []
         for each in node.values:
             value = self.expr(each, frame)
+            if isinstance(value, list):
+                value = at(ast.Constant(bool(value)), each)
             if not isinstance(value, ast.Constant):
                 kept.append(value)
             elif bool(value.value) is stop:
@@ -342,7 +411,7 @@ class _Walk:
     def call(self, node: ast.Call, frame: dict[str, Value]) -> Value:
         if node.keywords:
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in LIST_METHODS:
+        if isinstance(node.func, ast.Attribute):
             return self.method(node, node.func, frame)
         if not isinstance(node.func, ast.Name):
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
@@ -364,9 +433,11 @@ class _Walk:
         return fold(at(ast.Call(node.func, arguments, []), node))
 
     def method(self, node: ast.Call, func: ast.Attribute, frame: dict[str, Value]) -> Value:
-        group = self.expr(func.value, frame)
+        group = self.settled(self.expr(func.value, frame))
         arguments = [self.expr(each, frame) for each in node.args]
-        if not isinstance(group, list):
+        if func.attr in STRING_METHODS and not isinstance(group, list):
+            return fold(at(ast.Call(at(ast.Attribute(group, func.attr), node), arguments, []), node))
+        if not isinstance(group, list) or func.attr not in LIST_METHODS:
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
         if func.attr == "append":
             group.append(*arguments)
@@ -388,8 +459,12 @@ class _Nested:
 def fold(node: ast.expr) -> ast.expr:
     """Return the constant that an expression without inputs is; else the expression."""
     called = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    plain = all(isinstance(c.func, ast.Name) and c.func.id in BUILTINS for c in called)
-    if variables(node) or not plain:
+    plain = all(
+        isinstance(c.func, ast.Attribute)
+        or (isinstance(c.func, ast.Name) and c.func.id in BUILTINS)
+        for c in called
+    )
+    if variables(node) or not plain or any(isinstance(e, ast.List) for e in ast.walk(node)):
         return node
     value = evaluate(node, {})
     if isinstance(value, int | float | str | None):

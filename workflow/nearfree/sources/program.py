@@ -22,6 +22,10 @@ class Text:
     path: str
     content: str
 
+    def __deepcopy__(self, memo: object) -> "Text":
+        """Return the file itself: a copied tree still stands in it."""
+        return self
+
     def quote(self, first: int, last: int) -> Quote:
         """Return lines `first` to `last`, with blanks collapsed, shortened to 160 characters."""
         lines = self.content.splitlines()[first - 1 : last]
@@ -35,6 +39,10 @@ class Program:
 
     functions: Mapping[str, Function] = field(default_factory=dict)
     constants: Mapping[str, ast.expr] = field(default_factory=dict)
+
+    def knowing(self, constants: Mapping[str, ast.expr]) -> "Program":
+        """Return the program with further constants."""
+        return Program(self.functions, {**self.constants, **constants})
 
 
 def parameters(function: Function) -> list[str]:

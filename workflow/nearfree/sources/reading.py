@@ -23,6 +23,7 @@ from nearfree.sources.slicing import slice_to
 
 DENSE = range(1, 161)
 FARTHEST = 1 << 17
+POWERS = frozenset(1 << exponent for exponent in range(FARTHEST.bit_length()))
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class Reading:
     rule: str
     program: Program
     root: str
-    axis: str
-    """The input that thresholds are looked for on: tokens, rows or a length."""
+    axis: str | None
+    """The input that thresholds are looked for on: tokens, rows or a length; None if there is
+    none, as for a rule on names."""
     contexts: Sequence[Mapping[str, Any]]
     """Values of all other inputs, a mapping a context; the rule's meaning is what it says there."""
     also: Sequence[Mapping[str, Any]] = ()
@@ -48,7 +50,8 @@ class Reading:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Return the names of all inputs."""
-        return tuple(dict.fromkeys([self.axis, *self.contexts[0]]))
+        axis = [] if self.axis is None else [self.axis]
+        return tuple(dict.fromkeys([*axis, *self.contexts[0]]))
 
 
 def read_rule(reading: Reading, package: str, version: str) -> RuleExtracted:
@@ -78,7 +81,7 @@ def read_rule(reading: Reading, package: str, version: str) -> RuleExtracted:
         points=0,
     )
     second = reading.program if reading.whole else program
-    points, meaning = _compare(reading, Rule(rule), second)
+    points, meaning = _compared(reading, Rule(rule), second)
     used = _used(rule)
     inputs = tuple(name for name in reading.inputs if name in used)
     return msgspec.structs.replace(rule, points=points, meaning=meaning, inputs=inputs)
@@ -107,13 +110,27 @@ def reached(program: Program, names: set[str]) -> set[str]:
     return found
 
 
+_COMPARED: dict[str, tuple[int, str]] = {}
+"""What a comparison gave, by the rule's text: most releases do not change a rule's text."""
+
+
+def _compared(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
+    trees: list[ast.AST] = [*program.functions.values(), *program.constants.values()]
+    texts = [*sorted(map(ast.unparse, trees)), *program.constants, reading.root, str(reading.key)]
+    texts += [repr(reading.axis), repr(reading.contexts), repr(reading.also), repr(reading.dense)]
+    key = sha256("\0".join(texts).encode())
+    if key not in _COMPARED:
+        _COMPARED[key] = _compare(reading, rule, program)
+    return _COMPARED[key]
+
+
 def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
-    points, runs = 0, []
+    points, said = 0, []
     for number, context in enumerate([*reading.contexts, *reading.also]):
-        run: list[tuple[int, Any]] = []
         special = rule.specialised(context)
+        values: dict[int, Any] = {}
         for place in axis_points(reading, context):
-            inputs = {**context, reading.axis: place}
+            inputs = dict(context) if reading.axis is None else {**context, reading.axis: place}
             first = special.value(inputs).value
             second = _interpreted(reading, program, inputs)
             if first != second or type(first) is not type(second):
@@ -123,12 +140,26 @@ def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
                     f" {first!r} by its branches, {second!r} step by step",
                     remedy="Report it; the rule is not used",
                 )
-            points += 1
-            if not run or run[-1][1] != first:
-                run.append((place, first))
+            values[place] = first
+        points += len(values)
         if number < len(reading.contexts):
-            runs.append([dict(context), run])
-    return points, sha256(msgspec.json.encode(runs, order="deterministic"))[:16]
+            said.append([dict(context), _said(reading, values)])
+    return points, sha256(msgspec.json.encode(said, order="deterministic"))[:16]
+
+
+def _said(reading: Reading, values: Mapping[int, Any]) -> list[tuple[int, Any]]:
+    """Return what does not depend on how a source spells its thresholds: the values at the points
+    that are always tried, and the steps, where a value that holds gives way to another one."""
+    fixed = {*POWERS, *reading.dense, 0}
+    steps = {
+        place
+        for place, value in values.items()
+        if place - 1 in values
+        and values[place - 1] != value
+        and values.get(place - 2, value) == values[place - 1]
+        and values.get(place + 1) == value
+    }
+    return [(place, value) for place, value in values.items() if place in fixed | steps]
 
 
 def _interpreted(reading: Reading, program: Program, inputs: Mapping[str, Any]) -> Any:
@@ -144,9 +175,10 @@ def axis_points(reading: Reading, context: Mapping[str, Any]) -> list[int]:
     """Return where a rule is tried: densely, and at every constant and its neighbours.
 
     A threshold may be a constant, an input, or a product or quotient of such; so those of each
-    pair count too. Runs of equal values start at the first point tried, so that the digest of a
-    rule does not depend on how its source spells a threshold.
+    pair count too.
     """
+    if reading.axis is None:
+        return [0]
     constants = set(_constants(reading.program))
     numbers = constants | {value for value in context.values() if isinstance(value, int)}
     marks = set(numbers)
@@ -154,9 +186,8 @@ def axis_points(reading: Reading, context: Mapping[str, Any]) -> list[int]:
         for right in context.values():
             if isinstance(right, int) and right > 1:
                 marks |= {left * right, left // right, -(-left // right)}
-    near = {mark + step for mark in marks for step in (-1, 0, 1)}
-    powers = {1 << exponent for exponent in range(FARTHEST.bit_length())}
-    return sorted({p for p in near | powers | set(reading.dense) if 1 <= p <= FARTHEST})
+    near = {mark + step for mark in marks for step in (-2, -1, 0, 1, 2)}
+    return sorted({p for p in near | POWERS | set(reading.dense) if 1 <= p <= FARTHEST})
 
 
 def _constants(program: Program) -> Iterator[int]:
@@ -169,4 +200,5 @@ def _constants(program: Program) -> Iterator[int]:
 
 def shown(branch: Branch) -> str:
     """Return a branch's conditions as one text."""
-    return " and ".join(branch.when) or "always"
+    parts = [f"({each})" if " or " in each else each for each in branch.when]
+    return " and ".join(parts) or "always"

@@ -51,6 +51,12 @@ class Rule:
                 narrow._branches.append((branch, rest, value))
         return narrow
 
+    def missing(self, inputs: Mapping[str, Any]) -> set[str]:
+        """Return the inputs that an answer still depends on where some are given."""
+        narrow = self.specialised(inputs)._branches
+        left = [node for _, when, value in narrow for node in (*when, value)]
+        return {name for node in left for name in variables(node)} - inputs.keys()
+
     def value(self, inputs: Mapping[str, Any]) -> Answer:
         """Return the value at some inputs, and its branch.
 

@@ -98,7 +98,7 @@ def _matters(statement: ast.stmt, names: set[str]) -> bool:
             if isinstance(call.func, ast.Attribute):
                 return call.func.attr in LIST_METHODS and bool(_names(call.func.value) & names)
             return bool(_names(call) & names)
-        case ast.Expr() | ast.Pass():
+        case ast.Expr() | ast.Pass() | ast.Import() | ast.ImportFrom():
             return False
         case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.FunctionDef():
             return bool(_targets(statement) & names)

@@ -1,0 +1,105 @@
+"""All that is read of one release: where its files came from, its rules, its tuned files."""
+
+from collections.abc import Callable
+from functools import cache as cache_forever
+
+from msgspec import Struct
+
+from nearfree.codebase import digest
+from nearfree.errors import SourceError
+from nearfree.events.types import RuleExtracted, SourceFetched, TunedIndexed
+from nearfree.sources.cache import Cache
+from nearfree.sources.fetch import Source, fetch
+from nearfree.sources.mechanism import recorded
+from nearfree.sources.packages import MODULES, reader
+from nearfree.sources.reading import read_rule
+from nearfree.sources.rule import Rule
+
+
+class Extraction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one release says."""
+
+    package: str
+    version: str
+    fetched: tuple[SourceFetched, ...]
+    rules: tuple[RuleExtracted, ...]
+    tuned: tuple[TunedIndexed, ...] = ()
+    hash: str = ""
+
+    def by_name(self) -> dict[str, Rule]:
+        """Return the rules, ready to answer, by name."""
+        return {rule.rule: Rule(rule) for rule in self.rules}
+
+    def meanings(self) -> dict[str, str]:
+        """Return the digest of what each rule answers, by name."""
+        return {rule.rule: rule.meaning for rule in self.rules}
+
+
+def extract(
+    package: str, version: str, *, cache: Cache, offline: bool = False, tuned: bool = True
+) -> Extraction:
+    """Return what a release says, from the cache where this code read it before.
+
+    Parameters
+    ----------
+    package, version
+        The release.
+    cache
+        Where files and results are kept.
+    offline
+        Whether to do without the network.
+    tuned
+        Whether to index tuned files too.
+
+    Raises
+    ------
+    SourceError
+        The release is not to be had, damaged, or of an unknown form; the message names it.
+    """
+    code = _code(package)
+    name = f"{package}-{version}-{'all' if tuned else 'rules'}-{code}"
+    known = cache.load(name, Extraction)
+    if known is not None:
+        return known
+    try:
+        found = _extract(package, version, cache=cache, offline=offline, tuned=tuned)
+    except SourceError as error:
+        what = error.what if error.what.startswith(package) else f"{package} {version}: {error.what}"
+        raise SourceError(what, remedy=error.remedy) from error
+    cache.store(name, found)
+    return found
+
+
+@cache_forever
+def _code(package: str) -> str:
+    """Return a digest of the code that reads a package: other code reads anew."""
+    return digest("nearfree.sources.extraction", f"nearfree.sources.{MODULES[package]}")
+
+
+def _extract(
+    package: str, version: str, *, cache: Cache, offline: bool, tuned: bool
+) -> Extraction:
+    bring: Callable[[str], Source] = lambda wanted: fetch(  # noqa: E731
+        package, version, wanted, cache=cache, offline=offline
+    )
+    module = reader(package)
+    source = bring(module.WANTED)
+    files = {path: source.text(path) for path in source.paths()}
+    version = source.record.version
+    rules = [read_rule(each, package, version) for each in module.readings(files)]
+    rules += [recorded(each, package, version) for each in module.mechanisms(files)]
+    fetched, index = [source.record], []
+    wanted = getattr(module, "TUNED", None)
+    if wanted is not None and tuned:
+        from nearfree.sources.tuned import index_tuned
+
+        configs = bring(wanted)
+        fetched.append(configs.record)
+        index = index_tuned(package, version, {p: configs.raw(p) for p in configs.paths()})
+    return Extraction(
+        package=package,
+        version=version,
+        fetched=tuple(fetched),
+        rules=tuple(rules),
+        tuned=tuple(index),
+    )

@@ -1,0 +1,125 @@
+"""A package's releases in order, and where its rules changed."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from msgspec import Struct
+
+from nearfree.errors import SourceError
+from nearfree.sources.cache import Cache
+from nearfree.sources.extraction import Extraction, extract
+from nearfree.sources.fetch import fetch
+from nearfree.sources.lock import Lock, Meanings
+from nearfree.sources.packages import reader
+
+FETCHERS = 8
+
+
+class Release(Struct, frozen=True, kw_only=True):
+    """One release: its rules' digests, or why it is refused, and which rules changed with it."""
+
+    version: str
+    meanings: Meanings = {}
+    refused: str | None = None
+    changed: tuple[str, ...] = ()
+    locked: bool | None = None
+    """Whether the lock says the same; None if it does not know the release."""
+
+
+def known_versions(package: str, lock: Lock, *, offline: bool) -> list[str]:
+    """Return the releases that a history covers: those of the lock, and newer ones of the index.
+
+    Pre-releases count only where the lock has some, as for a package that has no other.
+    """
+    from packaging.version import Version
+
+    locked = lock.versions(package)
+    if offline:
+        return locked
+    from nearfree.sources.index import releases
+
+    oldest = Version(locked[0]) if locked else Version("0")
+    early = not locked or any(Version(each).is_prerelease for each in locked)
+    found = [
+        each
+        for each in releases(package)
+        if Version(each) >= oldest and (early or not Version(each).is_prerelease)
+    ]
+    return sorted({*locked, *found}, key=Version)
+
+
+def history(
+    package: str, versions: Sequence[str], lock: Lock, *, cache: Cache, offline: bool = False
+) -> list[Release]:
+    """Return releases in the given order, each compared with the one before it.
+
+    Files are fetched by several threads; rules are read by one, which reads a text once.
+    """
+    wanted = reader(package).WANTED
+
+    def bring(version: str) -> None:
+        try:
+            fetch(package, version, wanted, cache=cache, offline=offline)
+        except SourceError:
+            return  # said when the release is read
+
+    found: list[Release] = []
+    before: Meanings = {}
+    with ThreadPoolExecutor(FETCHERS) as pool:
+        for version, done in [(each, pool.submit(bring, each)) for each in versions]:
+            done.result()
+            try:
+                read = extract(package, version, cache=cache, offline=True, tuned=False)
+            except SourceError as error:
+                locked = lock.refused.get(package, {}).get(version)
+                found.append(Release(version=version, refused=str(error), locked=locked is not None))
+                continue
+            meanings = read.meanings()
+            found.append(
+                Release(
+                    version=version,
+                    meanings=meanings,
+                    changed=changes(before, meanings) if before else (),
+                    locked=_locked(lock, package, version, meanings),
+                )
+            )
+            before = meanings
+    return found
+
+
+def changes(before: Meanings, after: Meanings) -> tuple[str, ...]:
+    """Return the rules that are new, gone, or answer differently, ordered."""
+    names = before.keys() | after.keys()
+    return tuple(sorted(name for name in names if before.get(name) != after.get(name)))
+
+
+def _locked(lock: Lock, package: str, version: str, meanings: Meanings) -> bool | None:
+    known = lock.rules.get(package, {}).get(version)
+    return None if known is None else known == meanings
+
+
+def locked_again(lock: Lock, package: str, releases: Sequence[Release]) -> Lock:
+    """Return the lock with a package's releases as they were read."""
+    rules = {each.version: each.meanings for each in releases if each.refused is None}
+    refused = {each.version: each.refused for each in releases if each.refused is not None}
+    return Lock(
+        rules={**lock.rules, package: rules},
+        refused={**lock.refused, package: refused} if refused else dict(lock.refused),
+    )
+
+
+def standing(lock: Lock, found: Extraction) -> str:
+    """Return how a release stands to the lock: as locked, same rules as a known one, or new."""
+    meanings = found.meanings()
+    versions = lock.rules.get(found.package, {})
+    if found.version in versions:
+        changed = changes(versions[found.version], meanings)
+        return "as locked" if not changed else f"differs from the lock: {', '.join(changed)}"
+    same = [each for each in lock.versions(found.package) if versions.get(each) == meanings]
+    if same:
+        return f"not in the lock: same rules as {same[-1]}"
+    newest = [each for each in lock.versions(found.package) if each in versions]
+    if not newest:
+        return "not in the lock, which knows no release of this package"
+    changed = changes(versions[newest[-1]], meanings)
+    return f"not in the lock: new rule, other than {newest[-1]} in {', '.join(changed)}"

@@ -1,0 +1,174 @@
+"""BLOCK_SIZE_M of a fused MoE call, as a release itself would choose it.
+
+Override, then tuned file, then the fallback rule of the source; and before them all which path
+the call takes, since a path without alignment has no slack that tokens could share.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from nearfree.errors import EvidenceError
+from nearfree.events.types import Branch, TunedIndexed
+from nearfree.sources.fused_moe import ALIGNED
+from nearfree.sources.lookup import devices, find_tuned
+from nearfree.sources.nearest import nearest_block_size
+from nearfree.sources.rule import Answer, Rule
+
+Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4"]
+FLAGS = {
+    "fp8": "use_fp8_w8a8",
+    "fp8_block": "use_fp8_w8a8",
+    "int8": "use_int8_w8a8",
+    "int8_w8a16": "use_int8_w8a16",
+    "int4": "use_int4_w4a16",
+}
+ALL_FLAGS = tuple(dict.fromkeys(FLAGS.values()))
+BLOCK_SHAPES = {"fp8_block": (128, 128), "int4": (0, 128)}
+"""The block shape of the usual checkpoints of a quantisation: [rows, columns] of a scale; for
+int4, groups of 128 along the columns."""
+
+
+class MoeQuery(Struct, frozen=True, kw_only=True):
+    """One fused MoE layer on one rank; sizes in elements.
+
+    `smem_per_block` is the shared memory that a block may opt in to, in bytes, where it is known;
+    `override` a BLOCK_SIZE_M that the caller sets, `own` tuned files of a folder of the user's.
+    """
+
+    experts: int
+    top_k: int
+    d_ff: int
+    d_model: int
+    dtype: Dtype = "bf16"
+    block_shape: tuple[int, int] | None = None
+    per_channel_quant: bool = False
+    device: str | None = None
+    triton: str | None = None
+    smem_per_block: int | None = None
+    deterministic: bool = False
+    modular: bool = False
+    override: int | None = None
+    own: tuple[TunedIndexed, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """The block shape: the one given, or that of the usual checkpoints."""
+        return self.block_shape or BLOCK_SHAPES.get(self.dtype)
+
+    @property
+    def rocm(self) -> bool:
+        """Whether the device is AMD's."""
+        return bool(self.device) and str(self.device).startswith("AMD")
+
+
+class Block(Struct, frozen=True, kw_only=True):
+    """BLOCK_SIZE_M at one number of tokens, and where it comes from."""
+
+    path: str
+    value: int
+    source: Literal["override", "tuned", "fallback"]
+    branch: Branch | None = None
+    tuned: TunedIndexed | None = None
+    path_branch: Branch
+
+
+class MoeRules:
+    """The rules of one release, ready for one layer."""
+
+    def __init__(
+        self, rules: Mapping[str, Rule], tuned: Sequence[TunedIndexed], query: MoeQuery, last: int
+    ) -> None:
+        self.query = query
+        flags = {flag: FLAGS.get(query.dtype) == flag for flag in ALL_FLAGS}
+        dtype = rules["config_dtype"].value(flags | {"dtype": "bfloat16"}).value
+        self.fixed: dict[str, Any] = flags | {
+            "E": query.experts,
+            "topk": query.top_k,
+            "N": query.d_ff,
+            "K": query.d_model,
+            "dtype": dtype,
+            "block_shape": query.shape,
+            "is_marlin": False,
+            "rocm": query.rocm,
+            "deterministic": query.deterministic,
+            "smem_per_block": query.smem_per_block,
+        }
+        self.block_size = rules["block_size_m"].specialised(self._known(rules["block_size_m"]))
+        self.tokens = rules["config_tokens"]
+        self.path = rules["path"].specialised(self.fixed)
+        self.aligned = query.modular and "absent" in _says(rules, "mechanism_modular_naive")
+        self.tuned = self._tuned(rules, tuned, last)
+
+    def _known(self, rule: Rule) -> dict[str, Any]:
+        """Leave out what is not known: a rule that asks for it has no answer."""
+        known = dict(self.fixed)
+        if self.query.smem_per_block is None and not self.query.rocm:
+            del known["smem_per_block"]
+        return known
+
+    def _tuned(
+        self, rules: Mapping[str, Rule], index: Sequence[TunedIndexed], last: int
+    ) -> TunedIndexed | None:
+        query = self.query
+        ignored = "absent" not in _says(rules, "mechanism_tuned_ignored")
+        if query.override is not None or (query.deterministic and ignored):
+            return None
+        if query.device is None:
+            known = ", ".join(devices(index)[:8])
+            raise EvidenceError(
+                "whether a tuned file applies depends on the device",
+                remedy=f"Name it with --device; there are files for {known} and others",
+            )
+        # Two int4 values share a byte, so the tensor's last size is half of d_ff.
+        size = query.d_ff // 2 if query.dtype == "int4" else query.d_ff
+        asked = self.fixed | {"w2_size": size, "per_channel_quant": query.per_channel_quant}
+        key = rules["tuned_key"].value(asked).value
+        names = ("E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe")
+        given = {"per_channel_quant": False, "down_moe": False, "device": query.device}
+        given |= dict(zip(names, key, strict=False))
+        name = rules["tuned_name"].value(given).value
+        own = find_tuned(query.own, name, folders=None, last=last)
+        if own is not None:
+            return own
+        folders = _says(rules, "mechanism_triton_folders") or None
+        return find_tuned(index, name, folders=folders, triton=query.triton, last=last)
+
+    def at(self, tokens: int) -> Block:
+        """Return the block size at a number of tokens.
+
+        Where a release works in chunks, it is that of the first chunk.
+        """
+        m = self.tokens.value({"num_tokens": tokens}).value
+        path = self._path(m)
+        taken = ALIGNED if self.aligned else path.value
+        query = self.query
+        if query.override is not None:
+            return Block(
+                path=taken, value=query.override, source="override", path_branch=path.branch
+            )
+        if self.tuned is not None:
+            value = nearest_block_size(self.tuned.tokens, self.tuned.block_size_m, m)
+            source: Literal["override", "tuned"] = (
+                "override" if self.tuned in query.own else "tuned"
+            )
+            return Block(
+                path=taken, value=value, source=source, tuned=self.tuned, path_branch=path.branch
+            )
+        answer = self.block_size.value(self.fixed | {"M": m})
+        return Block(
+            path=taken,
+            value=answer.value,
+            source="fallback",
+            branch=answer.branch,
+            path_branch=path.branch,
+        )
+
+    def _path(self, tokens: int) -> Answer:
+        return self.path.value(self.fixed | {"num_tokens": tokens})
+
+
+def _says(rules: Mapping[str, Rule], name: str) -> str:
+    """Return what a mechanism says, an empty text where the package has none of that name."""
+    return str(rules[name].value({}).value) if name in rules else ""

@@ -1,0 +1,71 @@
+"""The packages whose rules are read: one module each, all with the same four names."""
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Protocol, cast
+
+from nearfree.errors import SourceError
+from nearfree.sources.mechanism import Mechanism
+from nearfree.sources.reading import Reading
+
+MODULES = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "flash-attn": "flash_attn",
+    "xformers": "flash_attn_3",
+    "flash-attn-4": "flash_attn_4",
+    "flashinfer-python": "flashinfer",
+}
+"""PyPI's name of each package, and the module under nearfree.sources that reads it; the sources of
+FlashAttention 3 come with xformers."""
+ALIASES = {"flashinfer": "flashinfer-python", "flash-attn-3": "xformers"}
+
+
+class PackageReader(Protocol):
+    """What a module offers: which files it needs, and how it reads rules and evidence from them."""
+
+    WANTED: str
+
+    def readings(self, files: Mapping[str, str]) -> list[Reading]:
+        """Return how to read each rule of a release."""
+
+    def mechanisms(self, files: Mapping[str, str]) -> list[Mechanism]:
+        """Return the lines that link the rules to the kernels."""
+
+
+def reader(package: str) -> PackageReader:
+    """Return the reader of a package."""
+    return cast("PackageReader", import_module(f"nearfree.sources.{MODULES[package]}"))
+
+
+def is_moe(package: str) -> bool:
+    """Return whether a package is asked for MoE blocks; the others are asked for attention."""
+    return hasattr(reader(package), "TUNED")
+
+
+def parse_release(text: str) -> tuple[str, str]:
+    """Return package and version of a text like `vllm==0.20.2`.
+
+    Raises
+    ------
+    SourceError
+        It has not that form, or the package is none of those that are read.
+    """
+    found = re.fullmatch(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]+)", text)
+    if found is None:
+        raise SourceError(
+            f"{text!r} names no release", remedy="Write package==version, such as vllm==0.20.2"
+        )
+    return package_name(found[1]), found[2]
+
+
+def package_name(text: str) -> str:
+    """Return a package's name as the index spells it; SourceError if it is not read here."""
+    plain = re.sub(r"[-_.]+", "-", text).lower()
+    name = ALIASES.get(plain, plain)
+    if name not in MODULES:
+        raise SourceError(
+            f"rules of {text!r} are not read", remedy=f"Choose from {', '.join(MODULES)}"
+        )
+    return name

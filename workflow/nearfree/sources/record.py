@@ -1,0 +1,110 @@
+"""Rules in the event log: written once a release, read back without the network."""
+
+import re
+
+from nearfree.errors import EvidenceError
+from nearfree.events.evidence import Take, read_scope
+from nearfree.events.names import Layout, TakeName
+from nearfree.events.run import describe_run
+from nearfree.events.seal import Seal
+from nearfree.events.take import OpenTake, ensure_take, take_name
+from nearfree.events.types import RuleExtracted, SourceFetched, TunedIndexed
+from nearfree.settings import ExtractPlan
+from nearfree.sources.cache import Cache
+from nearfree.sources.extraction import Extraction, extract
+
+SCOPE = "sources"
+
+
+def extract_plan(package: str, version: str) -> ExtractPlan:
+    """Return the plan of reading one release."""
+    return ExtractPlan(package=package, version=version)
+
+
+def extract_take(package: str, version: str, take: int = 1) -> TakeName:
+    """Return the name of a release's take: `sources/vllm_0_20_2/1-...`."""
+    return take_name(SCOPE, stream_name(package, version), take, extract_plan(package, version))
+
+
+def stream_name(package: str, version: str) -> str:
+    """Return the stream that a release has in the log."""
+    return re.sub(r"[^a-z0-9]+", "_", f"{package}_{version}".lower()).strip("_")
+
+
+def record_extraction(
+    layout: Layout,
+    package: str,
+    version: str,
+    *,
+    cache: Cache,
+    offline: bool = False,
+    take: int = 1,
+) -> Seal:
+    """Make sure that what a release says is in the log.
+
+    Raises
+    ------
+    SourceError
+        The release is not to be had, damaged, or of an unknown form; nothing of it is recorded.
+    """
+    plan = extract_plan(package, version)
+
+    def work(opened: OpenTake) -> None:
+        found = extract(package, version, cache=cache, offline=offline)
+        for event in (*found.fetched, *found.rules, *found.tuned):
+            opened.append(event, sync=False)
+        opened.writer.sync()
+
+    return ensure_take(
+        layout,
+        extract_take(package, version, take),
+        plan,
+        lambda attempt: describe_run(f"nearfree rules extract {package}=={version}", plan, attempt),
+        work,
+    )
+
+
+def recorded_extraction(layout: Layout, package: str, version: str) -> Extraction | None:
+    """Return what the log says of a release, from its newest take; None if it says nothing."""
+    takes = read_scope(layout, SCOPE, stream=stream_name(package, version))
+    mine = [take for take in takes if _speaks_of(take, package, version)]
+    if not mine:
+        return None
+    newest = max(mine, key=lambda take: take.order)
+    return Extraction(
+        package=package,
+        version=version,
+        fetched=tuple(event.data for event in newest.of(SourceFetched)),
+        rules=tuple(event.data for event in newest.of(RuleExtracted)),
+        tuned=tuple(event.data for event in newest.of(TunedIndexed)),
+    )
+
+
+def find_extraction(
+    layout: Layout, package: str, version: str, *, cache: Cache, offline: bool = False
+) -> Extraction:
+    """Return what a release says: from the log, else read it into the cache, outside of the log.
+
+    Raises
+    ------
+    EvidenceError
+        Neither the log nor, with `offline`, the cache has it.
+    SourceError
+        The release is not to be had, damaged, or of an unknown form.
+    """
+    found = recorded_extraction(layout, package, version)
+    if found is None:
+        found = extract(package, version, cache=cache, offline=offline)
+    if not found.rules:
+        raise EvidenceError(
+            f"the log holds no rule of {package} {version} that is not retracted",
+            remedy=f"Run `nearfree rules extract {package}=={version} --take 2`",
+        )
+    return found
+
+
+def _speaks_of(take: Take, package: str, version: str) -> bool:
+    return any(
+        (event.data.package, event.data.version) == (package, version)
+        for event in take.of(SourceFetched)
+    )

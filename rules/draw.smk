@@ -27,7 +27,8 @@ rule figures:
 
 rule report:
     input:
-        [PIPELINE.evidence(scope) for scope in PIPELINE.scopes],
+        [PIPELINE.evidence(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
+        [PIPELINE.table(scope, "granularity", "tuned") for scope in PIPELINE.sources],
         [
             PIPELINE.table(
                 scope,
@@ -58,7 +59,7 @@ rule report:
 
 rule ledger:
     input:
-        [PIPELINE.evidence(scope) for scope in PIPELINE.scopes],
+        [PIPELINE.evidence(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
     output:
         LEDGER,
     log:

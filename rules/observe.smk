@@ -5,6 +5,7 @@ inputs but receipts, and no digest of code."""
 
 localrules:
     publish,
+    extract,
 
 
 rule probe:
@@ -57,3 +58,19 @@ rule publish:
         command=nearfree("import published"),
     shell:
         "{params.command} > {log} 2>&1"
+
+
+rule extract:
+    output:
+        f"{RESULTS}/state/{SOURCES}/{{stream}}/{{take}}-{{plan8}}.json",
+    log:
+        f"{LOGS}/extract/{{stream}}-{{take}}-{{plan8}}.log",
+    wildcard_constraints:
+        stream="|".join(PIPELINE.releases) or "none",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree("rules extract"),
+        release=lambda wildcards: PIPELINE.release(wildcards.stream),
+    shell:
+        "{params.command} {params.release} --take {wildcards.take} > {log} 2>&1"

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from nearfree.errors import NearfreeError
-from nearfree.pipeline import PUBLIC, Pipeline
+from nearfree.pipeline import PUBLIC, SOURCES, Pipeline
 
 RESULTS = config.get("results", "results")
 CONFIG = config.get("config", "config")

@@ -12,7 +12,9 @@ rule project:
     input:
         lambda wildcards: PIPELINE.evidence(wildcards.scope),
     output:
-        PIPELINE.table("{scope}", "platforms", "settings", "latency", "granularity"),
+        PIPELINE.table(
+            "{scope}", "platforms", "settings", "latency", "granularity", "tuned"
+        ),
     log:
         f"{LOGS}/tables/{{scope}}-project.log",
     conda:

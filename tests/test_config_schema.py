@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.config import Backend, Site, Study, schemas
+from nearfree.config import Backend, Site, Sources, Study, schemas
 from nearfree.hardware.platforms import Platform
 from nearfree.settings import Name, Positive
 
@@ -22,6 +22,7 @@ KINDS: dict[str, Any] = {
     "platforms": dict[Name, Platform],
     "backends": dict[Name, Backend],
     "studies": dict[Name, Study],
+    "sources": Sources,
     "takes": dict[Name, dict[Name, Positive]],
 }
 VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in schemas().items()}

@@ -29,7 +29,8 @@ Epsilon = Annotated[float, Meta(gt=0, lt=1)]
 _OTHER_STREAMS = frozenset({"hardware", "retracted"})
 _OTHER_SCOPES = frozenset(
     {
-        *("public", "sources", "all", "probe", "measure", "publish", "project", "boundaries"),
+        *("public", "sources", "all", "probe", "measure", "publish", "extract", "project"),
+        "boundaries",
         *("predictions", "validation", "figures", "report", "ledger"),
     }
 )
@@ -99,6 +100,12 @@ class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
 
+class Sources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """sources.yaml: the releases whose block and tile rules are kept in the event log."""
+
+    releases: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$")], ...] = ()
+
+
 class Config:
     """All config files of one folder, each read when it is first asked for.
 
@@ -164,6 +171,16 @@ class Config:
                     f"{self.folder}/studies.yaml: {name}: {error.what}", remedy=error.remedy
                 ) from error
         return studies
+
+    @cached_property
+    def releases(self) -> tuple[str, ...]:
+        """Releases whose rules are read, as package==version; none if there is no sources.yaml."""
+        path = self.folder / "sources.yaml"
+        found = read_file(path, Sources).releases if path.exists() else ()
+        for release in found:
+            if found.count(release) > 1:
+                raise ConfigError(f"{path} names {release} twice", remedy="List it once")
+        return found
 
     @cached_property
     def takes(self) -> dict[str, dict[str, int]]:
@@ -233,6 +250,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "platforms": dict[Name, Platform],
         "backends": dict[Name, Backend],
         "studies": dict[Name, Study],
+        "sources": Sources,
         "takes": dict[Name, dict[Name, Positive]],
     }
     return {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}

@@ -17,6 +17,9 @@ from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.public.published import STREAM as PUBLISHED
 from nearfree.public.published import import_plan
 from nearfree.settings import Plan
+from nearfree.sources.packages import parse_release
+from nearfree.sources.record import SCOPE as SOURCES
+from nearfree.sources.record import extract_take, stream_name
 
 _STAGES = {
     "project": ("nearfree.tables.project",),
@@ -44,19 +47,25 @@ class Pipeline:
         for scope in self.site.here:
             for study in self.studies(scope):
                 self.config.measure_plan(scope, study)
+        self.releases = {
+            stream_name(*release): release
+            for release in map(parse_release, self.config.releases)
+        }
         self._check_takes()
 
     def _check_takes(self) -> None:
         for scope, streams in self.config.takes.items():
-            if scope not in self.config.platforms:
+            if scope not in (*self.config.platforms, SOURCES):
                 raise ConfigError(
                     f"{self.config.folder}/takes.yaml names the unknown platform {scope!r}",
                     remedy="Remove it",
                 )
+            known = self.releases if scope == SOURCES else (HARDWARE, *self.studies(scope))
             for stream in streams:
-                if stream not in (HARDWARE, *self.studies(scope)):
+                if stream not in known:
+                    what = "release" if scope == SOURCES else "study"
                     raise ConfigError(
-                        f"{self.config.folder}/takes.yaml: {scope} has no study {stream!r}",
+                        f"{self.config.folder}/takes.yaml: {scope} has no {what} {stream!r}",
                         remedy="Remove it",
                     )
 
@@ -67,7 +76,8 @@ class Pipeline:
     @cached_property
     def recorded(self) -> list[str]:
         """Platforms with sealed takes that are not this machine."""
-        return sorted({t.scope for t in self.layout.takes()} - {PUBLIC, *self.site.here})
+        others = {PUBLIC, SOURCES, *self.site.here}
+        return sorted({take.scope for take in self.layout.takes()} - others)
 
     @cached_property
     def platforms(self) -> list[str]:
@@ -76,11 +86,26 @@ class Pipeline:
 
     @cached_property
     def scopes(self) -> list[str]:
-        """Every scope that has tables."""
+        """Every scope that has all tables."""
         return [*self.platforms, PUBLIC]
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The scope of rules, if a release is asked for or on record; it has no boundaries."""
+        recorded = any(take.scope == SOURCES for take in self.layout.takes(SOURCES))
+        return [SOURCES] if self.releases or recorded else []
+
+    def release(self, stream: str) -> str:
+        """Return the release that a stream of rules is of, as package==version."""
+        return "==".join(self.releases[stream])
 
     def asked(self, scope: str) -> list[TakeName]:
         """Return the takes of a scope that the config asks for."""
+        if scope == SOURCES:
+            return [
+                extract_take(*release, self.config.take(SOURCES, stream))
+                for stream, release in self.releases.items()
+            ]
         plans: dict[str, Plan] = {}
         if scope == PUBLIC:
             plans[PUBLISHED] = import_plan(self.config.folder / "published")

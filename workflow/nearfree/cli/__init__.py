@@ -17,6 +17,8 @@ COMMANDS = (
     "measure",
     "retake",
     "import",
+    "rules",
+    "granularity",
     "tables",
     "figures",
     "report",

@@ -17,6 +17,7 @@ def run(args: argparse.Namespace) -> int:
 
     pipeline = Pipeline(args.results, args.config)
     datasheets = pipeline.config.datasheets(SCOPE)
-    path = write_report(Layout(args.results), pipeline.scopes, datasheets, pipeline.site.epsilon)
+    scopes = pipeline.scopes + pipeline.sources
+    path = write_report(Layout(args.results), scopes, datasheets, pipeline.site.epsilon)
     print(path)
     return 0

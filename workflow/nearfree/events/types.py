@@ -244,6 +244,8 @@ class TunedIndexed(Payload, frozen=True, kw_only=True):
     triton: str | None = None
     tokens: tuple[int, ...] = ()
     block_size_m: tuple[int, ...] = ()
+    lines: tuple[int, ...] = ()
+    """The line of each entry, where each stands at the start of a line of its own."""
     odd: str | None = None
 
 

@@ -16,7 +16,7 @@ _FORMULAS = {
     "predictions": "",
     "validation": "a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
     "platforms": "rho = phi / beta, paper sec. 2.3",
-    "granularity": "as printed",
+    "granularity": "as printed, or read from source in two ways that agree",
     "settings": "what was asked, with the event that first speaks of it",
 }
 

@@ -189,7 +189,7 @@ def facts(platforms: pl.DataFrame) -> Grid:
 
 
 def rules(granularity: pl.DataFrame) -> Grid:
-    """Return the block and tile rules."""
+    """Return the block and tile rules that were published."""
     rows = [
         (
             Cell(row["origin"]),
@@ -198,6 +198,31 @@ def rules(granularity: pl.DataFrame) -> Grid:
             Cell(row["condition"]),
             cell(row["value"], row["row_id"]),
         )
-        for row in granularity.sort("place", "branch").to_dicts()
+        for row in granularity.filter(pl.col("origin") == "published")
+        .sort("place", "branch")
+        .to_dicts()
     ]
     return Grid(("origin", "package", "path", "condition", "rows"), tuple(rows))
+
+
+_SHOWN_RULES = ("block_size_m", "path", "tile")
+"""The rules that the page shows; the table holds all others too."""
+
+
+def extracted(granularity: pl.DataFrame) -> Grid:
+    """Return the block and tile rules that were read from backends' sources."""
+    rows = [
+        (
+            Cell(f"{row['package']} {row['versions']}"),
+            Cell(row["path"]),
+            Cell(row["condition"]),
+            cell(row["value"], row["row_id"]),
+            Cell(f"{row['place']}:{row['lines']}"),
+        )
+        for row in granularity.filter(
+            (pl.col("origin") == "extracted") & pl.col("path").is_in(_SHOWN_RULES)
+        )
+        .sort("package", "versions", "path", "branch")
+        .to_dicts()
+    ]
+    return Grid(("release", "rule", "condition", "value", "file and lines"), tuple(rows))

@@ -18,6 +18,7 @@ from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.report import sections
 from nearfree.report.audit import AuditLine, Link, anchor, audit_lines, runs
 from nearfree.report.svg import safe_svg
+from nearfree.sources.record import SCOPE as SOURCES
 from nearfree.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.tables.granularity import GRANULARITY
 from nearfree.tables.latency import LATENCY
@@ -38,6 +39,7 @@ _SAYS: tuple[tuple[Table, tuple[str, ...]], ...] = (
     (PREDICTIONS, ("n_max", "balance_flop_per_byte")),
     (VALIDATION, ("n_max", "predicted", "hit", "within_2")),
 )
+_OBSERVED = (PLATFORMS, GRANULARITY, SETTINGS, LATENCY)
 Frames = dict[str, pl.DataFrame]
 
 
@@ -50,11 +52,12 @@ def write_report(
     score, backing = sections.scores(everything["validation"], epsilon)
     page = _template().render(
         epsilon=f"{epsilon:.0%}",
-        platforms=[_platform(layout, s, loaded[s], epsilon) for s in scopes if s != PUBLIC],
+        platforms=[_platform(layout, s, loaded[s], epsilon) for s in scopes if s not in (PUBLIC, SOURCES)],
         tolerance=sections.by_tolerance(everything["boundaries"], everything["sensitivity"]),
         scores=score,
         facts=sections.facts(everything["platforms"]),
         rules=sections.rules(everything["granularity"]),
+        extracted=sections.extracted(everything["granularity"]),
         audit=_audit(everything, backing),
         datasheets=[
             (anchor(config_id(name, sheet)), config_id(name, sheet), sheet.sources)
@@ -71,7 +74,13 @@ def _once(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _frames(layout: Layout, scope: str) -> Frames:
-    return {table.name: read_table(layout, scope, table) for table, _ in _SAYS}
+    """Return a scope's tables; the scope of rules has no boundaries and what follows from them."""
+    return {
+        table.name: read_table(layout, scope, table)
+        if scope != SOURCES or table in _OBSERVED
+        else table.build(table.frame([]), [])
+        for table, _ in _SAYS
+    }
 
 
 def _platform(layout: Layout, scope: str, frames: Frames, epsilon: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.cpp import Meaning
 from nearfree.sources.cpp_program import cpp_program
 from nearfree.sources.cpp_source import CppFiles
-#from nearfree.sources.flash_attn_grid import packed_grid
+from nearfree.sources.flash_attn_grid import packed_grid
 from nearfree.sources.launch import Answered, answered, facts, tiles_of
 from nearfree.sources.mechanism import Mechanism
 from nearfree.sources.reading import Reading
@@ -50,10 +50,6 @@ CALL = {
     "sm_margin": "0",
 }
 CALL_LEAVES = {
-    r"cu_seqlens_q_\.has_value\(\)": "ragged",
-    r"cu_seqlens_k_\.has_value\(\)": "(ragged and not paged)",
-    r"seqused_k_\.has_value\(\)": "used",
-    r"page_table_\.has_value\(\)": "paged",
     r"\w+_\.has_value\(\)": "False",
     r"\w+\.data_ptr(<int>)?\(\)|opaque\('\w+\.value\(\)\.data_ptr\(\)'\)": "True",
     r"cu_seqlens_[qk]\.size\(0\)": "batch + 1",
@@ -65,8 +61,7 @@ CALL_LEAVES = {
     r"k\.size\(-2\)": "kv_heads",
     r"k\.size\(0\)": "(batch * context)",
     r"page_table\.size\(0\)": "batch",
-    r"k\.size\(1\)": "(page_size if paged else context)",
-    r"page_table\.size\(1\)": "quotient(context + page_size - 1, page_size)",
+    r"page_table\.size\(1\)": "quotient(context + tokens_per_page - 1, tokens_per_page)",
     # Neither of the types that the source asks for by name: half precision.
     r"q\.(dtype|scalar_type)\(\)": "'half'",
     r"opaque\('((?:at|torch)::[\w:]+)'\)": r"'\1'",
@@ -74,21 +69,38 @@ CALL_LEAVES = {
     r"opaque\('at::cuda::getCurrentDeviceProperties\(\)->minor'\)": "cc_minor",
     r"opaque\('at::cuda::getCurrentDeviceProperties\(\)->multiProcessorCount'\)": "sms",
 }
-TILE_LEAVES = {f"params_{name}": name for name in PASSED} | {
+KERNEL = ("Arch", "Split", "PagedKVNonTMA", "PackGQA")
+"""What a launch makes constant for the kernel: names of the source's template parameters."""
+LAUNCH_LEAVES = {f"params_{name}": name for name in ("arch", "num_splits")} | {
     "params_page_table": "paged",
-    "params_cu_seqlens_q": "varlen",
-    "params_(cu_seqlens_k|seqused_q|seqused_k|leftpad_k|qv_ptr|knew_ptr|is_e4m3|is_bf16)": "False",
+    "params_pagedkv_tma": "pagedkv_tma",
+    "params_pack_gqa": "pack_gqa",
     "params_softcap": "0.0",
+}
+TILE_LEAVES = {
+    "params_dv?": "d",
+    "params_is_causal": "is_causal",
+    "params_cu_seqlens_q": "varlen",
+    "params_(cu_seqlens_k|seqused_q|seqused_k|leftpad_k|qv_ptr|knew_ptr)": "False",
+    "params_is_(e4m3|bf16|local)": "False",
     "params_v_dim_stride": "1",
-    "params_seqlen_q": "positions",
-    "params_h": "heads",
-    "params_h_k": "kv_heads",
+    # Whether blocks share a cluster: it must not matter, so it is an input.
+    r"quotient\(params_seqlen_q \* .*kBlockM\)": "blocks",
     r"sizeof\(.*\)": "2",
     r"opaque\('cute::is_same_v<\w+, cutlass::float_e\dm\d_t>'\)": "False",
 }
+SIZES = dict.fromkeys(
+    ("positions", "batch", "heads", "kv_heads", "head_dim", "context", "sms", "tokens_per_page"), 1
+)
 DENSE = [*range(1, 10), *(step + past for step in range(16, 545, 16) for past in (0, 1))]
-APIS = {"dense": (False, False), "kvcache": (False, True), "varlen": (True, False)}
-"""Whether lengths are ragged, and whether the used keys are counted for each request."""
+GIVEN = {
+    "dense": (),
+    "kvcache": ("seqused_k_",),
+    "kvcache_paged": ("seqused_k_", "page_table_"),
+    "varlen": ("cu_seqlens_q_", "cu_seqlens_k_"),
+    "varlen_paged": ("cu_seqlens_q_", "seqused_k_", "page_table_"),
+}
+"""Which optional tensors a call gives; a cache comes with the length in use of each request."""
 ANY_BLOCK = math.lcm(*range(1, 33)) * 8
 """A page size that every block of keys divides, to ask whether the page size matters."""
 
@@ -104,15 +116,18 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     parsed = CppFiles(files)
     for name in ("tile_size_fwd_sm90", "tile_size_fwd_sm8x", "num_splits_heuristic"):
         parsed.locate(name)
-    return [call_rule(parsed), tile_rule(parsed)]
+    calls = [call_rule(parsed, way) for way in GIVEN]
+    return [*calls, launch_rule(parsed), tile_rule(parsed)]
 
 
-def call_rule(files: CppFiles) -> Reading:
-    """Return how to read what a call passes on: splits, paging and packing included."""
+def call_rule(files: CppFiles, way: str) -> Reading:
+    """Return how to read what one way of calling passes on: splits and packing included."""
+    page = "tokens_per_page" if "page_table_" in GIVEN[way] else "context"
+    given = {rf"{name}\.has_value\(\)": "True" for name in GIVEN[way]}
     program, root = cpp_program(
         files,
         "mha_fwd",
-        leaves=CALL_LEAVES,
+        leaves=given | {r"k\.size\(1\)": page} | CALL_LEAVES,
         meaning=Meaning(
             answers={"run_mha_fwd": tuple(PASSED.values())},
             records=frozenset({"params"}),
@@ -121,52 +136,70 @@ def call_rule(files: CppFiles) -> Reading:
         constants=CALL,
     )
     return Reading(
-        rule="call",
+        rule=f"{way}_call",
         program=program,
         root=root,
         axis="positions",
         contexts=contexts(),
         whole=False,
         dense=DENSE,
+        least=SIZES,
     )
 
 
 def contexts() -> list[Mapping[str, Any]]:
-    """Return the calls and devices at which the call's rule is tried."""
+    """Return the calls and devices at which the rules of calls are tried."""
+    pages = [(True, 16), (False, 128), (False, 16), (True, 128)]
     shapes = [
         (1, 32, 32, 128, 2048, 132, 90),
-        (1, 32, 8, 128, 512, 132, 90),
+        (1, 32, 8, 128, 1024, 132, 90),
         (4, 32, 8, 64, 4096, 78, 90),
         (2, 16, 4, 256, 1024, 108, 80),
     ]
-    ways = [
-        (True, False, False, False),
-        (False, False, True, False),
-        (True, True, False, False),
-        (True, False, True, True),
-        (True, True, False, True),
-    ]
     return [
         {"batch": b, "heads": h, "kv_heads": k, "head_dim": d, "context": length, "sms": sms}
-        | {"cc_major": sm // 10, "cc_minor": sm % 10, "page_size": 128 if causal else 16}
-        | {"causal": causal, "ragged": ragged, "used": used, "paged": paged}
-        for b, h, k, d, length, sms, sm in shapes
-        for causal, ragged, used, paged in ways
+        | {"cc_major": sm // 10, "cc_minor": sm % 10, "tokens_per_page": page, "causal": causal}
+        for (b, h, k, d, length, sms, sm), (causal, page) in zip(shapes, pages, strict=True)
     ]
 
 
-def tile_rule(files: CppFiles) -> Reading:
-    """Return how to read rows, packing and splitting: from the launch down to the grid."""
+def launch_rule(files: CppFiles) -> Reading:
+    """Return how to read which kernel a launch leads to: split, packed, for which architecture."""
     program, root = cpp_program(
         files,
         "run_mha_fwd",
+        leaves=LAUNCH_LEAVES,
+        meaning=Meaning(answers={"run_mha_fwd_constexpr": tuple(KERNEL)}),
+        constants={"params": "None", "stream": "None"},
+    )
+    return Reading(
+        rule="launch",
+        program=program,
+        root=root,
+        axis="arch",
+        contexts=[
+            {"num_splits": splits, "paged": paged, "pagedkv_tma": tma, "pack_gqa": pack}
+            for splits in (1, 2)
+            for paged, tma in ((False, False), (True, False), (True, True))
+            for pack in (False, True)
+        ],
+        whole=False,
+        dense=range(75, 125),
+    )
+
+
+def tile_rule(files: CppFiles) -> Reading:
+    """Return how to read the rows of a tile, from the kernel's choice down to its grid."""
+    program, root = cpp_program(
+        files,
+        "run_mha_fwd_constexpr",
         leaves=TILE_LEAVES,
         meaning=Meaning(
-            answers={"get_grid_shape": ("kBlockM", "PackGQA", "Split")},
-            tails=frozenset({"run_mha_fwd_constexpr", "run_mha_fwd_", "run_flash_fwd"}),
+            answers={"get_grid_shape": ("kBlockM",)},
+            tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
             harmless=frozenset({"prepare_varlen_num_blocks"}),
         ),
-        constants={"params": "None", "stream": "None", "T_out": "None"},
+        constants={"params": "None", "stream": "None", "T_out": "None", "Has_softcap": "False"},
     )
     return Reading(
         rule="tile",
@@ -174,13 +207,11 @@ def tile_rule(files: CppFiles) -> Reading:
         root=root,
         axis="d",
         contexts=[
-            {"arch": arch, "num_splits": splits, "paged": paged, "pagedkv_tma": tma}
-            | {"pack_gqa": pack, "is_causal": causal, "is_local": False, "varlen": varlen}
-            | {"dv": 0, "positions": 128, "heads": 32, "kv_heads": 8}
+            {"Arch": arch, "Split": split, "PackGQA": True, "PagedKVNonTMA": paged}
+            | {"is_causal": causal, "varlen": varlen, "blocks": blocks}
             for arch in (80, 86, 90)
-            for splits, pack in ((1, False), (1, True), (2, False))
-            for paged, tma in ((False, False), (True, False), (True, True))
-            for causal, varlen in ((False, False), (True, True))
+            for split, paged in ((False, False), (True, False), (True, True))
+            for causal, varlen, blocks in ((False, False, 2), (True, True, 1))
         ],
         whole=False,
         dense=range(8, 265, 8),
@@ -209,13 +240,41 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
     EvidenceError
         A fact that a rule asks for is missing, or the backend has no kernel for the call.
     """
-    known = facts(asked, positions) | device_facts(asked.sm)
-    ragged, used = APIS[asked.api]
-    known |= {"ragged": ragged, "used": used or (ragged and asked.paged), "page_size": 1}
-    call = _passed(rules, known)
-    if _passed(rules, known | {"page_size": ANY_BLOCK})["pagedkv_tma"] and asked.paged:
+    way = f"{asked.api}_paged" if asked.paged else asked.api
+    if way not in GIVEN:
         raise EvidenceError(
-            f"{PACKAGE}: for {positions} positions the tile depends on the page size of the cache",
+            f"{PACKAGE}: a {asked.api} call has no paged cache", remedy="Ask for another call"
+        )
+    known = facts(asked, positions) | {
+        "cc_major": None if asked.sm is None else asked.sm // 10,
+        "cc_minor": None if asked.sm is None else asked.sm % 10,
+        "tokens_per_page": 1,
+    }
+    passed, call = _passed(rules, f"{way}_call", known)
+    whole, _ = _passed(rules, f"{way}_call", known | {"tokens_per_page": ANY_BLOCK})
+    if whole["pagedkv_tma"]:
+        raise EvidenceError(
+            f"{PACKAGE}: at {positions} positions the tile depends on the size of the cache's pages",
             remedy="Ask for fewer positions, or without paged",
         )
-    return call  # type: ignore[return-value]
+    launch = answered(rules, "launch", passed)
+    kernel = dict(zip(KERNEL, launch.value, strict=True))
+    # Blocks in a cluster: any number, the rule's answer must be the same.
+    rows = answered(rules, "tile", passed | kernel | {"blocks": 1})
+    each = asked.group if kernel["PackGQA"] else 1
+    path = "split_kv" if kernel["Split"] else "standard"
+    return Tile(
+        path=f"{path}+pack_gqa" if kernel["PackGQA"] else path,
+        tile=rows.value[0],
+        rows_per_position=each,
+        tiles=tiles_of(rows.value[0], positions * each),
+        branches=(rows.branch, launch.branch, call.branch),
+    )
+
+
+def _passed(
+    rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]
+) -> tuple[dict[str, Any], Answered]:
+    """Return what a call passes on, with all that is known, and the answer that says so."""
+    call = answered(rules, name, known)
+    return {**known, **dict(zip(PASSED, call.value, strict=True))}, call

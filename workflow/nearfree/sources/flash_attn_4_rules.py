@@ -1,26 +1,35 @@
 """How to read FlashAttention 4's rules: rows of a block, splits, and whether heads are packed.
 
-All of it is decided in one long function, for a call without block sparsity, windows, custom
-masks or scores: what a question does not speak of keeps its default.
+All of it is decided in one long function. It is read for each family of capabilities on its own,
+and for a call without block sparsity, windows, custom masks or scores: what a question does not
+speak of keeps its default.
 """
 
 import ast
+import copy
 from collections.abc import Mapping
 from typing import Any
 
+from nearfree.errors import SourceError
 from nearfree.sources.alike import returning
-from nearfree.sources.expressions import UnknownConstructError
-from nearfree.sources.leaves import replace_leaves
-from nearfree.sources.program import Function, Program, at, defaults
-from nearfree.sources.python_cuts import made
+from nearfree.sources.flash_attn_4_cuts import KEPT, calling, cut_call, only_families, with_checks
+from nearfree.sources.known import without_options
+from nearfree.sources.program import Function, Program, defaults
 from nearfree.sources.python_source import Modules
-from nearfree.sources.reading import Reading
+from nearfree.sources.reading import Reading, reached
 from nearfree.sources.records import Record, find_record
+from nearfree.sources.slicing import slice_to
 
 FORWARD = "_flash_attn_fwd"
+HEAD_CHECK = "_validate_head_dims"
 PUBLIC = ("flash_attn_func", "flash_attn_varlen_func")
+FAMILIES = (80, 90, 100, 110, 120)
+"""Capabilities that stand for all with the same tens."""
+SHAPES = ((64, 1), (96, 4), (128, 4), (128, 6), (192, 4), (256, 6))
+"""Head sizes, and query heads that share a key-value head."""
+DENSE = range(1, 66)
 TILE = ("tile_m", "m_block_size")
-"""What the rows of a block are called: the newest name first."""
+"""What the rows of a tile are called: the newest name first."""
 SETTLED = ("q_stage", "num_splits", "pack_gqa")
 LEAVES = {
     r"(q_shape|q\.shape)\[-2:\]": "(heads, head_size)",
@@ -30,13 +39,12 @@ LEAVES = {
     r"[kv]\.shape\[-3\]": "context",
     r"[kv]\.shape\[-2\]": "kv_heads",
     r"[kv]\.shape\[-1\]": "head_size",
-    r"_get_device_arch\(\)": "sm",
     r"(torch\.cuda\.get_device_properties\(.*\)\.multi_processor_count|get_num_sms_\w+\(.*\))": "sms",
     r"[qkv]\.dtype": "'bfloat16'",
     r"[qkv]\.device": "None",
     r"[qkv]\.element_size\(\)": "2",
-    r"_?validate_\w+\(.*\)": "None",
     r"maybe_contiguous\((\w+)(, .*)?\)": r"\1",
+    r"(_validate_tensor|validate_output_layout)\(.*\)": "None",
     r"torch\.(float\w+|bfloat16)": r"'\1'",
     r"torch\.is_tensor\(.*\)": "False",
     r"is_fake_mode\(\)": "False",
@@ -46,45 +54,62 @@ LEAVES = {
     r"partial\(.*\)": "None",
     r"(q|k|v)": r"'\1'",
 }
-"""A call in 16 bit without gradients, on real tensors."""
+"""A call in 16 bit without gradients, on real tensors that are all given."""
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read a release's rules from its files."""
+    """Return how to read a release's rules from its files: one for each family."""
     modules = Modules(files)
-    return [_tile(modules), _splits(modules)]
-
-
-def _tile(modules: Modules) -> Reading:
-    """Read rows of a tile, tiles of a block, splits, and whether heads are packed."""
     path, forward = modules.locate([FORWARD])
     record = find_record(modules, "FwdConfig")
     name = next((each for each in TILE if _named(forward, each)), TILE[-1])
-    short = _Settled().visit(returning(forward, name, *SETTLED))
-    program, root = modules.program_of(path, short, LEAVES)
-    functions = {
-        each: function if record is None else record.as_tuples(function)
-        for each, function in program.functions.items()
-    }
+    short = cut_call(returning(forward, name, *SETTLED))
+    short = calling(short, "num_splits", _splits(modules))
+    return [_tile(modules, path, short, record, sm) for sm in FAMILIES]
+
+
+def _tile(
+    modules: Modules, path: str, forward: Function, record: Record | None, sm: int
+) -> Reading:
+    """Read rows of a tile, tiles of a block, splits, and whether heads are packed."""
+    leaves = {**LEAVES, r"_get_device_arch\(\)": str(sm)}
+    program, root = modules.program_of(path, copy.deepcopy(forward), leaves)
+    functions = {}
+    for each, function in program.functions.items():
+        checked = with_checks(function, None if each == HEAD_CHECK else KEPT)
+        plain = checked if record is None else record.as_tuples(checked)
+        functions[each] = slice_to(plain, checks=False)
+        only_families(functions[each])
+    short = without_options(functions[root], frozenset(call_facts(0, 1)))
+    functions[root] = slice_to(short, checks=False)
+    needed = {each: functions[each] for each in reached(Program(functions), {root})}
     return Reading(
-        rule="tile",
-        program=Program(functions, program.constants),
+        rule=f"tile_sm{sm}",
+        program=Program(needed, program.constants),
         root=root,
         axis="positions",
-        contexts=[facts(sm, d, group) for sm in SMS for d in HEAD_DIMS for group in (1, 4)],
-        also=[facts(90, 128, 1, causal=False), facts(100, 128, 6), facts(100, 128, 4, num_splits=0)],
+        contexts=[call_facts(head_dim, group) for head_dim, group in SHAPES],
+        also=[call_facts(128, 4, causal=False), call_facts(128, 4, cu_seqlens_q="given", batch=4)],
         whole=False,
+        dense=DENSE,
     )
 
 
-SMS = (80, 90, 100, 120)
-HEAD_DIMS = (64, 96, 128, 192, 256)
+def _splits(modules: Modules) -> ast.expr:
+    """Return how many splits the public functions ask for where a caller does not say."""
+    found = [defaults(modules.locate([name])[1]).get("num_splits") for name in PUBLIC]
+    texts = {None if each is None else ast.unparse(each) for each in found}
+    if len(texts) != 1 or found[0] is None:
+        raise SourceError(
+            f"{' and '.join(PUBLIC)} have not one default of num_splits: {texts}",
+            remedy="This release needs a reader of its own: report it",
+        )
+    return found[0]
 
 
-def facts(sm: int | None, head_dim: int, group: int, **changes: Any) -> dict[str, Any]:
-    """Return a call of one request on one capability, with some of it changed."""
+def call_facts(head_dim: int, group: int, **changes: Any) -> dict[str, Any]:
+    """Return a call of one request, with some of it changed."""
     return {
-        "sm": sm,
         "sms": 132,
         "head_size": head_dim,
         "heads": 8 * group,
@@ -93,63 +118,8 @@ def facts(sm: int | None, head_dim: int, group: int, **changes: Any) -> dict[str
         "context": 4096,
         "causal": True,
         "cu_seqlens_q": None,
-        "max_seqlen_q": None,
-        "num_splits": 1,
     } | changes
 
 
 def _named(function: Function, name: str) -> bool:
     return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(function))
-
-
-class _Settled(ast.NodeTransformer):
-    """A call that is answered for the first time: it compiles, and no earlier end is its own."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
-        if node.name == FORWARD:
-            end = node.body.pop()
-            self.generic_visit(node)
-            node.body.append(end)
-        return node
-
-    def visit_If(self, node: ast.If) -> ast.AST:  # noqa: N802
-        if ast.unparse(node.test).startswith("compile_key not in "):
-            node.test = at(ast.Constant(value=True), node.test)
-        return self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:  # noqa: N802
-        """Leave out `q, k = [maybe_contiguous(t) for t in (q, k)]`: the shapes stay."""
-        value, target = node.value, node.targets[0]
-        if isinstance(value, ast.ListComp) and isinstance(target, ast.Tuple):
-            same = ast.unparse(value.generators[0].iter) == ast.unparse(target)
-            if same and ast.unparse(value.elt).startswith("maybe_contiguous("):
-                return ast.copy_location(ast.Pass(), node)
-        return node
-
-    def visit_Return(self, node: ast.Return) -> ast.AST:  # noqa: N802
-        end = ast.copy_location(ast.Raise(None, None), node)
-        end.origin = getattr(node, "origin", None)  # type: ignore[attr-defined]
-        return end
-
-
-def _splits(modules: Modules) -> Reading:
-    """Read how many splits a call asks for that does not say: 0 leaves it to the heuristic."""
-    values = []
-    for name in PUBLIC:
-        path, function = modules.locate([name])
-        default = defaults(function).get("num_splits")
-        if default is None:
-            raise UnknownConstructError(f"{name} has no default of num_splits", function)
-        values.append((path, default))
-    (_, dense), (_, varlen) = values
-    choice = at(ast.IfExp(at(ast.Name("varlen", ast.Load()), varlen), varlen, dense), dense)
-    end = ast.copy_location(ast.Return(choice), dense)
-    end.origin = dense.origin  # type: ignore[attr-defined]
-    function = made("num_splits", [end], dense)
-    return Reading(
-        rule="num_splits",
-        program=Program({"num_splits": function}),
-        root="num_splits",
-        axis=None,
-        contexts=[{"varlen": False}, {"varlen": True}],
-    )

@@ -24,6 +24,7 @@ MEANING = Meaning(
     records=frozenset({"params"}),
     harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
 )
+SIZES = dict.fromkeys(("positions", "batch", "heads", "kv_heads", "head_dim", "context", "sms"), 1)
 DENSE = [*range(1, 10), *(step + past for step in range(32, 545, 32) for past in (0, 1))]
 """Close enough that a change of the number of splits is found wherever a source has constants."""
 FUNCTIONS = {"dense": "mha_fwd", "varlen": "mha_varlen_fwd", "kvcache": "mha_fwd_kvcache"}
@@ -112,4 +113,5 @@ def passed_on(files: CppFiles, api: str) -> Reading:
         contexts=contexts(api),
         whole=False,
         dense=DENSE,
+        least=SIZES,
     )

@@ -36,6 +36,23 @@ def ceiling_grid(files: CppFiles, function: str, name: str) -> Mechanism:
     return Mechanism(name, says)
 
 
+def packed_grid(files: CppFiles, function: str, name: str) -> Mechanism:
+    """Return the evidence that blocks count rows of packed heads, where heads are packed."""
+    says = "blocks = ceil(seqlen_q * heads packed together / rows of a tile)"
+    if not files.defines(function):
+        return Mechanism(name, says)
+    found = files.locate(function)
+    declared = {words(e.child_by_field_name("declarator")): e for e in _initialised(found.node)}
+    for each in declared.values():
+        value = each.child_by_field_name("value")
+        above, _ = _ceiling(value) if value is not None else ("", "")
+        rows, _, factor = above.partition(" * ")
+        packed = declared.get(factor)
+        if rows.endswith("seqlen_q") and packed is not None and "PackGQA" in words(packed):
+            return Mechanism(name, says, (_quote(found, packed), _quote(found, each)))
+    return Mechanism(name, says)
+
+
 def fixed_rows(files: CppFiles, function: str, launch: str, name: str) -> Mechanism:
     """Return the evidence that a kernel's tile is a plain number, whatever the head dimension."""
     says = "kBlockM of the split kernel is one number for all head dimensions"

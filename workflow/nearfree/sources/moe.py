@@ -4,7 +4,8 @@ Override, then tuned file, then the fallback rule of the source; and before them
 the call takes, since a path without alignment has no slack that tokens could share.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -33,7 +34,7 @@ int4, groups of 128 along the columns."""
 class MoeQuery(Struct, frozen=True, kw_only=True):
     """One fused MoE layer on one rank; sizes in elements.
 
-    `smem_per_block` is the shared memory that a block may opt in to, in bytes, where it is known;
+    `sm` is the compute capability (90 for 9.0), `smem_per_block` the shared memory that a block may opt in to, in bytes, where it is known;
     `override` a BLOCK_SIZE_M that the caller sets, `own` tuned files of a folder of the user's.
     """
 
@@ -46,6 +47,7 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
     per_channel_quant: bool = False
     device: str | None = None
     triton: str | None = None
+    sm: int | None = None
     smem_per_block: int | None = None
     deterministic: bool = False
     modular: bool = False
@@ -100,6 +102,8 @@ class MoeRules:
         self.path = rules["path"].specialised(self.fixed)
         self.aligned = query.modular and "absent" in _says(rules, "mechanism_modular_naive")
         self.tuned = self._tuned(rules, tuned, last)
+        self.notes = self._notes()
+        self.order = self._order(rules, query)
 
     def _known(self, rule: Rule) -> dict[str, Any]:
         """Leave out what is not known: a rule that asks for it has no answer."""
@@ -115,25 +119,58 @@ class MoeRules:
         ignored = "absent" not in _says(rules, "mechanism_tuned_ignored")
         if query.override is not None or (query.deterministic and ignored):
             return None
-        if query.device is None:
-            known = ", ".join(devices(index)[:8])
-            raise EvidenceError(
-                "whether a tuned file applies depends on the device",
-                remedy=f"Name it with --device; there are files for {known} and others",
-            )
         # Two int4 values share a byte, so the tensor's last size is half of d_ff.
         size = query.d_ff // 2 if query.dtype == "int4" else query.d_ff
         asked = self.fixed | {"w2_size": size, "per_channel_quant": query.per_channel_quant}
         key = rules["tuned_key"].value(asked).value
         names = ("E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe")
-        given = {"per_channel_quant": False, "down_moe": False, "device": query.device}
+        given = {"per_channel_quant": False, "down_moe": False}
         given |= dict(zip(names, key, strict=False))
-        name = rules["tuned_name"].value(given).value
-        own = find_tuned(query.own, name, folders=None, last=last)
+        folders = _says(rules, "mechanism_triton_folders") or None
+
+        def name(device: str) -> str:
+            return str(rules["tuned_name"].value(given | {"device": device}).value)
+
+        if query.device is None:
+            self._same_anywhere(index, name)
+            return None
+        own = find_tuned(query.own, name(query.device), folders=None, last=last)
         if own is not None:
             return own
-        folders = _says(rules, "mechanism_triton_folders") or None
-        return find_tuned(index, name, folders=folders, triton=query.triton, last=last)
+        return find_tuned(
+            index, name(query.device), folders=folders, triton=query.triton, last=last
+        )
+
+    def _same_anywhere(
+        self, index: Sequence[TunedIndexed], name: Callable[[str], str]
+    ) -> None:
+        """Refuse to answer without a device where some device has a tuned file."""
+        files = {PurePosixPath(each.file).name for each in (*index, *self.query.own)}
+        having = [device for device in devices(index) if name(device) in files]
+        if having:
+            shown = ", ".join(having)
+            raise EvidenceError(
+                f"the answer depends on the device: there are tuned files for {shown}",
+                remedy="Name it with --device, as the driver names it",
+            )
+
+    def _notes(self) -> tuple[str, ...]:
+        if self.query.device is None and self.query.override is None:
+            return ("no file of this release is tuned for this layer, whatever the device",)
+        return ()
+
+    @staticmethod
+    def _order(rules: Mapping[str, Rule], query: MoeQuery) -> Answer | None:
+        """Return the order in which serving tries kernels of 16-bit layers, where it is read."""
+        if "backend_order" not in rules or query.dtype not in ("bf16", "fp16"):
+            return None
+        facts = {"rocm": query.rocm, "dp_size": 1, "activation": "SILU"}
+        if query.sm is not None:
+            facts["sm"] = query.sm
+        try:
+            return rules["backend_order"].value(facts)
+        except EvidenceError:
+            return None  # it depends on the compute capability, and the block size does not
 
     def at(self, tokens: int) -> Block:
         """Return the block size at a number of tokens.

@@ -7,7 +7,9 @@ from typing import Protocol, cast
 
 from nearfree.errors import SourceError
 from nearfree.sources.mechanism import Mechanism
+from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.reading import Reading
+from nearfree.sources.rule import Rule
 
 MODULES = {
     "vllm": "vllm",
@@ -32,6 +34,9 @@ class PackageReader(Protocol):
 
     def mechanisms(self, files: Mapping[str, str]) -> list[Mechanism]:
         """Return the lines that link the rules to the kernels."""
+
+    def tile(self, rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+        """Return how an attention backend tiles; MoE packages have none."""
 
 
 def reader(package: str) -> PackageReader:

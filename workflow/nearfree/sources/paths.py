@@ -6,10 +6,12 @@ gives its conditions, its value, and the lines of both.
 """
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nearfree.events.types import Branch, Quote
+from nearfree.sources.bounds import Bounds
 from nearfree.sources.expressions import (
     BUILTINS,
     LIST_METHODS,
@@ -45,7 +47,9 @@ class Way:
     value: Value = None
 
 
-def enumerate_paths(program: Program, name: str, inputs: set[str]) -> tuple[list[Branch], set[str]]:
+def enumerate_paths(
+    program: Program, name: str, inputs: set[str], least: Mapping[str, int] | None = None
+) -> tuple[list[Branch], set[str]]:
     """Return a function's branches, and the names of the functions with loops that they call.
 
     Parameters
@@ -56,6 +60,8 @@ def enumerate_paths(program: Program, name: str, inputs: set[str]) -> tuple[list
         The function.
     inputs
         The names that stay; any other free name is an error.
+    least
+        Inputs that are never smaller than a number: ways that need less are left out.
 
     Raises
     ------
@@ -67,7 +73,7 @@ def enumerate_paths(program: Program, name: str, inputs: set[str]) -> tuple[list
     while open_ways:
         if len(branches) > MOST_PATHS:
             raise UnknownConstructError(f"{name} has more than {MOST_PATHS} ways through it")
-        walk = _Walk(program, inputs, open_ways.pop())
+        walk = _Walk(program, inputs, open_ways.pop(), Bounds(least or {}))
         way = walk.run(name)
         open_ways += walk.others
         called |= walk.called
@@ -130,7 +136,10 @@ class _Continue(Exception):  # noqa: N818
 class _Walk:
     """One run of the function, with the first decisions given."""
 
-    def __init__(self, program: Program, inputs: set[str], given: list[bool]) -> None:
+    def __init__(
+        self, program: Program, inputs: set[str], given: list[bool], bounds: Bounds
+    ) -> None:
+        self.bounds = bounds
         self.program = program
         self.inputs = inputs
         self.given = given
@@ -205,12 +214,14 @@ class _Walk:
                     return stop
                 if found == {not stop}:
                     return not stop
-        return self.known.get(ast.unparse(condition))
+        decided = self.known.get(ast.unparse(condition))
+        return self.bounds.truth(condition) if decided is None else decided
 
     def learn(self, condition: ast.expr, *, answer: bool) -> None:
         """Keep what a decision says, about the parts of the condition too."""
         self.known[ast.unparse(condition)] = answer
         self.known[ast.unparse(negated(condition))] = not answer
+        self.bounds.learn(condition, answer=answer)
         if isinstance(condition, ast.BoolOp) and answer is isinstance(condition.op, ast.And):
             for each in condition.values:
                 self.learn(each, answer=answer)
@@ -341,6 +352,8 @@ class _Walk:
                 return fold(at(ast.BinOp(sides[0], node.op, sides[1]), node))
             case ast.Compare():
                 others = [self.group(self.expr(each, frame), node) for each in node.comparators]
+                if isinstance(node.ops[-1], ast.In | ast.NotIn) and isinstance(others[-1], ast.List):
+                    others[-1] = at(ast.Tuple(others[-1].elts, ast.Load()), node)
                 return fold(at(ast.Compare(self.expr(node.left, frame), node.ops, others), node))
         raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
 
@@ -387,8 +400,9 @@ class _Walk:
 
     def choice(self, node: ast.IfExp, frame: dict[str, Value]) -> Value:
         test = self.expr(node.test, frame)
-        if isinstance(test, ast.Constant):
-            return self.expr(node.body if test.value else node.orelse, frame)
+        decided = self.truth(test)
+        if decided is not None:
+            return self.expr(node.body if decided else node.orelse, frame)
         sides = self.expr(node.body, frame), self.expr(node.orelse, frame)
         if any(isinstance(side, list) for side in sides):
             return sides[0] if self.decide(test, node.test) else sides[1]

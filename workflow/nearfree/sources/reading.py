@@ -46,6 +46,8 @@ class Reading:
     """Whether the interpreter runs all of the function; else only what the answer depends on."""
     dense: Sequence[int] = field(default=DENSE)
     """Values of the axis that are tried whatever the source says."""
+    least: Mapping[str, int] = field(default_factory=dict)
+    """Inputs that are never smaller than a number, such as sizes; the rule speaks of no others."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -67,7 +69,7 @@ def read_rule(reading: Reading, package: str, version: str) -> RuleExtracted:
         key = reading.key if name == reading.root else None
         functions[name] = slice_to(functions[name], key, checks=reading.whole)
     program = Program(functions, reading.program.constants)
-    branches, called = enumerate_paths(program, reading.root, set(reading.inputs))
+    branches, called = enumerate_paths(program, reading.root, set(reading.inputs), reading.least)
     helpers = tuple(ast.unparse(functions[name]) for name in sorted(reached(program, called)))
     rule = RuleExtracted(
         package=package,

@@ -7,7 +7,7 @@ from typing import Any
 
 from nearfree.errors import EvidenceError, SourceError
 from nearfree.events.types import Branch, RuleExtracted
-from nearfree.sources.expressions import evaluate, parse, variables
+from nearfree.sources.expressions import UnknownConstructError, evaluate, parse, variables
 from nearfree.sources.interpret import Interpreter
 from nearfree.sources.program import Program
 
@@ -26,6 +26,7 @@ class Rule:
     def __init__(self, rule: RuleExtracted) -> None:
         self.rule = rule
         self.functions: dict[str, ast.FunctionDef] = {}
+        self._called: dict[tuple[object, ...], Any] = {}
         for text in rule.functions:
             for node in ast.parse(text).body:
                 if isinstance(node, ast.FunctionDef):
@@ -39,6 +40,7 @@ class Rule:
         """Return the rule with only the branches that some inputs leave open."""
         narrow = Rule.__new__(Rule)
         narrow.rule, narrow.functions = self.rule, self.functions
+        narrow._called = self._called
         narrow._branches = []
         for branch, when, value in self._branches:
             decided = [variables(each) <= fixed.keys() for each in when]
@@ -84,8 +86,20 @@ class Rule:
         return Answer(self._evaluate(value, inputs), branch)
 
     def _evaluate(self, node: ast.expr, inputs: Mapping[str, Any]) -> Any:
-        return evaluate(node, inputs, self._call if self.functions else None)
+        try:
+            return evaluate(node, inputs, self._call if self.functions else None)
+        except UnknownConstructError as error:
+            missing = sorted(variables(node) - inputs.keys())
+            if not missing:
+                raise
+            raise EvidenceError(
+                f"{self.rule.rule} of {self.rule.package} {self.rule.version} depends on"
+                f" {', '.join(missing)}, which is not known",
+                remedy="Say more of the device or the layer",
+            ) from error
 
     def _call(self, name: str, arguments: list[Any]) -> Any:
-        interpreter = Interpreter(Program(self.functions), {})
-        return interpreter.call(name, arguments)
+        key = (name, *arguments)
+        if key not in self._called:
+            self._called[key] = Interpreter(Program(self.functions), {}).call(name, arguments)
+        return self._called[key]

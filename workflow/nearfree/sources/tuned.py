@@ -27,6 +27,7 @@ _PARTS = {"E", "N", "device_name", "dtype", "block_shape", "per_channel_quant"}
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma between two parts, not the one inside a block shape's brackets."""
 _FOLDER = re.compile(r"triton(?:_\d{1,9})+", re.ASCII)
+_ENTRY = re.compile(r"\s*\{?\s*\"(\d{1,9})\"\s*:", re.ASCII)
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 _NO_ENTRIES: dict[str, frozenset[str]] = {"vllm": frozenset({"triton_version"})}
 """Keys beside the entries that a package's reader drops; any other one would stop it."""
@@ -61,7 +62,10 @@ def _index(package: str, version: str, path: str, data: bytes) -> TunedIndexed:
         entries = _entries(data, _NO_ENTRIES.get(package, frozenset()))
     except _OddFileError as error:
         return replace(event, odd=str(error))
-    return replace(event, tokens=tuple(entries), block_size_m=tuple(entries.values()))
+    tokens = tuple(entries)
+    return replace(
+        event, tokens=tokens, block_size_m=tuple(entries.values()), lines=_lines(data, tokens)
+    )
 
 
 def _named(event: TunedIndexed) -> TunedIndexed:
@@ -120,6 +124,16 @@ def _entries(data: bytes, dropped: frozenset[str]) -> dict[int, int]:
     if not entries:
         raise _OddFileError("no entries")
     return entries
+
+
+def _lines(data: bytes, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the line of each entry; nothing where an entry does not begin its line."""
+    found = [
+        (int(match[1]), number)
+        for number, line in enumerate(data.decode().splitlines(), start=1)
+        if (match := _ENTRY.match(line))
+    ]
+    return tuple(line for _, line in found) if tuple(m for m, _ in found) == tokens else ()
 
 
 def _block_size(m: int, value: object) -> int:

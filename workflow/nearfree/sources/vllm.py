@@ -18,6 +18,14 @@ WANTED = (
     r"|vllm/envs\.py|vllm/utils/(math_utils|platform_utils|__init__)\.py|vllm/utils\.py"
 )
 TUNED = rf"{_MOE}configs/.*\.json"
+_ORDER_LEAVES = fused_moe.LEAVES | {
+    r"current_platform\.is_(xpu|cpu|tpu)\(\)": "False",
+    r"current_platform\.is_device_capability_family\((\d+)\)": r"(sm // 10 == \1 // 10)",
+    r"moe_config\.moe_parallel_config\.dp_size": "dp_size",
+    r"moe_config\.activation": "activation",
+    r"MoEActivation\.(\w+)": r"'\1'",
+    r"UnquantizedMoeBackend\.(\w+)": r"'\1'",
+}
 # Expert maps and weights in host memory are modes of their own: neither is asked about here.
 _PATH_LEAVES = fused_moe.LEAVES | {
     r"expert_map": "None",
@@ -38,6 +46,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
         fused_moe.tuned_name(modules),
         fused_moe.config_tokens(modules, _chunk(modules)),
         assignment(modules),
+        *backend_order(modules),
     ]
 
 
@@ -88,6 +97,32 @@ def assignment(modules: Modules) -> Reading:
             for experts, top_k in fused_moe.SHAPES
         ],
     )
+
+
+def backend_order(modules: Modules) -> list[Reading]:
+    """Return how to read in which order serving tries its 16-bit kernels; empty in old releases.
+
+    The first kernel that supports the layer is taken; only `TRITON` follows the rules above.
+    """
+    found = modules.find("_get_priority_backends")
+    if found is None or "unquantized" not in found[0]:
+        return []
+    program, root = modules.program_of(*found, _ORDER_LEAVES)
+    contexts = [
+        {"rocm": rocm, "dp_size": size, "activation": "SILU"}
+        for rocm in (False, True)
+        for size in (1, 2)
+    ]
+    return [
+        Reading(
+            rule="backend_order",
+            program=program,
+            root=root,
+            axis="sm",
+            dense=(80, 86, 89, 90, 100, 103, 120),
+            contexts=contexts,
+        )
+    ]
 
 
 def _naive_or_aligned(function: Function) -> Function:

@@ -3,29 +3,32 @@
 from collections.abc import Iterator
 
 from nearfree.events.evidence import Take
-from nearfree.events.types import RulePublished
+from nearfree.events.types import Branch, RuleExtracted, RulePublished, SourceFetched
 from nearfree.tables.schema import ORIGINS, Table, count, text
 
 GRANULARITY = Table(
     name="granularity",
     row="one branch of a block or tile rule",
-    key=("origin", "source", "place", "branch"),
+    key=("origin", "source", "path", "place", "branch"),
     body={
         "origin": text("published, or extracted from source", one_of=(*ORIGINS, "extracted")),
         "package": text("the backend's package"),
-        "versions": text("the versions that the rule speaks of, as printed"),
-        "path": text("the kernel path"),
+        "versions": text("the versions that the rule speaks of: as printed, or the release"),
+        "path": text("the kernel path as printed, or the rule's name"),
         "condition": text("when the branch applies"),
-        "value": count("rows of a block or tile"),
-        "source": text("the document"),
-        "place": text("the table of a document"),
-        "branch": count("the row of that table"),
+        "value": text("rows of a block or tile, or the rule's other answer; may be an expression"),
+        "source": text("the document, or the artefact"),
+        "place": text("the table of a document, or the file of an artefact"),
+        "lines": text("first and last line of the value", nullable=True),
+        "quote": text("what stands there", nullable=True),
+        "sha256": text("digest of the file", nullable=True),
+        "branch": count("the row of that table, or the number of the branch"),
     },
 )
 
 
 def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
-    """Yield the published rules."""
+    """Yield the published rules, and those read from source."""
     for take in takes:
         for event in take.of(RulePublished):
             rule = event.data
@@ -35,9 +38,45 @@ def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
                 "versions": rule.versions,
                 "path": rule.path,
                 "condition": rule.condition,
-                "value": rule.value,
+                "value": str(rule.value),
                 "source": rule.source,
                 "place": rule.table,
+                "lines": None,
+                "quote": None,
+                "sha256": None,
                 "branch": rule.row,
                 "from_ids": [event.event_id],
             }
+        yield from _extracted(take)
+
+
+def _extracted(take: Take) -> Iterator[dict[str, object]]:
+    fetched: list[SourceFetched] = [event.data for event in take.of(SourceFetched)]
+    hashes = {member.path: member.sha256 for each in fetched for member in each.members}
+    for event in take.of(RuleExtracted):
+        rule = event.data
+        for number, branch in enumerate(rule.branches, start=1):
+            yield {
+                "origin": "extracted",
+                "package": rule.package,
+                "versions": rule.version,
+                "path": rule.rule,
+                "condition": " and ".join(branch.when) or "always",
+                "value": branch.value,
+                "source": fetched[0].artefact if fetched else "unknown",
+                **_place(branch, hashes),
+                "branch": number,
+                "from_ids": [event.event_id],
+            }
+
+
+def _place(branch: Branch, hashes: dict[str, str]) -> dict[str, object]:
+    if not branch.quotes:
+        return {"place": "none", "lines": None, "quote": None, "sha256": None}
+    quote = branch.quotes[-1]
+    return {
+        "place": quote.file,
+        "lines": f"{quote.lines[0]}-{quote.lines[1]}",
+        "quote": quote.text,
+        "sha256": hashes.get(quote.file),
+    }

@@ -4,7 +4,13 @@ from nearfree.errors import EvidenceError
 from nearfree.events.evidence import Take, read_scope
 from nearfree.events.names import Layout
 from nearfree.events.reader import no_collection
-from nearfree.events.types import BoundaryPublished, HardwareProbed, RulePublished
+from nearfree.events.types import (
+    BoundaryPublished,
+    HardwareProbed,
+    RuleExtracted,
+    RulePublished,
+    TunedIndexed,
+)
 from nearfree.hardware.platforms import Platform
 from nearfree.settings import Setting
 from nearfree.tables.granularity import GRANULARITY, granularity_rows
@@ -12,11 +18,12 @@ from nearfree.tables.latency import LATENCY, Curve, curves, latency_rows
 from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.tables.settings import SETTINGS, setting_row
 from nearfree.tables.store import seals_digest, write_table
+from nearfree.tables.tuned import TUNED, tuned_rows
 
 
 @no_collection()
 def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
-    """Write the tables of what was observed: platforms, settings, latency, granularity.
+    """Write the tables of what was observed: platforms, settings, latency, granularity, tuned.
 
     Parameters
     ----------
@@ -41,15 +48,16 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
     every = curves(takes)
     configured = [config_id(name, platform) for name, platform in platforms.items()]
     measured = [event_id for curve in every for ids in curve.ids.values() for event_id in ids]
-    probed, printed, rules = (
+    probed, printed, published, extracted, indexed = (
         [event.event_id for take in takes for event in take.of(kind)]
-        for kind in (HardwareProbed, BoundaryPublished, RulePublished)
+        for kind in (HardwareProbed, BoundaryPublished, RulePublished, RuleExtracted, TunedIndexed)
     )
     for table, rows, known in (
         (PLATFORMS, platform_rows(platforms, takes, scope), probed + configured),
         (SETTINGS, _setting_rows(takes, every), measured + printed),
         (LATENCY, latency_rows(every), measured),
-        (GRANULARITY, granularity_rows(takes), rules),
+        (GRANULARITY, granularity_rows(takes), published + extracted),
+        (TUNED, tuned_rows(takes), indexed),
     ):
         write_table(layout, scope, table, table.build(table.frame(rows), known), made_from)
 

@@ -1,0 +1,209 @@
+"""Say which block or tile a backend's release takes, where that holds, and which lines say so.
+
+For MoE layers (vllm, sglang) give --experts, --top-k, --d-ff, --d-model and --tokens; for
+attention (flash-attn, flashinfer, xformers for FlashAttention 3, flash-attn-4) give --heads,
+--kv-heads, --head-dim, --context, --batch and --positions. Ranges are written first:last.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearfree.cli.common import positive
+
+if TYPE_CHECKING:
+    from nearfree.sources.extraction import Extraction
+    from nearfree.sources.intervals import Granularity
+
+DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4")
+MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "dense")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("release", help="package==version, such as vllm==0.20.2")
+    parser.add_argument("--format", choices=["table", "json"], default="table")
+    parser.add_argument("--offline", action="store_true", help="do without the network")
+    parser.add_argument("--device", help="the device's name, such as 'NVIDIA H20'")
+    parser.add_argument("--sm", type=positive, help="compute capability: 90 for 9.0")
+    parser.add_argument("--api", choices=[*MOE_APIS, *ATTENTION_APIS], help="how it is called")
+    moe = parser.add_argument_group("MoE layers")
+    for name in ("experts", "top-k", "d-ff", "d-model"):
+        moe.add_argument(f"--{name}", type=positive)
+    moe.add_argument("--dtype", choices=DTYPES, default="bf16")
+    moe.add_argument("--block-shape", type=_pair, help="rows,columns of a scale: 128,128")
+    moe.add_argument("--per-channel-quant", action="store_true")
+    moe.add_argument("--triton", help="the running Triton's version, which chooses a folder")
+    moe.add_argument("--deterministic", action="store_true", help="batch-invariant mode")
+    moe.add_argument("--override", type=positive, help="BLOCK_SIZE_M that the caller sets")
+    moe.add_argument("--tuned-folder", type=Path, help="a folder of your own tuned files")
+    moe.add_argument("--tokens", type=_range, default=(1, 512), help="tokens in one call")
+    attention = parser.add_argument_group("attention")
+    for name in ("heads", "kv-heads", "head-dim"):
+        attention.add_argument(f"--{name}", type=positive)
+    attention.add_argument("--context", type=positive, default=4096)
+    attention.add_argument("--batch", type=positive, default=1)
+    attention.add_argument("--sms", type=positive, help="number of SMs")
+    attention.add_argument("--positions", type=_range, default=(1, 512))
+    attention.add_argument("--backend", choices=["auto", "fa2", "fa3"], default="auto")
+    attention.add_argument("--causal", action=argparse.BooleanOptionalAction, default=True)
+    attention.add_argument("--paged", action="store_true", help="keys and values in pages")
+    attention.add_argument(
+        "--cuda-graph", action="store_true", help="captured for the largest number of positions"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the answer."""
+    from nearfree.events.names import Layout
+    from nearfree.sources.cache import Cache, default_cache
+    from nearfree.sources.packages import is_moe, parse_release
+    from nearfree.sources.record import find_extraction
+
+    package, version = parse_release(args.release)
+    found = find_extraction(
+        Layout(args.results),
+        package,
+        version,
+        cache=Cache(default_cache()),
+        offline=args.offline,
+    )
+    answer = _moe(args, found) if is_moe(package) else _attention(args, found)
+    if args.format == "json":
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+    else:
+        _table(answer)
+    return 0
+
+
+def _moe(args: argparse.Namespace, found: "Extraction") -> "Granularity":
+    from nearfree.sources.granularity import moe_granularity
+    from nearfree.sources.moe import MoeQuery
+
+    _need(args, "experts", "top_k", "d_ff", "d_model")
+    _api(args, MOE_APIS)
+    sm, _, smem = _device(args)
+    query = MoeQuery(
+        experts=args.experts,
+        top_k=args.top_k,
+        d_ff=args.d_ff,
+        d_model=args.d_model,
+        dtype=args.dtype,
+        block_shape=args.block_shape,
+        per_channel_quant=args.per_channel_quant,
+        device=args.device,
+        triton=args.triton,
+        sm=sm,
+        smem_per_block=smem,
+        deterministic=args.deterministic,
+        modular=args.api == "modular",
+        override=args.override,
+        own=_own(args.tuned_folder, found),
+    )
+    return moe_granularity(found, query, *args.tokens)
+
+
+def _attention(args: argparse.Namespace, found: "Extraction") -> "Granularity":
+    from nearfree.sources.attention import AttentionQuery
+    from nearfree.sources.granularity import attention_granularity
+
+    _need(args, "heads", "kv_heads", "head_dim")
+    _api(args, ATTENTION_APIS)
+    sm, sms, _ = _device(args)
+    query = AttentionQuery(
+        heads=args.heads,
+        kv_heads=args.kv_heads,
+        head_dim=args.head_dim,
+        context=args.context,
+        batch=args.batch,
+        sm=sm,
+        sms=sms,
+        causal=args.causal,
+        paged=args.paged,
+        api=args.api or "kvcache",
+        backend=args.backend,
+        capture_positions=args.positions[1] if args.cuda_graph else None,
+    )
+    return attention_granularity(found, query, *args.positions)
+
+
+def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | None]:
+    """Return what is known of the device: capability, SMs, shared memory a block may opt in to."""
+    from nearfree.config import Config
+    from nearfree.errors import ConfigError, EvidenceError
+    from nearfree.hardware.compute_capability import shared_memory
+
+    sm, sms = args.sm, args.sms
+    if args.device and (sm is None or sms is None):
+        try:
+            platform = Config(args.config).platform(args.device)
+        except ConfigError:
+            platform = None  # an unknown device is refused where the answer needs its facts
+        if platform is not None:
+            sm, sms = sm or platform.sm, sms or platform.sm_count
+    try:
+        smem = None if sm is None else shared_memory(sm).per_block
+    except EvidenceError:
+        smem = None
+    return sm, sms, smem
+
+
+def _own(folder: Path | None, found: "Extraction") -> tuple[object, ...]:
+    if folder is None:
+        return ()
+    from nearfree.errors import ConfigError
+    from nearfree.sources.tuned import index_tuned
+
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder", remedy="Name the folder of your tuned files")
+    files = {each.name: each.read_bytes() for each in sorted(folder.glob("*.json"))}
+    return tuple(index_tuned(found.package, found.version, files))
+
+
+def _need(args: argparse.Namespace, *names: str) -> None:
+    from nearfree.errors import ConfigError
+
+    missing = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) is None]
+    if missing:
+        raise ConfigError(
+            f"{args.release} needs {', '.join(missing)}", remedy="Give the layer's numbers"
+        )
+
+
+def _api(args: argparse.Namespace, known: tuple[str, ...]) -> None:
+    from nearfree.errors import ConfigError
+
+    if args.api is not None and args.api not in known:
+        raise ConfigError(
+            f"{args.release} has no API {args.api!r}", remedy=f"Choose from {', '.join(known)}"
+        )
+
+
+def _table(answer: "Granularity") -> None:
+    print(f"{answer.package} {answer.version}  ({answer.artefact}, by {answer.verified})")
+    for path in answer.kernel_path:
+        print(f"  {path.first:>6} to {path.last:<6} path {path.path}")
+    for each in answer.intervals:
+        tile = "" if each.tile is None else f"  tile {each.tile} rows, {each.tiles} tiles"
+        lines = "" if each.lines is None else f":{each.lines[0]}"
+        where = f"{each.source}  {each.file}{lines}"
+        print(f"  {each.first:>6} to {each.last:<6} {each.value:>4}{tile}  {where}")
+    if answer.backend_order is not None:
+        print(f"  served, kernels are tried in the order {', '.join(answer.backend_order.kernels)}")
+    for note in answer.notes:
+        print(f"  note: {note}")
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    pair = positive(first), positive(last or first)
+    if pair[0] > pair[1]:
+        raise argparse.ArgumentTypeError(f"{text} ends before it begins")
+    return pair
+
+
+def _pair(text: str) -> tuple[int, int]:
+    first, _, second = text.partition(",")
+    return int(first), positive(second)

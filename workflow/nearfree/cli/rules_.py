@@ -1,0 +1,185 @@
+"""Read backends' block and tile rules from their own sources, any release.
+
+`extract` puts a release's rules into the event log; `show` prints them with file and lines; `diff`
+compares two releases; `history` goes through all releases and says where the rules changed.
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from nearfree.cli.common import add_roots, positive
+
+if TYPE_CHECKING:
+    from nearfree.sources.cache import Cache
+    from nearfree.sources.extraction import Extraction
+    from nearfree.sources.history import Release
+    from nearfree.sources.lock import Lock
+
+LOCK = "rules.lock"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    extract = _action(actions, "extract", "put a release's rules into the event log")
+    extract.add_argument("release", help="package==version, such as vllm==0.20.2")
+    extract.add_argument(
+        "--take", type=positive, help="which take (default: as config/takes.yaml says)"
+    )
+    show = _action(actions, "show", "print a release's rules, with file and lines")
+    show.add_argument("release", help="package==version, such as vllm==0.20.2")
+    show.add_argument("--format", choices=["table", "json"], default="table")
+    diff = _action(actions, "diff", "compare the rules of two releases")
+    diff.add_argument("package")
+    diff.add_argument("first", metavar="VERSION")
+    diff.add_argument("second", metavar="VERSION")
+    past = _action(actions, "history", "say at which releases a package's rules changed")
+    past.add_argument("package")
+    past.add_argument("--lock", action="store_true", help="write what was read into the lock")
+
+
+def _action(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
+) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+    add_roots(parser, inner=True)
+    parser.add_argument("--offline", action="store_true", help="do without the network")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one of the actions."""
+    from nearfree.sources.cache import Cache, default_cache
+
+    actions = {"extract": _extract, "show": _show, "diff": _diff, "history": _history}
+    return actions[args.action](args, Cache(default_cache()))
+
+
+def _lock(args: argparse.Namespace) -> "Lock":
+    from nearfree.sources.lock import read_lock
+
+    return read_lock(args.config / LOCK)
+
+
+def _find(args: argparse.Namespace, release: str, cache: "Cache") -> "Extraction":
+    from nearfree.events.names import Layout
+    from nearfree.sources.packages import parse_release
+    from nearfree.sources.record import find_extraction
+
+    package, version = parse_release(release)
+    layout = Layout(args.results)
+    return find_extraction(layout, package, version, cache=cache, offline=args.offline)
+
+
+def _extract(args: argparse.Namespace, cache: "Cache") -> int:
+    from nearfree.config import Config
+    from nearfree.events.names import Layout
+    from nearfree.sources.history import standing
+    from nearfree.sources.packages import parse_release
+    from nearfree.sources.record import SCOPE, record_extraction, recorded_extraction, stream_name
+
+    package, version = parse_release(args.release)
+    layout = Layout(args.results)
+    take = args.take or Config(args.config).take(SCOPE, stream_name(package, version))
+    seal = record_extraction(
+        layout, package, version, cache=cache, offline=args.offline, take=take
+    )
+    found = recorded_extraction(layout, package, version)
+    print(f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events")
+    if found is None:
+        return 0
+    for source in found.fetched:
+        print(f"  {len(source.members)} files of {source.artefact}, checked by {source.verified}")
+    for rule in found.rules:
+        print(f"  {rule.rule}: {len(rule.branches)} branches, {rule.points} points agree")
+    odd = [each for each in found.tuned if each.odd is not None]
+    if found.tuned:
+        print(f"  {len(found.tuned)} tuned files, {len(odd)} of them odd")
+    for each in odd:
+        print(f"    {each.file}: {each.odd}")
+    print(f"  {standing(_lock(args), found)}")
+    return 0
+
+
+def _show(args: argparse.Namespace, cache: "Cache") -> int:
+    found = _find(args, args.release, cache)
+    if args.format == "json":
+        import msgspec
+
+        shown = {
+            "package": found.package,
+            "version": found.version,
+            "sources": [msgspec.to_builtins(each) for each in found.fetched],
+            "rules": [msgspec.to_builtins(each) for each in found.rules],
+        }
+        print(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+        return 0
+    from nearfree.sources.history import standing
+    from nearfree.sources.reading import shown as condition
+
+    first = found.fetched[0]
+    print(f"{found.package} {found.version}: {first.artefact}, checked by {first.verified}")
+    for rule in found.rules:
+        print(f"\n{rule.rule}  ({rule.symbol}; inputs {', '.join(rule.inputs) or 'none'})")
+        for branch in rule.branches:
+            place = branch.quotes[-1] if branch.quotes else None
+            where = "" if place is None else f"   {place.file}:{place.lines[0]}"
+            print(f"  {branch.value}  if {condition(branch)}{where}")
+    print(f"\n{standing(_lock(args), found)}")
+    return 0
+
+
+def _diff(args: argparse.Namespace, cache: "Cache") -> int:
+    from nearfree.sources.history import changes
+    from nearfree.sources.packages import package_name
+    from nearfree.sources.reading import shown
+
+    package = package_name(args.package)
+    first, second = (_find(args, f"{package}=={v}", cache) for v in (args.first, args.second))
+    changed = changes(first.meanings(), second.meanings())
+    if not changed:
+        print(f"{package} {first.version} and {second.version} have the same rules")
+    for name in changed:
+        print(f"{name}")
+        for found, sign in ((first, "-"), (second, "+")):
+            rules = [rule for rule in found.rules if rule.rule == name]
+            for branch in (branch for rule in rules for branch in rule.branches):
+                place = branch.quotes[-1] if branch.quotes else None
+                where = "" if place is None else f"   {place.file}:{place.lines[0]}"
+                print(f"  {sign} {branch.value}  if {shown(branch)}{where}")
+    return 0
+
+
+def _history(args: argparse.Namespace, cache: "Cache") -> int:
+    from nearfree.sources.fetch import fetched_bytes
+    from nearfree.sources.history import history, known_versions, locked_again
+    from nearfree.sources.lock import write_lock
+    from nearfree.sources.packages import package_name
+
+    package, lock = package_name(args.package), _lock(args)
+    versions = known_versions(package, lock, offline=args.offline)
+    found = history(package, versions, lock, cache=cache, offline=args.offline)
+    for number, release in enumerate(found):
+        _line(release, first=number == 0)
+    read = sum(each.refused is None for each in found)
+    print(
+        f"{len(found)} releases: {read} read, {len(found) - read} refused;"
+        f" {fetched_bytes() / 1e6:.1f} MB fetched"
+    )
+    if args.lock:
+        write_lock(args.config / LOCK, locked_again(lock, package, found))
+        print(f"wrote {args.config / LOCK}")
+    return 0
+
+
+def _line(release: "Release", *, first: bool) -> None:
+    """Print a release if it has something to say: first, changed, refused, or not as locked."""
+    said = []
+    if release.refused is not None:
+        said.append(f"refused: {release.refused}")
+    elif first or release.changed:
+        said.append(f"changed: {', '.join(release.changed)}" if release.changed else "first")
+    if release.locked is None or release.locked is False:
+        said.append("not in the lock" if release.locked is None else "differs from the lock")
+    if said:
+        print(f"{release.version}: {'; '.join(said)}")

@@ -1,0 +1,68 @@
+"""Table `tuned`: what tuned files say, a row an interval of tokens."""
+
+from collections.abc import Iterator
+
+from nearfree.events.evidence import Take
+from nearfree.events.types import TunedIndexed
+from nearfree.sources.nearest import tuned_intervals
+from nearfree.tables.schema import Table, count, flag, text
+
+TUNED = Table(
+    name="tuned",
+    row="one interval of tokens of one tuned file",
+    key=("package", "version", "file", "tokens_from"),
+    body={
+        "package": text("the backend's package"),
+        "version": text("its release"),
+        "device": text("the device that the file is for", nullable=True),
+        "experts": count("E", nullable=True),
+        "d_ff": count("N of the file: the width of an expert on one rank", nullable=True),
+        "dtype": text("the quantisation's name, nothing for 16-bit floats", nullable=True),
+        "block_shape": text("rows and columns of a scale", nullable=True),
+        "per_channel_quant": flag("whether activations are scaled by channel"),
+        "down": flag("whether the file is for the down projection alone"),
+        "triton": text("the Triton version of its folder", nullable=True),
+        "tokens_from": count("the first number of tokens of the interval"),
+        "tokens_to": count("the last one; nothing where the interval is open", nullable=True),
+        "block_size_m": count("BLOCK_SIZE_M there", nullable=True),
+        "file": text("path inside the artefact"),
+        "sha256": text("digest of the file"),
+        "odd": text("why the file has not the known form, and chooses nothing", nullable=True),
+    },
+)
+
+
+def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
+    """Yield the intervals of every tuned file; an odd file is one row without a value."""
+    for take in takes:
+        for event in take.of(TunedIndexed):
+            file: TunedIndexed = event.data
+            shape = file.block_shape
+            common = {
+                "package": file.package,
+                "version": file.version,
+                "device": file.device,
+                "experts": file.experts,
+                "d_ff": file.d_ff,
+                "dtype": file.dtype,
+                "block_shape": None if shape is None else f"{shape[0]},{shape[1]}",
+                "per_channel_quant": file.per_channel_quant,
+                "down": file.down,
+                "triton": file.triton,
+                "file": file.file,
+                "sha256": file.sha256,
+                "odd": file.odd,
+                "from_ids": [event.event_id],
+            }
+            for first, last, value in _intervals(file):
+                yield common | {"tokens_from": first, "tokens_to": last, "block_size_m": value}
+
+
+def _intervals(file: TunedIndexed) -> list[tuple[int, int | None, int | None]]:
+    if file.odd is not None:
+        return [(1, None, None)]
+    # Past the largest entry nothing changes any more.
+    end = max(file.tokens)
+    found = tuned_intervals(file.tokens, file.block_size_m, 1, end)
+    open_end = [*found[:-1], (found[-1][0], None, found[-1][2])]
+    return [(first, last, value) for first, last, value in open_end]

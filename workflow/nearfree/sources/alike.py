@@ -73,7 +73,7 @@ class _Alike(ast.NodeTransformer):
     def __init__(self, number: str) -> None:
         self.number = number
 
-    def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:  # noqa: N802
+    def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:
         if not isinstance(node.target, ast.Name) or not self._over_requests(node.iter):
             return self.generic_visit(node)
         inner = _Round(node.target.id, self.number)
@@ -90,12 +90,12 @@ class _Round(ast.NodeTransformer):
         self.index = index
         self.number = number
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         if isinstance(node.value, ast.Name) and ast.unparse(node.slice) == self.index:
             return at(ast.Name(f"{node.value.id}_each", node.ctx), node)
         return self.generic_visit(node)
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:  # noqa: N802
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
         node = self.generic_visit(node)  # type: ignore[assignment]
         added = _added(node)
         if added is not None and isinstance(node.value, ast.BinOp):

@@ -1,4 +1,4 @@
-"""Structures that C++ hands on by reference: their fields become names that are passed and returned.
+"""Structures that C++ hands on by reference: their fields become names that are passed on.
 
 A field `x` of a structure `params` is the name `params_x`. A function that is given the structure
 takes the fields that it reads as parameters, and returns those that it sets as a tuple. Only
@@ -76,9 +76,9 @@ class _Threads:
         function = self.functions[name]
         self.done[name] = function
         for each in ast.walk(function):
-            if isinstance(each, ast.Call) and isinstance(each.func, ast.Name):
-                if each.func.id in self.functions:
-                    self.ready(each.func.id)
+            called = each.func if isinstance(each, ast.Call) else None
+            if isinstance(called, ast.Name) and called.id in self.functions:
+                self.ready(called.id)
         copied = _Rewrite(self).visit(copy.deepcopy(function))
         self.sets[name] = []
         if self.takes(name):
@@ -121,7 +121,7 @@ class _Rewrite(ast.NodeTransformer):
     def __init__(self, threads: _Threads) -> None:
         self.threads = threads
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:  # noqa: N802
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         call = node.value
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             return self.generic_visit(node)
@@ -135,7 +135,7 @@ class _Rewrite(ast.NodeTransformer):
         target = at(ast.Tuple([_name(n, call, ast.Store()) for n in names], ast.Store()), call)
         return ast.copy_location(ast.Assign([target], self.passed(call, name)), node)
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name == "opaque" and any(
@@ -149,7 +149,7 @@ class _Rewrite(ast.NodeTransformer):
             raise UnknownConstructError(f"{name_of(node)} sets fields inside of an expression")
         return self.passed(node, name)
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.stmt]:  # noqa: N802
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.stmt]:
         if not _clears(node, self.threads.record):
             return self.generic_visit(node)
         cleared: list[ast.stmt] = []
@@ -205,10 +205,10 @@ def _returning(function: Function, names: list[str]) -> None:
         return ast.copy_location(ast.Return(group), old)
 
     class Ends(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: Function) -> Function:  # noqa: N802
+        def visit_FunctionDef(self, node: Function) -> Function:
             return node
 
-        def visit_Return(self, node: ast.Return) -> ast.Return:  # noqa: N802
+        def visit_Return(self, node: ast.Return) -> ast.Return:
             return answer(node)
 
     last = function.body[-1]

@@ -70,7 +70,6 @@ def _case(found: Found, function: Function) -> tuple[ast.expr, ast.stmt]:
     return at(ast.BoolOp(ast.And(), tests), statement), statement
 
 
-
 def _constant(text: str) -> int | bool | None:
     if text in {"true", "false"}:
         return text == "true"
@@ -79,7 +78,7 @@ def _constant(text: str) -> int | bool | None:
 
 def _untyped(statement: ast.stmt) -> str:
     class Untyped(ast.NodeTransformer):
-        def visit_Constant(self, node: ast.Constant) -> ast.Constant:  # noqa: N802
+        def visit_Constant(self, node: ast.Constant) -> ast.Constant:
             return ast.Constant("type") if isinstance(node.value, str) else node
 
     return ast.unparse(Untyped().visit(copy.deepcopy(statement)))

@@ -151,9 +151,9 @@ def contexts() -> list[Mapping[str, Any]]:
     """Return the calls and devices at which the rules of calls are tried."""
     pages = [(True, 16), (False, 128), (False, 16), (True, 128)]
     shapes = [
-        (1, 32, 32, 128, 2048, 132, 90),
+        (1, 32, 32, 128, 1024, 132, 90),
         (1, 32, 8, 128, 1024, 132, 90),
-        (4, 32, 8, 64, 4096, 78, 90),
+        (4, 32, 8, 64, 2048, 78, 90),
         (2, 16, 4, 256, 1024, 108, 80),
     ]
     return [
@@ -254,7 +254,7 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
     whole, _ = _passed(rules, f"{way}_call", known | {"tokens_per_page": ANY_BLOCK})
     if whole["pagedkv_tma"]:
         raise EvidenceError(
-            f"{PACKAGE}: at {positions} positions the tile depends on the size of the cache's pages",
+            f"{PACKAGE}: at {positions} positions the tile depends on the cache's page size",
             remedy="Ask for fewer positions, or without paged",
         )
     launch = answered(rules, "launch", passed)

@@ -11,6 +11,7 @@ KEPT = frozenset({"arch", "head_dim", "head_dim_v", "alignment", "is_split_kv", 
 """Names of checks that decide whether a kernel exists; others are about the tensors."""
 EMPTY = r"(seqlen_k|total_q) == 0( or (seqlen_k|total_q) == 0)?"
 COMPILED = r"compile_key not in .*"
+KERNEL = "fa_fwd"
 LONGEST = "max_seqlen_q"
 
 
@@ -60,13 +61,14 @@ def only_families(function: Function) -> None:
         for given in (*each.args, *(keyword.value for keyword in each.keywords))
     }
     for each in ast.walk(function):
-        if isinstance(each, ast.Name) and each.id == "arch" and isinstance(each.ctx, ast.Load):
-            if id(each) not in tens | passed:
-                raise UnknownConstructError("more of arch is asked for than arch // 10", each)
+        if not isinstance(each, ast.Name) or isinstance(each.ctx, ast.Store):
+            continue
+        if each.id == "arch" and id(each) not in tens | passed:
+            raise UnknownConstructError("more of arch is asked for than arch // 10", each)
 
 
 class _Call(ast.NodeTransformer):
-    def visit_If(self, node: ast.If) -> ast.AST:  # noqa: N802
+    def visit_If(self, node: ast.If) -> ast.AST:
         text = ast.unparse(node.test)
         if re.fullmatch(EMPTY, text) and not node.orelse:
             return ast.copy_location(ast.Pass(), node)
@@ -78,30 +80,40 @@ class _Call(ast.NodeTransformer):
             node.test = at(ast.Constant(value=True), node.test)
         return self.generic_visit(node)
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:  # noqa: N802
-        """Leave out `q, k = [maybe_contiguous(t) for t in (q, k)]`: the shapes stay."""
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """Name a kernel where it is built; leave out copies, whose shapes stay."""
         value, target = node.value, node.targets[0]
-        if isinstance(value, ast.ListComp) and isinstance(target, ast.Tuple):
-            same = ast.unparse(value.generators[0].iter) == ast.unparse(target)
-            if same and ast.unparse(value.elt).startswith("maybe_contiguous("):
-                return ast.copy_location(ast.Pass(), node)
+        if isinstance(target, ast.Name) and target.id == KERNEL and isinstance(value, ast.Call):
+            node.value = value.func
+        if _contiguous(value) == ast.unparse(target):
+            return ast.copy_location(ast.Pass(), node)
         return node
 
-    def visit_Return(self, node: ast.Return) -> ast.AST:  # noqa: N802
+    def visit_Return(self, node: ast.Return) -> ast.AST:
         return _placed(ast.Raise(None, None), node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
+
+
+def _contiguous(value: ast.expr) -> str | None:
+    """Return what `maybe_contiguous(x, ...)` or a list of such is made from; else None."""
+    match value:
+        case ast.Call(func=ast.Name(id="maybe_contiguous"), args=[given, *_]):
+            return ast.unparse(given)
+        case ast.ListComp(elt=ast.Call(func=ast.Name(id="maybe_contiguous")), generators=[only]):
+            return ast.unparse(only.iter)
+    return None
 
 
 class _Checks(ast.NodeTransformer):
     def __init__(self, names: frozenset[str] | None) -> None:
         self.names = names
 
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:  # noqa: N802
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
         return _placed(ast.Raise(None, None), node)
 
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:  # noqa: N802
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
         names = {each.id for each in ast.walk(node.test) if isinstance(each, ast.Name)}
         if self.names is not None and not names <= self.names:
             return node

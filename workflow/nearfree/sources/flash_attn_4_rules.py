@@ -12,12 +12,20 @@ from typing import Any
 
 from nearfree.errors import SourceError
 from nearfree.sources.alike import returning
-from nearfree.sources.flash_attn_4_cuts import KEPT, calling, cut_call, only_families, with_checks
+from nearfree.sources.expressions import parse
+from nearfree.sources.flash_attn_4_cuts import (
+    KEPT,
+    KERNEL,
+    calling,
+    cut_call,
+    only_families,
+    with_checks,
+)
 from nearfree.sources.known import without_options
 from nearfree.sources.program import Function, Program, defaults
 from nearfree.sources.python_source import Modules
 from nearfree.sources.reading import Reading, reached
-from nearfree.sources.records import Record, find_record
+from nearfree.sources.records import find_record
 from nearfree.sources.slicing import slice_to
 
 FORWARD = "_flash_attn_fwd"
@@ -25,12 +33,12 @@ HEAD_CHECK = "_validate_head_dims"
 PUBLIC = ("flash_attn_func", "flash_attn_varlen_func")
 FAMILIES = (80, 90, 100, 110, 120)
 """Capabilities that stand for all with the same tens."""
-SHAPES = ((64, 1), (96, 4), (128, 4), (128, 6), (192, 4), (256, 6))
+SHAPES = ((64, 1), (96, 4), (128, 4), (128, 6), (256, 6))
 """Head sizes, and query heads that share a key-value head."""
-DENSE = range(1, 66)
+DENSE = range(1, 34)
 TILE = ("tile_m", "m_block_size")
 """What the rows of a tile are called: the newest name first."""
-SETTLED = ("q_stage", "num_splits", "pack_gqa")
+SETTLED = ("q_stage", "num_splits", "pack_gqa", KERNEL)
 LEAVES = {
     r"(q_shape|q\.shape)\[-2:\]": "(heads, head_size)",
     r"(q_shape|q\.shape)\[:2\]": "(batch, positions)",
@@ -39,11 +47,11 @@ LEAVES = {
     r"[kv]\.shape\[-3\]": "context",
     r"[kv]\.shape\[-2\]": "kv_heads",
     r"[kv]\.shape\[-1\]": "head_size",
-    r"(torch\.cuda\.get_device_properties\(.*\)\.multi_processor_count|get_num_sms_\w+\(.*\))": "sms",
+    r"torch\.cuda\.get_device_properties\(.*\)\.multi_processor_count": "sms",
+    r"get_num_sms_\w+\(.*\)": "sms",
     r"[qkv]\.dtype": "'bfloat16'",
     r"[qkv]\.device": "None",
     r"[qkv]\.element_size\(\)": "2",
-    r"maybe_contiguous\((\w+)(, .*)?\)": r"\1",
     r"(_validate_tensor|validate_output_layout)\(.*\)": "None",
     r"torch\.(float\w+|bfloat16)": r"'\1'",
     r"torch\.is_tensor\(.*\)": "False",
@@ -52,6 +60,8 @@ LEAVES = {
     r"\w+\.requires_grad": "False",
     r"get_sparse_q_block_size\(.*\)": "None",
     r"partial\(.*\)": "None",
+    r"_get_device_arch\(\)": "None",
+    r"([A-Z]\w*Forward\w*)": r"'\1'",
     r"(q|k|v)": r"'\1'",
 }
 """A call in 16 bit without gradients, on real tensors that are all given."""
@@ -60,28 +70,33 @@ LEAVES = {
 def readings(files: Mapping[str, str]) -> list[Reading]:
     """Return how to read a release's rules from its files: one for each family."""
     modules = Modules(files)
+    program, root = _program(modules)
+    return [_tile(program, root, sm) for sm in FAMILIES]
+
+
+def _program(modules: Modules) -> tuple[Program, str]:
+    """Return what settles rows of a tile, tiles of a block, splits, packed heads and kernel."""
     path, forward = modules.locate([FORWARD])
-    record = find_record(modules, "FwdConfig")
     name = next((each for each in TILE if _named(forward, each)), TILE[-1])
     short = cut_call(returning(forward, name, *SETTLED))
     short = calling(short, "num_splits", _splits(modules))
-    return [_tile(modules, path, short, record, sm) for sm in FAMILIES]
-
-
-def _tile(
-    modules: Modules, path: str, forward: Function, record: Record | None, sm: int
-) -> Reading:
-    """Read rows of a tile, tiles of a block, splits, and whether heads are packed."""
-    leaves = {**LEAVES, r"_get_device_arch\(\)": str(sm)}
-    program, root = modules.program_of(path, copy.deepcopy(forward), leaves)
+    program, root = modules.program_of(path, short, LEAVES)
+    record = find_record(modules, "FwdConfig")
     functions = {}
     for each, function in program.functions.items():
         checked = with_checks(function, None if each == HEAD_CHECK else KEPT)
         plain = checked if record is None else record.as_tuples(checked)
         functions[each] = slice_to(plain, checks=False)
         only_families(functions[each])
-    short = without_options(functions[root], frozenset(call_facts(0, 1)))
-    functions[root] = slice_to(short, checks=False)
+    return Program(functions, program.constants), root
+
+
+def _tile(program: Program, root: str, sm: int) -> Reading:
+    """Read the rule of one family."""
+    inputs = frozenset(call_facts(0, 1))
+    short = calling(copy.deepcopy(program.functions[root]), "_arch", parse(str(sm)))
+    known = {root: slice_to(without_options(short, inputs), checks=False)}
+    functions = {**program.functions, **known}
     needed = {each: functions[each] for each in reached(Program(functions), {root})}
     return Reading(
         rule=f"tile_sm{sm}",
@@ -110,10 +125,10 @@ def _splits(modules: Modules) -> ast.expr:
 def call_facts(head_dim: int, group: int, **changes: Any) -> dict[str, Any]:
     """Return a call of one request, with some of it changed."""
     return {
-        "sms": 132,
+        "sms": 128,
         "head_size": head_dim,
-        "heads": 8 * group,
-        "kv_heads": 8,
+        "heads": group,
+        "kv_heads": 1,
         "batch": 1,
         "context": 4096,
         "causal": True,

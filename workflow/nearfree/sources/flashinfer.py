@@ -50,11 +50,9 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
     EvidenceError
         The answer depends on a fact that the question leaves out, or on a rule that is not known.
     """
-    if asked.backend == "auto":
-        chosen = _chosen(rules, asked)
-        backend, reasons = str(chosen.value), (chosen.branch,)
-    else:
-        backend, reasons = asked.backend, ()
+    chosen = _chosen(rules, asked) if asked.backend == "auto" else None
+    backend = asked.backend if chosen is None else str(chosen.value)
+    reasons = () if chosen is None else (chosen.branch,)
     found = _fa3(rules, asked, positions) if backend == "fa3" else _fa2(rules, asked, positions)
     return Tile(
         path=found.path,

@@ -53,12 +53,12 @@ class _Known(ast.NodeTransformer):
     def __init__(self, known: Mapping[str, object]) -> None:
         self.known = known
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id not in self.known or not isinstance(node.ctx, ast.Load):
             return node
         return at(ast.Constant(self.known[node.id]), node)  # type: ignore[arg-type]
 
-    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:  # noqa: N802
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         test = self.visit(node.test)
         truth = _truth(test)
         if truth is not None:
@@ -68,14 +68,14 @@ class _Known(ast.NodeTransformer):
         node.body = node.body or [ast.copy_location(ast.Pass(), node)]
         return node
 
-    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:  # noqa: N802
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         node.test = self.visit(node.test)
         truth = _truth(node.test)
         if truth is None:
             return self.generic_visit(node)
         return self.visit(node.body if truth else node.orelse)  # type: ignore[no-any-return]
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
 
 

@@ -97,20 +97,15 @@ class MoeRules:
             "deterministic": query.deterministic,
             "smem_per_block": query.smem_per_block,
         }
-        self.block_size = rules["block_size_m"].specialised(self._known(rules["block_size_m"]))
+        if query.smem_per_block is None and not query.rocm:
+            del self.fixed["smem_per_block"]  # a rule that asks for it has no answer
+        self.block_size = rules["block_size_m"].specialised(self.fixed)
         self.tokens = rules["config_tokens"]
         self.path = rules["path"].specialised(self.fixed)
         self.aligned = query.modular and "absent" in _says(rules, "mechanism_modular_naive")
         self.tuned = self._tuned(rules, tuned, last)
         self.notes = self._notes()
         self.order = self._order(rules, query)
-
-    def _known(self, rule: Rule) -> dict[str, Any]:
-        """Leave out what is not known: a rule that asks for it has no answer."""
-        known = dict(self.fixed)
-        if self.query.smem_per_block is None and not self.query.rocm:
-            del known["smem_per_block"]
-        return known
 
     def _tuned(
         self, rules: Mapping[str, Rule], index: Sequence[TunedIndexed], last: int

@@ -56,7 +56,7 @@ class _Tuples(ast.NodeTransformer):
     def __init__(self, record: Record) -> None:
         self.record = record
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if not isinstance(node.func, ast.Name) or node.func.id != self.record.name:
             return node
@@ -68,7 +68,7 @@ class _Tuples(ast.NodeTransformer):
             raise UnknownConstructError(f"{name_of(node)} does not fit its fields", node)
         return at(ast.Tuple([each for each in values if each is not None], ast.Load()), node)
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         if node.attr not in self.record.fields or not isinstance(node.value, ast.Name):
             return node

@@ -1,0 +1,27 @@
+"""Real releases for the slow tests: fetched once a session, into a cache of the session's own."""
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from nearfree.sources.cache import Cache
+from nearfree.sources.extraction import Extraction, extract
+
+Releases = Callable[[str, str], Extraction]
+
+
+@pytest.fixture(scope="session")
+def source_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """Return a cache that is empty when the session begins."""
+    return Cache(tmp_path_factory.mktemp("sources"))
+
+
+@pytest.fixture(scope="session")
+def release(source_cache: Cache) -> Releases:
+    """Return a function that reads one release, tuned files and all."""
+
+    @cache
+    def read(package: str, version: str) -> Extraction:
+        return extract(package, version, cache=source_cache)
+
+    return read

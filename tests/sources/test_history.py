@@ -1,0 +1,68 @@
+"""Histories: where rules change, and how a release stands to the lock."""
+
+from pathlib import Path
+
+import pytest
+from nearfree.errors import ConfigError
+from nearfree.sources.history import Release, changes, locked_again, standing
+from nearfree.sources.lock import Lock, read_lock, write_lock
+
+from tests.sources.moe_release import TEXT, made_release
+
+RELEASE = made_release()
+LOCK = Lock(rules={"vllm": {"1.0": RELEASE.meanings(), "0.9": {"block_size_m": "0"}}})
+
+
+def test_a_locked_release_is_as_locked() -> None:
+    """The same digests for the same version are what the lock says."""
+    assert standing(LOCK, RELEASE) == "as locked"
+
+
+def test_a_rewritten_text_with_the_same_rule_is_the_same_rule() -> None:
+    """A digest is of what a rule answers: another spelling of it changes nothing."""
+    spelled = TEXT.replace("size = 32 if M <= 300 else 128", "size = 128 if M > 300 else 32")
+    again = made_release(spelled, version="1.1")
+    assert standing(LOCK, again) == "not in the lock: same rules as 1.0"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("M <= 300", "M <= 301", "block_size_m"),
+        ("size = 16", "size = 8", "block_size_m"),
+        ("factor = 4", "factor = 5", "path"),
+        ("CHUNK = 400", "CHUNK = 100000", "config_tokens"),
+        ("N = N * 2", "N = N * 4", "tuned_key"),
+        ("device_name={device_name}", "device={device_name}", "tuned_name"),
+    ],
+)
+def test_a_changed_number_is_a_new_rule(old: str, new: str, rule: str) -> None:
+    """One changed constant shows in the digest of its rule, and in no other."""
+    assert TEXT.count(old) == 1
+    changed = made_release(TEXT.replace(old, new), version="1.1")
+    assert changes(RELEASE.meanings(), changed.meanings()) == (rule,)
+    assert standing(LOCK, changed) == f"not in the lock: new rule, other than 1.0 in {rule}"
+
+
+def test_a_lock_reads_back_as_written(tmp_path: Path) -> None:
+    """Versions stand in their order, and a release that is refused keeps its reason."""
+    path = tmp_path / "rules.lock"
+    releases = [
+        Release(version="0.10", meanings={"tile": "b"}),
+        Release(version="0.9", meanings={"tile": "a"}),
+        Release(version="0.11", refused="flash-attn 0.11: no such function"),
+    ]
+    lock = locked_again(LOCK, "flash-attn", releases)
+    write_lock(path, lock)
+    assert read_lock(path) == lock
+    assert lock.versions("flash-attn") == ["0.9", "0.10", "0.11"]
+    text = path.read_text()
+    assert text.index('"0.9": {"tile"') < text.index('"0.10": {"tile"')
+
+
+def test_a_damaged_lock_is_refused(tmp_path: Path) -> None:
+    """A file that is no lock is named; a missing one knows no release."""
+    (tmp_path / "rules.lock").write_text("{")
+    with pytest.raises(ConfigError, match=r"rules\.lock is no lock"):
+        read_lock(tmp_path / "rules.lock")
+    assert read_lock(tmp_path / "none") == Lock()

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 from nearfree.errors import SourceError
-from nearfree.sources import archives
-from nearfree.sources.archives import read_sdist, read_wheel
+from nearfree.sources import members
+from nearfree.sources import sdist as sdist_reader
+from nearfree.sources import wheel as wheel_reader
 from nearfree.sources.index import close, meter, releases
+from nearfree.sources.sdist import read_sdist
+from nearfree.sources.wheel import read_wheel
 
 from sources.indexserver import (
     GIB,
@@ -228,13 +231,13 @@ def test_limits_hold(
     server: Server, monkeypatch: pytest.MonkeyPatch, filename: str, limit: str, reason: str
 ) -> None:
     """One wanted member, all of them together, and the number of members have a limit."""
-    monkeypatch.setattr(archives, limit, 1 if limit == "COUNT_LIMIT" else 100)
+    monkeypatch.setattr(members, limit, 1 if limit == "COUNT_LIMIT" else 100)
     sizes = [101, 1] if limit == "MEMBER_LIMIT" else [50, 51]
     files = [(f"demo/{name}.py", bytes(size)) for name, size in zip("ab", sizes, strict=True)]
     if filename == WHEEL:
         raw = make_wheel(*(Entry(name, data) for name, data in files))
         if limit == "TOTAL_LIMIT":
-            monkeypatch.setattr(archives, "MEMBER_LIMIT", 10_000)
+            monkeypatch.setattr(members, "MEMBER_LIMIT", 10_000)
     else:
         raw = make_sdist(*((f"demo-1.0/{name}", data) for name, data in files))
     refused(server, filename, raw, reason)
@@ -243,7 +246,7 @@ def test_limits_hold(
 @pytest.mark.parametrize("limit", ["PACKED_LIMIT", "UNPACKED_LIMIT"])
 def test_an_sdist_ends(server: Server, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """An sdist that is longer than any is refused while it is read, packed or unpacked."""
-    monkeypatch.setattr(archives, limit, 2**20 if limit == "UNPACKED_LIMIT" else 1000)
+    monkeypatch.setattr(sdist_reader, limit, 2**20 if limit == "UNPACKED_LIMIT" else 1000)
     many = [(f"demo-1.0/{n}.bin", bytes(2**19)) for n in range(4)]
     refused(server, SDIST, sdist(*many), r"it is over \d+ bytes")
 
@@ -425,7 +428,7 @@ def test_a_member_that_reaches_out_of_its_place_is_refused(server: Server) -> No
 
 def test_a_directory_has_a_limit(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a wheel is not read without bound in search of its directory."""
-    monkeypatch.setattr(archives, "DIRECTORY_LIMIT", 2**17)
+    monkeypatch.setattr(wheel_reader, "DIRECTORY_LIMIT", 2**17)
     many = [Entry(f"demo/{n:05}.txt", b"", method=0, packed=b"") for n in range(4000)]
     refused(server, WHEEL, make_wheel(RULE, *many), "directory is over 131072 bytes")
 

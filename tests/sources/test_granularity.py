@@ -11,7 +11,7 @@ from nearfree.sources.intervals import Granularity
 from nearfree.sources.moe import MoeQuery
 from nearfree.sources.tuned import index_tuned
 
-from tests.sources.moe_release import PATH, TEXT, TUNED, made_release
+from sources.moe_release import PATH, TEXT, TUNED, made_release
 
 RELEASE = made_release()
 LAYER = {"experts": 256, "top_k": 8, "d_ff": 1024, "d_model": 4096, "device": "NVIDIA H20"}

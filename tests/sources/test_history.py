@@ -7,7 +7,7 @@ from nearfree.errors import ConfigError
 from nearfree.sources.history import Release, changes, locked_again, standing
 from nearfree.sources.lock import Lock, read_lock, write_lock
 
-from tests.sources.moe_release import TEXT, made_release
+from sources.moe_release import TEXT, made_release
 
 RELEASE = made_release()
 LOCK = Lock(rules={"vllm": {"1.0": RELEASE.meanings(), "0.9": {"block_size_m": "0"}}})

@@ -8,7 +8,7 @@ from nearfree.sources.granularity import moe_granularity
 from nearfree.sources.intervals import Granularity
 from nearfree.sources.moe import MoeQuery
 
-from tests.sources.conftest import Releases
+from sources.conftest import Releases
 
 pytestmark = pytest.mark.slow
 LAYER: dict[str, Any] = {"experts": 256, "top_k": 8, "d_ff": 1024, "d_model": 4096}

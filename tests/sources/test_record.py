@@ -19,7 +19,7 @@ from nearfree.sources.record import (
     stream_name,
 )
 
-from tests.sources.moe_release import made_release
+from sources.moe_release import made_release
 
 
 @pytest.fixture

@@ -22,31 +22,60 @@ MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "den
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("release", help="package==version, such as vllm==0.20.2")
-    parser.add_argument("--format", choices=["table", "json"], default="table")
+    parser.add_argument(
+        "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
+    )
     parser.add_argument("--offline", action="store_true", help="do without the network")
     parser.add_argument("--device", help="the device's name, such as 'NVIDIA H20'")
     parser.add_argument("--sm", type=positive, help="compute capability: 90 for 9.0")
     parser.add_argument("--api", choices=[*MOE_APIS, *ATTENTION_APIS], help="how it is called")
     moe = parser.add_argument_group("MoE layers")
-    for name in ("experts", "top-k", "d-ff", "d-model"):
-        moe.add_argument(f"--{name}", type=positive)
-    moe.add_argument("--dtype", choices=DTYPES, default="bf16")
+    for name, text in (
+        ("experts", "E, on one rank"),
+        ("top-k", "k, experts a token"),
+        ("d-ff", "an expert's width on one rank, elements"),
+        ("d-model", "hidden width, elements"),
+    ):
+        moe.add_argument(f"--{name}", type=positive, help=text)
+    moe.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="bf16",
+        help="quantisation: int8 is w8a8, int4 is w4a16 in groups of 128 (default: bf16)",
+    )
     moe.add_argument("--block-shape", type=_pair, help="rows,columns of a scale: 128,128")
-    moe.add_argument("--per-channel-quant", action="store_true")
+    moe.add_argument(
+        "--per-channel-quant", action="store_true", help="activations scaled by channel"
+    )
     moe.add_argument("--triton", help="the running Triton's version, which chooses a folder")
     moe.add_argument("--deterministic", action="store_true", help="batch-invariant mode")
     moe.add_argument("--override", type=positive, help="BLOCK_SIZE_M that the caller sets")
     moe.add_argument("--tuned-folder", type=Path, help="a folder of your own tuned files")
-    moe.add_argument("--tokens", type=_range, default=(1, 512), help="tokens in one call")
+    moe.add_argument("--tokens", type=_range, default=(1, 512), help="tokens in one call (default: 1:512)")
     attention = parser.add_argument_group("attention")
-    for name in ("heads", "kv-heads", "head-dim"):
-        attention.add_argument(f"--{name}", type=positive)
-    attention.add_argument("--context", type=positive, default=4096)
-    attention.add_argument("--batch", type=positive, default=1)
+    for name, text in (
+        ("heads", "query heads"),
+        ("kv-heads", "key and value heads"),
+        ("head-dim", "width of a head, elements"),
+    ):
+        attention.add_argument(f"--{name}", type=positive, help=text)
+    attention.add_argument(
+        "--context", type=positive, default=4096, help="cached positions a request (default: 4096)"
+    )
+    attention.add_argument("--batch", type=positive, default=1, help="requests (default: 1)")
     attention.add_argument("--sms", type=positive, help="number of SMs")
-    attention.add_argument("--positions", type=_range, default=(1, 512))
-    attention.add_argument("--backend", choices=["auto", "fa2", "fa3"], default="auto")
-    attention.add_argument("--causal", action=argparse.BooleanOptionalAction, default=True)
+    attention.add_argument(
+        "--positions", type=_range, default=(1, 512), help="N, each request (default: 1:512)"
+    )
+    attention.add_argument(
+        "--backend",
+        choices=["auto", "fa2", "fa3"],
+        default="auto",
+        help="FlashInfer's backend (default: auto)",
+    )
+    attention.add_argument(
+        "--causal", action=argparse.BooleanOptionalAction, default=True, help="causal mask"
+    )
     attention.add_argument("--paged", action="store_true", help="keys and values in pages")
     attention.add_argument(
         "--cuda-graph", action="store_true", help="captured for the largest number of positions"

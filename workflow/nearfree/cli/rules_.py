@@ -5,6 +5,7 @@ compares two releases; `history` goes through all releases and says where the ru
 """
 
 import argparse
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nearfree.cli.common import add_roots, positive
@@ -28,13 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show = _action(actions, "show", "print a release's rules, with file and lines")
     show.add_argument("release", help="package==version, such as vllm==0.20.2")
-    show.add_argument("--format", choices=["table", "json"], default="table")
+    show.add_argument(
+        "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
+    )
     diff = _action(actions, "diff", "compare the rules of two releases")
-    diff.add_argument("package")
-    diff.add_argument("first", metavar="VERSION")
-    diff.add_argument("second", metavar="VERSION")
+    diff.add_argument("package", help="such as vllm")
+    diff.add_argument("first", metavar="VERSION", help="the older release")
+    diff.add_argument("second", metavar="VERSION", help="the newer release")
     past = _action(actions, "history", "say at which releases a package's rules changed")
-    past.add_argument("package")
+    past.add_argument("package", help="such as vllm")
+    past.add_argument("--from", dest="oldest", metavar="VERSION", help="the first release")
     past.add_argument("--lock", action="store_true", help="write what was read into the lock")
 
 
@@ -154,13 +158,18 @@ def _history(args: argparse.Namespace, cache: "Cache") -> int:
     from nearfree.sources.fetch import fetched_bytes
     from nearfree.sources.history import history, known_versions, locked_again
     from nearfree.sources.lock import write_lock
-    from nearfree.sources.packages import package_name
+    from nearfree.sources.packages import package_name, parse_release
 
     package, lock = package_name(args.package), _lock(args)
-    versions = known_versions(package, lock, offline=args.offline)
+    oldest = args.oldest and parse_release(f"{package}=={args.oldest}")[1]
+    versions = known_versions(package, lock, offline=args.offline, oldest=oldest)
     found = history(package, versions, lock, cache=cache, offline=args.offline)
-    for number, release in enumerate(found):
-        _line(release, first=number == 0)
+    for text, group in groupby(found, _said):
+        releases = list(group)
+        span = releases[0].version
+        if len(releases) > 1:
+            span += f" to {releases[-1].version} ({len(releases)} releases)"
+        print(f"{span}: {text}")
     read = sum(each.refused is None for each in found)
     print(
         f"{len(found)} releases: {read} read, {len(found) - read} refused;"
@@ -172,14 +181,17 @@ def _history(args: argparse.Namespace, cache: "Cache") -> int:
     return 0
 
 
-def _line(release: "Release", *, first: bool) -> None:
-    """Print a release if it has something to say: first, changed, refused, or not as locked."""
-    said = []
+def _said(release: "Release") -> str:
+    """Return what there is to say of a release, beside those before it."""
+    said = f"changed: {', '.join(release.changed)}" if release.changed else "the same rules"
     if release.refused is not None:
-        said.append(f"refused: {release.refused}")
-    elif first or release.changed:
-        said.append(f"changed: {', '.join(release.changed)}" if release.changed else "first")
-    if release.locked is None or release.locked is False:
-        said.append("not in the lock" if release.locked is None else "differs from the lock")
-    if said:
-        print(f"{release.version}: {'; '.join(said)}")
+        said = f"refused: {release.refused.removeprefix(_own_name(release))}"
+    if release.locked is None:
+        return f"{said}; not in the lock"
+    return said if release.locked else f"{said}; differs from the lock"
+
+
+def _own_name(release: "Release") -> str:
+    """Return how a refusal begins: the package and the version, which differ from line to line."""
+    before, _, _ = (release.refused or "").partition(f" {release.version}: ")
+    return f"{before} {release.version}: "

@@ -15,6 +15,7 @@ def cpp_program(
     files: CppFiles,
     *names: str,
     leaves: Leaves,
+    own: Leaves | None = None,
     meaning: Meaning | None = None,
     made: Mapping[str, Function] | None = None,
     constants: Mapping[str, str] | None = None,
@@ -29,6 +30,8 @@ def cpp_program(
         Names that the function goes by; one must be defined, once.
     leaves
         What the rule asks of the world around it.
+    own
+        What stands for such a fact in the function itself alone, such as a local name.
     meaning
         What calls mean beyond the language.
     made
@@ -37,7 +40,7 @@ def cpp_program(
         Expressions for names that carry nothing for the rule, such as the stream.
     """
     found = files.locate(*names)
-    root = replace_leaves(translate(files, found, meaning), leaves)
+    root = replace_leaves(translate(files, found, meaning), {**(own or {}), **leaves})
     functions = {root.name: root}
     waiting = [root]
     for name, function in (made or {}).items():

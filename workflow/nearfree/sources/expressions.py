@@ -5,64 +5,18 @@ set is an error that names it: nothing is guessed, and nothing of a backend is e
 """
 
 import ast
-import math
 import operator
-import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from nearfree.errors import SourceError
+from nearfree.sources.functions import BUILTINS as BUILTINS
+from nearfree.sources.functions import MOST_TEXT, called
 
 Inputs = Mapping[str, Any]
 
 
-def float32(value: float) -> float:
-    """Return the nearest single-precision number: what a C++ float holds."""
-    return float(struct.unpack("<f", struct.pack("<f", value))[0])
-
-
-def quotient(left: float, right: float) -> float:
-    """Return C++'s `left / right`: truncated for integers."""
-    if isinstance(left, int) and isinstance(right, int):
-        whole = abs(left) // abs(right)
-        return whole if (left < 0) == (right < 0) else -whole
-    return left / right
-
-
-def join(*parts: object) -> str:
-    """Return a formatted text: its parts, one after the other."""
-    return "".join(map(str, parts))
-
-
-def re_sub(pattern: str, new: str, text: str) -> str:
-    """Return Python's `re.sub` for a class of characters; other patterns may not end."""
-    if not re.fullmatch(r"\[[^\[\]]+\]\+?", pattern):
-        raise UnknownConstructError(f"the pattern {pattern!r} is outside the known set")
-    return re.sub(pattern, new.replace("\\", ""), text)
-
-
-BUILTINS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "all": all,
-    "any": any,
-    "bit_length": int.bit_length,
-    "bool": bool,
-    "ceil": math.ceil,
-    "float": float,
-    "float32": float32,
-    "int": int,
-    "join": join,
-    "len": len,
-    "max": max,
-    "min": min,
-    "quotient": quotient,
-    "re_sub": re_sub,
-    "range": range,
-    "round": round,
-    "str": str,
-    "tuple": tuple,
-}
 STRING_METHODS = ("endswith", "replace", "split", "startswith", "strip")
 LIST_METHODS = ("append", "index", "pop", "remove")
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -105,6 +59,19 @@ LARGEST = 1 << 62
 """No number of a rule is larger; a source that makes one is hostile or misread."""
 
 
+MISTAKES = (
+    TypeError,
+    ArithmeticError,
+    ValueError,
+    KeyError,
+    IndexError,
+    struct.error,
+    RecursionError,
+    MemoryError,
+)
+"""What evaluating a hostile or misread expression may raise; each becomes a refusal."""
+
+
 class UnknownConstructError(SourceError):
     """A construct outside the known set."""
 
@@ -116,7 +83,10 @@ class UnknownConstructError(SourceError):
 
 def name_of(node: ast.AST) -> str:
     """Return how an unknown construct is called in a message."""
-    text = ast.unparse(node) if isinstance(node, ast.expr | ast.stmt) else ""
+    try:
+        text = ast.unparse(node) if isinstance(node, ast.expr | ast.stmt) else ""
+    except (RecursionError, ValueError):
+        text = "that is nested too deeply"
     return f"{type(node).__name__} {text.splitlines()[0][:80] if text else ''}".strip()
 
 
@@ -140,9 +110,11 @@ def negated(node: ast.expr) -> ast.expr:
 
 def variables(node: ast.AST) -> set[str]:
     """Return the names that an expression reads, functions' names excepted."""
-    called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+    functions = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
     return {
-        each.id for each in ast.walk(node) if isinstance(each, ast.Name) and id(each) not in called
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and id(each) not in functions
     }
 
 
@@ -156,7 +128,8 @@ def evaluate(node: ast.expr, inputs: Inputs, call: Callable[..., Any] | None = N
     inputs
         What its names stand for.
     call
-        Is given the name and arguments of a call that is no builtin.
+        Is given the name and arguments of a call that is no builtin, or of a name that stands
+        for something in `inputs`.
 
     Raises
     ------
@@ -165,8 +138,49 @@ def evaluate(node: ast.expr, inputs: Inputs, call: Callable[..., Any] | None = N
     """
     try:
         return _Evaluation(inputs, call).value(node)
-    except (TypeError, ArithmeticError, ValueError, KeyError, IndexError, RecursionError) as error:
+    except MISTAKES as error:
         raise UnknownConstructError(f"{name_of(node)} has no value here: {error}", node) from error
+
+
+def checked(value: Any, node: ast.AST | None = None) -> Any:
+    """Return a value that no hostile source made too large.
+
+    Raises
+    ------
+    UnknownConstructError
+        A number above 2**62 or none at all, a long text, a long or deep group.
+    """
+    large = isinstance(value, int | float) and not abs(value) <= LARGEST
+    if large or _bulk(value) > MOST_TEXT:
+        raise UnknownConstructError(f"{name_of(node) if node else 'a value'} is too large", node)
+    return value
+
+
+def _bulk(value: Any) -> int:
+    """Return how many items a group has, those of its groups included, or a text's length."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if not isinstance(value, list | tuple | frozenset) or len(value) > MOST_TEXT:
+        return len(value) if isinstance(value, list | tuple | frozenset) else 1
+    total = len(value)
+    for each in value:
+        total += 0 if isinstance(each, int | float | str) else _bulk(each)
+        if total > MOST_TEXT:
+            break
+    return total
+
+
+def same(first: Any, second: Any) -> bool:
+    """Return whether two values are one, their types and those of their parts included."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, dict):
+        return same([*first], [*second]) and same([*first.values()], [*second.values()])
+    return bool(first == second)
 
 
 class _Evaluation:
@@ -183,7 +197,7 @@ class _Evaluation:
     def _constant(self, node: ast.Constant) -> Any:
         if not isinstance(node.value, int | float | str | None):
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
-        return node.value
+        return checked(node.value, node)
 
     def _name(self, node: ast.Name) -> Any:
         if node.id not in self.inputs:
@@ -191,19 +205,20 @@ class _Evaluation:
         return self.inputs[node.id]
 
     def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
-        return tuple(map(self.value, node.elts))
+        return checked(tuple(map(self.value, node.elts)), node)  # type: ignore[no-any-return]
 
     def _list(self, node: ast.List) -> list[Any]:
-        return list(map(self.value, node.elts))
+        return checked(list(map(self.value, node.elts)), node)  # type: ignore[no-any-return]
 
-    def _set(self, node: ast.Set) -> tuple[Any, ...]:
-        return tuple(map(self.value, node.elts))
+    def _set(self, node: ast.Set) -> frozenset[Any]:
+        return frozenset(map(self.value, node.elts))
 
     def _dict(self, node: ast.Dict) -> dict[Any, Any]:
         if any(key is None for key in node.keys):
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
         pairs = zip(node.keys, node.values, strict=True)
-        return {self.value(key): self.value(value) for key, value in pairs if key is not None}
+        found = {self.value(key): self.value(value) for key, value in pairs if key is not None}
+        return checked(found, node)  # type: ignore[no-any-return]
 
     def _boolop(self, node: ast.BoolOp) -> Any:
         stop = isinstance(node.op, ast.Or)
@@ -229,6 +244,11 @@ class _Evaluation:
         left = self.value(node.left)
         for op, comparator in zip(node.ops, node.comparators, strict=True):
             right = self.value(comparator)
+            singles = isinstance(left, bool | None) or isinstance(right, bool | None)
+            if isinstance(op, ast.Is | ast.IsNot) and not singles:
+                raise UnknownConstructError(f"{name_of(node)} compares no singletons", node)
+            if isinstance(right, range) and not isinstance(left, int):
+                raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
             if not self._apply(op, node, left, right):
                 return False
             left = right
@@ -237,10 +257,7 @@ class _Evaluation:
     def _apply(self, op: ast.AST, node: ast.expr, *values: Any) -> Any:
         if type(op) not in OPERATORS:
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
-        result = OPERATORS[type(op)](*values)
-        if isinstance(result, int | float) and not abs(result) <= LARGEST:
-            raise UnknownConstructError(f"{name_of(node)} is too large", node)
-        return result
+        return checked(OPERATORS[type(op)](*values), node)
 
     def _ifexp(self, node: ast.IfExp) -> Any:
         return self.value(node.body if self.value(node.test) else node.orelse)
@@ -253,12 +270,12 @@ class _Evaluation:
             return self._method(node, node.func)
         if not isinstance(node.func, ast.Name) or node.keywords:
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
-        arguments = list(map(self.value, node.args))
-        if self.call is not None and node.func.id not in BUILTINS:
-            return self.call(node.func.id, arguments)
-        if node.func.id not in BUILTINS:
-            raise UnknownConstructError(f"the function {node.func.id!r} is unknown", node)
-        return BUILTINS[node.func.id](*arguments)
+        name, arguments = node.func.id, list(map(self.value, node.args))
+        if self.call is not None and (name in self.inputs or name not in BUILTINS):
+            return self.call(name, arguments)
+        if name in self.inputs or name not in BUILTINS:
+            raise UnknownConstructError(f"the function {name!r} is unknown", node)
+        return checked(called(name, arguments), node)
 
     def _method(self, node: ast.Call, func: ast.Attribute) -> Any:
         group = self.value(func.value)
@@ -267,12 +284,35 @@ class _Evaluation:
         )
         if not known or node.keywords:
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
-        return getattr(group, func.attr)(*map(self.value, node.args))
+        arguments = list(map(self.value, node.args))
+        if func.attr == "append":
+            for each in arguments:
+                flat(each, node)
+        result = getattr(group, func.attr)(*arguments)
+        checked(group, node)
+        return checked(result, node)
 
-    def _joinedstr(self, node: ast.JoinedStr) -> str:
-        return "".join(str(self.value(each)) for each in node.values)
+    def _joinedstr(self, node: ast.JoinedStr) -> Any:
+        return checked(called("join", list(map(self.value, node.values))), node)
 
-    def _formattedvalue(self, node: ast.FormattedValue) -> str:
+    def _formattedvalue(self, node: ast.FormattedValue) -> Any:
         if node.conversion != -1 or node.format_spec is not None:
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
-        return str(self.value(node.value))
+        return called("str", [self.value(node.value)])
+
+
+def flat(value: Any, node: ast.AST) -> Any:
+    """Return a value that may be put into a group: one that never changes.
+
+    So no group ever holds itself.
+
+    Raises
+    ------
+    UnknownConstructError
+        A list or dictionary, or a tuple with one.
+    """
+    if isinstance(value, list | dict):
+        raise UnknownConstructError(f"{name_of(node)} puts a group into a group", node)
+    for each in value if isinstance(value, tuple) else ():
+        flat(each, node)
+    return value

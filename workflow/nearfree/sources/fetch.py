@@ -12,9 +12,10 @@ from msgspec import Struct
 from nearfree.errors import SourceError
 from nearfree.events.line import sha256
 from nearfree.events.types import SourceFetched, SourceMember
-from nearfree.sources.archives import read_sdist, read_wheel
 from nearfree.sources.cache import Cache
 from nearfree.sources.index import Artefact, meter, releases
+from nearfree.sources.sdist import read_sdist
+from nearfree.sources.wheel import read_wheel
 
 Reader = Callable[[Artefact, re.Pattern[str]], dict[str, bytes]]
 

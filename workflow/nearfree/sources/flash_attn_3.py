@@ -49,7 +49,7 @@ CALL = {
     "num_splits": "0",
     "sm_margin": "0",
 }
-CALL_LEAVES = {
+CALL_OWN = {
     r"\w+_\.has_value\(\)": "False",
     r"\w+\.data_ptr(<int>)?\(\)|opaque\('\w+\.value\(\)\.data_ptr\(\)'\)": "True",
     r"cu_seqlens_[qk]\.size\(0\)": "batch + 1",
@@ -62,6 +62,8 @@ CALL_LEAVES = {
     r"k\.size\(0\)": "(batch * context)",
     r"page_table\.size\(0\)": "batch",
     r"page_table\.size\(1\)": "quotient(context + tokens_per_page - 1, tokens_per_page)",
+}
+CALL_LEAVES = {
     # Neither of the types that the source asks for by name: half precision.
     r"q\.(dtype|scalar_type)\(\)": "'half'",
     r"opaque\('((?:at|torch)::[\w:]+)'\)": r"'\1'",
@@ -127,7 +129,8 @@ def call_rule(files: CppFiles, way: str) -> Reading:
     program, root = cpp_program(
         files,
         "mha_fwd",
-        leaves=given | {r"k\.size\(1\)": page} | CALL_LEAVES,
+        leaves=CALL_LEAVES,
+        own=given | {r"k\.size\(1\)": page} | CALL_OWN,
         meaning=Meaning(
             answers={"run_mha_fwd": tuple(PASSED.values())},
             records=frozenset({"params"}),

@@ -101,7 +101,8 @@ def passed_on(files: CppFiles, api: str) -> Reading:
     program, root = cpp_program(
         files,
         FUNCTIONS[api],
-        leaves=LEAVES[api] | COMMON,
+        leaves=COMMON,
+        own=LEAVES[api],
         meaning=MEANING,
         constants=CONSTANTS,
     )

@@ -26,10 +26,13 @@ class Release(Struct, frozen=True, kw_only=True):
     """Whether the lock says the same; None if it does not know the release."""
 
 
-def known_versions(package: str, lock: Lock, *, offline: bool) -> list[str]:
+def known_versions(
+    package: str, lock: Lock, *, offline: bool, oldest: str | None = None
+) -> list[str]:
     """Return the releases that a history covers: those of the lock, and newer ones of the index.
 
-    Pre-releases count only where the lock has some, as for a package that has no other.
+    Pre-releases count only where there are no others. Without a lock, all releases from `oldest`
+    on are covered.
     """
     from packaging.version import Version
 
@@ -38,14 +41,10 @@ def known_versions(package: str, lock: Lock, *, offline: bool) -> list[str]:
         return locked
     from nearfree.sources.index import releases
 
-    oldest = Version(locked[0]) if locked else Version("0")
-    early = not locked or any(Version(each).is_prerelease for each in locked)
-    found = [
-        each
-        for each in releases(package)
-        if Version(each) >= oldest and (early or not Version(each).is_prerelease)
-    ]
-    return sorted({*locked, *found}, key=Version)
+    first = Version(oldest or (locked[0] if locked else "0"))
+    found = [each for each in releases(package) if Version(each) >= first]
+    final = [each for each in found if not Version(each).is_prerelease]
+    return sorted({*(each for each in locked if Version(each) >= first), *(final or found)}, key=Version)
 
 
 def history(
@@ -57,22 +56,26 @@ def history(
     """
     wanted = reader(package).WANTED
 
-    def bring(version: str) -> None:
+    def bring(version: str) -> SourceError | None:
         try:
             fetch(package, version, wanted, cache=cache, offline=offline)
-        except SourceError:
-            return  # said when the release is read
+        except SourceError as error:
+            return error
+        return None
 
     found: list[Release] = []
     before: Meanings = {}
     with ThreadPoolExecutor(FETCHERS) as pool:
         for version, done in [(each, pool.submit(bring, each)) for each in versions]:
-            done.result()
+            error = done.result()
             try:
+                if error is not None:
+                    raise error
                 read = extract(package, version, cache=cache, offline=True, tuned=False)
-            except SourceError as error:
-                locked = lock.refused.get(package, {}).get(version)
-                found.append(Release(version=version, refused=str(error), locked=locked is not None))
+            except SourceError as refusal:
+                known = version in lock.versions(package)
+                locked = version in lock.refused.get(package, {}) if known else None
+                found.append(Release(version=version, refused=refusal.what, locked=locked))
                 continue
             meanings = read.meanings()
             found.append(

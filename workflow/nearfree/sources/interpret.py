@@ -9,12 +9,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfree.sources.expressions import (
+    BUILTINS,
+    MISTAKES,
     OPERATORS,
     UnknownConstructError,
+    checked,
     evaluate,
+    flat,
     name_of,
 )
-from nearfree.sources.program import Function, Program, defaults, parameters
+from nearfree.sources.functions import called
+from nearfree.sources.program import (
+    Function,
+    Program,
+    bound_by,
+    default_of,
+    defaults,
+    parameters,
+    plain_nested,
+)
 
 REFUSED = "refused"
 """The value of a way that ends in an error of the backend."""
@@ -78,9 +91,9 @@ class Interpreter:
         if self.depth > MOST_DEPTH:
             raise UnknownConstructError(f"{function.name} calls itself without end", function)
         frame = dict(outer)
-        for name, node in defaults(function).items():
+        for name in defaults(function):
             if name not in given:
-                given[name] = self._value(node, outer)
+                given[name] = self._value(default_of(function, name), {})
         frame.update(given)
         try:
             self._block(function.body, frame)
@@ -110,8 +123,10 @@ class Interpreter:
         local = frame.get(name)
         if isinstance(local, Closure):
             function, outer = local.function, local.frame
-        elif name in self.program.functions:
+        elif name not in frame and name in self.program.functions:
             function, outer = self.program.functions[name], {}
+        elif name not in frame and name not in self.program.constants and name in BUILTINS:
+            return checked(called(name, arguments))
         else:
             raise UnknownConstructError(f"the function {name!r} is unknown")
         names = parameters(function)
@@ -120,7 +135,7 @@ class Interpreter:
         return self._enter(function, dict(zip(names, arguments, strict=False)), outer)
 
     def _functiondef(self, node: Function, frame: dict[str, Any]) -> None:
-        frame[node.name] = Closure(node, frame)
+        frame[node.name] = Closure(plain_nested(node), frame)
 
     def _assign(self, node: ast.Assign, frame: dict[str, Any]) -> None:
         value = self._value(node.value, frame)
@@ -149,7 +164,11 @@ class Interpreter:
                 group = self._value(target.value, frame)
                 if not isinstance(group, dict | list):
                     raise UnknownConstructError(f"{name_of(target)} cannot be set", target)
-                group[self._value(target.slice, frame)] = value
+                try:
+                    group[self._value(target.slice, frame)] = flat(value, target)
+                except MISTAKES as error:
+                    raise UnknownConstructError(f"{name_of(target)} cannot be set", target) from error
+                checked(group, target)
             case _:
                 raise UnknownConstructError(f"{name_of(target)} is outside the known set", target)
 
@@ -172,25 +191,27 @@ class Interpreter:
     def _return(self, node: ast.Return, frame: dict[str, Any]) -> None:
         raise _Return(None if node.value is None else self._value(node.value, frame))
 
-    def _raise(self, node: ast.Raise, frame: dict[str, Any]) -> None:
+    def _raise(self, *_: object) -> None:
         raise _Refused
 
     def _assert(self, node: ast.Assert, frame: dict[str, Any]) -> None:
         if not self._value(node.test, frame):
             raise _Refused
 
-    def _break(self, node: ast.Break, frame: dict[str, Any]) -> None:
+    def _break(self, *_: object) -> None:
         raise _Break
 
-    def _continue(self, node: ast.Continue, frame: dict[str, Any]) -> None:
+    def _continue(self, *_: object) -> None:
         raise _Continue
 
     def _import(self, node: ast.stmt, frame: dict[str, Any]) -> None:
         """Bind nothing: a name that only an import gives is unknown where it is used."""
+        if bound_by(node) & (frame.keys() | self.program.constants.keys() | BUILTINS.keys()):
+            raise UnknownConstructError(f"{name_of(node)} hides another name", node)
 
     _importfrom = _import
 
-    def _pass(self, node: ast.Pass, frame: dict[str, Any]) -> None:
+    def _pass(self, *_: object) -> None:
         pass
 
     def _expr(self, node: ast.Expr, frame: dict[str, Any]) -> None:
@@ -221,16 +242,17 @@ class _Names(Mapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return (
             name in self.frame
-            or name in self.interpreter.inputs
             or name in self.interpreter.program.constants
+            or name in self.interpreter.inputs
         )
 
     def __getitem__(self, name: str) -> Any:
         if name in self.frame:
             return self.frame[name]
-        if name in self.interpreter.inputs:
+        constant = self.interpreter.program.constants.get(name)
+        if constant is None:
             return self.interpreter.inputs[name]
-        return evaluate(self.interpreter.program.constants[name], self)
+        return evaluate(constant, _Names(self.interpreter, {}))
 
     def __iter__(self) -> Any:
         return iter(self.frame)

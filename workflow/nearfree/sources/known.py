@@ -5,7 +5,7 @@ A long function of many options is mostly about options that a rule's call does 
 
 import ast
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from nearfree.sources.expressions import UnknownConstructError, evaluate, variables
 from nearfree.sources.program import Function, at, defaults
@@ -21,24 +21,37 @@ def without_options(function: Function, inputs: frozenset[str]) -> Function:
     inputs
         The parameters that a call gives; all others keep their defaults.
     """
-    stored = Counter(
-        each.id
-        for each in ast.walk(function)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-    )
-    known = {
-        name: value.value
-        for name, value in defaults(function).items()
-        if isinstance(value, ast.Constant) and name not in inputs and not stored[name]
-    }
-    function.body = _known(function.body, known)
+    own = defaults(function)
+    known: dict[str, object] = {}
+    while True:
+        stored = _stores(function)
+        given = ((name, value) for name, value in own.items() if name not in inputs)
+        more: dict[str, object] = {
+            name: value.value
+            for name, value in given
+            if isinstance(value, ast.Constant) and not stored[name]
+        }
+        more |= {
+            name: value
+            for name, value in _constants(function)
+            if stored[name] == 1 and name not in own
+        }
+        if more.keys() <= known.keys():
+            return function
+        known |= more
+        function.body = _known(function.body, known)
+
+
+def _stores(function: Function) -> Counter[str]:
+    names = (each for each in ast.walk(function) if isinstance(each, ast.Name))
+    return Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
+
+
+def _constants(function: Function) -> Iterator[tuple[str, object]]:
     for each in function.body:
         match each:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
-                if stored[name] == 1 and name not in defaults(function):
-                    known[name] = value
-    function.body = _known(function.body, known)
-    return function
+                yield name, value
 
 
 def _known(body: list[ast.stmt], known: Mapping[str, object]) -> list[ast.stmt]:
@@ -67,6 +80,21 @@ class _Known(ast.NodeTransformer):
         node.body, node.orelse = _known(node.body, self.known), _known(node.orelse, self.known)
         node.body = node.body or [ast.copy_location(ast.Pass(), node)]
         return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        """Drop leading operands that leave the rest open; keep one that closes it."""
+        self.generic_visit(node)
+        stop = isinstance(node.op, ast.Or)
+        while len(node.values) > 1 and isinstance(node.values[0], ast.Constant):
+            if bool(node.values[0].value) is stop:
+                return node.values[0]
+            node.values.pop(0)
+        return node.values[0] if len(node.values) == 1 else node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        truth = _truth(node)
+        return node if truth is None else at(ast.Constant(truth), node)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         node.test = self.visit(node.test)

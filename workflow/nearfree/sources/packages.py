@@ -57,12 +57,19 @@ def parse_release(text: str) -> tuple[str, str]:
     SourceError
         It has not that form, or the package is none of those that are read.
     """
-    found = re.fullmatch(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]+)", text)
+    found = re.fullmatch(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]{1,64})", text)
     if found is None:
         raise SourceError(
             f"{text!r} names no release", remedy="Write package==version, such as vllm==0.20.2"
         )
-    return package_name(found[1]), found[2]
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return package_name(found[1]), str(Version(found[2]))
+    except InvalidVersion as error:
+        raise SourceError(
+            f"{found[2]!r} is no version of {found[1]}", remedy="Give one like 1.2.3"
+        ) from error
 
 
 def package_name(text: str) -> str:

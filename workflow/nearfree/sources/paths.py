@@ -352,8 +352,9 @@ class _Walk:
                 return fold(at(ast.BinOp(sides[0], node.op, sides[1]), node))
             case ast.Compare():
                 others = [self.group(self.expr(each, frame), node) for each in node.comparators]
-                if isinstance(node.ops[-1], ast.In | ast.NotIn) and isinstance(others[-1], ast.List):
-                    others[-1] = at(ast.Tuple(others[-1].elts, ast.Load()), node)
+                group = others[-1]
+                if isinstance(node.ops[-1], ast.In | ast.NotIn) and isinstance(group, ast.List):
+                    others[-1] = at(ast.Tuple(group.elts, ast.Load()), node)
                 return fold(at(ast.Compare(self.expr(node.left, frame), node.ops, others), node))
         raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
 

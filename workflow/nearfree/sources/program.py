@@ -65,6 +65,51 @@ def defaults(function: Function) -> dict[str, ast.expr]:
     return found
 
 
+def default_of(function: Function, name: str) -> ast.expr:
+    """Return a parameter's default; one that calls share is an error."""
+    value = defaults(function)[name]
+    changing = (ast.List, ast.Dict, ast.Set, ast.Call, ast.ListComp, ast.DictComp, ast.SetComp)
+    if any(isinstance(each, changing) for each in ast.walk(value)):
+        raise UnknownConstructError(f"the default of {name} is shared by all calls", value)
+    return value
+
+
+def plain_nested(function: Function) -> Function:
+    """Return a function inside a function, if it means what it says.
+
+    Raises
+    ------
+    UnknownConstructError
+        It is decorated, or has a default that is taken when the outer function runs.
+    """
+    values = defaults(function).values()
+    if function.decorator_list or not all(isinstance(each, ast.Constant) for each in values):
+        raise UnknownConstructError(f"{function.name} is outside the known set", function)
+    return function
+
+
+def bound_by(node: ast.AST) -> set[str]:
+    """Return the names that a statement, or a part of it, may set in its own scope."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return {node.name}
+        case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return {e.target.id for e in ast.walk(node) if isinstance(e, ast.NamedExpr)}
+        case ast.Import() | ast.ImportFrom():
+            return {(each.asname or each.name).split(".")[0] for each in node.names}
+        case ast.Name():
+            return set() if isinstance(node.ctx, ast.Load) else {node.id}
+        case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar() if node.name:
+            own = {node.name}
+        case ast.MatchMapping() if node.rest:
+            own = {node.rest}
+        case ast.Global() | ast.Nonlocal():
+            own = set(node.names)
+        case _:
+            own = set()
+    return own.union(*map(bound_by, ast.iter_child_nodes(node)))
+
+
 def mark(node: ast.AST, text: Text) -> None:
     """Tell a tree's nodes which file they stand in."""
     for each in ast.walk(node):
@@ -82,11 +127,11 @@ def at(new: ast.expr, old: ast.AST) -> ast.expr:
 def quote(node: ast.AST) -> Quote:
     """Return where a node stands, and its text.
 
-    A node that was made up has no place; that is a fault of a reader, not of a source.
+    A node that was made up has no place, and cannot be quoted; that is a fault of its reader.
     """
     origin, first = getattr(node, "origin", None), getattr(node, "lineno", None)
     if origin is None or first is None:
-        raise AssertionError(f"a node without a place: {ast.dump(node)}")
+        raise UnknownConstructError(f"a {type(node).__name__} without a place in the source")
     last: int = getattr(node, "end_lineno", None) or first
     return origin.quote(first, last)  # type: ignore[no-any-return]
 

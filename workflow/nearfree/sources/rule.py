@@ -1,6 +1,7 @@
 """An extracted rule, ready to answer: which branch applies to these inputs, and its value."""
 
 import ast
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from nearfree.errors import EvidenceError, SourceError
 from nearfree.events.types import Branch, RuleExtracted
 from nearfree.sources.expressions import UnknownConstructError, evaluate, parse, variables
-from nearfree.sources.interpret import Interpreter
+from nearfree.sources.interpret import REFUSED, Interpreter
 from nearfree.sources.program import Program
 
 
@@ -20,43 +21,59 @@ class Answer:
     branch: Branch
 
 
+class _Refusal(Exception):  # noqa: N818  # the backend's, not an error of this package
+    """A helper of the backend ends in an error, so the whole call does."""
+
+
+_Parsed = tuple[Branch, list[ast.expr], ast.expr]
+
+
 class Rule:
     """The branches of one rule, parsed once."""
 
     def __init__(self, rule: RuleExtracted) -> None:
         self.rule = rule
         self.functions: dict[str, ast.FunctionDef] = {}
-        self._called: dict[tuple[object, ...], Any] = {}
+        self._called: dict[tuple[str, str], Any] = {}
         for text in rule.functions:
-            for node in ast.parse(text).body:
-                if isinstance(node, ast.FunctionDef):
-                    self.functions[node.name] = node
-        self._branches = [
+            for node in parse_functions(text):
+                self.functions[node.name] = node
+        self._branches: list[_Parsed] = [
             (branch, [parse(text) for text in branch.when], parse(branch.value))
             for branch in rule.branches
         ]
 
     def specialised(self, fixed: Mapping[str, Any]) -> "Rule":
-        """Return the rule with only the branches that some inputs leave open."""
-        narrow = Rule.__new__(Rule)
-        narrow.rule, narrow.functions = self.rule, self.functions
-        narrow._called = self._called
-        narrow._branches = []
+        """Return the rule with only the branches that some inputs leave open.
+
+        A condition that has no value at these inputs stays: an earlier one may rule it out.
+        """
+        narrow = copy.copy(self)
+        narrow._branches = []  # noqa: SLF001  # a copy of this very class
         for branch, when, value in self._branches:
-            decided = [variables(each) <= fixed.keys() for each in when]
-            if all(
-                self._evaluate(each, fixed)
-                for each, known in zip(when, decided, strict=True)
-                if known
-            ):
-                rest = [each for each, known in zip(when, decided, strict=True) if not known]
-                narrow._branches.append((branch, rest, value))
+            rest = []
+            for each in when:
+                holds = self._decided(each, fixed)
+                if holds is False:
+                    break
+                if holds is None:
+                    rest.append(each)
+            else:
+                narrow._branches.append((branch, rest, value))  # noqa: SLF001
         return narrow
+
+    def _decided(self, node: ast.expr, fixed: Mapping[str, Any]) -> bool | None:
+        if not variables(node) <= fixed.keys():
+            return None
+        try:
+            return bool(self._evaluate(node, fixed))
+        except (UnknownConstructError, _Refusal):
+            return None
 
     def missing(self, inputs: Mapping[str, Any]) -> set[str]:
         """Return the inputs that an answer still depends on where some are given."""
-        narrow = self.specialised(inputs)._branches
-        left = [node for _, when, value in narrow for node in (*when, value)]
+        narrow = self.specialised(inputs)
+        left = [node for _, when, value in narrow._branches for node in (*when, value)]  # noqa: SLF001
         return {name for node in left for name in variables(node)} - inputs.keys()
 
     def value(self, inputs: Mapping[str, Any]) -> Answer:
@@ -69,11 +86,15 @@ class Rule:
         SourceError
             Two branches apply: the rule was misread.
         """
-        found = [
-            (branch, value)
-            for branch, when, value in self._branches
-            if all(self._evaluate(each, inputs) for each in when)
-        ]
+        found, refusing = [], []
+        for branch, when, value in self._branches:
+            try:
+                if all(self._evaluate(each, inputs) for each in when):
+                    found.append((branch, value))
+            except _Refusal:
+                refusing.append(branch)
+        if refusing and not found:
+            return Answer(REFUSED, refusing[0])
         if len(found) != 1:
             given = ", ".join(f"{name}={inputs.get(name)}" for name in self.rule.inputs)
             error = SourceError if found else EvidenceError
@@ -83,7 +104,10 @@ class Rule:
                 remedy="Report it; nothing is answered",
             )
         branch, value = found[0]
-        return Answer(self._evaluate(value, inputs), branch)
+        try:
+            return Answer(self._evaluate(value, inputs), branch)
+        except _Refusal:
+            return Answer(REFUSED, branch)
 
     def _evaluate(self, node: ast.expr, inputs: Mapping[str, Any]) -> Any:
         try:
@@ -99,7 +123,24 @@ class Rule:
             ) from error
 
     def _call(self, name: str, arguments: list[Any]) -> Any:
-        key = (name, *arguments)
+        key = (name, repr(arguments))
         if key not in self._called:
             self._called[key] = Interpreter(Program(self.functions), {}).call(name, arguments)
+        if isinstance(self._called[key], str) and self._called[key] == REFUSED:
+            raise _Refusal
         return self._called[key]
+
+
+def parse_functions(text: str) -> list[ast.FunctionDef]:
+    """Return the helpers that a recorded text holds.
+
+    Raises
+    ------
+    UnknownConstructError
+        It is no Python.
+    """
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnknownConstructError(f"{text[:80]!r} is no function") from error
+    return [each for each in body if isinstance(each, ast.FunctionDef)]

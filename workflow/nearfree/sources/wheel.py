@@ -1,9 +1,4 @@
-"""Archives read over the network: the wanted members alone, each checked, none written to disk.
-
-A wheel is read by ranges of its bytes and each member checked against the wheel's RECORD; an
-sdist is read as a stream and checked as a whole. What is odd is refused, never repaired: nothing
-is returned unless every check passed.
-"""
+"""Wheels: the wanted members alone, by ranges of the wheel's bytes, each checked by its RECORD."""
 
 import base64
 import csv
@@ -11,47 +6,30 @@ import hashlib
 import io
 import re
 import stat
-import tarfile
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from gzip import GzipFile
 from itertools import pairwise
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from nearfree.errors import SourceError
 from nearfree.sources.index import Artefact, meter, reading
+from nearfree.sources.members import (
+    check_count,
+    check_file,
+    check_name,
+    check_size,
+    readable,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from requests import Response
 
-MEMBER_LIMIT = 16 * 2**20
-"""Bytes of one wanted member."""
-TOTAL_LIMIT = 128 * 2**20
-"""Bytes of all wanted members together."""
-SKIPPED_LIMIT = 256 * 2**20
-"""Bytes of a member of an sdist that is only passed over."""
-PACKED_LIMIT = 2 * 2**30
-"""Bytes of an sdist as it is sent."""
-UNPACKED_LIMIT = 4 * 2**30
-"""Bytes of an sdist's unpacked stream."""
-COUNT_LIMIT = 200_000
-"""Members of an archive."""
-HEADER_LIMIT = 2**15
-"""Bytes of a tar header's extension, a long name or pax fields; tarfile is slow on longer ones."""
 DIRECTORY_LIMIT = 16 * 2**20
 """Bytes at the end of a wheel that may be read to find its directory."""
 TAIL = 2**16
 """Bytes at the end of a wheel that are read first: they say where its directory is."""
 GAP = 2**17
 """Bytes between two wanted members that are cheaper to read than another request."""
-CHUNK = 2**18
-BROKEN = (
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError,
-    IndexError, OverflowError, NotImplementedError, RuntimeError, csv.Error,
-)  # fmt: skip
-"""What the readers of archives raise on bytes that are none; RuntimeError includes recursion."""
 
 
 def read_wheel(artefact: Artefact, wanted: re.Pattern[str]) -> dict[str, bytes]:
@@ -63,7 +41,7 @@ def read_wheel(artefact: Artefact, wanted: re.Pattern[str]) -> dict[str, bytes]:
         The wheel is hostile or broken, a member is not what RECORD says, or the server knows no
         ranges.
     """
-    with _readable(artefact), _Ranges(artefact) as file, zipfile.ZipFile(file) as wheel:
+    with readable(artefact), _Ranges(artefact) as file, zipfile.ZipFile(file) as wheel:
         entries = sorted(wheel.infolist(), key=lambda entry: entry.header_offset)
         _check_entries(artefact, entries, wheel.start_dir)
         found = [e for e in entries if wanted.fullmatch(e.filename) and not e.is_dir()]
@@ -80,44 +58,6 @@ def read_wheel(artefact: Artefact, wanted: re.Pattern[str]) -> dict[str, bytes]:
         if hashes.get(path) != hashlib.sha256(raw).digest():
             raise refusal(artefact, f"{path} is not what its RECORD says")
     return files
-
-
-def read_sdist(artefact: Artefact, wanted: re.Pattern[str]) -> dict[str, bytes]:
-    """Return an sdist's wanted members by path inside its top folder, empty if it has none.
-
-    Raises
-    ------
-    SourceError
-        The sdist is hostile or broken, is no .tar.gz, or has not the SHA-256 that the index says.
-    """
-    if not artefact.filename.endswith((".tar.gz", ".tgz")):
-        raise refusal(artefact, "only .tar.gz is read")
-    digest = hashlib.sha256()
-    with _readable(artefact), reading(artefact.url, str(artefact)) as response:
-
-        def sent(size: int) -> bytes:
-            raw = meter.read(response, size)
-            digest.update(raw)
-            return raw
-
-        packed = _Limited(artefact, sent, PACKED_LIMIT)
-        with GzipFile(mode="rb", fileobj=packed) as gzip:
-            unpacked = _Limited(artefact, gzip.read, UNPACKED_LIMIT)
-            with tarfile.open(fileobj=unpacked, mode="r|", bufsize=CHUNK, tarinfo=_Header) as tar:
-                files = _tar_members(artefact, tar, wanted)
-        while packed.read(CHUNK):
-            pass
-    if digest.hexdigest() != artefact.sha256:
-        raise refusal(artefact, "its SHA-256 is not the one that the index says")
-    return files
-
-
-def refusal(artefact: Artefact, reason: str) -> SourceError:
-    """Return the error of an artefact that is not believed."""
-    return SourceError(
-        f"{artefact} is refused: {reason}",
-        remedy="Nothing of it was kept; take another version, or an index that you trust",
-    )
 
 
 class _Ranges(io.BufferedIOBase):
@@ -204,10 +144,9 @@ def _content_range(artefact: Artefact, response: "Response") -> tuple[int, int, 
 
 def _check_entries(artefact: Artefact, entries: list[zipfile.ZipInfo], end: int) -> None:
     """Refuse a wheel in which any name is hostile or two members share bytes."""
-    if len(entries) > COUNT_LIMIT:
-        raise refusal(artefact, f"it has over {COUNT_LIMIT} members")
+    check_count(artefact, len(entries))
     for entry in entries:
-        _check_name(artefact, entry.orig_filename)
+        check_name(artefact, entry.orig_filename)
     places = [(e.header_offset, e.header_offset + _FIXED + e.compress_size) for e in entries]
     if any(one[1] > other[0] for one, other in pairwise([*places, (end, end)])):
         raise refusal(artefact, "its members overlap")
@@ -219,12 +158,12 @@ def _check_wanted(artefact: Artefact, found: list[zipfile.ZipInfo]) -> None:
     paths: set[str] = set()
     for entry in found:
         kind = stat.S_IFMT(entry.external_attr >> 16)
-        _check_file(artefact, entry.filename, paths, plain=kind in {0, stat.S_IFREG})
+        check_file(artefact, entry.filename, paths, plain=kind in {0, stat.S_IFREG})
         if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
             # The others unpack a whole block at once, however large it becomes.
             raise refusal(artefact, f"{entry.filename} is packed in a way that wheels do not use")
         size = max(entry.file_size, entry.compress_size)
-        total = _check_size(artefact, entry.filename, size, total)
+        total = check_size(artefact, entry.filename, size, total)
 
 
 _FIXED = 30
@@ -266,111 +205,3 @@ def _record_hashes(artefact: Artefact, raw: bytes) -> dict[str, bytes]:
                 raise refusal(artefact, f"its RECORD names {row[0]} twice")
             hashes[row[0]] = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     return hashes
-
-
-class _Limited(io.BufferedIOBase):
-    """A stream that ends in a refusal when more is read from it than may be there."""
-
-    def __init__(self, artefact: Artefact, read: Callable[[int], bytes], limit: int) -> None:
-        self._artefact, self._read, self._limit, self._left = artefact, read, limit, limit
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        raw = self._read(CHUNK if size is None or size < 0 else size)
-        self._left -= len(raw)
-        if self._left < 0:
-            raise refusal(self._artefact, f"it is over {self._limit} bytes")
-        return raw
-
-
-class _Header(tarfile.TarInfo):
-    """A tar header that is short, extensions included, and describes no file with holes.
-
-    tarfile reads extensions and maps of holes as a whole, however long they are.
-    """
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
-        header = super().frombuf(buf, encoding, errors)
-        if header.size < 0 or (not header.isreg() and header.size > HEADER_LIMIT):
-            raise tarfile.ReadError("a header of no sane size")
-        return header
-
-    def _refuse_holes(self, *_: object) -> NoReturn:
-        raise tarfile.ReadError("a file with holes")
-
-    _proc_sparse = _proc_gnusparse_10 = _refuse_holes
-
-
-def _tar_members(
-    artefact: Artefact, tar: tarfile.TarFile, wanted: re.Pattern[str]
-) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    paths: set[str] = set()
-    tops = set()
-    total = 0
-    for member in _headers(artefact, tar):
-        top, _, path = member.name.removeprefix("./").partition("/")
-        if not wanted.fullmatch(path) or member.isdir():
-            continue
-        tops.add(top)
-        _check_file(artefact, path, paths, plain=member.isreg() and not member.issparse())
-        _check_size(artefact, path, member.size, total)
-        content = tar.extractfile(member)
-        files[path] = content.read(MEMBER_LIMIT + 1) if content else b""
-        total = _check_size(artefact, path, len(files[path]), total)
-    if len(tops) > 1:
-        raise refusal(artefact, "it has more than one top folder")
-    return files
-
-
-def _headers(artefact: Artefact, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield an sdist's members as they come, each with a name and a size that may be."""
-    count = 0
-    while (member := tar.next()) is not None:
-        count += 1
-        if count > COUNT_LIMIT:
-            raise refusal(artefact, f"it has over {COUNT_LIMIT} members")
-        _check_name(artefact, member.name)
-        if not 0 <= member.size <= SKIPPED_LIMIT:
-            raise refusal(artefact, f"{member.name} is {member.size} bytes long")
-        yield member
-        tar.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
-
-
-def _check_name(artefact: Artefact, name: str) -> None:
-    if (
-        not name
-        or name.startswith("/")
-        or ".." in name.split("/")
-        or re.search(r"[\\\0]|^[A-Za-z]:", name)
-    ):
-        raise refusal(artefact, f"a member's name, {name[:200]!r}, leads out of it")
-
-
-def _check_file(artefact: Artefact, path: str, paths: set[str], *, plain: bool) -> None:
-    """Refuse a wanted member that is no plain file, or whose path is taken or no text."""
-    if not plain:
-        raise refusal(artefact, f"{path!r} is a link or a device, not a plain file")
-    if not path.isprintable():
-        raise refusal(artefact, f"a member's name, {path!r}, is no plain text")
-    if path in paths:
-        raise refusal(artefact, f"it holds {path} twice")
-    paths.add(path)
-
-
-def _check_size(artefact: Artefact, path: str, size: int, total: int) -> int:
-    """Return the bytes of all wanted members so far; refuse when one or all are too long."""
-    if size > MEMBER_LIMIT:
-        raise refusal(artefact, f"{path} is over {MEMBER_LIMIT} bytes")
-    if total + size > TOTAL_LIMIT:
-        raise refusal(artefact, f"its wanted files are over {TOTAL_LIMIT} bytes together")
-    return total + size
-
-
-@contextmanager
-def _readable(artefact: Artefact) -> Iterator[None]:
-    """Turn what the readers of archives raise into a refusal."""
-    try:
-        yield
-    except BROKEN as error:
-        raise refusal(artefact, f"it is no whole archive ({type(error).__name__})") from error

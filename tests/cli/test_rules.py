@@ -1,0 +1,124 @@
+"""The commands `rules` and `granularity`, over a log with one made-up release and no network."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import json
+from nearfree.events.names import Layout
+from nearfree.sources import record
+from nearfree.sources.cache import Cache
+from sources.moe_release import PATH, made_release
+
+from cli.conftest import Call
+
+LAYER = "--experts 256 --top-k 8 --d-ff 1024 --d-model 4096".split()
+H20 = ["--device", "NVIDIA H20"]
+
+
+@pytest.fixture
+def recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the made-up release on record, and leave nothing else to be had."""
+    monkeypatch.setattr(record, "extract", lambda *_, **__: made_release())
+    record.record_extraction(Layout(project / "results"), "vllm", "1.0", cache=Cache(project / "c"))
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("NEARFREE_CACHE", str(project / "cache"))
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    return project
+
+
+def test_granularity_answers_from_the_log(recorded: Path, call: Call) -> None:
+    """JSON holds the release, the paths and the intervals, each with its evidence."""
+    code, out, err = call(
+        "granularity", "vllm==1.0", *LAYER, *H20, "--tokens", "1:50", "--format", "json"
+    )
+    assert (code, err) == (0, "")
+    found = json.decode(out)
+    assert (found["package"], found["version"]) == ("vllm", "1.0")
+    assert [(p["from"], p["to"], p["path"]) for p in found["kernel_path"]] == [
+        (1, 8, "naive"),
+        (9, 50, "aligned"),
+    ]
+    first, second = found["intervals"]
+    assert (first["from"], first["to"], first["value"], first["source"]) == (1, 40, 16, "fallback")
+    assert (second["from"], second["to"], second["value"]) == (41, 50, 32)
+    assert first["file"] == PATH
+    assert len(first["lines"]) == 2
+    assert first["sha256"] == "b" * 64
+    assert found["artefact_sha256"] == "a" * 64
+
+
+def test_granularity_prints_a_table(recorded: Path, call: Call) -> None:
+    """The table says where each size holds, from which source, and in which file and line."""
+    out = call("granularity", "vllm==1.0", *LAYER, *H20, "--tokens", "1:50")[1]
+    assert "path naive" in out
+    assert f"fallback  {PATH}:" in out
+
+
+def test_an_override_and_an_own_folder(recorded: Path, call: Call) -> None:
+    """Both come before what the release says."""
+    (recorded / "own").mkdir()
+    name = "E=256,N=1024,device_name=NVIDIA_H20.json"
+    (recorded / "own" / name).write_text('{"1": {"BLOCK_SIZE_M": 80}}')
+    for option, value in (("--override", "48"), ("--tuned-folder", "own")):
+        command = ("granularity", "vllm==1.0", *LAYER, *H20, option, value, "--format", "json")
+        intervals = json.decode(call(*command)[1])["intervals"]
+        assert [each["source"] for each in intervals] == ["override"]
+        assert intervals[0]["value"] in (48, 80)
+
+
+def test_rules_are_shown_with_file_and_line(recorded: Path, call: Call) -> None:
+    """Each branch stands with its condition, its value, and where it stands."""
+    out = call("rules", "show", "vllm==1.0")[1]
+    assert f"16  if not (dtype == 'fp8_w8a8' and block_shape is not None) and M <= 40   {PATH}:" in out
+    shown = json.decode(call("rules", "show", "vllm==1.0", "--format", "json")[1])
+    assert {rule["rule"] for rule in shown["rules"]} >= {"block_size_m", "path", "tuned_name"}
+    assert shown["sources"][0]["artefact_sha256"] == "a" * 64
+
+
+def test_a_release_has_the_rules_of_itself(recorded: Path, call: Call) -> None:
+    """A comparison with itself finds nothing."""
+    out = call("rules", "diff", "vllm", "1.0", "1.0")[1]
+    assert out == "vllm 1.0 and 1.0 have the same rules\n"
+
+
+def test_extracting_what_is_sealed_answers_the_same(recorded: Path, call: Call) -> None:
+    """A sealed release is not fetched: there is no network here."""
+    code, out, _ = call("rules", "extract", "vllm==1.0")
+    assert code == 0
+    assert "sealed, 14 events" in out
+    assert "1 tuned files, 0 of them odd" in out
+    assert "not in the lock" in out
+
+
+MISTAKES = [
+    ("rules show vllm", "vllm==0.20.2"),
+    ("rules show torch==2.0", "'torch'"),
+    ("rules show vllm==1.0.0.0.x", "1.0.0.0.x"),
+    ("rules show vllm==2.0 --offline", "vllm 2.0 is not in the cache"),
+    ("rules show vllm==2.0", "vllm"),
+    ("rules extract ../x==1.0", "../x"),
+    ("rules diff vllm 1.0 2.0 --offline", "vllm 2.0"),
+    ("rules history torch", "'torch'"),
+    ("rules history vllm", "vllm"),
+    ("granularity vllm==1.0", "--experts, --top-k, --d-ff, --d-model"),
+    ("granularity vllm==1.0 --api kvcache --experts 8 --top-k 2 --d-ff 8 --d-model 8", "kvcache"),
+    ("granularity vllm==1.0 --experts 8 --top-k 9 --d-ff 8 --d-model 8", "top_k 9"),
+    ("granularity vllm==1.0 --experts 256 --top-k 8 --d-ff 512 --d-model 8", "--device"),
+    ("granularity vllm==1.0 --experts 8 --top-k 2 --d-ff 8 --d-model 8 --tuned-folder no", "no"),
+    ("granularity vllm==1.0 --tokens 5:1", "5:1"),
+    ("granularity vllm==1.0 --tokens 0:1", "--tokens: 0 is not"),
+    ("granularity vllm==1.0 --block-shape x", "x"),
+]
+
+
+@pytest.mark.parametrize(("line", "names"), MISTAKES)
+def test_a_mistake_is_named(recorded: Path, call: Call, line: str, names: str) -> None:
+    """Exit code 2, one message that names the thing, no traceback, and an untouched log."""
+    before = sorted((recorded / "results").rglob("*"))
+    code, out, err = call(*line.split())
+    assert code == 2
+    assert out == ""
+    assert names in err
+    assert "Traceback" not in err
+    assert sorted((recorded / "results").rglob("*")) == before

@@ -174,7 +174,8 @@ def record(*entries: Entry) -> Entry:
     lines = []
     for entry in entries:
         digest = base64.urlsafe_b64encode(hashlib.sha256(entry.raw).digest()).decode().rstrip("=")
-        lines.append(f"{entry.name},sha256={digest},{len(entry.raw)}\n")
+        name = f'"{entry.name}"' if "," in entry.name else entry.name
+        lines.append(f"{name},sha256={digest},{len(entry.raw)}\n")
     text = "".join(lines) + "demo-1.0.dist-info/RECORD,,\n"
     return Entry("demo-1.0.dist-info/RECORD", text.encode())
 

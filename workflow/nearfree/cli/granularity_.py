@@ -6,6 +6,7 @@ attention (flash-attn, flashinfer, xformers for FlashAttention 3, flash-attn-4) 
 """
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,7 +168,8 @@ def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | Non
     sm, sms = args.sm, args.sms
     if args.device and (sm is None or sms is None):
         try:
-            platform = Config(args.config).platform(args.device)
+            alias = re.sub(r"[^a-z0-9]+", "_", args.device.lower()).strip("_")
+            platform = Config(args.config).platform(alias)
         except ConfigError:
             platform = None  # an unknown device is refused where the answer needs its facts
         if platform is not None:
@@ -216,7 +218,7 @@ def _table(answer: "Granularity") -> None:
         print(f"  {path.first:>6} to {path.last:<6} path {path.path}")
     for each in answer.intervals:
         tile = "" if each.tile is None else f"  tile {each.tile} rows, {each.tiles} tiles"
-        lines = "" if each.lines is None else f":{each.lines[0]}"
+        lines = "" if each.lines is None else f":{each.lines[0]}-{each.lines[1]}"
         where = f"{each.source}  {each.file}{lines}"
         print(f"  {each.first:>6} to {each.last:<6} {each.value:>4}{tile}  {where}")
     if answer.backend_order is not None:

@@ -3,12 +3,12 @@
 import ast
 from collections.abc import Mapping
 
-from nearfree.sources.cpp import Meaning, translate
+from nearfree.sources.cpp import ENDS, Meaning, translate
 from nearfree.sources.cpp_records import thread_records
 from nearfree.sources.cpp_source import CppFiles
 from nearfree.sources.expressions import BUILTINS, parse
 from nearfree.sources.leaves import Leaves, replace_leaves
-from nearfree.sources.program import Function, Program
+from nearfree.sources.program import Function, Program, at
 
 
 def cpp_program(
@@ -40,7 +40,7 @@ def cpp_program(
         Expressions for names that carry nothing for the rule, such as the stream.
     """
     found = files.locate(*names)
-    root = replace_leaves(translate(files, found, meaning), {**(own or {}), **leaves})
+    root = _ready(translate(files, found, meaning), {**(own or {}), **leaves})
     functions = {root.name: root}
     waiting = [root]
     for name, function in (made or {}).items():
@@ -50,12 +50,27 @@ def cpp_program(
         for name in _called(waiting.pop()) - functions.keys() - BUILTINS.keys():
             if files.defines(name):
                 reached = translate(files, files.locate(name), meaning)
-                functions[name] = replace_leaves(reached, leaves)
+                functions[name] = _ready(reached, leaves)
                 waiting.append(functions[name])
     for record in meaning.records if meaning else ():
         functions = thread_records(functions, root.name, record)
     plain = {name: parse(text) for name, text in (constants or {}).items()}
     return Program(functions, plain), root.name
+
+
+def _ready(function: Function, leaves: Leaves) -> Function:
+    """Return a function with its leaves replaced; other members have no value, and change none."""
+    ready: Function = _NoMembers().visit(replace_leaves(function, leaves))
+    return ready
+
+
+class _NoMembers(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.func, ast.Attribute) or node.func.attr in ENDS.values():
+            return node
+        shown = at(ast.Constant(ast.unparse(node)[:80]), node)
+        return at(ast.Call(at(ast.Name("opaque", ast.Load()), node), [shown], []), node)
 
 
 def _called(function: Function) -> set[str]:

@@ -68,8 +68,8 @@ def _chosen(node: Node) -> Iterator[Node]:
         for child in children(node):
             if child != name and child not in rest:
                 yield child
-    elif alternative is not None and alternative.type == "preproc_else":
-        yield from children(alternative)
+    elif alternative is not None:
+        yield from children(alternative) if alternative.type == "preproc_else" else [alternative]
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -149,8 +149,8 @@ class CppFiles:
                 value = node.child_by_field_name("value")
                 if node.type == "preproc_function_def" and value is not None:
                     spec = node.child_by_field_name("parameters")
-                    assert spec is not None
-                    given = tuple(words(each) for each in spec.children if each.type not in "(),")
+                    parts = [] if spec is None else spec.children
+                    given = tuple(words(each) for each in parts if each.type not in "(),")
                     found[name] = Macro(given, _body(value))
                 elif node.type == "preproc_def" and value is not None:
                     aliases[name] = words(value)
@@ -184,8 +184,7 @@ def _errors(node: Node) -> Iterator[Node]:
 
 
 def _body(value: Node) -> Node:
-    assert value.text is not None
-    plain = value.text.decode().replace("\\\n", " ").replace("\\\r\n", " ")
+    plain = (value.text or b"").decode().replace("\\\n", " ").replace("\\\r\n", " ")
     return parse(f"void body() {{ {plain}; }}")
 
 
@@ -240,6 +239,45 @@ def template_parameters(node: Node) -> list[str]:
         )
         found.append(words(name) if each.type != "comment" else "")
     return [each for each in found if each]
+
+
+def template_defaults(node: Node) -> list[tuple[str, Node | str]]:
+    """Return name and default of each of a template's parameters.
+
+    A type is no number: where a call does not spell it out it is `deduced`. A number without a
+    default is `unknown` then, and `...` stands for any number of parameters.
+    """
+    parent = node.parent
+    if parent is None or parent.type != "template_declaration":
+        return []
+    spec = parent.child_by_field_name("parameters")
+    found: list[tuple[str, Node | str]] = []
+    for each in children(spec) if spec is not None else []:
+        name = words(each.child_by_field_name("declarator") or each)
+        default = each.child_by_field_name("default_value")
+        if "variadic" in each.type:
+            found.append((name, "..."))
+        elif each.type == "optional_parameter_declaration" and default is not None:
+            found.append((name, default))
+        else:
+            found.append((name, "deduced" if "type_parameter" in each.type else "unknown"))
+    return found
+
+
+def returned_type(node: Node) -> str:
+    """Return the name of the type that a function returns, without qualifiers."""
+    return words(node.child_by_field_name("type"))
+
+
+def namespaces(node: Node) -> set[str]:
+    """Return the namespaces that a function stands in."""
+    found: set[str] = set()
+    around = node.parent
+    while around is not None:
+        if around.type == "namespace_definition":
+            found |= set(words(around.child_by_field_name("name")).split("::"))
+        around = around.parent
+    return found
 
 
 def parameter_names(node: Node) -> list[tuple[str, Node | None, str]]:

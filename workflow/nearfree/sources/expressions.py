@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nearfree.errors import SourceError
-from nearfree.sources.functions import BUILTINS as BUILTINS
-from nearfree.sources.functions import MOST_TEXT, called
+from nearfree.sources.functions import BUILTINS, MOST_TEXT, called
 
 Inputs = Mapping[str, Any]
 
@@ -76,8 +75,8 @@ class UnknownConstructError(SourceError):
     """A construct outside the known set."""
 
     def __init__(self, what: str, node: ast.AST | None = None) -> None:
-        line = getattr(node, "lineno", None)
-        where = f"line {line}: " if line else ""
+        line, origin = getattr(node, "lineno", None), getattr(node, "origin", None)
+        where = f"{origin.path} line {line}: " if line and origin else ""
         super().__init__(f"{where}{what}", remedy="This rule needs a reader of its own: report it")
 
 

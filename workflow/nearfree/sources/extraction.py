@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cache as cache_forever
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nearfree.codebase import digest
 from nearfree.errors import SourceError
@@ -57,16 +58,17 @@ def extract(
         The release is not to be had, damaged, or of an unknown form; the message names it.
     """
     code = _code(package)
-    name = f"{package}-{version}-{'all' if tuned else 'rules'}-{code}"
-    known = cache.load(name, Extraction)
+    kept = f"{package}-{version}-{'all' if tuned else 'rules'}-{code}"
+    known = cache.load(kept, Extraction)
     if known is not None:
-        return known
+        return replace(known, hash="")
     try:
         found = _extract(package, version, cache=cache, offline=offline, tuned=tuned)
     except SourceError as error:
-        what = error.what if error.what.startswith(package) else f"{package} {version}: {error.what}"
+        name = f"{package} {version}"
+        what = error.what if error.what.startswith(name) else f"{name}: {error.what}"
         raise SourceError(what, remedy=error.remedy) from error
-    cache.store(name, found)
+    cache.store(kept, found)
     return found
 
 

@@ -51,7 +51,7 @@ CALL = {
 }
 CALL_OWN = {
     r"\w+_\.has_value\(\)": "False",
-    r"\w+\.data_ptr(<int>)?\(\)|opaque\('\w+\.value\(\)\.data_ptr\(\)'\)": "True",
+    r"(opaque\(')?\w+(\.value\(\))?\.data_ptr(<int>)?\(\)('\))?": "True",
     r"cu_seqlens_[qk]\.size\(0\)": "batch + 1",
     r"sizes\[0\]": "batch",
     r"sizes\[1\]|max_seqlen_q_\.value\(\)": "positions",
@@ -143,26 +143,27 @@ def call_rule(files: CppFiles, way: str) -> Reading:
         program=program,
         root=root,
         axis="positions",
-        contexts=contexts(),
+        contexts=contexts(way),
         whole=False,
         dense=DENSE,
         least=SIZES,
     )
 
 
-def contexts() -> list[Mapping[str, Any]]:
-    """Return the calls and devices at which the rules of calls are tried."""
-    pages = [(True, 16), (False, 128), (False, 16), (True, 128)]
+def contexts(way: str) -> list[Mapping[str, Any]]:
+    """Return the calls and devices at which the rule of one way of calling is tried."""
     shapes = [
-        (1, 32, 32, 128, 1024, 132, 90),
-        (1, 32, 8, 128, 1024, 132, 90),
-        (4, 32, 8, 64, 2048, 78, 90),
-        (2, 16, 4, 256, 1024, 108, 80),
+        (1, 32, 32, 128, 1024, 132, 90, 16),
+        (4, 32, 8, 64, 1024, 78, 90, 16),
+        (1, 32, 8, 128, 1024, 132, 90, 128),
+        (2, 16, 4, 256, 512, 108, 80, 128),
     ]
+    paged = "page_table_" in GIVEN[way]
     return [
         {"batch": b, "heads": h, "kv_heads": k, "head_dim": d, "context": length, "sms": sms}
-        | {"cc_major": sm // 10, "cc_minor": sm % 10, "tokens_per_page": page, "causal": causal}
-        for (b, h, k, d, length, sms, sm), (causal, page) in zip(shapes, pages, strict=True)
+        | {"cc_major": sm // 10, "cc_minor": sm % 10, "tokens_per_page": page}
+        | {"causal": h == k or paged}
+        for b, h, k, d, length, sms, sm, page in (shapes[1:3] if paged else shapes)
     ]
 
 

@@ -14,6 +14,7 @@ from nearfree.errors import SourceError
 from nearfree.sources.alike import returning
 from nearfree.sources.expressions import parse
 from nearfree.sources.flash_attn_4_cuts import (
+    HEAD_CHECK,
     KEPT,
     KERNEL,
     calling,
@@ -29,7 +30,6 @@ from nearfree.sources.records import find_record
 from nearfree.sources.slicing import slice_to
 
 FORWARD = "_flash_attn_fwd"
-HEAD_CHECK = "_validate_head_dims"
 PUBLIC = ("flash_attn_func", "flash_attn_varlen_func")
 FAMILIES = (80, 90, 100, 110, 120)
 """Capabilities that stand for all with the same tens."""
@@ -52,11 +52,12 @@ LEAVES = {
     r"[qkv]\.dtype": "'bfloat16'",
     r"[qkv]\.device": "None",
     r"[qkv]\.element_size\(\)": "2",
-    r"(_validate_tensor|validate_output_layout)\(.*\)": "None",
     r"torch\.(float\w+|bfloat16)": r"'\1'",
     r"torch\.is_tensor\(.*\)": "False",
     r"utils\._get_use_clc_scheduler_default\(.*\)": "clc_scheduler",
     r"utils\._get_disable_2cta_default\(.*\)": "single_ctas",
+    r"utils\._get_disable_s_ping_pong_default\(.*\)": "no_ping_pong",
+    r"cute\.ceil_div\(([^,()]+), ([^,()]+)\)": r"-(-(\1) // (\2))",
     r"math\.ceil\((.+)\)": r"ceil(\1)",
     r"is_fake_mode\(\)": "False",
     r"any\(.*requires_grad.*\)": "False",
@@ -70,7 +71,7 @@ LEAVES = {
 """A call in 16 bit without gradients, on real tensors that are all given."""
 
 
-SWITCHES = {"clc_scheduler": False, "single_ctas": False}
+SWITCHES = {"clc_scheduler": False, "single_ctas": False, "no_ping_pong": False}
 """Switches of the environment; where an answer rests on one, that is a fact nobody says."""
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfree.errors import SourceError
-from nearfree.sources.program import Function, at, quote
 from nearfree.sources.mechanism import Mechanism
+from nearfree.sources.program import Function, at, quote
 from nearfree.sources.python_cuts import (
     argument_of,
     arguments_of,
@@ -163,7 +163,9 @@ def config_tokens(modules: Modules, chunk: Mapping[str, ast.expr]) -> Reading:
         cut = argument_of(function, callee, "M")
     program, root = modules.program_of(path, cut, LEAVES)
     program = program.knowing(chunk)
-    return Reading(rule="config_tokens", program=program, root=root, axis="num_tokens", contexts=[{}])
+    return Reading(
+        rule="config_tokens", program=program, root=root, axis="num_tokens", contexts=[{}]
+    )
 
 
 def launcher(modules: Modules) -> tuple[str, Function]:

@@ -167,7 +167,9 @@ class Interpreter:
                 try:
                     group[self._value(target.slice, frame)] = flat(value, target)
                 except MISTAKES as error:
-                    raise UnknownConstructError(f"{name_of(target)} cannot be set", target) from error
+                    raise UnknownConstructError(
+                        f"{name_of(target)} cannot be set", target
+                    ) from error
                 checked(group, target)
             case _:
                 raise UnknownConstructError(f"{name_of(target)} is outside the known set", target)

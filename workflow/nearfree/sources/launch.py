@@ -56,17 +56,17 @@ def answered(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> 
         )
     rule = rules[name]
     who = f"{rule.rule.package} {rule.rule.version}: {name}"
-    for fact in rule.rule.inputs:
-        if known.get(fact) is None:
-            raise EvidenceError(
-                f"{who} depends on the {FACTS.get(fact, fact)}, which is not given",
-                remedy="Name the device that the answer is for",
-            )
-    answer = rule.value(known)
-    if answer.value is None or answer.value == REFUSED:
-        given = ", ".join(f"{fact}={known[fact]}" for fact in rule.rule.inputs)
+    given = {fact: value for fact, value in known.items() if value is not None}
+    for fact in sorted(rule.missing(given)):
         raise EvidenceError(
-            f"{who} launches nothing at {given}",
+            f"{who} depends on the {FACTS.get(fact, fact)}, which is not given",
+            remedy="Name the device that the answer is for",
+        )
+    answer = rule.value(given)
+    if answer.value is None or answer.value == REFUSED:
+        where = ", ".join(f"{fact}={known.get(fact)}" for fact in rule.rule.inputs)
+        raise EvidenceError(
+            f"{who} launches nothing at {where}",
             remedy="The backend refuses such a call: ask for another",
         )
     return Answered(rule.rule, answer.value, answer.branch)

@@ -7,7 +7,7 @@ its text, and replaced by an input. A free name that no leaf covers is an error.
 import ast
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from nearfree.sources.expressions import parse
 from nearfree.sources.program import Function, at
@@ -20,7 +20,7 @@ def replace_leaves(function: Function, leaves: Leaves) -> Function:
     """Return a copy of the function with its leaves replaced."""
     patterns = [(re.compile(pattern), new) for pattern, new in leaves.items()]
     replaced = copy.deepcopy(function)
-    body: list[ast.stmt] = [_Replace(patterns).visit(each) for each in replaced.body]
+    body: list[ast.stmt] = [*map(_Replace(patterns).visit, replaced.body)]
     replaced.body = body
     return replaced
 
@@ -33,20 +33,21 @@ class _Replace(ast.NodeTransformer):
         if isinstance(node, ast.Attribute | ast.Call | ast.Name | ast.Subscript) and isinstance(
             getattr(node, "ctx", ast.Load()), ast.Load
         ):
-            text, inner = ast.unparse(node), _inner(node)
+            text, inner = ast.unparse(node), list(_inner(node))
             for pattern, new in self.patterns:
                 found = pattern.fullmatch(text)
                 # What is done with a leaf is no part of it: `f(x)` in `f(x).replace(...)`.
-                if found and not (inner and pattern.fullmatch(inner)):
+                if found and not any(map(pattern.fullmatch, inner)):
                     return placed(parse(found.expand(new)), node)
         return self.generic_visit(node)
 
 
-def _inner(node: ast.AST) -> str:
-    """Return the text of what an attribute, method or item is taken from, if of anything."""
-    if isinstance(node, ast.Call):
-        node = node.func
-    return ast.unparse(node.value) if isinstance(node, ast.Attribute | ast.Subscript) else ""
+def _inner(node: ast.AST) -> Iterator[str]:
+    """Yield the texts of all that an attribute, item or call is taken from, step by step."""
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+        if not isinstance(node, ast.Name):
+            yield ast.unparse(node)
 
 
 def placed(tree: ast.expr, old: ast.AST) -> ast.expr:

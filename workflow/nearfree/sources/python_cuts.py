@@ -6,9 +6,11 @@ it rests on are followed back to the inputs, and the rest of the function is not
 
 import ast
 import copy
+from collections.abc import Iterator
 
 from nearfree.errors import SourceError
-from nearfree.sources.program import Function, at, parameters, walk_statements
+from nearfree.sources.program import Function, at, bound_by, parameters, walk_statements
+from nearfree.sources.slicing import changed_in_place
 
 
 def assignments(function: Function, name: str) -> list[ast.Assign]:
@@ -48,25 +50,47 @@ def value_of(function: Function, name: str, stop: frozenset[str]) -> Function:
             remedy="This release keeps its rule elsewhere: its reader must learn where",
         )
     body: list[ast.stmt] = [copy.deepcopy(found[0])]
-    waiting, seen = _read(found[0].value), {name}
+    waiting, seen = _read(found[0].value) - stop, {name}
     while waiting:
         other = waiting.pop()
-        if other in seen or other in stop:
-            continue
         seen.add(other)
-        earlier = assignments(function, other)
-        if len(earlier) > 1:
-            raise SourceError(
-                f"{function.name} assigns {other} {len(earlier)} times",
-                remedy="This release needs a reader of its own: report it",
-            )
-        if earlier:
-            body.insert(0, copy.deepcopy(earlier[0]))
-            waiting |= _read(earlier[0].value)
+        earlier = _only(function, other)
+        if earlier is not None:
+            body.append(copy.deepcopy(earlier))
+            waiting |= _read(earlier.value) - stop - seen
+    unsure = seen & changed_in_place(function.body)
+    if unsure:
+        raise SourceError(
+            f"{function.name} changes {' and '.join(sorted(unsure))} in place",
+            remedy="This release needs a reader of its own: report it",
+        )
+    body.sort(key=lambda each: each.lineno)
     result = ast.copy_location(ast.Name(name, ast.Load()), found[0])
     result.origin = found[0].origin  # type: ignore[attr-defined]
     body.append(_placed(ast.Return(result), found[0]))
     return made(f"value_of_{name}", body, function)
+
+
+def _only(function: Function, name: str) -> ast.Assign | None:
+    """Return the one statement that sets a name; None if the function sets it nowhere."""
+    plain = assignments(function, name)
+    times = sum(name in bound_by(each) for each in _simple(function.body))
+    if times > len(plain) or len(plain) > 1 or (plain and name in parameters(function)):
+        raise SourceError(
+            f"{function.name} assigns {name} {times + (name in parameters(function))} times",
+            remedy="This release needs a reader of its own: report it",
+        )
+    return plain[0] if plain else None
+
+
+def _simple(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the parts of statements that can set a name: plain statements, and heads of others."""
+    for each in walk_statements(body):
+        inner = [*getattr(each, "body", []), *getattr(each, "orelse", [])]
+        if inner and not isinstance(each, ast.FunctionDef | ast.ClassDef):
+            yield from (part for part in ast.iter_child_nodes(each) if part not in inner)
+        else:
+            yield each
 
 
 def argument_of(function: Function, callee: Function, parameter: str) -> Function:
@@ -100,7 +124,7 @@ def arguments_of(function: Function, callee: str) -> Function:
     """
     short = copy.deepcopy(function)
     cutter = _Cutter(callee)
-    short = cutter.visit(short)
+    cutter.visit(short)
     if not cutter.cut:
         raise SourceError(
             f"{function.name} does not call {callee}",
@@ -122,9 +146,7 @@ def calls(function: ast.AST, callee: str) -> list[ast.Call]:
     return [
         each
         for each in ast.walk(function)
-        if isinstance(each, ast.Call)
-        and isinstance(each.func, ast.Name)
-        and each.func.id == callee
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == callee
     ]
 
 
@@ -133,10 +155,15 @@ class _Cutter(ast.NodeTransformer):
         self.callee = callee
         self.cut = False
 
-    def visit_Assign(self, node: ast.Assign) -> ast.stmt:  # noqa: N802
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         found = calls(node.value, self.callee)
         if not found:
             return node
+        if len(found) > 1:
+            raise SourceError(
+                f"{self.callee} is called twice in one statement",
+                remedy="This release needs a reader of its own: report it",
+            )
         self.cut = True
         values = [*found[0].args, *(each.value for each in found[0].keywords)]
         return _placed(ast.Return(at(ast.Tuple(values, ast.Load()), found[0])), node)

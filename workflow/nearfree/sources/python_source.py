@@ -4,23 +4,26 @@ A name must have exactly one definition among the files; two are an error, as no
 """
 
 import ast
+import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from nearfree.errors import SourceError
 from nearfree.sources.expressions import BUILTINS, UnknownConstructError
+from nearfree.sources.functions import OWN
 from nearfree.sources.leaves import Leaves, replace_leaves
-from nearfree.sources.python_cuts import assignments
 from nearfree.sources.program import (
     HARMLESS_DECORATORS,
     Function,
     Program,
     Text,
+    bound_by,
     defaults,
     mark,
     parameters,
 )
+from nearfree.sources.python_cuts import assignments
 
 
 class Modules:
@@ -52,10 +55,13 @@ class Modules:
             for node in self.tree(path).body
             if isinstance(node, ast.FunctionDef) and node.name in wanted
         ]
-        if len(found) != 1:
+        bound = sum(_bindings(path, self.files[path])[node.name] for path, node in found)
+        if len(found) != 1 or bound != 1:
             places = ", ".join(f"{path}:{node.lineno}" for path, node in found) or "nowhere"
+            again = " and set again" if len(found) == 1 else ""
             raise SourceError(
-                f"{' or '.join(sorted(wanted))} must be defined once; it is defined {places}",
+                f"{' or '.join(sorted(wanted))} must be defined once; it is defined"
+                f" {places}{again}",
                 remedy="This release keeps its rule elsewhere: its reader must learn where",
             )
         return found[0]
@@ -74,18 +80,23 @@ class Modules:
         """Return a function of a file, or a cut of one, with all that it reaches."""
         functions: dict[str, Function] = {}
         constants: dict[str, ast.expr] = {}
+        stands: dict[str, tuple[str, str]] = {}
         waiting = [(path, root)]
         while waiting:
             here, function = waiting.pop()
             functions[function.name] = self._ready(function, leaves)
-            for name in _free(functions[function.name]) - functions.keys() - constants.keys():
-                constant = self._constant(here, name)
-                if constant is not None:
-                    constants[name] = constant
+            for name in _free(functions[function.name]):
+                reached = self._reached(here, name)
+                if reached is None:
                     continue
-                reached = self._function(here, name)
-                if reached is not None:
-                    waiting.append(reached)
+                there, found = reached
+                place = (there, found.name if isinstance(found, ast.FunctionDef) else name)
+                if stands.setdefault(name, place) != place or place[1] != name:
+                    raise UnknownConstructError(f"{name} stands for several things", function)
+                if isinstance(found, ast.FunctionDef) and name not in functions:
+                    waiting.append((there, found))
+                elif isinstance(found, ast.expr):
+                    constants[name] = found
         for function in functions.values():
             _Positional(functions).visit(function)
         return Program(functions, constants), root.name
@@ -130,21 +141,30 @@ class Modules:
             text = ast.unparse(each).split("(")[0]
             if text not in HARMLESS_DECORATORS:
                 raise UnknownConstructError(f"{function.name} is decorated by {text}", each)
-        return replace_leaves(function, leaves)
+        return replace_leaves(_Foreign().visit(copy.deepcopy(function)), leaves)
 
-    def _constant(self, path: str, name: str) -> ast.expr | None:
-        return _constants(path, self.files[path]).get(name)
-
-    def _function(self, path: str, name: str) -> tuple[str, Function] | None:
+    def _reached(self, path: str, name: str) -> tuple[str, Function | ast.expr] | None:
+        """Return the constant or function that a name stands for in a file, and where it is."""
+        bound = _bindings(path, self.files[path])
         if name in BUILTINS:
+            if bound[name]:
+                raise UnknownConstructError(f"{path} gives {name} another meaning")
             return None
-        for node in self.tree(path).body:
-            if isinstance(node, ast.FunctionDef) and node.name == name:
-                return self.only(path, name)
+        constant = _constants(path, self.files[path]).get(name)
+        if constant is not None:
+            return path, constant
+        if any(isinstance(e, ast.FunctionDef) and e.name == name for e in self.tree(path).body):
+            return self.only(path, name)
+        found = [*_imports(self.tree(path), name)]
+        if len(found) != 1 or bound[name] > 1:
+            return None
+        module, old, relative = found[0]
         try:
-            return self.locate([name])
+            there, function = self.locate([old])
         except SourceError:
             return None
+        inside = module.replace(".", "/")
+        return (there, function) if relative or there.startswith(inside) else None
 
     def only(self, path: str, name: str) -> tuple[str, Function]:
         """Return the one function of that name in one file."""
@@ -171,10 +191,15 @@ def _parsed(path: str, content: str) -> ast.Module:
 def _constants(path: str, content: str) -> dict[str, ast.expr]:
     """Return the module-level names of a file that are set once in all of it, and their values."""
     tree = _parsed(path, content)
-    seen: Counter[str] = Counter()
+    seen = _bindings(path, content).copy()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
-            seen[node.id] += 1
+        if isinstance(node, ast.Global):
+            seen.update(node.names)
+        changed = isinstance(node, ast.Attribute) or (
+            isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
+        )
+        if changed and isinstance(node.value, ast.Name):  # type: ignore[attr-defined]
+            seen[node.value.id] += 1  # type: ignore[attr-defined]
     found = {}
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else None
@@ -186,13 +211,64 @@ def _constants(path: str, content: str) -> dict[str, ast.expr]:
     return found
 
 
+@lru_cache(maxsize=64)
+def _bindings(path: str, content: str) -> Counter[str]:
+    """Return how often each name is bound in a file's own scope, in conditional code too."""
+    tree = _parsed(path, content)
+    found: Counter[str] = Counter()
+    waiting: list[ast.AST] = [*tree.body]
+    while waiting:
+        node = waiting.pop()
+        inner = [] if isinstance(node, _SCOPES) else [*ast.iter_child_nodes(node)]
+        if isinstance(getattr(node, "name", None), str) and not isinstance(node, _SCOPES):
+            found[node.name] += 1  # type: ignore[attr-defined]
+        if inner:
+            waiting += inner
+        else:
+            found.update(bound_by(node))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            found.update(node.names)
+    return found
+
+
+_SCOPES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Lambda,
+    ast.Import,
+    ast.ImportFrom,
+    ast.Name,
+)
+
+
+def _imports(tree: ast.Module, name: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield what a name is imported as: module, name there, and whether the module is relative."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for each in node.names:
+                if (each.asname or each.name) == name:
+                    yield node.module or "", each.name, node.level > 0
+
+
+class _Foreign(ast.NodeTransformer):
+    """Keeps a source's own `quotient` or `join` apart from the functions that rules call so."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in OWN:
+            node.func.id += "_of_the_source"
+        return node
+
+
 class _Positional(ast.NodeTransformer):
     """Gives arguments by place where a call gives them by name."""
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
         self.functions = functions
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if not node.keywords or not isinstance(node.func, ast.Name):
             return node
@@ -201,12 +277,14 @@ class _Positional(ast.NodeTransformer):
             return node
         given = {each.arg: each.value for each in node.keywords}
         own = defaults(function)
+        places = []
         for name in parameters(function)[len(node.args) :]:
-            if name not in given and name not in own:
+            value = given.pop(name) if name in given else own.get(name)
+            if value is None or (value is own.get(name) and not isinstance(value, ast.Constant)):
                 return node
-            node.args.append(given.pop(name, own.get(name)))  # type: ignore[arg-type]
+            places.append(value)
             if not given:
-                node.keywords = []
+                node.args, node.keywords = [*node.args, *places], []
                 break
         return node
 

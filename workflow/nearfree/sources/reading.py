@@ -14,7 +14,7 @@ import msgspec
 from nearfree.errors import SourceError
 from nearfree.events.line import sha256
 from nearfree.events.types import Branch, RuleExtracted
-from nearfree.sources.expressions import UnknownConstructError
+from nearfree.sources.expressions import UnknownConstructError, same
 from nearfree.sources.interpret import Interpreter
 from nearfree.sources.paths import enumerate_paths
 from nearfree.sources.program import Program
@@ -23,6 +23,10 @@ from nearfree.sources.slicing import slice_to
 
 DENSE = range(1, 161)
 FARTHEST = 1 << 17
+MOST_POINTS = 20_000
+"""Points of one context; a source with constants for more is hostile."""
+MOST_STEPS = 20_000_000
+"""Steps of the interpreter at all points together."""
 POWERS = frozenset(1 << exponent for exponent in range(FARTHEST.bit_length()))
 
 
@@ -62,8 +66,15 @@ def read_rule(reading: Reading, package: str, version: str) -> RuleExtracted:
     Raises
     ------
     SourceError
-        A construct outside the known set, or the two ways differ.
+        A construct outside the known set, one nested too deeply, or the two ways differ.
     """
+    try:
+        return _read(reading, package, version)
+    except (RecursionError, MemoryError) as error:
+        raise UnknownConstructError(f"{reading.root} is nested too deeply") from error
+
+
+def _read(reading: Reading, package: str, version: str) -> RuleExtracted:
     functions = dict(reading.program.functions)
     for name in functions if not reading.whole else [reading.root]:
         key = reading.key if name == reading.root else None
@@ -117,9 +128,11 @@ _COMPARED: dict[str, tuple[int, str]] = {}
 
 
 def _compared(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
-    trees: list[ast.AST] = [*program.functions.values(), *program.constants.values()]
-    texts = [*sorted(map(ast.unparse, trees)), *program.constants, reading.root, str(reading.key)]
-    texts += [repr(reading.axis), repr(reading.contexts), repr(reading.also), repr(reading.dense)]
+    texts = [f"{name}: {ast.unparse(each)}" for name, each in sorted(program.functions.items())]
+    texts += [f"{name} = {ast.unparse(each)}" for name, each in sorted(program.constants.items())]
+    texts += [reading.root, str(reading.key), repr(reading.axis), repr(reading.contexts)]
+    texts += [repr(reading.also), repr(reading.dense), repr(reading.whole)]
+    texts += [repr(sorted(reading.least.items())), repr(rule.rule.branches), *rule.rule.functions]
     key = sha256("\0".join(texts).encode())
     if key not in _COMPARED:
         _COMPARED[key] = _compare(reading, rule, program)
@@ -127,15 +140,19 @@ def _compared(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]
 
 
 def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
-    points, said = 0, []
+    points, steps, said = 0, 0, []
     for number, context in enumerate([*reading.contexts, *reading.also]):
         special = rule.specialised(context)
         values: dict[int, Any] = {}
         for place in axis_points(reading, context):
             inputs = dict(context) if reading.axis is None else {**context, reading.axis: place}
             first = special.value(inputs).value
-            second = _interpreted(reading, program, inputs)
-            if first != second or type(first) is not type(second):
+            interpreter = Interpreter(program, inputs)
+            second = _interpreted(reading, interpreter)
+            steps += interpreter.steps
+            if steps > MOST_STEPS:
+                raise UnknownConstructError(f"{reading.root} takes too many steps to compare")
+            if not same(first, second):
                 shown = ", ".join(f"{name}={value}" for name, value in inputs.items())
                 raise SourceError(
                     f"{reading.root}: the two ways of reading differ at {shown}:"
@@ -150,8 +167,11 @@ def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
 
 
 def _said(reading: Reading, values: Mapping[int, Any]) -> list[tuple[int, Any]]:
-    """Return what does not depend on how a source spells its thresholds: the values at the points
-    that are always tried, and the steps, where a value that holds gives way to another one."""
+    """Return what does not depend on how a source spells its thresholds.
+
+    That is the values at the points that are always tried, and the steps, where a value that
+    holds gives way to another one.
+    """
     fixed = {*POWERS, *reading.dense, 0}
     steps = {
         place
@@ -164,8 +184,8 @@ def _said(reading: Reading, values: Mapping[int, Any]) -> list[tuple[int, Any]]:
     return [(place, value) for place, value in values.items() if place in fixed | steps]
 
 
-def _interpreted(reading: Reading, program: Program, inputs: Mapping[str, Any]) -> Any:
-    value = Interpreter(program, inputs).run(reading.root)
+def _interpreted(reading: Reading, interpreter: Interpreter) -> Any:
+    value = interpreter.run(reading.root)
     if reading.key is not None and isinstance(value, dict):
         if reading.key not in value:
             raise UnknownConstructError(f"{reading.root} sets no {reading.key}")
@@ -188,16 +208,20 @@ def axis_points(reading: Reading, context: Mapping[str, Any]) -> list[int]:
         for right in context.values():
             if isinstance(right, int) and right > 1:
                 marks |= {left * right, left // right, -(-left // right)}
-    near = {mark + step for mark in marks for step in (-2, -1, 0, 1, 2)}
-    return sorted({p for p in near | POWERS | set(reading.dense) if 1 <= p <= FARTHEST})
+    near = {mark + step for mark in marks if mark <= 2 * FARTHEST for step in (-2, -1, 0, 1, 2)}
+    points = sorted({p for p in near | POWERS | set(reading.dense) if 1 <= p <= FARTHEST})
+    if len(points) > MOST_POINTS:
+        raise UnknownConstructError(f"{reading.root} has too many constants to compare")
+    return points
 
 
 def _constants(program: Program) -> Iterator[int]:
     trees: list[ast.AST] = [*program.functions.values(), *program.constants.values()]
     for tree in trees:
         for each in ast.walk(tree):
-            if isinstance(each, ast.Constant) and isinstance(each.value, int | float):
-                yield int(each.value)
+            value = each.value if isinstance(each, ast.Constant) else None
+            if isinstance(value, int | float) and abs(value) <= FARTHEST * FARTHEST:
+                yield int(value)
 
 
 def shown(branch: Branch) -> str:

@@ -64,11 +64,21 @@ class Rule:
 
     def _decided(self, node: ast.expr, fixed: Mapping[str, Any]) -> bool | None:
         if not variables(node) <= fixed.keys():
-            return None
+            return self._partly(node, fixed)
         try:
             return bool(self._evaluate(node, fixed))
         except (UnknownConstructError, _Refusal):
             return None
+
+    def _partly(self, node: ast.expr, fixed: Mapping[str, Any]) -> bool | None:
+        """Return what a part decides for the whole: `False and x` does not hold for any x."""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self._decided(node.operand, fixed)
+            return None if inner is None else not inner
+        if not isinstance(node, ast.BoolOp):
+            return None
+        stop = isinstance(node.op, ast.Or)
+        return stop if stop in [self._decided(each, fixed) for each in node.values] else None
 
     def missing(self, inputs: Mapping[str, Any]) -> set[str]:
         """Return the inputs that an answer still depends on where some are given."""

@@ -52,7 +52,9 @@ def folders(function: Function) -> list[Mechanism]:
     if found:
         versions = ast.literal_eval(found[0].value)
         return [Mechanism("triton_folders", " ".join(versions), (quote(found[0]),))]
-    listed = [each for each in ast.walk(function) if ast.unparse(each) == "os.listdir(configs_root)"]
+    listed = [
+        each for each in ast.walk(function) if ast.unparse(each) == "os.listdir(configs_root)"
+    ]
     if listed:
         return [Mechanism("triton_folders", "newest first", (quote(listed[0]),))]
     return []

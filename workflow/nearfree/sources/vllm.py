@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from nearfree.errors import SourceError
 from nearfree.sources import fused_moe
+from nearfree.sources.expressions import UnknownConstructError
 from nearfree.sources.mechanism import Mechanism
 from nearfree.sources.program import Function, at, quote
 from nearfree.sources.python_cuts import calls, value_of
@@ -130,8 +131,8 @@ def _naive_or_aligned(function: Function) -> Function:
     stop |= {"weights_host_resident", "use_int8_w8a16", "use_int4_w4a16", "block_shape"}
     cut = value_of(function, "naive_block_assignment", frozenset(stop))
     answer = cut.body[-1]
-    assert isinstance(answer, ast.Return)
-    assert answer.value is not None
+    if not isinstance(answer, ast.Return) or answer.value is None:
+        raise UnknownConstructError("naive_block_assignment has no value", answer)
     texts = [at(ast.Constant(each), answer) for each in (fused_moe.NAIVE, fused_moe.ALIGNED)]
     answer.value = at(ast.IfExp(answer.value, *texts), answer)
     return cut

@@ -76,7 +76,6 @@ def test_two_definitions_are_refused(server: Server, tmp_path: Path) -> None:
         extract("vllm", "1.0", cache=Cache(tmp_path / "cache"))
 
 
-
 def test_a_result_of_other_code_is_not_believed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,9 @@ LAYER: dict[str, Any] = {"experts": 256, "top_k": 8, "d_ff": 1024, "d_model": 40
 Steps = list[tuple[int, int]]
 
 
-def ask(release: Releases, package: str, version: str, last: int = 700, **given: Any) -> Granularity:
+def ask(
+    release: Releases, package: str, version: str, last: int = 700, **given: Any
+) -> Granularity:
     """Return the answer of a release for a layer on an H20, unless said otherwise."""
     query = MoeQuery(**{**LAYER, "device": "NVIDIA H20", **given})
     return moe_granularity(release(package, version), query, 1, last)
@@ -138,9 +140,7 @@ def test_serving_skips_alignment_only_later(release: Releases) -> None:
 @pytest.mark.parametrize(
     ("version", "first"), [("0.20.2", "FLASHINFER_TRTLLM"), ("0.23.0", "TRITON")]
 )
-def test_serving_on_hopper_need_not_run_triton(
-    release: Releases, version: str, first: str
-) -> None:
+def test_serving_on_hopper_need_not_run_triton(release: Releases, version: str, first: str) -> None:
     """From 0.20.0 to 0.22.1 FlashInfer's kernels come first on SM90, then Triton again."""
     found = ask(release, "vllm", version, sm=90)
     assert found.backend_order is not None

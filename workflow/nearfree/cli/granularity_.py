@@ -78,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--causal", action=argparse.BooleanOptionalAction, default=True, help="causal mask"
     )
     attention.add_argument("--paged", action="store_true", help="keys and values in pages")
+    attention.add_argument("--page-size", type=positive, help="tokens of a page, if it matters")
     attention.add_argument(
         "--cuda-graph", action="store_true", help="captured for the largest number of positions"
     )
@@ -154,6 +155,7 @@ def _attention(args: argparse.Namespace, found: "Extraction") -> "Granularity":
         paged=args.paged,
         api=args.api or "kvcache",
         backend=args.backend,
+        page_size=args.page_size,
         capture_positions=args.positions[1] if args.cuda_graph else None,
     )
     return attention_granularity(found, query, *args.positions)

@@ -12,7 +12,8 @@ class AttentionQuery(Struct, frozen=True, kw_only=True):
 
     `sm` is the compute capability (90 for 9.0), `sms` the number of SMs; facts that a backend's
     rule does not ask for may be None. `capture_positions` is the number of positions for which a
-    CUDA graph was captured, where one is used.
+    CUDA graph was captured, where one is used; `page_size` the tokens of a page of a paged cache,
+    where it is known.
     """
 
     heads: int
@@ -27,6 +28,7 @@ class AttentionQuery(Struct, frozen=True, kw_only=True):
     api: Literal["kvcache", "varlen", "dense"] = "kvcache"
     backend: Literal["auto", "fa2", "fa3"] = "auto"
     capture_positions: int | None = None
+    page_size: int | None = None
 
     @property
     def group(self) -> int:

@@ -1,32 +1,24 @@
 """C++ expressions in normal form; whatever is not known becomes a call of `opaque`."""
 
 import ast
-from collections.abc import Callable, Mapping
 
 from tree_sitter import Node
 
 from nearfree.sources.cpp_meaning import Meaning
 from nearfree.sources.cpp_nodes import (
     arguments,
-    called_name,
     last_name,
     part,
-    plain,
-    template_arguments,
 )
 from nearfree.sources.cpp_source import (
     CppFiles,
     Found,
     children,
     namespaces,
-    parameter_names,
     returned_type,
-    template_defaults,
-    template_parameters,
     words,
 )
 from nearfree.sources.cpp_types import CASTS, Kinds, cast, kind_named, literal
-from nearfree.sources.functions import BUILTINS
 from nearfree.sources.program import Text
 
 COMPARISONS: dict[str, type[ast.cmpop]] = {
@@ -60,10 +52,6 @@ KNOWN = {
     "ceilf": "ceil",
 }
 """Functions of the language that a rule's functions do the work of."""
-TUPLES = {"std::make_pair", "std::make_tuple", "std::tuple", "std::pair"}
-CEILINGS = {"cute::ceil_div", "cutlass::ceil_div"}
-POINTERS = ("static_cast<", "reinterpret_cast<")
-GLOBAL = {"std", "at", "c10", "cuda", "torch", "cute", "cutlass"}
 
 
 class Expressions:
@@ -87,8 +75,6 @@ class Expressions:
         self.kinds = Kinds(self.names, self.returned)
         self.bound: dict[str, ast.expr] = {}
         self.place: Node | None = None
-
-    # places
 
     def put(self, new: ast.AST, old: Node) -> ast.AST:
         """Give a new node the place of an old one, or that of the macro around it."""
@@ -124,8 +110,6 @@ class Expressions:
         bound = self.bound.get(name)
         return bound.id if isinstance(bound, ast.Name) else name
 
-    # kinds
-
     def returned(self, call: Node) -> str:
         """Return the kind that a called function returns."""
         name = words(part(call, "function"))
@@ -150,8 +134,6 @@ class Expressions:
         if kind == "unsigned" and held in {"float", "double"}:
             value = self.e(cast("int", value), node)
         return self.e(cast(kind, value), node)
-
-    # expressions
 
     def expr(self, node: Node) -> ast.expr:
         """Return an expression."""
@@ -309,57 +291,6 @@ class Expressions:
         """Return a tuple."""
         return self.e(ast.Tuple([self.expr(each) for each in children(node)], ast.Load()), node)
 
-    def e_call_expression(self, node: Node) -> ast.expr:
-        """Return a call: of the language, of a function of these files, or of a leaf."""
-        function, given = part(node, "function"), arguments(node)
-        name = words(function)
-        for known in (self.language_call, self.pointer_call):
-            found = known(node, name, given)
-            if found is not None:
-                return found
-        if function.type == "field_expression":
-            return self.member_call(node, function)
-        return self.function_call(node, function, given)
-
-    def language_call(self, node: Node, name: str, given: list[Node]) -> ast.expr | None:
-        """Return a call of what C++ and its libraries define."""
-        last = last_name(part(node, "function"))
-        if name in CASTS and len(given) == 1:
-            return self.as_type(name, given[0], node)
-        if name in CEILINGS and len(given) == 2:
-            above, below = map(self.expr, given)
-            more = self.e(ast.BinOp(above, ast.Add(), below), node)
-            less = self.e(ast.BinOp(more, ast.Sub(), self.e(ast.Constant(1), node)), node)
-            return self.call("quotient", [less, below], node)
-        if name in TUPLES:
-            return self.e(ast.Tuple([self.expr(each) for each in given], ast.Load()), node)
-        if name in KNOWN and not self.files.definitions(last):
-            return self.known_call(node, KNOWN[name], given)
-        return None
-
-    def known_call(self, node: Node, name: str, given: list[Node]) -> ast.expr:
-        """Return a call of a function of the language that rules have too."""
-        values = [self.expr(each) for each in given]
-        if len(values) == 1 and isinstance(values[0], ast.Tuple):
-            values = values[0].elts
-        whole = self.call(name, values, node)
-        return self.e(cast("double", whole), node) if name == "ceil" else whole
-
-    def pointer_call(self, node: Node, name: str, given: list[Node]) -> ast.expr | None:
-        """Return a call whose name has template arguments: a cast, or `std::get<0>`."""
-        function = part(node, "function")
-        types = [words(plain(each)) for each in template_arguments(function)]
-        if len(given) != 1:
-            return None
-        if name.startswith(POINTERS) and name.endswith("*>"):
-            return self.expr(given[0])
-        if name.startswith("static_cast<"):
-            return self.as_type(types[0] if len(types) == 1 else "", given[0], node)
-        if name.startswith("std::get<") and len(types) == 1 and types[0].isdecimal():
-            index = self.e(ast.Constant(int(types[0])), node)
-            return self.e(ast.Subscript(self.expr(given[0]), index, ast.Load()), node)
-        return None
-
     def callee(self, function: Node) -> Found | None:
         """Return the function of these files that is called; None if it is not sure which."""
         name = last_name(function)
@@ -371,58 +302,3 @@ class Expressions:
             around = namespaces(found.node)
             return found if scope.split("::")[-1] in around else None
         return found
-
-    def function_call(self, node: Node, function: Node, given: list[Node]) -> ast.expr:
-        """Return a call of a function of these files; template arguments come first."""
-        name, found = last_name(function), self.callee(function)
-        spelled = template_arguments(function)
-        types = [self.template_argument(each) for each in spelled]
-        if name in BUILTINS or not name.isidentifier():
-            return self.opaque(node)
-        values = [self.expr(each) for each in given]
-        if found is None:
-            scope = words(function.child_by_field_name("scope")).split("::")[-1]
-            elsewhere = self.files.defines(name) and scope not in GLOBAL
-            return self.opaque(node) if elsewhere else self.call(name, [*types, *values], node)
-        own = template_defaults(found.node)
-        odd = len(own) != len(template_parameters(found.node))
-        if odd or len(types) > len(own) or any(default == "..." for _, default in own):
-            return self.opaque(node)
-        for _, default in own[len(types) :]:
-            types.append(self.deduced(default, node))
-        kinds = [kind_named(kind) for _, _, kind in parameter_names(found.node)]
-        pairs = zip(kinds, values, given, strict=False)
-        held = [self.converted(kind, value, each) for kind, value, each in pairs]
-        return self.call(name, [*types, *held, *values[len(held) :]], node)
-
-    def deduced(self, default: Node | str, node: Node) -> ast.expr:
-        """Return a template argument that a call does not spell out."""
-        if isinstance(default, str):
-            known = default == "deduced"
-            return self.e(ast.Constant(default), node) if known else self.opaque(node)
-        value = literal(words(default))
-        if default.type in {"true", "false"}:
-            return self.e(ast.Constant(default.type == "true"), node)
-        return self.opaque(node) if value is None else self.e(ast.Constant(value[0]), node)
-
-    def template_argument(self, node: Node) -> ast.expr:
-        """Return a template's argument; a type with a namespace stands for itself, as a text."""
-        inner = plain(node)
-        if node.type == "type_descriptor" and inner.type == "qualified_identifier":
-            return self.e(ast.Constant(words(inner)), node)
-        return self.expr(inner)
-
-    def member_call(self, node: Node, function: Node) -> ast.expr:
-        """Keep `x.has_value()` as it is: a leaf may stand for it."""
-        group, name = part(function, "argument"), words(part(function, "field"))
-        if group.type != "identifier":
-            return self.opaque(node)
-        method = self.e(ast.Attribute(self.named(words(group), group), name, ast.Load()), node)
-        return self.e(ast.Call(method, [self.expr(each) for each in arguments(node)], []), node)
-
-    def is_call_of(self, node: Node, names: Callable[[str], bool] | Mapping[str, object]) -> bool:
-        """Return whether a node calls a function whose name is one of some."""
-        if node.type != "call_expression":
-            return False
-        name = called_name(node)
-        return name in names if isinstance(names, Mapping) else names(name)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from nearfree.sources.cpp import ENDS, Meaning, translate
 from nearfree.sources.cpp_records import thread_records
 from nearfree.sources.cpp_source import CppFiles
-from nearfree.sources.expressions import BUILTINS, parse
+from nearfree.sources.expressions import parse
+from nearfree.sources.functions import BUILTINS
 from nearfree.sources.leaves import Leaves, replace_leaves
 from nearfree.sources.program import Function, Program, at
 

@@ -17,6 +17,14 @@ from nearfree.sources.program import Text
 LANGUAGE = Language(tree_sitter_cuda.language())
 MOST_BYTES = 4 << 20
 ALIAS = re.compile(rb"\busing\s+\w+\s*=[^;{}]*;")
+DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_AROUND = {
+    "translation_unit",
+    "namespace_definition",
+    "declaration_list",
+    "template_declaration",
+    "linkage_specification",
+}
 _DECLARATORS = {"function_declarator", "abstract_function_declarator", "lambda_declarator"}
 
 
@@ -61,6 +69,7 @@ def children(node: Node) -> Iterator[Node]:
 
 
 def _chosen(node: Node) -> Iterator[Node]:
+    """Yield the part of an `#ifdef` that is compiled; an `#elif` stays, for nobody knows it."""
     unless = node.children[0].type == "#ifndef"
     alternative = node.child_by_field_name("alternative")
     if unless:
@@ -74,9 +83,11 @@ def _chosen(node: Node) -> Iterator[Node]:
 
 def walk(node: Node) -> Iterator[Node]:
     """Yield a node and all compiled parts of it."""
-    yield node
-    for child in children(node):
-        yield from walk(child)
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += reversed([*children(each)])
 
 
 class CppFiles:
@@ -98,8 +109,13 @@ class CppFiles:
     def _definitions(self) -> dict[str, list[Found]]:
         found: dict[str, list[Found]] = {}
         for path, text in sorted(self.texts.items()):
-            for node in _functions(self.tree(path)):
-                found.setdefault(function_name(node), []).append(Found(node, text))
+            try:
+                for node in _functions(self.tree(path)):
+                    found.setdefault(function_name(node), []).append(Found(node, text))
+            except RecursionError as error:
+                raise SourceError(
+                    f"{path} is nested too deeply", remedy="It is not read: report it"
+                ) from error
         return found
 
     def locate(self, *names: str) -> Found:
@@ -122,7 +138,24 @@ class CppFiles:
                 f"{found[0].text.path}: {names[0]} does not parse as C++",
                 remedy="This release needs a reader of its own: report it",
             )
+        self._check_conditions(found[0])
         return found[0]
+
+    def _check_conditions(self, found: Found) -> None:
+        """Refuse a function that asks for a macro which these files define, in a place or not."""
+        for each in _everything(found.node):
+            name = words(each.child_by_field_name("name"))
+            if each.type == "preproc_ifdef" and name in self._defined:
+                raise SourceError(
+                    f"{found.text.path}: {function_name(found.node)} depends on {name}, which is"
+                    " defined in some places",
+                    remedy="This release needs a reader of its own: report it",
+                )
+
+    @cached_property
+    def _defined(self) -> set[str]:
+        texts = (text.content for text in self.texts.values())
+        return {name for text in texts for name in DEFINE.findall(text)}
 
     def defines(self, name: str) -> bool:
         """Return whether a function of that name is defined once."""
@@ -160,6 +193,15 @@ class CppFiles:
         return found
 
 
+def _everything(node: Node) -> Iterator[Node]:
+    """Yield a node and all parts of it, whether they are compiled or not."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += each.named_children
+
+
 def _plain(content: str, root: Node) -> str:
     """Return a source without those type aliases that do not parse.
 
@@ -176,11 +218,12 @@ def _plain(content: str, root: Node) -> str:
 
 
 def _errors(node: Node) -> Iterator[Node]:
-    if node.is_error or node.is_missing:
-        yield node
-    for child in node.children:
-        if child.has_error:
-            yield from _errors(child)
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if each.is_error or each.is_missing:
+            yield each
+        waiting += [child for child in each.children if child.has_error]
 
 
 def _body(value: Node) -> Node:
@@ -189,16 +232,13 @@ def _body(value: Node) -> Node:
 
 
 def _functions(root: Node) -> Iterator[Node]:
-    for child in children(root):
-        if child.type == "function_definition":
-            yield child
-        elif child.type in {
-            "namespace_definition",
-            "declaration_list",
-            "template_declaration",
-            "linkage_specification",
-        }:
-            yield from _functions(child)
+    waiting = [root]
+    while waiting:
+        each = waiting.pop()
+        if each.type == "function_definition":
+            yield each
+        elif each.type in _AROUND:
+            waiting += reversed([*children(each)])
 
 
 def declarator(node: Node) -> Node:

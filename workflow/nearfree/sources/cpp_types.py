@@ -17,20 +17,20 @@ from nearfree.sources.cpp_source import children, words
 from nearfree.sources.functions import float32
 
 UNSIGNED = frozenset(
-    [
+    {
+        "uint",
         "uint32_t",
         "uint64_t",
         "size_t",
         "std::size_t",
-        "uint",
         "unsigned",
         "unsigned int",
         "unsigned long",
         "unsigned long long",
-    ]
+    }
 )
 SIGNED = frozenset(
-    [
+    {
         "int",
         "int32_t",
         "int64_t",
@@ -44,7 +44,7 @@ SIGNED = frozenset(
         "ptrdiff_t",
         "ssize_t",
         "IdType",
-    ]
+    }
 )
 INTEGERS = SIGNED | UNSIGNED | {"bool"}
 CASTS = INTEGERS | {"float", "double"}

@@ -8,7 +8,7 @@ import ast
 import operator
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from nearfree.errors import SourceError
 from nearfree.sources.functions import BUILTINS, MOST_TEXT, called
@@ -149,6 +149,9 @@ def checked(value: Any, node: ast.AST | None = None) -> Any:
     UnknownConstructError
         A number above 2**62 or none at all, a long text, a long or deep group.
     """
+    kind = type(value)
+    if value is None or kind is bool or (kind in (int, float) and -LARGEST <= value <= LARGEST):
+        return value  # nearly all values are small numbers
     large = isinstance(value, int | float) and not abs(value) <= LARGEST
     if large or _bulk(value) > MOST_TEXT:
         raise UnknownConstructError(f"{name_of(node) if node else 'a value'} is too large", node)
@@ -183,15 +186,21 @@ def same(first: Any, second: Any) -> bool:
 
 
 class _Evaluation:
+    methods: ClassVar[dict[type, Any]] = {}
+
     def __init__(self, inputs: Inputs, call: Callable[..., Any] | None) -> None:
         self.inputs = inputs
         self.call = call
 
     def value(self, node: ast.expr) -> Any:
-        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        kind = type(node)
+        if kind not in self.methods:
+            # Most nodes are of a kind that was met before, and its name is looked up once.
+            self.methods[kind] = getattr(_Evaluation, f"_{kind.__name__.lower()}", None)
+        method = self.methods[kind]
         if method is None:
             raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
-        return method(node)
+        return method(self, node)
 
     def _constant(self, node: ast.Constant) -> Any:
         if not isinstance(node.value, int | float | str | None):

@@ -252,19 +252,23 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
     known = facts(asked, positions) | {
         "cc_major": None if asked.sm is None else asked.sm // 10,
         "cc_minor": None if asked.sm is None else asked.sm % 10,
-        "tokens_per_page": 1,
+        "tokens_per_page": asked.page_size or 1,
     }
     passed, call = _passed(rules, f"{way}_call", known)
     whole, _ = _passed(rules, f"{way}_call", known | {"tokens_per_page": ANY_BLOCK})
-    if whole["pagedkv_tma"]:
+    if asked.page_size is None and whole["pagedkv_tma"]:
         raise EvidenceError(
             f"{PACKAGE}: at {positions} positions the tile depends on the cache's page size",
-            remedy="Ask for fewer positions, or without paged",
+            remedy="Name it with --page-size",
         )
     launch = answered(rules, "launch", passed)
     kernel = dict(zip(KERNEL, launch.value, strict=True))
-    # Blocks in a cluster: any number, the rule's answer must be the same.
-    rows = answered(rules, "tile", passed | kernel | {"blocks": 1})
+    rows, more = (answered(rules, "tile", passed | kernel | {"blocks": n}) for n in (1, 2))
+    if rows.value != more.value:
+        raise EvidenceError(
+            f"{PACKAGE}: the tile depends on the number of blocks in a cluster",
+            remedy="Report it; nothing is answered",
+        )
     each = asked.group if kernel["PackGQA"] else 1
     path = "split_kv" if kernel["Split"] else "standard"
     return Tile(

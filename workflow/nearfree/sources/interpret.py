@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfree.sources.expressions import (
-    BUILTINS,
     MISTAKES,
     OPERATORS,
     UnknownConstructError,
@@ -18,7 +17,7 @@ from nearfree.sources.expressions import (
     flat,
     name_of,
 )
-from nearfree.sources.functions import called
+from nearfree.sources.functions import BUILTINS, called
 from nearfree.sources.program import (
     Function,
     Program,

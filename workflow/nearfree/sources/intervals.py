@@ -11,6 +11,8 @@ from nearfree.sources.attention import Tile
 from nearfree.sources.moe import Block
 
 MOST_POINTS = 1 << 20
+ONE_SCREEN = 30
+"""Lines within which a value is shown together with its last condition."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -146,7 +148,7 @@ def _span(places: list[Evidence]) -> tuple[int, int] | None:
     first, last = places[-1].lines
     if len(places) > 1 and places[-2].file == places[-1].file:
         before = places[-2].lines
-        if before is not None and before[0] <= first:
+        if before is not None and 0 <= first - before[0] < ONE_SCREEN:
             first = before[0]
     return first, last
 

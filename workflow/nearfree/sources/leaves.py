@@ -20,8 +20,8 @@ def replace_leaves(function: Function, leaves: Leaves) -> Function:
     """Return a copy of the function with its leaves replaced."""
     patterns = [(re.compile(pattern), new) for pattern, new in leaves.items()]
     replaced = copy.deepcopy(function)
-    body: list[ast.stmt] = [*map(_Replace(patterns).visit, replaced.body)]
-    replaced.body = body
+    for each in replaced.body:
+        _Replace(patterns).visit(each)
     return replaced
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from nearfree.errors import SourceError
-from nearfree.sources.expressions import BUILTINS, UnknownConstructError
-from nearfree.sources.functions import OWN
+from nearfree.sources.expressions import UnknownConstructError
+from nearfree.sources.functions import BUILTINS, OWN
 from nearfree.sources.leaves import Leaves, replace_leaves
 from nearfree.sources.program import (
     HARMLESS_DECORATORS,
@@ -298,9 +298,12 @@ def _free(function: Function) -> set[str]:
     }
     bound |= {each.name for each in ast.walk(function) if isinstance(each, ast.FunctionDef)}
     used = {
+        each.id for part in function.body for each in ast.walk(part) if isinstance(each, ast.Name)
+    }
+    outside = {
         each.id
-        for statement in function.body
-        for each in ast.walk(statement)
+        for default in defaults(function).values()
+        for each in ast.walk(default)
         if isinstance(each, ast.Name)
     }
-    return used - bound
+    return (used - bound) | outside

@@ -5,7 +5,7 @@ that the source compares with; a single difference refuses the rule.
 """
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 from nearfree.errors import SourceError
 from nearfree.events.line import sha256
 from nearfree.events.types import Branch, RuleExtracted
-from nearfree.sources.expressions import UnknownConstructError, same
+from nearfree.sources.expressions import UnknownConstructError, parse, same
 from nearfree.sources.interpret import Interpreter
 from nearfree.sources.paths import enumerate_paths
 from nearfree.sources.program import Program
@@ -141,10 +141,11 @@ def _compared(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]
 
 def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
     points, steps, said = 0, 0, []
+    limits = frozenset(_numbers(parse(each) for b in rule.rule.branches for each in b.when))
     for number, context in enumerate([*reading.contexts, *reading.also]):
         special = rule.specialised(context)
         values: dict[int, Any] = {}
-        for place in axis_points(reading, context):
+        for place in axis_points(reading, context, limits):
             inputs = dict(context) if reading.axis is None else {**context, reading.axis: place}
             first = special.value(inputs).value
             interpreter = Interpreter(program, inputs)
@@ -193,15 +194,18 @@ def _interpreted(reading: Reading, interpreter: Interpreter) -> Any:
     return value
 
 
-def axis_points(reading: Reading, context: Mapping[str, Any]) -> list[int]:
+def axis_points(
+    reading: Reading, context: Mapping[str, Any], limits: frozenset[int] = frozenset()
+) -> list[int]:
     """Return where a rule is tried: densely, and at every constant and its neighbours.
 
     A threshold may be a constant, an input, or a product or quotient of such; so those of each
-    pair count too.
+    pair count too. `limits` are further constants, such as those that a source computes.
     """
     if reading.axis is None:
         return [0]
-    constants = set(_constants(reading.program))
+    program = reading.program
+    constants = limits | set(_numbers([*program.functions.values(), *program.constants.values()]))
     numbers = constants | {value for value in context.values() if isinstance(value, int)}
     marks = set(numbers)
     for left in numbers:
@@ -215,8 +219,7 @@ def axis_points(reading: Reading, context: Mapping[str, Any]) -> list[int]:
     return points
 
 
-def _constants(program: Program) -> Iterator[int]:
-    trees: list[ast.AST] = [*program.functions.values(), *program.constants.values()]
+def _numbers(trees: Iterable[ast.AST]) -> Iterator[int]:
     for tree in trees:
         for each in ast.walk(tree):
             value = each.value if isinstance(each, ast.Constant) else None

@@ -38,8 +38,11 @@ class Rule:
         for text in rule.functions:
             for node in parse_functions(text):
                 self.functions[node.name] = node
+        # Branches share conditions: one tree for each text, so that it is evaluated once a point.
+        texts = {text for branch in rule.branches for text in branch.when}
+        trees = {text: parse(text) for text in texts}
         self._branches: list[_Parsed] = [
-            (branch, [parse(text) for text in branch.when], parse(branch.value))
+            (branch, [trees[text] for text in branch.when], parse(branch.value))
             for branch in rule.branches
         ]
 
@@ -97,9 +100,10 @@ class Rule:
             Two branches apply: the rule was misread.
         """
         found, refusing = [], []
+        held: dict[ast.expr, bool] = {}
         for branch, when, value in self._branches:
             try:
-                if all(self._evaluate(each, inputs) for each in when):
+                if all(self._holds(each, inputs, held) for each in when):
                     found.append((branch, value))
             except _Refusal:
                 refusing.append(branch)
@@ -118,6 +122,13 @@ class Rule:
             return Answer(self._evaluate(value, inputs), branch)
         except _Refusal:
             return Answer(REFUSED, branch)
+
+    def _holds(
+        self, node: ast.expr, inputs: Mapping[str, Any], held: dict[ast.expr, bool]
+    ) -> bool:
+        if node not in held:
+            held[node] = bool(self._evaluate(node, inputs))
+        return held[node]
 
     def _evaluate(self, node: ast.expr, inputs: Mapping[str, Any]) -> Any:
         try:

@@ -6,7 +6,6 @@ from typing import Any
 
 from nearfree.sources.decisions import Decisions, Work
 from nearfree.sources.expressions import (
-    BUILTINS,
     LIST_METHODS,
     STRING_METHODS,
     UnknownConstructError,
@@ -14,6 +13,7 @@ from nearfree.sources.expressions import (
     name_of,
     variables,
 )
+from nearfree.sources.functions import BUILTINS
 from nearfree.sources.program import Function, Program, at, loops, parameters
 
 MOST_NODES = 5000
@@ -284,10 +284,13 @@ class Symbols:
         elif name not in BUILTINS:
             raise UnknownConstructError(f"the function {name!r} is unknown", node)
         arguments = [self.shown(each, node) for each in arguments]
-        lowest = self.decisions.bounds.interval(arguments[0])[0] if len(arguments) == 1 else -1
-        if name == "unsigned" and function is None and lowest >= 0:
+        if name == "unsigned" and function is None and self._has_no_sign(arguments):
             return arguments[0]
         return fold(at(ast.Call(node.func, arguments, []), node))
+
+    def _has_no_sign(self, arguments: list[ast.expr]) -> bool:
+        interval = self.decisions.bounds.interval
+        return len(arguments) == 1 and interval(arguments[0])[0] >= 0
 
     def _entered(
         self, node: ast.Call, function: Function, arguments: list[Value], outer: Frame

@@ -3,7 +3,8 @@
 import ast
 
 from nearfree.sources.decisions import Way
-from nearfree.sources.expressions import BUILTINS, UnknownConstructError, name_of
+from nearfree.sources.expressions import UnknownConstructError, name_of
+from nearfree.sources.functions import BUILTINS
 from nearfree.sources.interpret import MOST_DEPTH, REFUSED
 from nearfree.sources.program import (
     Function,
@@ -65,7 +66,10 @@ class Walk(Symbols):
             return self.answer(self.settled(*value.values()), function)
         old = next(iter(value), function) if isinstance(value, Group) else function
         shown = self.shown(value, old if isinstance(old, ast.AST) else function)
-        self.decisions.way.quotes.append(quote(shown))
+        # The first part of a tuple is what the rule is about, so its place comes last.
+        parts = shown.elts[::-1] if isinstance(shown, ast.Tuple) else []
+        placed = [each for each in parts if getattr(each, "origin", None) is not None]
+        self.decisions.way.quotes += [quote(each) for each in (shown, *placed)]
         return shown
 
     def enter(self, function: Function, given: Frame) -> Value:

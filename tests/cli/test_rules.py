@@ -11,7 +11,7 @@ from sources.moe_release import PATH, made_release
 
 from cli.conftest import Call
 
-LAYER = "--experts 256 --top-k 8 --d-ff 1024 --d-model 4096".split()
+LAYER = ["--experts", "256", "--top-k", "8", "--d-ff", "1024", "--d-model", "4096"]
 H20 = ["--device", "NVIDIA H20"]
 
 
@@ -70,7 +70,9 @@ def test_an_override_and_an_own_folder(recorded: Path, call: Call) -> None:
 def test_rules_are_shown_with_file_and_line(recorded: Path, call: Call) -> None:
     """Each branch stands with its condition, its value, and where it stands."""
     out = call("rules", "show", "vllm==1.0")[1]
-    assert f"16  if not (dtype == 'fp8_w8a8' and block_shape is not None) and M <= 40   {PATH}:" in out
+    assert (
+        f"16  if not (dtype == 'fp8_w8a8' and block_shape is not None) and M <= 40   {PATH}:" in out
+    )
     shown = json.decode(call("rules", "show", "vllm==1.0", "--format", "json")[1])
     assert {rule["rule"] for rule in shown["rules"]} >= {"block_size_m", "path", "tuned_name"}
     assert shown["sources"][0]["artefact_sha256"] == "a" * 64

@@ -7,6 +7,7 @@ from nearfree.errors import SourceError
 from nearfree.sources import extraction
 from nearfree.sources.cache import Cache
 from nearfree.sources.extraction import extract
+
 from sources.indexserver import Entry, Server, make_wheel, server
 from sources.moe_release import FOLDER, PATH, TEXT, TUNED
 
@@ -83,6 +84,6 @@ def test_a_result_of_other_code_is_not_believed(
     published(server, TEXT)
     cache = Cache(tmp_path / "cache")
     extract("vllm", "1.0", cache=cache)
-    monkeypatch.setattr(extraction, "_code", lambda package: "0" * 16)
+    monkeypatch.setattr(extraction, "_code", lambda _: "0" * 16)
     extract("vllm", "1.0", cache=cache, offline=True)
     assert len(list((tmp_path / "cache" / "results").iterdir())) == 2

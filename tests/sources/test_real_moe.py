@@ -112,7 +112,7 @@ def test_sglang_integers_follow_the_16_bit_rule(release: Releases, dtype: str) -
 
 
 def test_batch_invariance_fixes_the_block(release: Releases) -> None:
-    """vLLM from 0.11.1 and SGLang from 0.5.4.post2 take 64 in their deterministic modes."""
+    """VLLM from 0.11.1 and SGLang from 0.5.4.post2 take 64 in their deterministic modes."""
     for package, version, expected in (
         ("vllm", "0.11.0", OLD),
         ("vllm", "0.11.1", [(1, 64)]),
@@ -156,25 +156,25 @@ def test_long_calls_work_in_chunks(release: Releases, version: str, chunk: int) 
 
 
 @pytest.mark.parametrize(
-    ("package", "version", "device", "triton", "tuned"),
+    ("package", "version", "device", "triton", "source"),
     [
-        ("vllm", "0.9.1", "NVIDIA H20", None, False),
-        ("vllm", "0.20.2", "NVIDIA H20", None, False),
-        ("vllm", "0.33.0", "NVIDIA H20", None, True),
-        ("sglang", "0.5.9", "NVIDIA H20", None, True),
-        ("sglang", "0.5.9", "NVIDIA H800", None, False),
-        ("sglang", "0.5.23", "NVIDIA H20", "3.5.1", True),
-        ("sglang", "0.5.23", "NVIDIA H200", "3.6.0", True),
-        ("sglang", "0.5.23", "NVIDIA A800-SXM4-80GB", "3.6.0", False),
+        ("vllm", "0.9.1", "NVIDIA H20", None, "fallback"),
+        ("vllm", "0.20.2", "NVIDIA H20", None, "fallback"),
+        ("vllm", "0.33.0", "NVIDIA H20", None, "tuned"),
+        ("sglang", "0.5.9", "NVIDIA H20", None, "tuned"),
+        ("sglang", "0.5.9", "NVIDIA H800", None, "fallback"),
+        ("sglang", "0.5.23", "NVIDIA H20", "3.5.1", "tuned"),
+        ("sglang", "0.5.23", "NVIDIA H200", "3.6.0", "tuned"),
+        ("sglang", "0.5.23", "NVIDIA A800-SXM4-80GB", "3.6.0", "fallback"),
     ],
 )
-def test_tuned_files_for_the_papers_model(
-    release: Releases, package: str, version: str, device: str, triton: str | None, tuned: bool
+def test_tuned_files_for_the_papers_model(  # noqa: PLR0917
+    release: Releases, package: str, version: str, device: str, triton: str | None, source: str
 ) -> None:
     """E=256, N=512: where a file is tuned, the validity bound is not E, as the paper states."""
     found = ask(release, package, version, last=800, d_ff=512, device=device, triton=triton)
-    assert {each.source for each in found.intervals} == {"tuned" if tuned else "fallback"}
-    if device == "NVIDIA H20" and tuned and package == "sglang" and version == "0.5.9":
+    assert {each.source for each in found.intervals} == {source}
+    if (version, device) == ("0.5.9", "NVIDIA H20"):
         assert steps(found) == [(1, 16), (769, 64)]
 
 
@@ -226,7 +226,7 @@ def test_all_tuned_files_are_indexed(
 
 
 def test_odd_names_are_reported(release: Releases) -> None:
-    """vLLM 0.33.0 has files of another kernel beside the others."""
+    """VLLM 0.33.0 has files of another kernel beside the others."""
     odd = [each.odd for each in release("vllm", "0.33.0").tuned if each.odd is not None]
     assert odd
     assert set(odd) == {"name has the unknown part backend=flydsl"}

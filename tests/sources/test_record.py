@@ -24,7 +24,7 @@ from sources.moe_release import made_release
 
 @pytest.fixture
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    """A log with the made-up release in it, where nothing else can be read."""
+    """Return a log with the made-up release in it, where nothing else can be read."""
 
     def only(package: str, version: str, **_: object) -> Extraction:
         if version != "1.0":

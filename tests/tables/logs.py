@@ -155,7 +155,9 @@ def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLE
 
 def copy_config(folder: Path) -> Path:
     """Copy the shipped config, with a few platforms alone and without takes asked for again."""
-    shutil.copytree(CONFIG, folder, ignore=shutil.ignore_patterns("takes.yaml", "sources.yaml", "schema"))
+    shutil.copytree(
+        CONFIG, folder, ignore=shutil.ignore_patterns("takes.yaml", "sources.yaml", "schema")
+    )
     path = folder / "platforms.yaml"
     blocks = re.split(r"\n(?=\w+:\n)", path.read_text())
     assert len(blocks) > 10

@@ -12,7 +12,8 @@ from nearfree.tables.granularity import GRANULARITY
 from nearfree.tables.project import project
 from nearfree.tables.store import read_table
 from nearfree.tables.tuned import TUNED
-from sources.moe_release import FOLDER, PATH, TUNED as FILES, made_release
+from sources.moe_release import FOLDER, PATH, made_release
+from sources.moe_release import TUNED as FILES
 
 ODD = f"{FOLDER}/configs/E=8,N=8,device_name=NVIDIA_H20,backend=other.json"
 

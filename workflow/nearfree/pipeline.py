@@ -48,8 +48,7 @@ class Pipeline:
             for study in self.studies(scope):
                 self.config.measure_plan(scope, study)
         self.releases = {
-            stream_name(*release): release
-            for release in map(parse_release, self.config.releases)
+            stream_name(*release): release for release in map(parse_release, self.config.releases)
         }
         self._check_takes()
 

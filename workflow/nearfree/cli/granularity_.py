@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from nearfree.cli.common import positive
 
 if TYPE_CHECKING:
+    from nearfree.events.types import TunedIndexed
     from nearfree.sources.extraction import Extraction
     from nearfree.sources.intervals import Granularity
 
@@ -52,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     moe.add_argument("--deterministic", action="store_true", help="batch-invariant mode")
     moe.add_argument("--override", type=positive, help="BLOCK_SIZE_M that the caller sets")
     moe.add_argument("--tuned-folder", type=Path, help="a folder of your own tuned files")
-    moe.add_argument("--tokens", type=_range, default=(1, 512), help="tokens in one call (default: 1:512)")
+    moe.add_argument(
+        "--tokens", type=_range, default=(1, 512), help="tokens in one call (default: 1:512)"
+    )
     attention = parser.add_argument_group("attention")
     for name, text in (
         ("heads", "query heads"),
@@ -183,7 +186,7 @@ def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | Non
     return sm, sms, smem
 
 
-def _own(folder: Path | None, found: "Extraction") -> tuple[object, ...]:
+def _own(folder: Path | None, found: "Extraction") -> "tuple[TunedIndexed, ...]":
     if folder is None:
         return ()
     from nearfree.errors import ConfigError

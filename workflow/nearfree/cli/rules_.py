@@ -85,9 +85,7 @@ def _extract(args: argparse.Namespace, cache: "Cache") -> int:
     package, version = parse_release(args.release)
     layout = Layout(args.results)
     take = args.take or Config(args.config).take(SCOPE, stream_name(package, version))
-    seal = record_extraction(
-        layout, package, version, cache=cache, offline=args.offline, take=take
-    )
+    seal = record_extraction(layout, package, version, cache=cache, offline=args.offline, take=take)
     found = recorded_extraction(layout, package, version)
     print(f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events")
     if found is None:

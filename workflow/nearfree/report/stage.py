@@ -52,7 +52,9 @@ def write_report(
     score, backing = sections.scores(everything["validation"], epsilon)
     page = _template().render(
         epsilon=f"{epsilon:.0%}",
-        platforms=[_platform(layout, s, loaded[s], epsilon) for s in scopes if s not in (PUBLIC, SOURCES)],
+        platforms=[
+            _platform(layout, s, loaded[s], epsilon) for s in scopes if s not in (PUBLIC, SOURCES)
+        ],
         tolerance=sections.by_tolerance(everything["boundaries"], everything["sensitivity"]),
         scores=score,
         facts=sections.facts(everything["platforms"]),

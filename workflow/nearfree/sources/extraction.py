@@ -78,9 +78,7 @@ def _code(package: str) -> str:
     return digest("nearfree.sources.extraction", f"nearfree.sources.{MODULES[package]}")
 
 
-def _extract(
-    package: str, version: str, *, cache: Cache, offline: bool, tuned: bool
-) -> Extraction:
+def _extract(package: str, version: str, *, cache: Cache, offline: bool, tuned: bool) -> Extraction:
     bring: Callable[[str], Source] = lambda wanted: fetch(  # noqa: E731
         package, version, wanted, cache=cache, offline=offline
     )

@@ -44,7 +44,9 @@ def known_versions(
     first = Version(oldest or (locked[0] if locked else "0"))
     found = [each for each in releases(package) if Version(each) >= first]
     final = [each for each in found if not Version(each).is_prerelease]
-    return sorted({*(each for each in locked if Version(each) >= first), *(final or found)}, key=Version)
+    return sorted(
+        {*(each for each in locked if Version(each) >= first), *(final or found)}, key=Version
+    )
 
 
 def history(

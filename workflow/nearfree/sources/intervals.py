@@ -119,8 +119,7 @@ def moe_intervals(
         for run in runs(blocks, lambda block: block.path)
     ]
     return tuple(paths), tuple(
-        _moe_interval(run, files)
-        for run in runs(blocks, lambda block: (block.value, block.source))
+        _moe_interval(run, files) for run in runs(blocks, lambda block: (block.value, block.source))
     )
 
 

@@ -34,8 +34,9 @@ int4, groups of 128 along the columns."""
 class MoeQuery(Struct, frozen=True, kw_only=True):
     """One fused MoE layer on one rank; sizes in elements.
 
-    `sm` is the compute capability (90 for 9.0), `smem_per_block` the shared memory that a block may opt in to, in bytes, where it is known;
-    `override` a BLOCK_SIZE_M that the caller sets, `own` tuned files of a folder of the user's.
+    `sm` is the compute capability (90 for 9.0) and `smem_per_block` the shared memory that a block
+    may opt in to, in bytes, where they are known; `override` a BLOCK_SIZE_M that the caller sets;
+    `own` the tuned files of a folder of the user's.
     """
 
     experts: int
@@ -136,9 +137,7 @@ class MoeRules:
             index, name(query.device), folders=folders, triton=query.triton, last=last
         )
 
-    def _same_anywhere(
-        self, index: Sequence[TunedIndexed], name: Callable[[str], str]
-    ) -> None:
+    def _same_anywhere(self, index: Sequence[TunedIndexed], name: Callable[[str], str]) -> None:
         """Refuse to answer without a device where some device has a tuned file."""
         files = {PurePosixPath(each.file).name for each in (*index, *self.query.own)}
         having = [device for device in devices(index) if name(device) in files]

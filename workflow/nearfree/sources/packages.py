@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from nearfree.errors import SourceError
-from nearfree.sources.mechanism import Mechanism
 from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.mechanism import Mechanism
 from nearfree.sources.reading import Reading
 from nearfree.sources.rule import Rule
 

@@ -123,9 +123,7 @@ class Rule:
         except _Refusal:
             return Answer(REFUSED, branch)
 
-    def _holds(
-        self, node: ast.expr, inputs: Mapping[str, Any], held: dict[ast.expr, bool]
-    ) -> bool:
+    def _holds(self, node: ast.expr, inputs: Mapping[str, Any], held: dict[ast.expr, bool]) -> bool:
         if node not in held:
             held[node] = bool(self._evaluate(node, inputs))
         return held[node]

@@ -38,7 +38,7 @@ def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
         for event in take.of(TunedIndexed):
             file: TunedIndexed = event.data
             shape = file.block_shape
-            common = {
+            common: dict[str, object] = {
                 "package": file.package,
                 "version": file.version,
                 "device": file.device,

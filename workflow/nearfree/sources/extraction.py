@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from nearfree.codebase import digest
 from nearfree.errors import SourceError
-from nearfree.events.types import RuleExtracted, SourceFetched, TunedIndexed
+from nearfree.events.types import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
 from nearfree.sources.cache import Cache
 from nearfree.sources.fetch import Source, fetch
 from nearfree.sources.mechanism import recorded
@@ -78,16 +78,29 @@ def _code(package: str) -> str:
     return digest("nearfree.sources.extraction", f"nearfree.sources.{MODULES[package]}")
 
 
+_READ: dict[tuple[str, tuple[SourceMember, ...]], list[RuleExtracted]] = {}
+"""Rules by the files that they were read from: neighbouring releases often share all of them."""
+
+
+def _rules(package: str, source: Source) -> list[RuleExtracted]:
+    key = (package, source.record.members)
+    if key not in _READ:
+        module, version = reader(package), source.record.version
+        files = {path: source.text(path) for path in source.paths()}
+        rules = [read_rule(each, package, version) for each in module.readings(files)]
+        rules += [recorded(each, package, version) for each in module.mechanisms(files)]
+        _READ[key] = rules
+    return _READ[key]
+
+
 def _extract(package: str, version: str, *, cache: Cache, offline: bool, tuned: bool) -> Extraction:
     bring: Callable[[str], Source] = lambda wanted: fetch(  # noqa: E731
         package, version, wanted, cache=cache, offline=offline
     )
     module = reader(package)
     source = bring(module.WANTED)
-    files = {path: source.text(path) for path in source.paths()}
     version = source.record.version
-    rules = [read_rule(each, package, version) for each in module.readings(files)]
-    rules += [recorded(each, package, version) for each in module.mechanisms(files)]
+    rules = [replace(each, version=version) for each in _rules(package, source)]
     fetched, index = [source.record], []
     wanted = getattr(module, "TUNED", None)
     if wanted is not None and tuned:

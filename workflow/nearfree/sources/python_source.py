@@ -6,7 +6,7 @@ A name must have exactly one definition among the files; two are an error, as no
 import ast
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from nearfree.errors import SourceError
@@ -155,7 +155,7 @@ class Modules:
             return path, constant
         if any(isinstance(e, ast.FunctionDef) and e.name == name for e in self.tree(path).body):
             return self.only(path, name)
-        found = [*_imports(self.tree(path), name)]
+        found = _imports(path, self.files[path]).get(name, [])
         if len(found) != 1 or bound[name] > 1:
             return None
         module, old, relative = found[0]
@@ -243,13 +243,16 @@ _SCOPES = (
 )
 
 
-def _imports(tree: ast.Module, name: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield what a name is imported as: module, name there, and whether the module is relative."""
-    for node in ast.walk(tree):
+@lru_cache(maxsize=64)
+def _imports(path: str, content: str) -> dict[str, list[tuple[str, str, bool]]]:
+    """Return what names are imported as: module, name there, and whether that is relative."""
+    found: dict[str, list[tuple[str, str, bool]]] = {}
+    for node in ast.walk(_parsed(path, content)):
         if isinstance(node, ast.ImportFrom):
             for each in node.names:
-                if (each.asname or each.name) == name:
-                    yield node.module or "", each.name, node.level > 0
+                place = (node.module or "", each.name, node.level > 0)
+                found.setdefault(each.asname or each.name, []).append(place)
+    return found
 
 
 class _Foreign(ast.NodeTransformer):

@@ -132,7 +132,8 @@ def _compared(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]
     texts += [f"{name} = {ast.unparse(each)}" for name, each in sorted(program.constants.items())]
     texts += [reading.root, str(reading.key), repr(reading.axis), repr(reading.contexts)]
     texts += [repr(reading.also), repr(reading.dense), repr(reading.whole)]
-    texts += [repr(sorted(reading.least.items())), repr(rule.rule.branches), *rule.rule.functions]
+    branches = [(branch.when, branch.value) for branch in rule.rule.branches]
+    texts += [repr(sorted(reading.least.items())), repr(branches), *rule.rule.functions]
     key = sha256("\0".join(texts).encode())
     if key not in _COMPARED:
         _COMPARED[key] = _compare(reading, rule, program)

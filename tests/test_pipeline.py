@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from workflow import Project, make_project
+from workflow import ROOT, Project, make_project
 
 EVERYTHING = {
     "probe": 1,
@@ -222,3 +222,39 @@ def test_a_damaged_segment_stops_the_tables_with_one_message(project):
     assert segment.name in done.stderr
     assert "Traceback" not in done.stderr
     assert project.digests("results/tables") == tables
+
+
+@pytest.fixture
+def with_rules(project: Project) -> Project:
+    """Ask for one release, whose rules the repository has on record."""
+    recorded = "results/events/sources/flashinfer_python_0_6_13"
+    shutil.copytree(ROOT / recorded, project / recorded)
+    (project / "config/sources.yaml").write_text("releases:\n  - flashinfer-python==0.6.13\n")
+    return project
+
+
+def test_rules_on_record_need_no_network(with_rules, monkeypatch):
+    """A recorded release is not fetched again; its tables are made, and the report shows them."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("NEARFREE_CACHE", str(with_rules / "no" / "cache"))
+    assert with_rules.jobs() == {"extract": 1, "project": 1, "report": 1, "ledger": 1}
+    before = with_rules.events()
+    with_rules.snakemake()
+    assert with_rules.events() == before
+    assert with_rules.jobs() == {}
+    assert "flashinfer-python 0.6.13" in (with_rules / "results/report/index.html").read_text()
+    assert "0 damaged, 0 notices" in with_rules.nearfree("verify")
+
+
+def test_a_release_that_is_not_on_record_is_extracted(with_rules, monkeypatch):
+    """One more release is one more job; without a network it fails and says so."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("NEARFREE_CACHE", str(with_rules / "no" / "cache"))
+    with (with_rules / "config/sources.yaml").open("a") as file:
+        file.write("  - vllm==0.20.2\n")
+    assert with_rules.jobs()["extract"] == 2
+    done = with_rules.run("snakemake", "--cores", "2")
+    assert done.returncode != 0
+    logs = "".join(path.read_text() for path in (with_rules / "logs/extract").iterdir())
+    assert "vllm" in logs
+    assert "--offline" in logs

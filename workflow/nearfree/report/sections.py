@@ -205,7 +205,7 @@ def rules(granularity: pl.DataFrame) -> Grid:
     return Grid(("origin", "package", "path", "condition", "rows"), tuple(rows))
 
 
-_SHOWN_RULES = ("block_size_m", "path", "tile")
+_SHOWN_RULES = ("block_size_m", "tile")
 """The rules that the page shows; the table holds all others too."""
 
 

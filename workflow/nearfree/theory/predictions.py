@@ -71,7 +71,7 @@ def predict(settings: pl.DataFrame, platforms: pl.DataFrame) -> pl.DataFrame:
 def _refusal() -> pl.Expr:
     return (
         pl.when(pl.col("module") != "dense_ffn")
-        .then(pl.format("no law for the module {} yet: its block rules are missing", "module"))
+        .then(pl.format("no law for the module {} yet", "module"))
         .when(pl.col("balance_flop_per_byte").is_null())
         .then(pl.format("no phi or beta of {} for {}", "platform", "dtype"))
     )

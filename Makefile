@@ -54,6 +54,7 @@ check: $(VENV)/tested
 
 bench: $(VENV)/tested
 	$(BIN)/python -m benchmarks.log
+	$(BIN)/python -m benchmarks.sources
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/generate.py

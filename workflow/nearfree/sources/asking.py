@@ -46,7 +46,7 @@ def answered(rule: Rule, facts: Mapping[str, Any], says: Mapping[str, str]) -> A
         raise EvidenceError(
             f"{rule.rule.package} {rule.rule.version}: {rule.rule.rule} depends on"
             f" {' and '.join(asked)}, which the question does not say",
-            remedy="Say it",
+            remedy="Name the device with --device, or give --sm and --sms",
         )
     return rule.value(facts)
 

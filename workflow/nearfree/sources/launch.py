@@ -60,7 +60,7 @@ def answered(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> 
     for fact in sorted(rule.missing(given)):
         raise EvidenceError(
             f"{who} depends on the {FACTS.get(fact, fact)}, which is not given",
-            remedy="Name the device that the answer is for",
+            remedy="Name the device with --device, or give --sm and --sms",
         )
     answer = rule.value(given)
     if answer.value is None or answer.value == REFUSED:

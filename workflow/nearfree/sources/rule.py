@@ -138,7 +138,7 @@ class Rule:
             raise EvidenceError(
                 f"{self.rule.rule} of {self.rule.package} {self.rule.version} depends on"
                 f" {', '.join(missing)}, which is not known",
-                remedy="Say more of the device or the layer",
+                remedy="Name the device with --device, or give --sm",
             ) from error
 
     def _call(self, name: str, arguments: list[Any]) -> Any:

@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 from nearfree.events.names import Layout
-from nearfree.sources.cache import Cache
+from nearfree.sources.answers.granularity import moe_granularity
+from nearfree.sources.answers.moe import MoeQuery
 from nearfree.sources.extraction import extract
-from nearfree.sources.fetch import fetched_bytes
-from nearfree.sources.granularity import moe_granularity
-from nearfree.sources.moe import MoeQuery
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.fetch import fetched_bytes
 from nearfree.sources.record import recorded_extraction
 
 PACKAGE, VERSION = "vllm", "0.20.2"

@@ -65,6 +65,20 @@ def test_imports_go_one_way(path: Path) -> None:
     assert ours(path) <= set(allowed)
 
 
+ROOMS = ("fetching", "language", "cpp", "backends", "answers")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_the_sources_import_one_way(room: str) -> None:
+    """Files know nothing of languages, languages nothing of backends, backends of no answers."""
+    later = ROOMS[ROOMS.index(room) + 1 :]
+    unaware = {"fetching": ("language", "cpp"), "language": ("fetching",), "cpp": ("fetching",)}
+    forbidden = {f"nearfree.sources.{each}" for each in (*later, *unaware.get(room, ()))}
+    for path in (PACKAGE / "sources" / room).glob("*.py"):
+        used = {".".join(name.split(".")[:3]) for name in imports(path)}
+        assert not used & forbidden, path
+
+
 def test_every_layer_has_files() -> None:
     """The list of layers names nothing that is gone."""
     found = {layer(path.relative_to(PACKAGE).with_suffix("").parts) for path in FILES}
@@ -87,6 +101,9 @@ def test_the_import_of_published_values_needs_settings_and_events_alone() -> Non
         ("altair", {"figures"}),
         ("jinja2", {"report"}),
         ("snakemake", set()),
+        ("requests", {"sources"}),
+        ("pypi_simple", {"sources"}),
+        ("tree_sitter", {"sources"}),
     ],
 )
 def test_each_dependency_stays_in_its_layers(package: str, layers: set[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import json
 from nearfree.events.names import Layout
 from nearfree.sources import record
-from nearfree.sources.cache import Cache
+from nearfree.sources.fetching.cache import Cache
 from sources.moe_release import PATH, made_release
 
 from cli.conftest import Call

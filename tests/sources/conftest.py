@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from nearfree.sources.cache import Cache
 from nearfree.sources.extraction import Extraction, extract
+from nearfree.sources.fetching.cache import Cache
 
 Releases = Callable[[str, str], Extraction]
 

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 
 from nearfree.events.types import SourceFetched, SourceMember
-from nearfree.sources import vllm
+from nearfree.sources.backends import vllm
 from nearfree.sources.extraction import Extraction
-from nearfree.sources.mechanism import recorded
-from nearfree.sources.reading import read_rule
+from nearfree.sources.language.mechanism import recorded
+from nearfree.sources.language.reading import read_rule
 from nearfree.sources.tuned import index_tuned
 
 FOLDER = "vllm/model_executor/layers/fused_moe"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from nearfree.errors import SourceError
 from nearfree.sources import extraction
-from nearfree.sources.cache import Cache
 from nearfree.sources.extraction import extract
+from nearfree.sources.fetching.cache import Cache
 
-from sources.indexserver import Entry, Server, make_wheel, server
+from sources.fetching.indexserver import Entry, Server, make_wheel, server
 from sources.moe_release import FOLDER, PATH, TEXT, TUNED
 
 __all__ = ["server"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from nearfree.sources.cache import Cache
+from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.history import history
 from nearfree.sources.lock import Lock, read_lock
 from nearfree.sources.packages import MODULES

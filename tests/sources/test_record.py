@@ -8,8 +8,8 @@ from nearfree.events.names import Layout
 from nearfree.events.retract import retract
 from nearfree.events.verify import verify
 from nearfree.sources import record
-from nearfree.sources.cache import Cache
 from nearfree.sources.extraction import Extraction
+from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.packages import package_name, parse_release
 from nearfree.sources.record import (
     extract_take,

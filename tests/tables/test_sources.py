@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from nearfree.events.names import Layout
 from nearfree.sources import record
-from nearfree.sources.cache import Cache
+from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.record import SCOPE, record_extraction
 from nearfree.tables.granularity import GRANULARITY
 from nearfree.tables.project import project

@@ -14,8 +14,8 @@ from nearfree.cli.common import positive
 
 if TYPE_CHECKING:
     from nearfree.events.types import TunedIndexed
+    from nearfree.sources.answers.intervals import Granularity
     from nearfree.sources.extraction import Extraction
-    from nearfree.sources.intervals import Granularity
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4")
 MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "dense")
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the answer."""
     from nearfree.events.names import Layout
-    from nearfree.sources.cache import Cache, default_cache
+    from nearfree.sources.fetching.cache import Cache, default_cache
     from nearfree.sources.packages import is_moe, parse_release
     from nearfree.sources.record import find_extraction
 
@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _moe(args: argparse.Namespace, found: "Extraction") -> "Granularity":
-    from nearfree.sources.granularity import moe_granularity
-    from nearfree.sources.moe import MoeQuery
+    from nearfree.sources.answers.granularity import moe_granularity
+    from nearfree.sources.answers.moe import MoeQuery
 
     _need(args, "experts", "top_k", "d_ff", "d_model")
     _api(args, MOE_APIS)
@@ -140,8 +140,8 @@ def _moe(args: argparse.Namespace, found: "Extraction") -> "Granularity":
 
 
 def _attention(args: argparse.Namespace, found: "Extraction") -> "Granularity":
+    from nearfree.sources.answers.granularity import attention_granularity
     from nearfree.sources.attention import AttentionQuery
-    from nearfree.sources.granularity import attention_granularity
 
     _need(args, "heads", "kv_heads", "head_dim")
     _api(args, ATTENTION_APIS)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from nearfree.cli.common import add_roots, positive
 
 if TYPE_CHECKING:
-    from nearfree.sources.cache import Cache
     from nearfree.sources.extraction import Extraction
+    from nearfree.sources.fetching.cache import Cache
     from nearfree.sources.history import Release
     from nearfree.sources.lock import Lock
 
@@ -53,7 +53,7 @@ def _action(
 
 def run(args: argparse.Namespace) -> int:
     """Do one of the actions."""
-    from nearfree.sources.cache import Cache, default_cache
+    from nearfree.sources.fetching.cache import Cache, default_cache
 
     actions = {"extract": _extract, "show": _show, "diff": _diff, "history": _history}
     return actions[args.action](args, Cache(default_cache()))
@@ -117,7 +117,7 @@ def _show(args: argparse.Namespace, cache: "Cache") -> int:
         print(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
         return 0
     from nearfree.sources.history import standing
-    from nearfree.sources.reading import shown as condition
+    from nearfree.sources.language.reading import shown as condition
 
     first = found.fetched[0]
     print(f"{found.package} {found.version}: {first.artefact}, checked by {first.verified}")
@@ -133,8 +133,8 @@ def _show(args: argparse.Namespace, cache: "Cache") -> int:
 
 def _diff(args: argparse.Namespace, cache: "Cache") -> int:
     from nearfree.sources.history import changes
+    from nearfree.sources.language.reading import shown
     from nearfree.sources.packages import package_name
-    from nearfree.sources.reading import shown
 
     package = package_name(args.package)
     first, second = (_find(args, f"{package}=={v}", cache) for v in (args.first, args.second))
@@ -153,7 +153,7 @@ def _diff(args: argparse.Namespace, cache: "Cache") -> int:
 
 
 def _history(args: argparse.Namespace, cache: "Cache") -> int:
-    from nearfree.sources.fetch import fetched_bytes
+    from nearfree.sources.fetching.fetch import fetched_bytes
     from nearfree.sources.history import history, known_versions, locked_again
     from nearfree.sources.lock import write_lock
     from nearfree.sources.packages import package_name, parse_release

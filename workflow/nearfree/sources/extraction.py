@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from nearfree.codebase import digest
 from nearfree.errors import SourceError
 from nearfree.events.types import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
-from nearfree.sources.cache import Cache
-from nearfree.sources.fetch import Source, fetch
-from nearfree.sources.mechanism import recorded
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.fetch import Source, fetch
+from nearfree.sources.language.mechanism import recorded
+from nearfree.sources.language.reading import read_rule
+from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import MODULES, reader
-from nearfree.sources.reading import read_rule
-from nearfree.sources.rule import Rule
 
 
 class Extraction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,7 +75,7 @@ def extract(
 @cache_forever
 def _code(package: str) -> str:
     """Return a digest of the code that reads a package: other code reads anew."""
-    return digest("nearfree.sources.extraction", f"nearfree.sources.{MODULES[package]}")
+    return digest("nearfree.sources.extraction", f"nearfree.sources.backends.{MODULES[package]}")
 
 
 _READ: dict[tuple[str, tuple[SourceMember, ...]], list[RuleExtracted]] = {}

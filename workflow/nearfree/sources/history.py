@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct
 
 from nearfree.errors import SourceError
-from nearfree.sources.cache import Cache
 from nearfree.sources.extraction import Extraction, extract
-from nearfree.sources.fetch import fetch
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.lock import Lock, Meanings
 from nearfree.sources.packages import reader
 
@@ -39,7 +39,7 @@ def known_versions(
     locked = lock.versions(package)
     if offline:
         return locked
-    from nearfree.sources.index import releases
+    from nearfree.sources.fetching.index import releases
 
     first = Version(oldest or (locked[0] if locked else "0"))
     found = [each for each in releases(package) if Version(each) >= first]

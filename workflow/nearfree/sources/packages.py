@@ -7,9 +7,9 @@ from typing import Protocol, cast
 
 from nearfree.errors import SourceError
 from nearfree.sources.attention import AttentionQuery, Tile
-from nearfree.sources.mechanism import Mechanism
-from nearfree.sources.reading import Reading
-from nearfree.sources.rule import Rule
+from nearfree.sources.language.mechanism import Mechanism
+from nearfree.sources.language.reading import Reading
+from nearfree.sources.language.rule import Rule
 
 MODULES = {
     "vllm": "vllm",
@@ -19,7 +19,7 @@ MODULES = {
     "flash-attn-4": "flash_attn_4",
     "flashinfer-python": "flashinfer",
 }
-"""PyPI's name of each package, and the module under nearfree.sources that reads it; the sources of
+"""PyPI's name of each package, and the module of `backends` that reads it; the sources of
 FlashAttention 3 come with xformers."""
 ALIASES = {"flashinfer": "flashinfer-python", "flash-attn-3": "xformers"}
 
@@ -41,7 +41,7 @@ class PackageReader(Protocol):
 
 def reader(package: str) -> PackageReader:
     """Return the reader of a package."""
-    return cast("PackageReader", import_module(f"nearfree.sources.{MODULES[package]}"))
+    return cast("PackageReader", import_module(f"nearfree.sources.backends.{MODULES[package]}"))
 
 
 def is_moe(package: str) -> bool:

@@ -10,8 +10,8 @@ from nearfree.events.seal import Seal
 from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import RuleExtracted, SourceFetched, TunedIndexed
 from nearfree.settings import ExtractPlan
-from nearfree.sources.cache import Cache
 from nearfree.sources.extraction import Extraction, extract
+from nearfree.sources.fetching.cache import Cache
 
 SCOPE = "sources"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from nearfree.events.evidence import Take
 from nearfree.events.types import TunedIndexed
-from nearfree.sources.nearest import tuned_intervals
+from nearfree.sources.answers.nearest import tuned_intervals
 from nearfree.tables.schema import Table, count, flag, text
 
 TUNED = Table(

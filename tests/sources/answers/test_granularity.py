@@ -1,0 +1,131 @@
+"""The resolver: override, then tuned file, then the rule of the source; path before all."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nearfree.errors import EvidenceError
+from nearfree.sources.answers.granularity import moe_granularity
+from nearfree.sources.answers.intervals import Granularity
+from nearfree.sources.answers.moe import MoeQuery
+from nearfree.sources.tuned import index_tuned
+
+from sources.moe_release import PATH, TEXT, TUNED, made_release
+
+RELEASE = made_release()
+LAYER = {"experts": 256, "top_k": 8, "d_ff": 1024, "d_model": 4096, "device": "NVIDIA H20"}
+
+
+def answer(first: int = 1, last: int = 600, **given: Any) -> Granularity:
+    """Return the made-up release's answer for a layer."""
+    return moe_granularity(RELEASE, MoeQuery(**{**LAYER, **given}), first, last)
+
+
+def values(found: Granularity) -> list[tuple[int, int, int, str]]:
+    return [(each.first, each.last, each.value, each.source) for each in found.intervals]
+
+
+def paths(found: Granularity) -> list[tuple[int, int, str]]:
+    return [(each.first, each.last, each.path) for each in found.kernel_path]
+
+
+def test_the_fallback_applies_where_no_file_is_tuned() -> None:
+    """Both ends of an interval belong to it; beyond the chunk, the chunk's size decides."""
+    assert values(answer()) == [
+        (1, 40, 16, "fallback"),
+        (41, 300, 32, "fallback"),
+        (301, 600, 128, "fallback"),
+    ]
+
+
+def test_an_interval_quotes_its_lines() -> None:
+    """An interval's lines run from the last condition to the value, in the hashed file."""
+    first = answer().intervals[0]
+    lines = TEXT.splitlines()
+    assert first.file == PATH
+    assert first.sha256 == "b" * 64
+    assert first.lines is not None
+    assert "M <= 40" in lines[first.lines[0] - 1]
+    assert "size = 16" in lines[first.lines[1] - 1]
+    assert any("M <= 40" in (each.condition or "") for each in first.evidence)
+
+
+def test_a_tuned_file_comes_before_the_fallback() -> None:
+    """The nearest entry decides, and of two that are as near the one first in the file."""
+    found = answer(d_ff=512, last=100)
+    assert values(found) == [
+        (1, 16, 16, "tuned"),
+        (17, 47, 32, "tuned"),
+        (48, 100, 64, "tuned"),
+    ]
+    assert found.intervals[0].file == next(iter(TUNED))
+    assert found.intervals[0].lines == (2, 2)
+
+
+def test_a_tuned_file_is_for_one_device_and_dtype() -> None:
+    """Another device, another quantisation or another size finds no file."""
+    for other in ({"device": "NVIDIA H800"}, {"dtype": "fp8"}, {"experts": 128}):
+        assert answer(d_ff=512, **other).intervals[0].source == "fallback"
+
+
+def test_an_override_comes_before_all() -> None:
+    """What the caller sets holds for any number of tokens, and names no file of the release."""
+    found = answer(d_ff=512, override=48)
+    assert values(found) == [(1, 600, 48, "override")]
+    assert found.intervals[0].sha256 is None
+
+
+def test_a_folder_of_own_files_comes_before_those_of_the_release(tmp_path: Path) -> None:
+    """A tuned file of the user's is an override, with its own digest."""
+    name = Path(next(iter(TUNED))).name
+    raw = json.dumps({"1": {"BLOCK_SIZE_M": 80}}).encode()
+    own = tuple(index_tuned("vllm", "1.0", {name: raw}))
+    found = answer(d_ff=512, own=own)
+    assert values(found) == [(1, 600, 80, "override")]
+    assert found.intervals[0].sha256 == own[0].sha256
+
+
+def test_deterministic_mode_leaves_tuned_files_aside() -> None:
+    """Where a release says so, its deterministic mode takes the rule of the source."""
+    assert answer(d_ff=512, deterministic=True).intervals[0].source == "fallback"
+
+
+def test_few_tokens_take_a_path_without_alignment() -> None:
+    """Up to E / (4 k) tokens each routed pair has a block of its own."""
+    assert paths(answer()) == [(1, 8, "naive"), (9, 600, "aligned")]
+    assert paths(answer(top_k=2)) == [(1, 32, "naive"), (33, 600, "aligned")]
+
+
+def test_the_modular_experts_may_always_align() -> None:
+    """Where serving's own class aligns by itself, its path is one."""
+    assert paths(answer(modular=True)) == [(1, 600, "aligned")]
+
+
+def test_a_quantisation_has_its_own_rule() -> None:
+    """Block-wise FP8 takes its own branch, per-tensor FP8 that of 16-bit floats."""
+    assert {each.value for each in answer(dtype="fp8_block").intervals} == {64}
+    assert values(answer(dtype="fp8"))[0] == (1, 40, 16, "fallback")
+
+
+def test_without_a_device_only_a_layer_that_nobody_tuned_has_an_answer() -> None:
+    """An unknown device is refused only where the answer depends on it."""
+    assert answer(device=None).intervals[0].source == "fallback"
+    assert answer(device="no such thing").intervals[0].source == "fallback"
+    with pytest.raises(EvidenceError, match="depends on the device"):
+        answer(d_ff=512, device=None)
+
+
+def test_an_odd_file_that_would_be_opened_is_refused() -> None:
+    """No answer rests on a file whose form is not known."""
+    odd = made_release(tuned={next(iter(TUNED)): {"1": {"BLOCK_SIZE_N": 16}}})
+    with pytest.raises(EvidenceError, match="no BLOCK_SIZE_M"):
+        moe_granularity(odd, MoeQuery(**{**LAYER, "d_ff": 512}), 1, 10)  # type: ignore[arg-type]
+
+
+def test_impossible_layers_are_refused() -> None:
+    """More experts a token than experts, and a range that ends before it begins, are mistakes."""
+    with pytest.raises(EvidenceError, match="top_k"):
+        answer(top_k=300)
+    with pytest.raises(EvidenceError, match="range"):
+        answer(first=5, last=4)

@@ -1,0 +1,98 @@
+"""Which tuned file a backend would open: by name, and by the order of its folders."""
+
+import json
+
+import pytest
+from nearfree.errors import EvidenceError
+from nearfree.events.types import TunedIndexed
+from nearfree.sources.answers.lookup import NEWEST_FIRST, devices, find_tuned
+from nearfree.sources.tuned import index_tuned
+
+NAME = "E=8,N=16,device_name=NVIDIA_H20.json"
+
+
+def index(*folders: tuple[str, int], name: str = NAME) -> list[TunedIndexed]:
+    """Return one file a folder, each with its own block size."""
+    return index_tuned(
+        "sglang",
+        "1.0",
+        {
+            f"configs/{folder}{name}": json.dumps({"1": {"BLOCK_SIZE_M": size}}).encode()
+            for folder, size in folders
+        },
+    )
+
+
+def size(found: TunedIndexed | None) -> int | None:
+    return None if found is None else found.block_size_m[0]
+
+
+def test_one_folder_holds_all_files() -> None:
+    """Without folders of Triton versions the name alone decides."""
+    files = index(("", 16))
+    assert size(find_tuned(files, NAME, folders=None, last=9)) == 16
+    assert find_tuned(files, NAME.replace("H20", "H200"), folders=None, last=9) is None
+
+
+def test_the_running_triton_comes_first() -> None:
+    """The folder of the running version is searched before the fixed order, listed or not."""
+    files = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 32), ("triton_9_0_0/", 64))
+    for triton, expected in (("3.1.0", 16), ("9.0.0", 64), ("3.9.9", 32)):
+        found = find_tuned(files, NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
+        assert size(found) == expected
+
+
+def test_newest_first_orders_by_number() -> None:
+    """Version 3.10 is newer than 3.9."""
+    files = index(("triton_3_9_0/", 16), ("triton_3_10_0/", 32))
+    assert size(find_tuned(files, NAME, folders=NEWEST_FIRST, triton="1.0", last=9)) == 32
+
+
+def test_a_folder_that_is_not_listed_is_not_searched() -> None:
+    """Only the running version's folder may lie outside of a fixed order."""
+    files = index(("triton_9_0_0/", 64))
+    assert find_tuned(files, NAME, folders="3.4.0", triton="3.4.0", last=9) is None
+
+
+def test_without_triton_the_answer_must_not_depend_on_it() -> None:
+    """Files that say the same need no version; others do, and are named."""
+    same = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 16))
+    assert size(find_tuned(same, NAME, folders="3.4.0 3.1.0", last=9)) == 16
+    other = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 32))
+    with pytest.raises(EvidenceError, match=r"3\.1\.0, 3\.4\.0"):
+        find_tuned(other, NAME, folders="3.4.0 3.1.0", last=9)
+    outside = index(("triton_9_0_0/", 64))
+    with pytest.raises(EvidenceError, match="running Triton"):
+        find_tuned(outside, NAME, folders="3.4.0", last=9)
+
+
+def test_files_that_differ_beyond_the_range_are_the_same_within_it() -> None:
+    """Only what is asked for counts."""
+    files = [
+        TunedIndexed(
+            package="sglang",
+            version="1.0",
+            file=f"triton_{number}_0_0/{NAME}",
+            sha256="0" * 64,
+            triton=f"{number}.0.0",
+            tokens=(1, 100),
+            block_size_m=(16, number),
+        )
+        for number in (3, 4)
+    ]
+    assert find_tuned(files, NAME, folders=NEWEST_FIRST, last=40) is not None
+    with pytest.raises(EvidenceError):
+        find_tuned(files, NAME, folders=NEWEST_FIRST, last=60)
+
+
+def test_an_odd_file_is_refused_where_it_would_be_opened() -> None:
+    """An unknown form chooses nothing, and is no reason to take the fallback."""
+    odd = index_tuned("vllm", "1.0", {f"configs/{NAME}": b"[]"})
+    with pytest.raises(EvidenceError, match="not an object"):
+        find_tuned(odd, NAME, folders=None, last=9)
+
+
+def test_devices_are_those_of_files_of_a_known_form() -> None:
+    """An odd file names no device."""
+    files = [*index(("", 16)), *index_tuned("vllm", "1.0", {"E=8,N=1,device_name=X.json": b"["})]
+    assert devices(files) == ["NVIDIA_H20"]

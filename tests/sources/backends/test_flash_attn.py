@@ -1,0 +1,426 @@
+"""FlashAttention-2: rules are read from C++ of its style, and refused where the form is another."""
+
+from collections.abc import Callable
+
+import pytest
+from nearfree.errors import EvidenceError, SourceError
+from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.backends import flash_attn
+from nearfree.sources.extraction import extract
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.language.reading import read_rule
+from nearfree.sources.language.rule import Rule
+
+SWITCH = """
+#define FLAG(COND, NAME, ...) \\
+  [&] { if (COND) { constexpr static bool NAME = true; return __VA_ARGS__(); } \\
+        else { constexpr static bool NAME = false; return __VA_ARGS__(); } }()
+#define WIDTH(D, ...) \\
+  [&] { if (D <= 40) { constexpr static int kHeadDim = 40; return __VA_ARGS__(); } \\
+        else if (D <= 80) { constexpr static int kHeadDim = 80; return __VA_ARGS__(); } }()
+"""
+LAUNCH = """
+template <typename Traits, bool Drop, bool Causal>
+void run_flash_fwd(Params &params, Stream stream) {
+    const int blocks = (params.seqlen_q + Traits::kBlockM - 1) / Traits::kBlockM;
+    dim3 grid(blocks, params.b, params.h);
+    auto kernel = &forward<Traits>;
+    kernel<<<grid, Traits::kThreads, 0, stream>>>(params);
+}
+template <typename Traits>
+void run_flash_splitkv_fwd(Params &params, Stream stream) {
+    const int blocks = cute::ceil_div(params.seqlen_q, Traits::kBlockM);
+    dim3 grid(blocks, params.num_splits, params.b * params.h);
+    auto kernel = &split<Traits>;
+    kernel<<<grid, Traits::kThreads, 0, stream>>>(params);
+}
+template <typename T, int Dim, bool Causal>
+void run_mha_fwd_splitkv_dispatch(Params &params, Stream stream) {
+    constexpr static int kBlockM = 24;
+    run_flash_splitkv_fwd<Tr<Dim, kBlockM, 16, T>>(params, stream);
+}
+template <typename T, bool Causal>
+void narrow(Params &params, Stream stream) {
+    FLAG(params.p_dropout < 1.f, Drop, [&] {
+        // run_flash_fwd<Tr<40, 999, 16, T>, Drop, Causal>(params, stream);
+        run_flash_fwd<Tr<40, 96, 16, T>, Drop, Causal>(params, stream);
+    });
+}
+template <typename T, bool Causal>
+void wide(Params &params, Stream stream) {
+    auto [cc_major, cc_minor] = get_compute_capability(get_current_device());
+    bool small = cc_major == 8 && cc_minor > 0;
+    FLAG(params.p_dropout < 1.f, Drop, [&] {
+        if (small) { run_flash_fwd<Tr<80, 48, 16, T>, Drop, Causal>(params, stream); }
+        else { run_flash_fwd<Tr<80, 72, 16, T>, Drop, Causal>(params, stream); }
+    });
+}
+"""
+API = """
+void run_mha_fwd(Params &params, Stream stream, bool force_split_kernel=false) {
+    WIDTH(params.d, [&] {
+        FLAG(params.is_causal, Causal, [&] {
+            if (params.num_splits <= 1 && !force_split_kernel) {
+                run_mha_fwd_<elem_type, kHeadDim, Causal>(params, stream);
+            } else {
+                run_mha_fwd_splitkv_dispatch<elem_type, kHeadDim, Causal>(params, stream);
+            }
+        });
+    });
+}
+void set_params_fprop(Params &params, const size_t b, const size_t seqlen_q, const size_t h,
+                      const size_t d, const at::Tensor q, float p_dropout, int right) {
+    params = {};
+    params.q_ptr = q.data_ptr();
+    params.b = b;
+    params.h = h;
+    params.d = d;
+    params.seqlen_q = seqlen_q;
+    params.p_dropout = 1.f - p_dropout;
+    params.is_causal = right == 0;
+}
+inline int num_splits_heuristic(int work, int room, int most) {
+    if (work >= 0.8f * room) { return 1; }
+    int best = 1;
+    for (int n = 1; n <= most; n++) { if (work * n <= 2 * room) { best = n; } }
+    return best;
+}
+std::tuple<at::Tensor, at::Tensor> set_params_splitkv(Params &params, const int b, const int h,
+        const int seqlen_k, const int seqlen_q, const int num_splits, const int sms) {
+    params.num_splits = num_splits;
+    if (num_splits < 1) {
+        params.num_splits = num_splits_heuristic(b * h * ((seqlen_q + 23) / 24), sms,
+                                                 (seqlen_k + 99) / 100);
+    }
+    return std::make_tuple(at::Tensor(), at::Tensor());
+}
+std::vector<at::Tensor> mha_fwd(at::Tensor &q, const at::Tensor &k, const float p_dropout,
+                                bool is_causal, int window_size_right) {
+    const auto sizes = q.sizes();
+    const int batch_size = sizes[0];
+    int seqlen_q = sizes[1];
+    int num_heads = sizes[2];
+    const int num_heads_k = k.size(2);
+    TORCH_CHECK(batch_size > 0, "nothing to do");
+    if (is_causal) { window_size_right = 0; }
+    const int swapped = seqlen_q == 1 && num_heads > num_heads_k;
+    if (swapped) {
+        q = q.reshape({batch_size, num_heads_k, -1});
+        seqlen_q = num_heads / num_heads_k;
+        num_heads = num_heads_k;
+    }
+    Params params;
+    set_params_fprop(params, batch_size, seqlen_q, num_heads, sizes[3], q, p_dropout,
+                     window_size_right);
+    at::Tensor a, o;
+    std::tie(a, o) = set_params_splitkv(params, batch_size, num_heads, k.size(1), seqlen_q, 0,
+                                        get_num_sm(get_current_device()));
+    run_mha_fwd(params, stream);
+    return {q};
+}
+std::vector<at::Tensor> mha_varlen_fwd(at::Tensor &q, const at::Tensor &k, int max_seqlen_q,
+        const float p_dropout, bool is_causal, int window_size_right) {
+    if (is_causal) { window_size_right = 0; }
+    Params params;
+    set_params_fprop(params, cu_seqlens_q.numel() - 1, max_seqlen_q, q.sizes()[1],
+                     head_size(q), q, p_dropout, window_size_right);
+    if (max_seqlen_k > 0) { run_mha_fwd(params, stream, block_table_.has_value()); }
+    return {q};
+}
+std::vector<at::Tensor> mha_fwd_kvcache(at::Tensor &q, const at::Tensor &kcache, bool is_causal,
+                                        int window_size_right, int num_splits) {
+    const auto sizes = q.sizes();
+    if (is_causal) { window_size_right = 0; }
+    Params params;
+    set_params_fprop(params, sizes[0], sizes[1], sizes[2], sizes[3], q, 0.f, window_size_right);
+    set_params_splitkv(params, sizes[0], sizes[2], kcache.size(1), sizes[1], num_splits,
+                       dprops->multiProcessorCount);
+    run_mha_fwd(params, stream, k_.has_value() || block_table_.has_value());
+    return {q};
+}
+"""
+
+
+def special(dim: int, callee: str) -> str:
+    return "\n".join(
+        f"template<> void run_mha_fwd_<{kind}, {dim}, {causal}>(Params &params, Stream stream) {{"
+        f" {callee}<{kind}, {causal}>(params, stream); }}"
+        for kind in ("cutlass::half_t", "cutlass::bfloat16_t")
+        for causal in ("true", "false")
+    )
+
+
+FILES = {
+    "api.cpp": API.replace("head_size(q)", "sizes[2]").replace(
+        "    if (is_causal) { window_size_right = 0; }\n    Params params;\n"
+        "    set_params_fprop(params, cu",
+        "    const auto sizes = q.sizes();\n    if (is_causal) { window_size_right = 0; }\n"
+        "    Params params;\n    set_params_fprop(params, cu",
+    ),
+    "launch.h": LAUNCH,
+    "switch.h": SWITCH,
+    "narrow.cu": special(40, "narrow"),
+    "wide.cu": special(80, "wide"),
+}
+
+
+def changed(path: str, old: str, new: str) -> dict[str, str]:
+    """Return the files with one text in one of them replaced."""
+    assert old in FILES[path]
+    return FILES | {path: FILES[path].replace(old, new)}
+
+
+def read(files: dict[str, str]) -> dict[str, Rule]:
+    return {
+        reading.rule: Rule(read_rule(reading, "demo", "1.0"))
+        for reading in flash_attn.readings(files)
+    }
+
+
+@pytest.fixture(scope="module")
+def rules() -> dict[str, Rule]:
+    return read(FILES)
+
+
+def ask(rules: dict[str, Rule], positions: int, **changes: object) -> Tile:
+    asked = {"heads": 8, "kv_heads": 2, "head_dim": 80, "context": 1000, "sm": 80, "sms": 100}
+    return flash_attn.tile(rules, AttentionQuery(**(asked | changes)), positions)  # type: ignore[arg-type]
+
+
+def test_the_kernel_that_is_launched_gives_the_tile(rules: dict[str, Rule]) -> None:
+    """Without splits the tile is the specialised kernel's, by head dimension rounded up."""
+    assert ask(rules, 300, head_dim=33, api="dense").tile == 96
+    assert ask(rules, 300, head_dim=40, api="dense").tile == 96
+    assert ask(rules, 300, head_dim=41, api="dense").tile == 72
+    assert ask(rules, 300, api="dense", sm=86).tile == 48
+
+
+def test_splits_change_the_kernel(rules: dict[str, Rule]) -> None:
+    """A call that leaves SMs without work is split, and the split kernel's tile applies."""
+    few, many = ask(rules, 24), ask(rules, 300)
+    assert (few.path, few.tile, few.tiles) == ("split_kv", 24, 1)
+    assert (many.path, many.tile, many.tiles) == ("standard", 72, 5)
+
+
+def test_the_threshold_is_compared_in_single_precision(rules: dict[str, Rule]) -> None:
+    """80 tiles reach 0.8f of 100 SMs, as a float rounds it; in double precision they do not."""
+    assert ask(rules, 24 * 9).path == "split_kv"
+    assert ask(rules, 24 * 9 + 1).path == "standard"
+
+
+def test_one_position_is_swapped_with_its_group(rules: dict[str, Rule]) -> None:
+    """Where the source turns a group's heads into rows, a position takes as many rows."""
+    one = ask(rules, 1, api="dense")
+    assert (one.path, one.rows_per_position, one.tiles) == ("split_kv_swapped", 4, 1)
+    assert ask(rules, 2, api="dense").rows_per_position == 1
+    assert ask(rules, 1, api="dense", kv_heads=8).rows_per_position == 1
+
+
+def test_a_function_that_asks_for_no_splits_has_none(rules: dict[str, Rule]) -> None:
+    """Fields that nothing sets are what the structure was cleared to."""
+    assert ask(rules, 2, api="varlen").path == "standard"
+
+
+def test_paging_forces_the_split_kernel(rules: dict[str, Rule]) -> None:
+    """An argument of the launch, given or by default, is part of what a call passes on."""
+    assert ask(rules, 300, paged=True).path == "split_kv"
+    assert ask(rules, 300, paged=True, api="varlen").path == "split_kv"
+
+
+def test_paging_that_the_source_does_not_know_is_refused(rules: dict[str, Rule]) -> None:
+    """A call that reads no page table is not answered for a paged cache."""
+    with pytest.raises(EvidenceError, match="reads no page table"):
+        ask(rules, 2, paged=True, api="dense")
+
+
+def test_a_missing_fact_is_named(rules: dict[str, Rule]) -> None:
+    """A rule that asks for a fact is not answered without it."""
+    with pytest.raises(EvidenceError, match="number of SMs"):
+        ask(rules, 2, sms=None)
+    with pytest.raises(EvidenceError, match="compute capability"):
+        ask(rules, 300, sm=None)
+
+
+def test_a_head_dimension_without_kernel_is_refused(rules: dict[str, Rule]) -> None:
+    """Beyond the largest specialisation nothing is launched."""
+    with pytest.raises(EvidenceError, match=r"launches nothing at .*head_dim=81"):
+        ask(rules, 300, head_dim=81)
+
+
+def test_every_branch_quotes_the_source(rules: dict[str, Rule]) -> None:
+    """Quotes are lines of the files that were read, none is made up."""
+    for rule in rules.values():
+        for branch in rule.rule.branches:
+            assert branch.quotes
+            for quote in branch.quotes:
+                first, last = quote.lines
+                lines = " ".join(FILES[quote.file].splitlines()[first - 1 : last])
+                assert " ".join(lines.split())[:160] == quote.text
+
+
+def test_a_comment_is_no_rule() -> None:
+    """Dead alternatives in comments change nothing."""
+    plain = changed("launch.h", "        // run_flash_fwd<Tr<40, 999, 16, T>, Drop, Causal>", "//")
+    assert read(plain)["tile"].rule.meaning == read(FILES)["tile"].rule.meaning
+
+
+def test_another_number_is_another_meaning() -> None:
+    """The digest of a rule follows the source's numbers."""
+    other = read(changed("launch.h", "Tr<80, 72,", "Tr<80, 64,"))
+    assert other["tile"].rule.meaning != read(FILES)["tile"].rule.meaning
+
+
+@pytest.mark.parametrize("name", ["run_mha_fwd(", "mha_fwd_kvcache(", "mha_varlen_fwd("])
+def test_a_renamed_function_is_refused(name: str) -> None:
+    """A function of a known name must be there."""
+    with pytest.raises(SourceError, match="must be defined once"):
+        flash_attn.readings(changed("api.cpp", name, f"new_{name}"))
+
+
+def test_two_definitions_are_refused() -> None:
+    """A function that is defined twice is not guessed at."""
+    with pytest.raises(SourceError, match=r"api\.cpp:\d+, copy\.cpp:\d+"):
+        flash_attn.readings(FILES | {"copy.cpp": FILES["api.cpp"]})
+
+
+def test_a_function_that_does_not_parse_is_refused() -> None:
+    """A syntax error inside of a function refuses it, whatever a parser makes of the rest."""
+    broken = changed(
+        "api.cpp", "params.num_splits <= 1 && !force", "params.num_splits <= <= !force"
+    )
+    with pytest.raises(SourceError, match="does not parse"):
+        flash_attn.readings(broken)
+
+
+def test_an_unknown_construct_is_an_error_where_it_matters() -> None:
+    """What a rule depends on must be in the known set; elsewhere it does no harm."""
+    harmless = changed("launch.h", "auto kernel = &forward<Traits>;", "auto kernel = odd->thing;")
+    assert read(harmless)["tile"].rule.meaning == read(FILES)["tile"].rule.meaning
+    for old, new in (("cc_minor > 0", "odd->thing(3)"), ("cc_major == 8 &&", "cc_major ^ 8 &&")):
+        with pytest.raises(SourceError):
+            read(changed("launch.h", old, new))
+
+
+def test_an_unknown_change_of_a_value_is_an_error() -> None:
+    """A call that may change what a rule depends on is not passed over."""
+    odd = changed(
+        "api.cpp", "    const int swapped", "    adjust(&seqlen_q);\n    const int swapped"
+    )
+    with pytest.raises(SourceError, match="line 48"):
+        read(odd)
+
+
+def test_types_must_agree() -> None:
+    """Specialisations that differ in their type alone must lead to the same kernel."""
+    odd = FILES["wide.cu"].replace("wide<cutlass::half_t, true>", "narrow<cutlass::half_t, true>")
+    with pytest.raises(SourceError, match="differs between types"):
+        flash_attn.readings(FILES | {"wide.cu": odd})
+
+
+def test_without_specialisations_there_is_no_rule() -> None:
+    """The way from a head dimension to its kernel is read, not assumed from names."""
+    files = {path: text for path, text in FILES.items() if not path.endswith(".cu")}
+    with pytest.raises(SourceError, match="no specialisations"):
+        flash_attn.readings(files)
+
+
+def test_the_grid_is_found_in_the_tree() -> None:
+    """The mechanism's lines are the ceiling division and the grid that it is the first size of."""
+    found = {each.name: each for each in flash_attn.mechanisms(FILES)}
+    assert [quote.lines[0] for quote in found["grid"].quotes] == [4, 5]
+    assert [quote.lines[0] for quote in found["split_grid"].quotes] == [11, 12]
+    assert found["split_tile"].quotes[0].text == "constexpr static int kBlockM = 24;"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "gone"),
+    [
+        ("+ Traits::kBlockM - 1)", ")", "grid"),
+        ("dim3 grid(blocks, params.b,", "dim3 grid(params.b, blocks,", "grid"),
+        ("ceil_div(params.seqlen_q,", "ceil_div(params.total_q,", "split_grid"),
+        ("kernel<<<grid, Traits::kThreads, 0, stream>>>(params);", "go(kernel);", "grid"),
+        ("kBlockM = 24", "kBlockM = Dim", "split_tile"),
+    ],
+)
+def test_a_mechanism_that_is_gone_is_absent(old: str, new: str, gone: str) -> None:
+    """Where such a line is gone, nothing is quoted."""
+    found = {each.name: each for each in flash_attn.mechanisms(changed("launch.h", old, new))}
+    assert found[gone].quotes == ()
+
+
+# The real releases.
+
+Fetched = Callable[[str], dict[str, Rule]]
+GROUPED = {"heads": 32, "kv_heads": 8, "head_dim": 128}
+
+
+@pytest.fixture(scope="module")
+def fetched(tmp_path_factory: pytest.TempPathFactory) -> Fetched:
+    cache = Cache(tmp_path_factory.mktemp("cache"))
+    return lambda version: extract("flash-attn", version, cache=cache).by_name()
+
+
+def rows(rules: dict[str, Rule], head_dim: int, sm: int, **changes: object) -> int:
+    """Return the tile where nothing is split."""
+    return ask(rules, 4096, **(GROUPED | {"head_dim": head_dim, "sm": sm} | changes)).tile
+
+
+def flips(rules: dict[str, Rule], **changes: object) -> list[int]:
+    """Return the last positions of the split kernel, and the last of all that were asked."""
+    asked = [(n, ask(rules, n, **(GROUPED | changes)).path) for n in range(2, 450)]
+    return [n for n, path in asked if path == "split_kv"][-1:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["2.7.4.post1", "2.8.3", "2.8.3.post2"])
+def test_wide_heads_depend_on_shared_memory(fetched: Fetched, version: str) -> None:
+    """256: 128 rows where an SM has 164 KB, 64 where it has 228 KB or 100 KB."""
+    assert [rows(fetched(version), 256, sm) for sm in (80, 90, 86)] == [128, 64, 64]
+
+
+@pytest.mark.slow
+def test_head_dimensions_round_up(fetched: Fetched) -> None:
+    """160 has a kernel up to 2.7.4.post1, 224 up to 2.6.1; then they are rounded up further."""
+    assert rows(fetched("2.7.4.post1"), 160, 86) == 64
+    assert rows(fetched("2.7.4.post1"), 160, 86, causal=False) == 128
+    assert rows(fetched("2.8.0.post2"), 160, 86) == rows(fetched("2.8.0.post2"), 192, 86) == 128
+    assert rows(fetched("2.6.1"), 224, 90) == 128
+    assert rows(fetched("2.6.2"), 224, 90) == rows(fetched("2.6.2"), 256, 90) == 64
+    assert rows(fetched("2.8.3"), 120, 86) == rows(fetched("2.8.3"), 128, 86) == 64
+    assert rows(fetched("2.8.3"), 120, 80) == 128
+    with pytest.raises(EvidenceError, match="launches nothing"):
+        rows(fetched("2.8.3"), 257, 80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [512, 1024, 4096])
+def test_where_keys_are_split(fetched: Fetched, length: int) -> None:
+    """Split up to as many positions as leave SMs without work, by SMs and requests."""
+    rules = fetched("2.8.3")
+    a800, h20, h800 = {"sm": 80, "sms": 108}, {"sm": 90, "sms": 78}, {"sm": 90, "sms": 132}
+    one = [flips(rules, batch=1, context=length, **device) for device in (a800, h20, h800)]
+    four = [flips(rules, batch=4, context=length, **device) for device in (a800, h20, h800)]
+    assert (one, four) == ([[320], [192], [384]], [[64], [], [64]])
+    assert not any(flips(rules, batch=8, context=length, **each) for each in (a800, h20, h800))
+
+
+@pytest.mark.slow
+def test_which_calls_split(fetched: Fetched) -> None:
+    """Short contexts and unpaged ragged calls never split; paged ones always use its kernel."""
+    rules = fetched("2.8.3")
+    assert flips(rules, batch=1, context=128, sm=90, sms=132) == []
+    assert flips(rules, batch=1, context=4096, sm=90, sms=132, api="varlen") == []
+    for api in ("kvcache", "varlen"):
+        assert flips(rules, context=4096, sm=90, sms=132, api=api, paged=True) == [449]
+    one = ask(rules, 1, **(GROUPED | {"sm": 90, "sms": 132, "context": 4096}))
+    assert (one.path, one.rows_per_position) == ("split_kv_swapped", 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["2.2.0", "2.2.2", "2.3.3", "2.4.1", "2.5.0", "2.5.7", "2.6.3"])
+def test_older_forms_are_read(fetched: Fetched, version: str) -> None:
+    """Releases that decide about splits elsewhere, or clear the structure otherwise, are read."""
+    rules = fetched(version)
+    assert rows(rules, 64, 80) == 128
+    assert {"tile", "path", "dense_call", "varlen_call", "kvcache_call"} <= rules.keys()
+    assert "absent" not in {rules[f"mechanism_{n}"].value({}).value for n in ("grid", "split_grid")}

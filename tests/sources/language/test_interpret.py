@@ -1,0 +1,76 @@
+"""The interpreter: a closed set of statements, limits, and nothing of this process."""
+
+from typing import Any
+
+import pytest
+from nearfree.sources.language.expressions import UnknownConstructError
+from nearfree.sources.language.interpret import REFUSED, Interpreter
+
+from sources.language.rules import python_program, stepped
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("def f(M):\n    x = [0, 0]\n    x[1] = M\n    return x[1]", 5),
+        ("def f(M):\n    for i in range(9):\n        if i * i > M:\n            return i", 3),
+        ("def f(M):\n    a = b = M\n    a += 1\n    return a, b", (6, 5)),
+        ("def f(M):\n    (a, b), c = (M, 2), 3\n    return a + b + c", 10),
+        ("def f(M):\n    'A text.'\n    pass\n    return None", None),
+        ("def f(M):\n    if M > 9:\n        return 1", None),
+        ("def f(M):\n    raise ValueError(M)", REFUSED),
+        ("def g(x):\n    raise ValueError(x)\ndef f(M):\n    return 1 + g(M)", REFUSED),
+        ("def f(M):\n    x = [3, 1]\n    x.remove(3)\n    return x.index(1)", 0),
+        ("def f(M, n=7):\n    return n", 7),
+        ("def f(M):\n    import os\n    from x import y\n    return M", 5),
+        ("def f(M):\n    def g():\n        return M\n    M = 6\n    return g()", 6),
+        ("def f(M):\n    def g():\n        M = 6\n        return M\n    return g() + M", 11),
+    ],
+)
+def test_value(text: str, value: Any) -> None:
+    """A function's value at M = 5 is what Python gives."""
+    assert stepped(text, M=5) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def f(M):\n    for i in range(10**9):\n        pass", "outside the known set"),
+        (
+            "def f(M):\n    for i in range(1000000000):\n        M += 0\n    return M",
+            "does not end",
+        ),
+        ("def f(M):\n    x = [1]\n    for i in x:\n        x.append(i)", "too large|does not end"),
+        ("def f(M):\n    return f(M)", "without end"),
+        ("def f(M):\n    x = [1]\n    x[5] = 1", "cannot be set"),
+        ("def f(M):\n    x = {}\n    x[[1]] = 1", "cannot be set"),
+        ("def f(M):\n    x = (1, 2)\n    x[0] = 1", "cannot be set"),
+        ("def f(M):\n    x = [1]\n    x[0] = x", "group into a group"),
+        ("def f(M):\n    a, b = (1, 2, 3)", "outside the known set"),
+        ("def f(M):\n    M.x = 1", "outside the known set"),
+        ("def f(M):\n    x = 1\n    x **= 9", "outside the known set"),
+        ("def f(M):\n    for i in M:\n        pass", "outside the known set"),
+        ("def f(M):\n    M(1)", "unknown"),
+        ("def f(M):\n    print(M)", "unknown"),
+        ("N = 2\ndef f(M):\n    return N(1)", "unknown"),
+    ],
+)
+def test_refused(text: str, says: str) -> None:
+    """A statement outside the known set, and a run that does not end, are errors that say so."""
+    with pytest.raises(UnknownConstructError, match=says):
+        stepped(text, M=5)
+
+
+def test_calls_by_value() -> None:
+    """A function can be called with values of its own."""
+    program = python_program("def g(x, y=2):\n    return x * y\ndef f(M):\n    return g(M)")
+    interpreter = Interpreter(program, {})
+    assert interpreter.call("g", [3]) == 6
+    with pytest.raises(UnknownConstructError, match="too many"):
+        interpreter.call("g", [1, 2, 3])
+
+
+def test_names_of_the_module_come_before_inputs() -> None:
+    """An input never stands for what a module names so itself."""
+    text = "N = 4\ndef g():\n    return N\ndef f(M):\n    return g()"
+    assert stepped(text, M=1, N=9) == 4

@@ -1,0 +1,495 @@
+"""Reading a rule in both ways: own Python sources with known answers, and hostile ones."""
+
+from typing import Any
+
+import pytest
+from nearfree.errors import SourceError
+from nearfree.sources.language import paths
+from nearfree.sources.language import reading as reading_module
+from nearfree.sources.language.interpret import REFUSED
+from nearfree.sources.language.program import Program
+from nearfree.sources.language.reading import axis_points, read_rule, shown
+
+from sources.language.rules import POINTS, python_program, read_python, reading, values
+
+STEPS = "def f(M):\n    if M <= 16:\n        return 16\n    elif M <= 64:\n        return 64\n"
+RIGHT: dict[str, tuple[str, list[Any]]] = {
+    "elif": (STEPS + "    return 128", [16, 16, 16, 16, 16, 64, 64, 128]),
+    "ternaries": (
+        "def f(M):\n    return 1 if M < 3 else 2 if M < 17 else 3",
+        [1, 1, 2, 2, 2, 3, 3, 3],
+    ),
+    "operands": ("def f(M):\n    return (M - 1) and 5 or M", [1, 5, 5, 5, 5, 5, 5, 5]),
+    "last constant": ("def f(M):\n    return M > 2 and True", [False, False] + [True] * 6),
+    "constant last of numbers": ("def f(M):\n    return M - 1 and True", [0] + [True] * 7),
+    "negative division": (
+        "def f(M):\n    return (3 - M) // 2, (3 - M) % 4",
+        [((3 - m) // 2, (3 - m) % 4) for m in POINTS],
+    ),
+    "true division": ("def f(M):\n    return M / 2", [m / 2 for m in POINTS]),
+    "chained": ("def f(M):\n    return 2 < M <= 16", [2 < m <= 16 for m in POINTS]),
+    "negated chain": (
+        "def f(M):\n    if not 2 < M <= 16:\n        return 0\n    return 1",
+        [int(2 < m <= 16) for m in POINTS],
+    ),
+    "list of sizes": (
+        (
+            "def f(M):\n    for size in [4, 16, 64]:\n        if M <= size:\n            break\n"
+            "    return size"
+        ),
+        [4, 4, 4, 16, 16, 64, 64, 64],
+    ),
+    "continue": (
+        (
+            "def f(M):\n    found = 0\n    for size in (4, 16, 64):\n        if size < M:\n"
+            "            continue\n        found += size\n    return found"
+        ),
+        [84, 84, 84, 80, 80, 64, 64, 0],
+    ),
+    "return in a loop": (
+        "def f(M):\n    for size in (4, 16):\n        if M <= size:\n            return size",
+        [4, 4, 4, 16, 16, None, None, None],
+    ),
+    "closure": (
+        "def f(M):\n    def up(x):\n        return x + M\n    M = M * 2\n    return up(1)",
+        [2 * m + 1 for m in POINTS],
+    ),
+    "default argument": (
+        (
+            "SIZE = 8\ndef up(x, y=SIZE * 2):\n    return x + y\n"
+            "def f(M):\n    return up(M), up(M, y=1)"
+        ),
+        [(m + 16, m + 1) for m in POINTS],
+    ),
+    "helper with returns": (
+        (
+            "def h(x):\n    if x > 16:\n        return 'big'\n    return 'small'\n"
+            "def f(M):\n    kind = h(M * 2)\n    return 1 if kind == 'big' else 0"
+        ),
+        [0, 0, 0, 0, 1, 1, 1, 1],
+    ),
+    "helper with a loop": (
+        (
+            "def up(x):\n    n = 1\n    for _ in range(20):\n"
+            "        if n < x:\n            n = n * 2\n"
+            "    return n\ndef f(M):\n    return up(M) if M > 2 else 0"
+        ),
+        [0, 0, 4, 8, 16, 32, 64, 128],
+    ),
+    "dictionary": (
+        (
+            "def f(M):\n    d = {'a': 1, 'b': M}\n"
+            "    if M > 16:\n        d['b'] = 2\n    return d['b']"
+        ),
+        [1, 2, 3, 5, 16, 2, 2, 2],
+    ),
+    "alias of a dictionary": (
+        "def f(M):\n    a = {'x': 1}\n    b = a\n    b['x'] = M\n    return a['x']",
+        list(POINTS),
+    ),
+    "alias of a list": (
+        "def f(M):\n    a = [1]\n    b = a\n    b.append(M)\n    return a[-1]",
+        list(POINTS),
+    ),
+    "list given to a helper": (
+        (
+            "def add(group, x):\n    group.append(x)\ndef f(M):\n"
+            "    a = []\n    add(a, M)\n    return a[0]"
+        ),
+        list(POINTS),
+    ),
+    "list changed in an assignment": (
+        "def f(M):\n    a = [1, 2, 3]\n    b = a.pop()\n    return len(a) + M",
+        [m + 2 for m in POINTS],
+    ),
+    "choice that pops": (
+        "def f(M):\n    a = [1, 2]\n    b = a.pop() if M > 16 else 0\n    return len(a), b",
+        [(1, 2) if m > 16 else (2, 0) for m in POINTS],
+    ),
+    "assertion": (
+        "def f(M):\n    assert M < 17, 'too many'\n    return M",
+        [1, 2, 3, 5, 16, REFUSED, REFUSED, REFUSED],
+    ),
+    "refusing helper on one side": (
+        (
+            "def h(x):\n    if x > 3:\n        raise ValueError(x)\n    return x\n"
+            "def f(M):\n    return h(M) if M < 3 else 0"
+        ),
+        [1, 2, 0, 0, 0, 0, 0, 0],
+    ),
+    "refusing helper after and": (
+        "def h(x):\n    assert x < 3\n    return True\ndef f(M):\n    return M < 3 and h(M)",
+        [True, True] + [False] * 6,
+    ),
+    "refusing helper with a loop": (
+        (
+            "def h(x):\n    for i in range(3):\n"
+            "        if x > 16:\n            raise ValueError(x)\n"
+            "    return x\ndef f(M):\n    if h(M) > 2:\n        return 1\n    return 0"
+        ),
+        [0, 0, 1, 1, 1, REFUSED, REFUSED, REFUSED],
+    ),
+    "formatted": (
+        "def f(M):\n    tail = ',x' if M > 3 else ''\n    return f'M={M}{tail}.json'",
+        [f"M={m}{',x' if m > 3 else ''}.json" for m in POINTS],
+    ),
+    "membership": ("def f(M):\n    return M in [1, 3, 64]", [m in (1, 3, 64) for m in POINTS]),
+    "tuple": (
+        "def f(M):\n    a, b = (M, 2)\n    a, b = b, a\n    return a - b",
+        [2 - m for m in POINTS],
+    ),
+    "different kinds": (
+        (
+            "def f(M):\n    if M > 3:\n        x = [1, 2]\n"
+            "    else:\n        x = 'ab'\n    return len(x) + M"
+        ),
+        [m + 2 for m in POINTS],
+    ),
+    "string precedence": (
+        "def f(M):\n    return -(M - 1) * (2 + M)",
+        [-(m - 1) * (2 + m) for m in POINTS],
+    ),
+    "nothing returned": ("def f(M):\n    if M > 3:\n        return 1", [None] * 3 + [1] * 5),
+    "loop variable after the loop": (
+        "def f(M):\n    x = 0\n    for x in (1, 2):\n        pass\n    return x + M",
+        [m + 2 for m in POINTS],
+    ),
+    "annotated": ("def f(M):\n    x: int = M\n    x *= 2\n    return x", [2 * m for m in POINTS]),
+    "harmless calls": (
+        "def f(M):\n    unused = [1]\n    return M",
+        list(POINTS),
+    ),
+    "constant of the module": (
+        "N: int = 1 << 4\ndef f(M):\n    return M > N",
+        [m > 16 for m in POINTS],
+    ),
+    "local hides a constant": (
+        "N = 4\ndef f(M):\n    N = 2\n    return M * N",
+        [2 * m for m in POINTS],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right(name: str) -> None:
+    """A rule within the known set has the values that Python gives its function."""
+    text, expected = RIGHT[name]
+    assert values(read_python(text)) == expected
+
+
+REFUSALS: dict[str, tuple[str, str]] = {
+    "while": ("def f(M):\n    while M > 1:\n        M = M // 2\n    return M", "While"),
+    "endless recursion": ("def f(M):\n    return f(M)", "without end"),
+    "endless mutual recursion": (
+        "def g(x):\n    return f(x)\ndef f(M):\n    return g(M)",
+        "without end",
+    ),
+    "fan-out": (
+        "\n".join(f"def g{n}(x):\n    return g{n + 1}(x) + g{n + 1}(x)" for n in range(30))
+        + "\ndef g30(x):\n    return x\ndef f(M):\n    return g0(M)",
+        "too large|do not end|not end",
+    ),
+    "doubling": ("def f(M):\n" + "    M = M + M\n" * 60 + "    return M", "too large"),
+    "deep sum": ("def f(M):\n    return " + " + ".join(["M"] * 3000), "recursion|deep|too large"),
+    "huge shift": ("def f(M):\n    return 10**9 << 10**9", "outside the known set"),
+    "shift": ("def f(M):\n    return 1000000000 << 1000000000", "too large"),
+    "text times number": ("def f(M):\n    return 'a' * M", "no arithmetic"),
+    "nested loops": (
+        (
+            "def f(M):\n    n = 0\n    for a in range(100000):\n        for b in range(100000):\n"
+            "            n += 1\n    return n"
+        ),
+        "does not run over a list",
+    ),
+    "endless helper": (
+        (
+            "def h(x):\n    for a in range(1000000000):\n        x += 0\n    return x\n"
+            "def f(M):\n    return h(M)"
+        ),
+        "does not end",
+    ),
+    "many ways": (
+        "def f(M):\n    x = 0\n"
+        + "".join(f"    if M % {n + 2} == 0:\n        x += {1 << n}\n" for n in range(14))
+        + "    return x",
+        "more than 200 ways",
+    ),
+    "attribute": ("def f(M):\n    return M.__class__", "Attribute"),
+    "dunder": ("def f(M):\n    return __import__('os').system('x')", "outside|unknown"),
+    "walrus": ("def f(M):\n    if (M := 5) > 3:\n        pass\n    return M", "NamedExpr"),
+    "comprehension": ("def f(M):\n    return [x for x in (1, M)]", "ListComp"),
+    "generator": ("def f(M):\n    yield M", "yield M"),
+    "try": (
+        "def f(M):\n    try:\n        return 1\n    except ValueError:\n        return 2",
+        "Try",
+    ),
+    "match": (
+        "def f(M):\n    match M:\n        case 1:\n            return 1\n    return 2",
+        "Match",
+    ),
+    "del": ("def f(M):\n    x = [1]\n    del x[0]\n    return len(x)", "Delete"),
+    "with": ("def f(M):\n    with M as x:\n        return x", "With"),
+    "global": ("N = 1\ndef f(M):\n    global N\n    N = 2\n    return N", "Global|unknown"),
+    "nonlocal": (
+        (
+            "def f(M):\n    x = 1\n    def g():\n"
+            "        nonlocal x\n        x = 2\n    g()\n    return x"
+        ),
+        "Nonlocal",
+    ),
+    "star argument": ("def f(M):\n    return max(*[1, M])", "Starred"),
+    "star parameter": ("def g(*x):\n    return 1\ndef f(M):\n    return g(M)", "any number"),
+    "unknown keyword": ("def g(x):\n    return 1\ndef f(M):\n    return g(x=M, y=2)", "outside"),
+    "starred target": ("def f(M):\n    a, *b = (1, 2, M)\n    return a", "outside"),
+    "slice": ("def f(M):\n    return (1, M, 2)[0:2]", "Slice"),
+    "for else": (
+        "def f(M):\n    for x in (1, 2):\n        pass\n    else:\n        return 1\n    return x",
+        "does not run|outside",
+    ),
+    "decorated": ("@unsafe\ndef f(M):\n    return 1", "decorated by unsafe"),
+    "decorated inside": (
+        "def f(M):\n    @unsafe\n    def g(x):\n        return x\n    return g(M)",
+        "outside the known set",
+    ),
+    "shared default": (
+        "def g(x, seen=[]):\n    seen.append(x)\n    return len(seen)\ndef f(M):\n    return g(M)",
+        "shared by all calls",
+    ),
+    "late default": (
+        "def f(M):\n    n = 1\n    def g(x=n):\n        return x\n    n = 2\n    return g()",
+        "outside the known set",
+    ),
+    "own min": ("def min(a, b):\n    return a\ndef f(M):\n    return min(M, 3)", "another meaning"),
+    "own range": ("range = tuple\ndef f(M):\n    return len(range((1, M)))", "another meaning"),
+    "imported round": (
+        "from numpy import round\ndef f(M):\n    return round(M)",
+        "another meaning",
+    ),
+    "parameter min": (
+        "def g(min, x):\n    return min(x, 3)\ndef f(M):\n    return g(1, M)",
+        "'min'",
+    ),
+    "local max": ("def f(M):\n    max = 3\n    return max(M, 2)", "'max'"),
+    "own quotient": ("from x import quotient\ndef f(M):\n    return quotient(M, 2)", "quotient_of"),
+    "our join": ("def join(a, b):\n    return a\ndef f(M):\n    return join(M, 1)", "join_of"),
+    "constant twice": ("N = 1\nN = 2\ndef f(M):\n    return N", "'N' is unknown"),
+    "constant in a branch": (
+        "N = 1\nif True:\n    N = 2\ndef f(M):\n    return N",
+        "'N' is unknown",
+    ),
+    "constant by global": (
+        "N = 1\ndef g():\n    global N\n    N = 2\ndef f(M):\n    return N",
+        "'N' is unknown",
+    ),
+    "constant imported over": ("N = 1\nfrom x import N\ndef f(M):\n    return N", "'N' is unknown"),
+    "constant list changed": (
+        "N = [1]\nN.append(2)\ndef f(M):\n    return len(N)",
+        "'N' is unknown",
+    ),
+    "constant table changed": (
+        "N = {'a': 1}\nN['a'] = 2\ndef f(M):\n    return N['a']",
+        "'N' is unknown",
+    ),
+    "group in use": (
+        "def f(M):\n    a = [1]\n    b = (a, 2)\n    a.append(M)\n    return len(b[0])",
+        "in use|group",
+    ),
+    "list that holds itself": (
+        "def f(M):\n    a = [1]\n    a.append(a)\n    return a == a",
+        "deep|group",
+    ),
+    "index by an input": ("def f(M):\n    return [1, 2].index(M)", "outside|input"),
+    "index among inputs": ("def f(M):\n    return [M, 8].index(8)", "depends on an input"),
+    "past the end": ("def f(M):\n    x = (1, 2)\n    return x[2]", "not set"),
+    "pop of nothing": ("def f(M):\n    x = []\n    return x.pop()", "no value"),
+    "entry by an input": ("def f(M):\n    d = {}\n    d[M] = 1\n    return d", "cannot be set"),
+    "augmented entry": (
+        "def f(M):\n    d = {'a': 1}\n    d['a'] += M\n    return d['a']",
+        "outside",
+    ),
+    "unknown method": (
+        "def f(M):\n    d = {'a': 1}\n    d.update({'a': M})\n    return d['a']",
+        "outside",
+    ),
+    "sort": ("def f(M):\n    x = [2, 1]\n    x.sort()\n    return x[0] + M", "outside"),
+    "function as a value": (
+        "def f(M):\n    def g():\n        return 1\n    return g",
+        "as a value",
+    ),
+    "lambda": ("def f(M):\n    g = lambda x: x\n    return g(M)", "Lambda"),
+    "async": ("def f(M):\n    async def g():\n        return 1\n    return M and g()", "Async"),
+    "float text": ("def f(M):\n    return f'{M:3d}'", "outside"),
+    "matrix product": ("def f(M):\n    return M @ M", "outside|no value"),
+    "not a number": ("def f(M):\n    return float('nan') < M", "too large"),
+    "too many arguments": ("def g(x):\n    return x\ndef f(M):\n    return g(M, 2)", "too many"),
+    "missing argument": (
+        "def g(x, y):\n    return y\ndef f(M):\n    return g(M)",
+        "'y' is unknown",
+    ),
+    "set order": ("def f(M):\n    return tuple({1, 2})", "no value"),
+    "identity of numbers": ("def f(M):\n    return M is 7", "singletons"),
+    "import over a name": ("def f(M):\n    from x import M\n    return M", "hides"),
+    "huge text": (
+        "def f(M):\n    x = 'a'\n" + "    x = x.replace('a', 'aa')\n" * 40 + "    return len(x)",
+        "too large",
+    ),
+    "huge list": ("def f(M):\n    return [" + "1, " * 6000 + "M]", "too large"),
+    "nested tuples": (
+        "def f(M):\n    x = (M,)\n" + "    x = (x, x)\n" * 40 + "    return x",
+        "too large",
+    ),
+    "deep ifs": (
+        "def f(M):\n"
+        + "".join("    " * (n + 1) + f"if M > {n}:\n" for n in range(90))
+        + "    " * 91
+        + "return 1\n    return 0",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [each for each in REFUSALS if each != "deep ifs"])
+def test_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is outside the known set, hostile or not, is an error that names it."""
+    monkeypatch.setattr(paths, "MOST_PATHS", 200)
+    text, says = REFUSALS[name]
+    with pytest.raises(SourceError, match=says):
+        read_python(text)
+
+
+def test_nested_conditions_are_read() -> None:
+    """Conditions within conditions are read as deep as Python's parser lets them be."""
+    assert values(read_python(REFUSALS["deep ifs"][0]))[-1] == 1
+
+
+def test_the_two_ways_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single point at which the two ways differ refuses the rule, and is named."""
+    old = reading_module._interpreted
+
+    def wrong(*given: Any) -> Any:
+        value = old(*given)
+        return value + 1 if given[1].inputs["M"] == 23 else value
+
+    monkeypatch.setattr(reading_module, "_interpreted", wrong)
+    reading_module._COMPARED.clear()
+    with pytest.raises(SourceError, match="differ at M=23"):
+        read_python("def f(M):\n    return 3")
+    reading_module._COMPARED.clear()
+
+
+def test_a_difference_of_type_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """True is not 1, even inside of a tuple."""
+    monkeypatch.setattr(reading_module, "_interpreted", lambda *_: (True,))
+    reading_module._COMPARED.clear()
+    with pytest.raises(SourceError, match="differ"):
+        read_python("def f(M):\n    return (1,)")
+    reading_module._COMPARED.clear()
+
+
+SAME = [
+    (STEPS + "    return 128", "nested and named"),
+    (
+        (
+            "A, B = 1, 2\nSMALL = 16\nBIG = SMALL * 4\ndef f(M):\n    if M > SMALL:\n"
+            "        if M > BIG:\n            return BIG * 2\n        return BIG\n    return SMALL"
+        ),
+        "named",
+    ),
+    (
+        (
+            "def f(M):\n    for size in [16, 64]:\n        if M <= size:\n            return size\n"
+            "    return 128"
+        ),
+        "loop",
+    ),
+    ("def f(M):\n    return 16 if M < 17 else 64 if not M > 64 else 128", "ternary"),
+    (
+        (
+            "def h(x):\n    return 64 if x <= 64 else 128\n"
+            "def f(M):\n    return h(M) if M > 16 else 16"
+        ),
+        "helper",
+    ),
+]
+
+
+def test_meaning_does_not_depend_on_spelling() -> None:
+    """Rules that answer the same have one digest, however they are written."""
+    assert len({read_python(text).meaning for text, _ in SAME}) == 1
+
+
+@pytest.mark.parametrize("old", ["16", "64", "128"])
+@pytest.mark.parametrize("text", [text for text, _ in SAME])
+def test_meaning_depends_on_every_constant(text: str, old: str) -> None:
+    """A rule with one constant changed has another digest."""
+    if old not in text:
+        pytest.skip("the constant has another name here")
+    first = text.index(old)
+    changed = text[:first] + str(int(old) - 1) + text[first + len(old) :]
+    assert read_python(changed).meaning != read_python(text).meaning
+
+
+def test_constants_are_told_apart() -> None:
+    """Two modules that swap the values of two constants are two rules."""
+    text = "A = {}\nB = {}\ndef f(M):\n    return A * 2 + B"
+    assert read_python(text.format(1, 2)).meaning != read_python(text.format(2, 1)).meaning
+
+
+def test_points() -> None:
+    """A rule is tried densely, and at each constant, its neighbours, and products with inputs."""
+    asked = reading(python_program("def f(M, n):\n    return M > 1000 * n"), contexts=[{"n": 3}])
+    points = axis_points(asked, {"n": 3})
+    assert {999, 1000, 1001, 2999, 3000, 3001, 1024, *range(1, 40)} <= {*points}
+    assert all(1 <= each <= 1 << 17 for each in points)
+
+
+def test_too_many_points() -> None:
+    """A source with constants for more points than can be tried is refused."""
+    numbers = ", ".join(map(str, range(0, 130000, 5)))
+    with pytest.raises(SourceError):
+        read_python(f"def f(M):\n    return M in ({numbers})")
+
+
+def test_huge_constants_are_no_points() -> None:
+    """A constant beyond all numbers is refused, not an endless list of points."""
+    with pytest.raises(SourceError, match="too large"):
+        read_python("def f(M):\n    return M > 1e999")
+
+
+def test_one_entry() -> None:
+    """Of a dictionary one entry is the answer; a way that does not set it is an error."""
+    text = "def f(M):\n    d = {'a': M, 'b': 1}\n    if M > 3:\n        d = {'a': 2}\n    return d"
+    assert values(read_python(text, key="a")) == [1, 2, 3, 2, 2, 2, 2, 2]
+    with pytest.raises(SourceError):
+        read_python(text, key="c")
+
+
+def test_quotes_point_at_true_lines() -> None:
+    """Each branch quotes the lines that its conditions and its value stand in."""
+    rule = read_python(STEPS + "    return 128")
+    found = {branch.value: branch.quotes for branch in rule.branches}
+    assert [(q.lines, q.text) for q in found["128"]] == [
+        ((2, 2), "if M <= 16:"),
+        ((4, 4), "elif M <= 64:"),
+        ((6, 6), "return 128"),
+    ]
+    assert all(q.file == "package/rules.py" for quotes in found.values() for q in quotes)
+
+
+def test_shown() -> None:
+    """A branch's conditions are shown as one text, with `or` in parentheses."""
+    rule = read_python("def f(M):\n    if M < 3 or M > 64:\n        return 1\n    return 2")
+    assert shown(rule.branches[0]) == "(M < 3 or M > 64)"
+    assert shown(read_python("def f(M):\n    return 1").branches[0]) == "always"
+
+
+def test_unused_inputs_are_left_out() -> None:
+    """A rule's inputs are those that its branches speak of."""
+    rule = read_python("def f(M, n):\n    return M", contexts=[{"n": 1, "k": 2}])
+    assert rule.inputs == ("M",)
+
+
+def test_unknown_root() -> None:
+    """A function that is not in the program is an error, not a crash."""
+    with pytest.raises((SourceError, KeyError)):
+        read_rule(reading(Program()), "package", "1.0")

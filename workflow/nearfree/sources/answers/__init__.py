@@ -1,0 +1,1 @@
+"""Granularity of one setting, from what a release says."""

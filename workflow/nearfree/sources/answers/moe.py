@@ -1,0 +1,205 @@
+"""BLOCK_SIZE_M of a fused MoE call, as a release itself would choose it.
+
+Override, then tuned file, then the fallback rule of the source; and before them all which path
+the call takes, since a path without alignment has no slack that tokens could share.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from nearfree.errors import EvidenceError
+from nearfree.events.types import Branch, TunedIndexed
+from nearfree.sources.answers.lookup import devices, find_tuned
+from nearfree.sources.answers.nearest import nearest_block_size
+from nearfree.sources.backends.fused_moe import ALIGNED
+from nearfree.sources.language.rule import Answer, Rule
+
+Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4"]
+FLAGS = {
+    "fp8": "use_fp8_w8a8",
+    "fp8_block": "use_fp8_w8a8",
+    "int8": "use_int8_w8a8",
+    "int8_w8a16": "use_int8_w8a16",
+    "int4": "use_int4_w4a16",
+}
+ALL_FLAGS = tuple(dict.fromkeys(FLAGS.values()))
+BLOCK_SHAPES = {"fp8_block": (128, 128), "int4": (0, 128)}
+"""The block shape of the usual checkpoints of a quantisation: [rows, columns] of a scale; for
+int4, groups of 128 along the columns."""
+
+
+class MoeQuery(Struct, frozen=True, kw_only=True):
+    """One fused MoE layer on one rank; sizes in elements.
+
+    `sm` is the compute capability (90 for 9.0) and `smem_per_block` the shared memory that a block
+    may opt in to, in bytes, where they are known; `override` a BLOCK_SIZE_M that the caller sets;
+    `own` the tuned files of a folder of the user's.
+    """
+
+    experts: int
+    top_k: int
+    d_ff: int
+    d_model: int
+    dtype: Dtype = "bf16"
+    block_shape: tuple[int, int] | None = None
+    per_channel_quant: bool = False
+    device: str | None = None
+    triton: str | None = None
+    sm: int | None = None
+    smem_per_block: int | None = None
+    deterministic: bool = False
+    modular: bool = False
+    override: int | None = None
+    own: tuple[TunedIndexed, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """The block shape: the one given, or that of the usual checkpoints."""
+        return self.block_shape or BLOCK_SHAPES.get(self.dtype)
+
+    @property
+    def rocm(self) -> bool:
+        """Whether the device is AMD's."""
+        return bool(self.device) and str(self.device).startswith("AMD")
+
+
+class Block(Struct, frozen=True, kw_only=True):
+    """BLOCK_SIZE_M at one number of tokens, and where it comes from."""
+
+    path: str
+    value: int
+    source: Literal["override", "tuned", "fallback"]
+    branch: Branch | None = None
+    tuned: TunedIndexed | None = None
+    path_branch: Branch
+
+
+class MoeRules:
+    """The rules of one release, ready for one layer."""
+
+    def __init__(
+        self, rules: Mapping[str, Rule], tuned: Sequence[TunedIndexed], query: MoeQuery, last: int
+    ) -> None:
+        self.query = query
+        flags = {flag: FLAGS.get(query.dtype) == flag for flag in ALL_FLAGS}
+        dtype = rules["config_dtype"].value(flags | {"dtype": "bfloat16"}).value
+        self.fixed: dict[str, Any] = flags | {
+            "E": query.experts,
+            "topk": query.top_k,
+            "N": query.d_ff,
+            "K": query.d_model,
+            "dtype": dtype,
+            "block_shape": query.shape,
+            "is_marlin": False,
+            "rocm": query.rocm,
+            "deterministic": query.deterministic,
+            "smem_per_block": query.smem_per_block,
+        }
+        if query.smem_per_block is None and not query.rocm:
+            del self.fixed["smem_per_block"]  # a rule that asks for it has no answer
+        self.block_size = rules["block_size_m"].specialised(self.fixed)
+        self.tokens = rules["config_tokens"]
+        self.path = rules["path"].specialised(self.fixed)
+        self.aligned = query.modular and "absent" in _says(rules, "mechanism_modular_naive")
+        self.tuned = self._tuned(rules, tuned, last)
+        self.notes = self._notes()
+        self.order = self._order(rules, query)
+
+    def _tuned(
+        self, rules: Mapping[str, Rule], index: Sequence[TunedIndexed], last: int
+    ) -> TunedIndexed | None:
+        query = self.query
+        ignored = "absent" not in _says(rules, "mechanism_tuned_ignored")
+        if query.override is not None or (query.deterministic and ignored):
+            return None
+        # Two int4 values share a byte, so the tensor's last size is half of d_ff.
+        size = query.d_ff // 2 if query.dtype == "int4" else query.d_ff
+        asked = self.fixed | {"w2_size": size, "per_channel_quant": query.per_channel_quant}
+        key = rules["tuned_key"].value(asked).value
+        names = ("E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe")
+        given = {"per_channel_quant": False, "down_moe": False}
+        given |= dict(zip(names, key, strict=False))
+        folders = _says(rules, "mechanism_triton_folders") or None
+
+        def name(device: str) -> str:
+            return str(rules["tuned_name"].value(given | {"device": device}).value)
+
+        if query.device is None:
+            self._same_anywhere(index, name)
+            return None
+        own = find_tuned(query.own, name(query.device), folders=None, last=last)
+        if own is not None:
+            return own
+        return find_tuned(
+            index, name(query.device), folders=folders, triton=query.triton, last=last
+        )
+
+    def _same_anywhere(self, index: Sequence[TunedIndexed], name: Callable[[str], str]) -> None:
+        """Refuse to answer without a device where some device has a tuned file."""
+        files = {PurePosixPath(each.file).name for each in (*index, *self.query.own)}
+        having = [device for device in devices(index) if name(device) in files]
+        if having:
+            shown = ", ".join(having)
+            raise EvidenceError(
+                f"the answer depends on the device: there are tuned files for {shown}",
+                remedy="Name it with --device, as the driver names it",
+            )
+
+    def _notes(self) -> tuple[str, ...]:
+        if self.query.device is None and self.query.override is None:
+            return ("no file of this release is tuned for this layer, whatever the device",)
+        return ()
+
+    @staticmethod
+    def _order(rules: Mapping[str, Rule], query: MoeQuery) -> Answer | None:
+        """Return the order in which serving tries kernels of 16-bit layers, where it is read."""
+        if "backend_order" not in rules or query.dtype not in ("bf16", "fp16"):
+            return None
+        facts = {"rocm": query.rocm, "dp_size": 1, "activation": "SILU"}
+        if query.sm is not None:
+            facts["sm"] = query.sm
+        try:
+            return rules["backend_order"].value(facts)
+        except EvidenceError:
+            return None  # it depends on the compute capability, and the block size does not
+
+    def at(self, tokens: int) -> Block:
+        """Return the block size at a number of tokens.
+
+        Where a release works in chunks, it is that of the first chunk.
+        """
+        m = self.tokens.value({"num_tokens": tokens}).value
+        path = self._path(m)
+        taken = ALIGNED if self.aligned else path.value
+        query = self.query
+        if query.override is not None:
+            return Block(
+                path=taken, value=query.override, source="override", path_branch=path.branch
+            )
+        if self.tuned is not None:
+            value = nearest_block_size(self.tuned.tokens, self.tuned.block_size_m, m)
+            source: Literal["override", "tuned"] = (
+                "override" if self.tuned in query.own else "tuned"
+            )
+            return Block(
+                path=taken, value=value, source=source, tuned=self.tuned, path_branch=path.branch
+            )
+        answer = self.block_size.value(self.fixed | {"M": m})
+        return Block(
+            path=taken,
+            value=answer.value,
+            source="fallback",
+            branch=answer.branch,
+            path_branch=path.branch,
+        )
+
+    def _path(self, tokens: int) -> Answer:
+        return self.path.value(self.fixed | {"num_tokens": tokens})
+
+
+def _says(rules: Mapping[str, Rule], name: str) -> str:
+    """Return what a mechanism says, an empty text where the package has none of that name."""
+    return str(rules[name].value({}).value) if name in rules else ""

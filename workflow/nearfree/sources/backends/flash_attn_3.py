@@ -1,0 +1,288 @@
+"""FlashAttention-3, as xformers carries it: the rows of a query tile, splits and packed heads.
+
+`call` says what a call passes on to the launch, and `tile` what the launch makes of it: the rows
+of a tile (kBlockM), whether the heads of a group share one, and whether keys are split.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from nearfree.errors import EvidenceError
+from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.backends.flash_attn_grid import packed_grid
+from nearfree.sources.backends.launch import Answered, answered, facts, tiles_of
+from nearfree.sources.cpp.program import cpp_program
+from nearfree.sources.cpp.source import CppFiles
+from nearfree.sources.cpp.translate import Meaning
+from nearfree.sources.language.mechanism import Mechanism
+from nearfree.sources.language.reading import Reading
+from nearfree.sources.language.rule import Rule
+
+PACKAGE = "xformers"
+WANTED = (
+    r"third_party/flash-attention/hopper/"
+    r"(tile_size|heuristics|static_switch|flash_fwd_launch_template)\.h"
+    r"|third_party/flash-attention/hopper/flash_api\.cpp"
+)
+PASSED = {
+    "arch": "params_arch",
+    "d": "params_d",
+    "dv": "params_dv",
+    "is_causal": "params_is_causal",
+    "is_local": "params_is_local",
+    "num_splits": "params_num_splits",
+    "paged": "bool(params_page_table)",
+    "pagedkv_tma": "params_pagedkv_tma",
+    "pack_gqa": "params_pack_gqa",
+    "varlen": "bool(params_cu_seqlens_q or params_cu_seqlens_k or params_seqused_k)",
+}
+"""What a launch is given, and the fields that hold it."""
+# A call without window, chunks, cap, rotation, appended keys, left padding, other value
+# dimensions, or a choice of splits or packing.
+CALL = {
+    "is_causal": "causal",
+    "window_size_left": "-1",
+    "window_size_right": "-1",
+    "attention_chunk": "0",
+    "softcap": "0.0",
+    "num_splits": "0",
+    "sm_margin": "0",
+}
+CALL_OWN = {
+    r"\w+_\.has_value\(\)": "False",
+    r"(opaque\(')?\w+(\.value\(\))?\.data_ptr(<int>)?\(\)('\))?": "True",
+    r"cu_seqlens_[qk]\.size\(0\)": "batch + 1",
+    r"sizes\[0\]": "batch",
+    r"sizes\[1\]|max_seqlen_q_\.value\(\)": "positions",
+    r"max_seqlen_k_\.value\(\)": "context",
+    r"q\.size\(-2\)": "heads",
+    r"[qv]\.size\(-1\)": "head_dim",
+    r"k\.size\(-2\)": "kv_heads",
+    r"k\.size\(0\)": "(batch * context)",
+    r"page_table\.size\(0\)": "batch",
+    r"page_table\.size\(1\)": "quotient(context + tokens_per_page - 1, tokens_per_page)",
+}
+CALL_LEAVES = {
+    # Neither of the types that the source asks for by name: half precision.
+    r"q\.(dtype|scalar_type)\(\)": "'half'",
+    r"opaque\('((?:at|torch)::[\w:]+)'\)": r"'\1'",
+    r"opaque\('at::cuda::getCurrentDeviceProperties\(\)->major'\)": "cc_major",
+    r"opaque\('at::cuda::getCurrentDeviceProperties\(\)->minor'\)": "cc_minor",
+    r"opaque\('at::cuda::getCurrentDeviceProperties\(\)->multiProcessorCount'\)": "sms",
+}
+KERNEL = ("Arch", "Split", "PagedKVNonTMA", "PackGQA")
+"""What a launch makes constant for the kernel: names of the source's template parameters."""
+LAUNCH_LEAVES = {f"params_{name}": name for name in ("arch", "num_splits")} | {
+    "params_page_table": "paged",
+    "params_pagedkv_tma": "pagedkv_tma",
+    "params_pack_gqa": "pack_gqa",
+    "params_softcap": "0.0",
+}
+TILE_LEAVES = {
+    "params_dv?": "d",
+    "params_is_causal": "is_causal",
+    "params_cu_seqlens_q": "varlen",
+    "params_(cu_seqlens_k|seqused_q|seqused_k|leftpad_k|qv_ptr|knew_ptr)": "False",
+    "params_is_(e4m3|bf16|local)": "False",
+    "params_v_dim_stride": "1",
+    # Whether blocks share a cluster: it must not matter, so it is an input.
+    r"quotient\(params_seqlen_q \* .*kBlockM\)": "blocks",
+    r"sizeof\(.*\)": "2",
+    r"opaque\('cute::is_same_v<\w+, cutlass::float_e\dm\d_t>'\)": "False",
+}
+SIZES = dict.fromkeys(
+    ("positions", "batch", "heads", "kv_heads", "head_dim", "context", "sms", "tokens_per_page"), 1
+)
+DENSE = [*range(1, 10), *(step + past for step in range(16, 545, 16) for past in (0, 1))]
+GIVEN = {
+    "dense": (),
+    "kvcache": ("seqused_k_",),
+    "kvcache_paged": ("seqused_k_", "page_table_"),
+    "varlen": ("cu_seqlens_q_", "cu_seqlens_k_"),
+    "varlen_paged": ("cu_seqlens_q_", "seqused_k_", "page_table_"),
+}
+"""Which optional tensors a call gives; a cache comes with the length in use of each request."""
+ANY_BLOCK = math.lcm(*range(1, 33)) * 8
+"""A page size that every block of keys divides, to ask whether the page size matters."""
+
+
+def readings(files: Mapping[str, str]) -> list[Reading]:
+    """Return how to read the rules of one release.
+
+    Raises
+    ------
+    SourceError
+        The release does not carry FlashAttention-3 in the known form.
+    """
+    parsed = CppFiles(files)
+    for name in ("tile_size_fwd_sm90", "tile_size_fwd_sm8x", "num_splits_heuristic"):
+        parsed.locate(name)
+    calls = [call_rule(parsed, way) for way in GIVEN]
+    return [*calls, launch_rule(parsed), tile_rule(parsed)]
+
+
+def call_rule(files: CppFiles, way: str) -> Reading:
+    """Return how to read what one way of calling passes on: splits and packing included."""
+    page = "tokens_per_page" if "page_table_" in GIVEN[way] else "context"
+    given = {rf"{name}\.has_value\(\)": "True" for name in GIVEN[way]}
+    program, root = cpp_program(
+        files,
+        "mha_fwd",
+        leaves=CALL_LEAVES,
+        own=given | {r"k\.size\(1\)": page} | CALL_OWN,
+        meaning=Meaning(
+            answers={"run_mha_fwd": tuple(PASSED.values())},
+            records=frozenset({"params"}),
+            harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
+        ),
+        constants=CALL,
+    )
+    return Reading(
+        rule=f"{way}_call",
+        program=program,
+        root=root,
+        axis="positions",
+        contexts=contexts(way),
+        whole=False,
+        dense=DENSE,
+        least=SIZES,
+    )
+
+
+def contexts(way: str) -> list[Mapping[str, Any]]:
+    """Return the calls and devices at which the rule of one way of calling is tried."""
+    shapes = [
+        (1, 32, 32, 128, 1024, 132, 90, 16),
+        (4, 32, 8, 64, 1024, 78, 90, 16),
+        (1, 32, 8, 128, 1024, 132, 90, 128),
+        (2, 16, 4, 256, 512, 108, 80, 128),
+    ]
+    paged = "page_table_" in GIVEN[way]
+    return [
+        {"batch": b, "heads": h, "kv_heads": k, "head_dim": d, "context": length, "sms": sms}
+        | {"cc_major": sm // 10, "cc_minor": sm % 10, "tokens_per_page": page}
+        | {"causal": h == k or paged}
+        for b, h, k, d, length, sms, sm, page in (shapes[1:3] if paged else shapes)
+    ]
+
+
+def launch_rule(files: CppFiles) -> Reading:
+    """Return how to read which kernel a launch leads to: split, packed, for which architecture."""
+    program, root = cpp_program(
+        files,
+        "run_mha_fwd",
+        leaves=LAUNCH_LEAVES,
+        meaning=Meaning(answers={"run_mha_fwd_constexpr": tuple(KERNEL)}),
+        constants={"params": "None", "stream": "None"},
+    )
+    return Reading(
+        rule="launch",
+        program=program,
+        root=root,
+        axis="arch",
+        contexts=[
+            {"num_splits": splits, "paged": paged, "pagedkv_tma": tma, "pack_gqa": pack}
+            for splits in (1, 2)
+            for paged, tma in ((False, False), (True, False), (True, True))
+            for pack in (False, True)
+        ],
+        whole=False,
+        dense=range(75, 125),
+    )
+
+
+def tile_rule(files: CppFiles) -> Reading:
+    """Return how to read the rows of a tile, from the kernel's choice down to its grid."""
+    program, root = cpp_program(
+        files,
+        "run_mha_fwd_constexpr",
+        leaves=TILE_LEAVES,
+        meaning=Meaning(
+            answers={"get_grid_shape": ("kBlockM",)},
+            tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
+            harmless=frozenset({"prepare_varlen_num_blocks"}),
+        ),
+        constants={"params": "None", "stream": "None", "T_out": "None", "Has_softcap": "False"},
+    )
+    return Reading(
+        rule="tile",
+        program=program,
+        root=root,
+        axis="d",
+        contexts=[
+            {"Arch": arch, "Split": split, "PackGQA": True, "PagedKVNonTMA": paged}
+            | {"is_causal": causal, "varlen": varlen, "blocks": blocks}
+            for arch in (80, 86, 90)
+            for split, paged in ((False, False), (True, False), (True, True))
+            for causal, varlen, blocks in ((False, False, 2), (True, True, 1))
+        ],
+        whole=False,
+        dense=range(8, 265, 8),
+    )
+
+
+def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
+    """Return the lines that make the tile matter to the kernel."""
+    return [packed_grid(CppFiles(files), "run_flash_fwd", "grid")]
+
+
+def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+    """Return how a call is tiled; packed heads share a tile, so a position takes several rows.
+
+    Parameters
+    ----------
+    rules
+        The release's rules, by name.
+    asked
+        The call and the device.
+    positions
+        Query positions of each request.
+
+    Raises
+    ------
+    EvidenceError
+        A fact that a rule asks for is missing, or the backend has no kernel for the call.
+    """
+    way = f"{asked.api}_paged" if asked.paged else asked.api
+    if way not in GIVEN:
+        raise EvidenceError(
+            f"{PACKAGE}: a {asked.api} call has no paged cache", remedy="Ask for another call"
+        )
+    known = facts(asked, positions) | {
+        "cc_major": None if asked.sm is None else asked.sm // 10,
+        "cc_minor": None if asked.sm is None else asked.sm % 10,
+        "tokens_per_page": asked.page_size or 1,
+    }
+    passed, call = _passed(rules, f"{way}_call", known)
+    whole, _ = _passed(rules, f"{way}_call", known | {"tokens_per_page": ANY_BLOCK})
+    if asked.page_size is None and whole["pagedkv_tma"]:
+        raise EvidenceError(
+            f"{PACKAGE}: at {positions} positions the tile depends on the cache's page size",
+            remedy="Name it with --page-size",
+        )
+    launch = answered(rules, "launch", passed)
+    kernel = dict(zip(KERNEL, launch.value, strict=True))
+    rows, more = (answered(rules, "tile", passed | kernel | {"blocks": n}) for n in (1, 2))
+    if rows.value != more.value:
+        raise EvidenceError(
+            f"{PACKAGE}: the tile depends on the number of blocks in a cluster",
+            remedy="Report it; nothing is answered",
+        )
+    each = asked.group if kernel["PackGQA"] else 1
+    path = "split_kv" if kernel["Split"] else "standard"
+    return Tile(
+        path=f"{path}+pack_gqa" if kernel["PackGQA"] else path,
+        tile=rows.value[0],
+        rows_per_position=each,
+        tiles=tiles_of(rows.value[0], positions * each),
+        branches=(rows.branch, launch.branch, call.branch),
+    )
+
+
+def _passed(
+    rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]
+) -> tuple[dict[str, Any], Answered]:
+    """Return what a call passes on, with all that is known, and the answer that says so."""
+    call = answered(rules, name, known)
+    return {**known, **dict(zip(PASSED, call.value, strict=True))}, call

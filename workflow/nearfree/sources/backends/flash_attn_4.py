@@ -1,0 +1,94 @@
+"""FlashAttention 4: rows of a block, for each family of capabilities.
+
+A block is `q_stage` tiles of `tile_m` rows. Where heads are packed, a position takes a row for
+each query head that shares the key-value head.
+"""
+
+from collections.abc import Mapping
+
+from nearfree.errors import EvidenceError
+from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.backends.asking import answered, holding, rule_of
+from nearfree.sources.backends.flash_attn_4_links import KERNELS, mechanisms
+from nearfree.sources.backends.flash_attn_4_rules import call_facts, readings
+from nearfree.sources.language.interpret import REFUSED
+from nearfree.sources.language.rule import Rule
+
+__all__ = ["PACKAGE", "WANTED", "mechanisms", "readings", "tile"]
+
+PACKAGE = "flash-attn-4"
+WANTED = r"(flash_attn/cute/)?(interface|flash_fwd(_sm90|_sm100)?)\.py"
+SAYS = {"sms": "the number of SMs (sms)"}
+
+
+def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+    """Return how the queries are tiled; of packed requests, the caller says the longest length.
+
+    Parameters
+    ----------
+    rules
+        The release's extracted rules by name.
+    asked
+        The call.
+    positions
+        Query positions of each request.
+
+    Raises
+    ------
+    EvidenceError
+        The answer depends on a fact that the question leaves out, or there is no such kernel.
+    """
+    if asked.sm is None:
+        raise EvidenceError(
+            f"{PACKAGE} has one kernel for each compute capability, and the question names none",
+            remedy="Say the compute capability (sm)",
+        )
+    family = asked.sm // 10 * 10
+    rule = rule_of(rules, f"tile_sm{family}", PACKAGE)
+    chosen = answered(rule, _facts(asked, positions), SAYS)
+    if chosen.value == REFUSED:
+        raise EvidenceError(
+            f"{PACKAGE} {rule.rule.version} refuses head size {asked.head_dim} on {asked.sm}",
+            remedy="Ask for a case that this release takes",
+        )
+    rows, stages, splits, packed, built = chosen.value
+    _checked(rules, built, packed=bool(packed), staged=stages > 1)
+    each_position = asked.group if packed else 1
+    marks = "+split" * (splits > 1) + "+pack_gqa" * bool(packed)
+    return Tile(
+        path=f"sm{family}{marks}",
+        tile=rows * stages,
+        rows_per_position=each_position,
+        tiles=-(-positions * each_position // (rows * stages)),
+        branches=(chosen.branch,),
+    )
+
+
+def _checked(rules: Mapping[str, Rule], built: str, *, packed: bool, staged: bool) -> None:
+    """Check that the kernel is one whose tiling is known, and that its lines are there."""
+    if built not in KERNELS:
+        raise EvidenceError(
+            f"how {built} tiles is not read", remedy="Ask for another head size or capability"
+        )
+    links = ["tiles"] + ["packed"] * packed + ["stages"] * staged
+    for each in links:
+        holding(rules, f"{each}_{KERNELS[built]}", PACKAGE)
+
+
+def _facts(asked: AttentionQuery, positions: int) -> dict[str, object]:
+    facts = call_facts(
+        asked.head_dim,
+        asked.group,
+        positions=positions,
+        heads=asked.heads,
+        kv_heads=asked.kv_heads,
+        batch=asked.batch,
+        context=asked.context,
+        causal=asked.causal,
+        cu_seqlens_q="given" if asked.api == "varlen" else None,
+    )
+    if asked.sms is None:
+        del facts["sms"]
+    else:
+        facts["sms"] = asked.sms
+    return facts

@@ -1,0 +1,142 @@
+"""FlashInfer: the query tile of its prefill kernels.
+
+Two schedulers tile the queries. That of `fa2` packs the query heads which share a key-value head,
+and takes its tile by the packed length; that of `fa3` (sm90) has one tile for a head size, and
+packs nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nearfree.errors import EvidenceError
+from nearfree.hardware.compute_capability import shared_memory
+from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.backends.asking import answered, holding, is_absent, rule_of
+from nearfree.sources.backends.flashinfer_links import mechanisms
+from nearfree.sources.backends.flashinfer_rules import backend_facts, readings
+from nearfree.sources.language.rule import Answer, Rule
+
+__all__ = ["PACKAGE", "WANTED", "mechanisms", "readings", "tile"]
+
+PACKAGE = "flashinfer-python"
+WANTED = (
+    r"(flashinfer/data/)?include/flashinfer/(utils|attention/scheduler)\.cuh"
+    r"|flashinfer/(utils|prefill)\.py"
+)
+SAYS = {
+    "cc_major": "the compute capability (sm)",
+    "cc_minor": "the compute capability (sm)",
+    "smem_per_block": "the compute capability (sm)",
+}
+BYTES_16_BIT = 2
+NO_PROMISE = 0
+"""The uniform length of requests where the caller promises none, as by default."""
+
+
+def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+    """Return how the queries are tiled, all requests having the same number of positions.
+
+    Parameters
+    ----------
+    rules
+        The release's extracted rules by name.
+    asked
+        The call.
+    positions
+        Query positions of each request.
+
+    Raises
+    ------
+    EvidenceError
+        The answer depends on a fact that the question leaves out, or on a rule that is not known.
+    """
+    chosen = _chosen(rules, asked) if asked.backend == "auto" else None
+    backend = asked.backend if chosen is None else str(chosen.value)
+    reasons = () if chosen is None else (chosen.branch,)
+    found = _fa3(rules, asked, positions) if backend == "fa3" else _fa2(rules, asked, positions)
+    return Tile(
+        path=found.path,
+        tile=found.tile,
+        rows_per_position=found.rows_per_position,
+        tiles=found.tiles,
+        branches=(*found.branches, *reasons),
+    )
+
+
+def _chosen(rules: Mapping[str, Rule], asked: AttentionQuery) -> Answer:
+    """Return what backend="auto" becomes."""
+    facts = backend_facts(asked.sm, head_dim_qk=asked.head_dim, head_dim_vo=asked.head_dim)
+    chosen = answered(rule_of(rules, "backend", PACKAGE), facts, SAYS)
+    replaced = "mechanism_ragged_auto" in rules and not is_absent(rules, "ragged_auto")
+    if replaced and asked.api == "varlen" and not asked.paged and chosen.value == "fa2":
+        raise EvidenceError(
+            "backend=auto of the ragged wrapper may become neither fa2 nor fa3 in this release",
+            remedy="Ask for the backend that runs, or for the paged wrapper",
+        )
+    return chosen
+
+
+def _fa2(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+    for each in ("tiles", "packed_rows"):
+        holding(rules, each, PACKAGE)
+    captured = asked.capture_positions
+    if captured is not None and positions > captured:
+        raise EvidenceError(
+            f"a CUDA graph captured for {captured} positions takes no {positions}",
+            remedy="Ask for at most as many positions as were captured",
+        )
+    packed = answered(
+        rule_of(rules, "packed_length", PACKAGE),
+        {
+            "qo_len": positions,
+            "batch_size": asked.batch,
+            "num_qo_heads": asked.heads,
+            "num_kv_heads": asked.kv_heads,
+            "head_dim": asked.head_dim,
+            "enable_cuda_graph": captured is not None,
+            "total_num_rows": (captured or positions) * asked.batch,
+            "uniform_q_len": NO_PROMISE,
+        },
+        SAYS,
+    )
+    length, head_dim = packed.value
+    facts = {
+        "avg_packed_qo_len": length,
+        "head_dim": head_dim,
+        "head_dim_qk": asked.head_dim,
+        "kv_dtype_bytes": BYTES_16_BIT,
+        **_device(asked.sm),
+    }
+    chosen = answered(rule_of(rules, "tile", PACKAGE), facts, SAYS)
+    return Tile(
+        path="fa2" if captured is None else "fa2_cuda_graph",
+        tile=chosen.value,
+        rows_per_position=asked.group,
+        tiles=-(-positions * asked.group // chosen.value),
+        branches=(chosen.branch, packed.branch),
+    )
+
+
+def _fa3(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+    for each in ("sm90_tiles", "sm90_rows"):
+        holding(rules, each, PACKAGE)
+    facts = {"head_dim": asked.head_dim}
+    chosen = answered(rule_of(rules, "sm90_tile", PACKAGE), facts, SAYS)
+    return Tile(
+        path="fa3",
+        tile=chosen.value,
+        rows_per_position=1,
+        tiles=-(-positions // chosen.value),
+        branches=(chosen.branch,),
+    )
+
+
+def _device(sm: int | None) -> dict[str, Any]:
+    if sm is None:
+        return {}
+    facts = {"cc_major": sm // 10, "cc_minor": sm % 10}
+    try:
+        return facts | {"smem_per_block": shared_memory(sm).per_block}
+    except EvidenceError:
+        # Most tiles do not depend on it; where one does, the answer names what is missing.
+        return facts

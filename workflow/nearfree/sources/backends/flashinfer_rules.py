@@ -1,0 +1,144 @@
+"""How to read FlashInfer's rules: the tile, the length it is chosen by, and the kernel."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nearfree.hardware.compute_capability import shared_memory
+from nearfree.sources.cpp.program import cpp_program
+from nearfree.sources.cpp.source import CppFiles
+from nearfree.sources.cpp.translate import Meaning
+from nearfree.sources.language.alike import one_request, returning, without_rest
+from nearfree.sources.language.program import Program
+from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import Reading
+
+SELECTORS = ("FA2DetermineCtaTileQ", "DetermineCtaTileQ")
+PLANNER = "PrefillSplitQOKVIndptr"
+SM90_PLANNER = "PrefillSM90Plan"
+AUTO = "determine_attention_backend"
+CAPABILITIES = ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0))
+HEAD_DIMS = ((64, 64), (128, 128), (192, 128), (256, 256), (448, 256), (576, 512), (512, 512))
+"""Head sizes of queries and keys, and of values."""
+DEVICE = {
+    r"GetCudaComputeCapability\(\)": "(cc_major, cc_minor)",
+    r"device_attribute\('cudaDevAttrMaxSharedMemoryPerBlockOptin'\)": "smem_per_block",
+}
+ALIKE = {r"qo_indptr_h\[\w+ \+ 1\]": "qo_len", r"qo_indptr_h\[\w+\]": "0"}
+"""The rows of a request, where each has `qo_len` of them: those of the first one."""
+NAMES = {r"head_dim(_vo)?": "head_dim"}
+CUDA = (12, 8)
+"""The CUDA that PyTorch was built for, since a question does not say; any newer one does."""
+BACKEND = {
+    r"get_compute_capability\(device\)": "(cc_major, cc_minor)",
+    r"version_at_least\(torch\.version\.cuda, '(\d+)\.(\d+)'\)": r"cuda >= (\1, \2)",
+    r"torch\.version\.cuda": "cuda_text",
+    r"torch\.(\w+)": r"'\1'",
+    r"device": "None",
+    r"PosEncodingMode\.(\w+)\.value": r"'\1'",
+}
+
+
+def readings(files: Mapping[str, str]) -> list[Reading]:
+    """Return how to read a release's rules from its files."""
+    cpp = CppFiles({path: text for path, text in files.items() if path.endswith(".cuh")})
+    modules = Modules({path: text for path, text in files.items() if path.endswith(".py")})
+    found = [_tile(cpp), _packed_length(cpp), _sm90_tile(cpp)]
+    return [*found, _backend(modules)] if modules.find(AUTO) else found
+
+
+def _tile(cpp: CppFiles) -> Reading:
+    """Read CTA_TILE_Q of a packed length."""
+    program, root = cpp_program(cpp, *SELECTORS, leaves=DEVICE)
+    contexts = [
+        {"head_dim": vo, "head_dim_qk": qk, "kv_dtype_bytes": size}
+        | {"cc_major": major, "cc_minor": minor}
+        | {"smem_per_block": shared_memory(10 * major + minor).per_block}
+        for major, minor in CAPABILITIES
+        for qk, vo in HEAD_DIMS
+        for size in ((1, 2) if qk != vo else (2,))
+    ]
+    return Reading(
+        rule="tile",
+        program=program,
+        root=root,
+        axis="avg_packed_qo_len",
+        contexts=contexts,
+        whole=False,
+    )
+
+
+def _packed_length(cpp: CppFiles) -> Reading:
+    """Read which packed length and head size the tile is chosen by."""
+    meaning = Meaning(answers=dict.fromkeys(SELECTORS, (0, 1)))
+    program, root = cpp_program(cpp, PLANNER, leaves=ALIKE, meaning=meaning)
+    planner = without_rest(one_request(program.functions[root], "batch_size"))
+    contexts = [
+        {"batch_size": batch, "num_qo_heads": 8 * group, "num_kv_heads": 8, "head_dim": 128}
+        | {"enable_cuda_graph": graph, "total_num_rows": rows * batch, "uniform_q_len": uniform}
+        for group in (1, 4)
+        for batch in (1, 4)
+        for graph, rows, uniform in ((False, 16, 0), (True, 16, 0), (True, 64, 0), (True, 16, 16))
+    ]
+    return Reading(
+        rule="packed_length",
+        program=Program({root: planner}, program.constants),
+        root=root,
+        axis="qo_len",
+        contexts=contexts,
+        whole=False,
+    )
+
+
+def _sm90_tile(cpp: CppFiles) -> Reading:
+    """Read the tile that the planner for sm90 sets by head size."""
+    program, root = cpp_program(cpp, SM90_PLANNER, leaves=NAMES)
+    planner = returning(program.functions[root], "cta_tile_q")
+    return Reading(
+        rule="sm90_tile",
+        program=Program({root: planner}, program.constants),
+        root=root,
+        axis="head_dim",
+        contexts=[{}],
+        whole=False,
+        dense=range(1, 577),
+    )
+
+
+def _backend(modules: Modules) -> Reading:
+    """Read what backend="auto" becomes."""
+    program, root = modules.program([AUTO], BACKEND)
+    return Reading(
+        rule="backend",
+        program=program,
+        root=root,
+        axis="head_dim_qk",
+        contexts=[backend_facts(90), *(backend_facts(sm) for sm in (75, 80, 89, 100, 120))],
+        also=[
+            backend_facts(90, **{name: value})
+            for name, value in (
+                ("head_dim_vo", 64),
+                ("head_dim_vo", None),
+                ("pos_encoding_mode", "ROPE_LLAMA"),
+                ("use_custom_mask", True),
+                ("dtype_kv", "float8_e4m3fn"),
+                ("dtype_kv", "uint8"),
+            )
+        ],
+    )
+
+
+def backend_facts(sm: int | None, **changes: Any) -> dict[str, Any]:
+    """Return what the choice of a kernel asks of a call in 16 bit, on one capability."""
+    facts = {
+        "cuda": CUDA,
+        "cuda_text": ".".join(map(str, CUDA)),
+        "head_dim_vo": 128,
+        "pos_encoding_mode": "NONE",
+        "use_custom_mask": False,
+        "use_fp16_qk_reductions": False,
+        "allow_fp16_qk_reductions": False,
+        "dtype_q": "bfloat16",
+        "dtype_kv": "bfloat16",
+    }
+    device = {} if sm is None else {"cc_major": sm // 10, "cc_minor": sm % 10}
+    return facts | device | changes

@@ -1,0 +1,214 @@
+"""The fused MoE kernel of vLLM and SGLang: what both read their BLOCK_SIZE_M from.
+
+Both packages share the functions' names: `get_default_config` is the fallback rule,
+`try_get_optimal_moe_config` looks for a tuned file first, and `get_config_file_name` names it.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nearfree.errors import SourceError
+from nearfree.sources.language.mechanism import Mechanism
+from nearfree.sources.language.program import Function, at, quote
+from nearfree.sources.language.python_cuts import (
+    argument_of,
+    arguments_of,
+    assignments,
+    calls,
+    made,
+    value_of,
+)
+from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import Reading
+
+LEAVES = {
+    r"(envs\.VLLM_BATCH_INVARIANT|vllm_is_batch_invariant\(\))": "deterministic",
+    r"[\w.()]+\.enable_deterministic_inference": "deterministic",
+    r"(current_platform\.is_rocm\(\)|is_hip_flag|is_hip_|_is_hip)": "rocm",
+    r"current_platform\.is_cuda\(\)": "not rocm",
+    r"_get_cuda_shared_memory_per_block_optin\(\)": "smem_per_block",
+    r"(.+)\.bit_length\(\)": r"bit_length(\1)",
+    r"(current_platform\.)?get_device_name\(\w*\)": "device",
+    r"re\.sub\(r?('[^']+'), ('[^']*'), (\w+)\)": r"re_sub(\1, \2, \3)",
+    r"get_config\(\)": "None",
+    r"w2_shape": "(E, K, w2_size)",
+    r"torch\.float": "'float32'",
+    r"envs\.VLLM_FUSED_MOE_CHUNK_SIZE": "chunk_tokens",
+}
+NAIVE, ALIGNED = "naive", "aligned"
+QUANTISATIONS: tuple[tuple[str | None, tuple[int, int] | None], ...] = (
+    (None, None),
+    ("fp8_w8a8", None),
+    ("fp8_w8a8", (128, 128)),
+    ("int8_w8a8", None),
+    ("int8_w8a16", None),
+    ("int8_w8a16", (0, 64)),
+    ("int4_w4a16", (0, 128)),
+)
+SHAPES = ((8, 2), (64, 6), (128, 8), (256, 8), (256, 32))
+_ONE = ((256, 8),)
+BIG, SMALL = 232448, 101376
+"""Shared memory a block may opt in to, on Hopper and on Ada, in bytes."""
+_MODES: dict[str, Any] = {
+    "is_marlin": False,
+    "rocm": False,
+    "deterministic": False,
+    "smem_per_block": BIG,
+}
+
+
+def block_contexts(
+    shapes: Sequence[tuple[int, int]] = SHAPES, **modes: Any
+) -> list[Mapping[str, Any]]:
+    """Return the settings at which a block rule is tried: quantisations by numbers of experts."""
+    return [
+        {"E": experts, "topk": top_k, "N": 512, "K": 2048, "dtype": dtype, "block_shape": shape}
+        | _MODES
+        | modes
+        for dtype, shape in QUANTISATIONS
+        for experts, top_k in shapes
+    ]
+
+
+def block_size(modules: Modules) -> Reading:
+    """Return how to read BLOCK_SIZE_M where no tuned file exists."""
+    program, root = modules.program(["get_default_config"], LEAVES)
+    return Reading(
+        rule="block_size_m",
+        program=program,
+        root=root,
+        key="BLOCK_SIZE_M",
+        axis="M",
+        contexts=[*block_contexts(), *block_contexts(_ONE, smem_per_block=SMALL)],
+        also=[
+            *block_contexts(_ONE, deterministic=True),
+            *block_contexts(_ONE, is_marlin=True),
+            *block_contexts(_ONE, rocm=True, smem_per_block=None),
+        ],
+    )
+
+
+def config_dtype(modules: Modules) -> Reading:
+    """Return how to read the name that a quantisation has in file names and rules."""
+    names = ["get_config_dtype_str", "_get_config_dtype_str"]
+    program, root = modules.program(names, LEAVES)
+    flags = ("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16")
+    off = dict.fromkeys(flags, False)
+    return Reading(
+        rule="config_dtype",
+        program=program,
+        root=root,
+        axis=None,
+        contexts=[
+            off | {flag: True, "dtype": dtype}
+            for flag in (*flags, "none")
+            for dtype in ("bfloat16", "float32")
+        ],
+    )
+
+
+def tuned_key(modules: Modules) -> Reading:
+    """Return how to read what is looked up: experts, size, dtype and block shape."""
+    path, function = modules.locate(["try_get_optimal_moe_config"])
+    program, root = modules.program_of(path, arguments_of(function, "get_moe_configs"), LEAVES)
+    return Reading(
+        rule="tuned_key",
+        program=program,
+        root=root,
+        axis="w2_size",
+        dense=(1, 2, 3, 128, 512),
+        contexts=[
+            {"E": 256, "K": 2048, "dtype": dtype, "block_shape": shape, "per_channel_quant": each}
+            for dtype, shape in QUANTISATIONS
+            for each in (False, True)
+        ],
+        whole=False,
+    )
+
+
+def tuned_name(modules: Modules) -> Reading:
+    """Return how to read the name of the tuned file for a key and a device."""
+    path, function = modules.locate(["get_moe_configs"])
+    inputs = frozenset({"E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe"})
+    cut = value_of(function, "json_file_name", inputs)
+    program, root = modules.program_of(path, cut, LEAVES)
+    return Reading(
+        rule="tuned_name",
+        program=program,
+        root=root,
+        axis="N",
+        dense=(1, 2, 3, 128, 512),
+        contexts=[
+            {"E": 256, "dtype": dtype, "block_n": shape[0], "block_k": shape[1], "device": device}
+            | {"per_channel_quant": each, "down_moe": False}
+            for dtype in (None, "fp8_w8a8", "int4_w4a16")
+            for shape in ((0, 0), (128, 128), (0, 64))
+            for each in (False, True)
+            for device in ("NVIDIA H20", "NVIDIA H200 NVL", "AMD Instinct / X")
+        ],
+    )
+
+
+def config_tokens(modules: Modules, chunk: Mapping[str, ast.expr]) -> Reading:
+    """Return how to read M, the number of tokens that a configuration is chosen by.
+
+    It is the number of tokens or, where the call works in chunks, that of the first chunk.
+    """
+    path, function = launcher(modules)
+    if assignments(function, "M"):
+        cut = value_of(function, "M", frozenset({"num_tokens"}))
+    else:
+        _, callee = modules.locate(["try_get_optimal_moe_config"])
+        cut = argument_of(function, callee, "M")
+    program, root = modules.program_of(path, cut, LEAVES)
+    program = program.knowing(chunk)
+    return Reading(
+        rule="config_tokens", program=program, root=root, axis="num_tokens", contexts=[{}]
+    )
+
+
+def launcher(modules: Modules) -> tuple[str, Function]:
+    """Return the function that chooses the configuration and aligns the tokens."""
+    names = ["_prepare_fused_moe_run", "fused_experts_impl"]
+    found = [each for name in names for each in [modules.find(name)] if each is not None]
+    return found[0] if found else modules.locate(names)
+
+
+def always_aligned(modules: Modules) -> tuple[str, Function]:
+    """Return a rule without inputs: the launcher aligns tokens to blocks, whatever their number."""
+    path, function = launcher(modules)
+    place = calls(function, "moe_align_block_size")
+    if not place:
+        raise SourceError(
+            f"{function.name} calls no moe_align_block_size: a new kernel path",
+            remedy="This release needs a reader of its own: report it",
+        )
+    answer = ast.Return(at(ast.Constant(ALIGNED), place[0]))
+    return path, made("path", [answer], place[0])
+
+
+def alignment(modules: Modules) -> Mechanism:
+    """Return the calls that hand BLOCK_SIZE_M to the alignment of tokens."""
+    found = []
+    for path in sorted(modules.files):
+        if "moe_align_block_size(" in modules.files[path]:
+            for call in calls(modules.tree(path), "moe_align_block_size"):
+                given = [*call.args, *(each.value for each in call.keywords)]
+                if "config['BLOCK_SIZE_M']" in map(ast.unparse, given):
+                    found.append(call)
+    says = "moe_align_block_size pads each expert's tokens to BLOCK_SIZE_M"
+    return Mechanism("alignment", says, tuple(map(quote, found)))
+
+
+def tuned_ignored(modules: Modules) -> Mechanism:
+    """Return the tests by which deterministic modes leave tuned files aside."""
+    path, function = modules.locate(["get_moe_configs"])
+    program, root = modules.program_of(path, function, LEAVES)
+    tests = [
+        each.test
+        for each in program.functions[root].body
+        if isinstance(each, ast.If) and ast.unparse(each.test) == "deterministic"
+    ]
+    says = "deterministic modes leave tuned files aside"
+    return Mechanism("tuned_ignored", says, tuple(map(quote, tests)))

@@ -1,0 +1,60 @@
+"""SGLang: the rules of its Triton fused MoE, and the folders of its tuned files."""
+
+import ast
+from collections.abc import Mapping
+
+from nearfree.sources.backends import fused_moe
+from nearfree.sources.language.mechanism import Mechanism
+from nearfree.sources.language.program import Function, quote
+from nearfree.sources.language.python_cuts import assignments
+from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import Reading
+
+PACKAGE = "sglang"
+_MOE = r"sglang/srt/layers/moe/(fused_moe_triton|moe_runner/triton_utils)/"
+WANTED = rf"{_MOE}(fused_moe|fused_moe_triton_config|moe_align_block_size)\.py"
+TUNED = rf"{_MOE}configs/.*\.json"
+
+
+def readings(files: Mapping[str, str]) -> list[Reading]:
+    """Return how to read a release's rules."""
+    modules = Modules(files)
+    path, cut = fused_moe.always_aligned(modules)
+    program, root = modules.program_of(path, cut, fused_moe.LEAVES)
+    return [
+        fused_moe.block_size(modules),
+        fused_moe.config_dtype(modules),
+        fused_moe.tuned_key(modules),
+        fused_moe.tuned_name(modules),
+        fused_moe.config_tokens(modules, {}),
+        Reading(rule="path", program=program, root=root, axis="num_tokens", contexts=[{}]),
+    ]
+
+
+def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
+    """Return the lines that make BLOCK_SIZE_M matter, and the order of the tuned files' folders."""
+    modules = Modules(files)
+    _, function = modules.locate(["get_moe_configs"])
+    return [
+        fused_moe.alignment(modules),
+        fused_moe.tuned_ignored(modules),
+        *folders(function),
+    ]
+
+
+def folders(function: Function) -> list[Mechanism]:
+    """Return in which order the folders of tuned files are searched, after the running triton's.
+
+    Either a fixed list of versions, or all folders that there are, the newest first; releases
+    before those keep all files in one folder, and give none.
+    """
+    found = assignments(function, "supported_triton_versions")
+    if found:
+        versions = ast.literal_eval(found[0].value)
+        return [Mechanism("triton_folders", " ".join(versions), (quote(found[0]),))]
+    listed = [
+        each for each in ast.walk(function) if ast.unparse(each) == "os.listdir(configs_root)"
+    ]
+    if listed:
+        return [Mechanism("triton_folders", "newest first", (quote(listed[0]),))]
+    return []

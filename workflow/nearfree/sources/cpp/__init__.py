@@ -1,0 +1,1 @@
+"""C++ and CUDA in the form that rules are read in."""

@@ -1,0 +1,337 @@
+"""C++ and CUDA sources: parse them, and find functions, macros and template parameters by name.
+
+Of `#ifdef` blocks the part for an undefined name is read: what a build without options compiles.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import tree_sitter_cuda
+from tree_sitter import Language, Node, Parser
+
+from nearfree.errors import SourceError
+from nearfree.sources.language.program import Text
+
+LANGUAGE = Language(tree_sitter_cuda.language())
+MOST_BYTES = 4 << 20
+ALIAS = re.compile(rb"\busing\s+\w+\s*=[^;{}]*;")
+DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_AROUND = {
+    "translation_unit",
+    "namespace_definition",
+    "declaration_list",
+    "template_declaration",
+    "linkage_specification",
+}
+_DECLARATORS = {"function_declarator", "abstract_function_declarator", "lambda_declarator"}
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A function-like macro: its parameters, and its body as a syntax tree."""
+
+    parameters: tuple[str, ...]
+    body: Node
+
+
+@dataclass(frozen=True)
+class Found:
+    """A function's definition, and the file that it stands in."""
+
+    node: Node
+    text: Text
+
+
+def parse(content: str) -> Node:
+    """Return the syntax tree of a piece of C++ or CUDA."""
+    raw = content.encode()
+    if len(raw) > MOST_BYTES:
+        raise SourceError("a source file is larger than 4 MB", remedy="It is not read")
+    return Parser(LANGUAGE).parse(raw).root_node
+
+
+def words(node: Node | None) -> str:
+    """Return a node's text, with blanks collapsed."""
+    return "" if node is None or node.text is None else " ".join(node.text.decode().split())
+
+
+def children(node: Node) -> Iterator[Node]:
+    """Yield a node's parts that are compiled: no comments, `#ifdef` as if nothing is defined."""
+    for child in node.named_children:
+        if child.type == "comment":
+            continue
+        if child.type == "preproc_ifdef":
+            yield from _chosen(child)
+        else:
+            yield child
+
+
+def _chosen(node: Node) -> Iterator[Node]:
+    """Yield the part of an `#ifdef` that is compiled; an `#elif` stays, for nobody knows it."""
+    unless = node.children[0].type == "#ifndef"
+    alternative = node.child_by_field_name("alternative")
+    if unless:
+        name, rest = node.child_by_field_name("name"), [alternative]
+        for child in children(node):
+            if child != name and child not in rest:
+                yield child
+    elif alternative is not None:
+        yield from children(alternative) if alternative.type == "preproc_else" else [alternative]
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield a node and all compiled parts of it."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += reversed([*children(each)])
+
+
+class CppFiles:
+    """The parsed C++ files of one release, by path."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.texts = {path: Text(path, content) for path, content in files.items()}
+        self._trees: dict[str, Node] = {}
+
+    def tree(self, path: str) -> Node:
+        """Return a file's syntax tree."""
+        if path not in self._trees:
+            content = self.texts[path].content
+            root = parse(content)
+            self._trees[path] = parse(_plain(content, root)) if root.has_error else root
+        return self._trees[path]
+
+    @cached_property
+    def _definitions(self) -> dict[str, list[Found]]:
+        found: dict[str, list[Found]] = {}
+        for path, text in sorted(self.texts.items()):
+            try:
+                for node in _functions(self.tree(path)):
+                    found.setdefault(function_name(node), []).append(Found(node, text))
+            except RecursionError as error:
+                raise SourceError(
+                    f"{path} is nested too deeply", remedy="It is not read: report it"
+                ) from error
+        return found
+
+    def locate(self, *names: str) -> Found:
+        """Return the one definition that has one of the names.
+
+        Raises
+        ------
+        SourceError
+            None or several, or one that does not parse.
+        """
+        found = [each for name in names for each in self._definitions.get(name, [])]
+        if len(found) != 1:
+            places = ", ".join(f"{f.text.path}:{f.node.start_point[0] + 1}" for f in found)
+            raise SourceError(
+                f"{' or '.join(names)} must be defined once; it is defined {places or 'nowhere'}",
+                remedy="This release keeps its rule elsewhere: its reader must learn where",
+            )
+        if found[0].node.has_error:
+            raise SourceError(
+                f"{found[0].text.path}: {names[0]} does not parse as C++",
+                remedy="This release needs a reader of its own: report it",
+            )
+        self._check_conditions(found[0])
+        return found[0]
+
+    def _check_conditions(self, found: Found) -> None:
+        """Refuse a function that asks for a macro which these files define, in a place or not."""
+        for each in _everything(found.node):
+            name = words(each.child_by_field_name("name"))
+            if each.type == "preproc_ifdef" and name in self._defined:
+                raise SourceError(
+                    f"{found.text.path}: {function_name(found.node)} depends on {name}, which is"
+                    " defined in some places",
+                    remedy="This release needs a reader of its own: report it",
+                )
+
+    @cached_property
+    def _defined(self) -> set[str]:
+        texts = (text.content for text in self.texts.values())
+        return {name for text in texts for name in DEFINE.findall(text)}
+
+    def defines(self, name: str) -> bool:
+        """Return whether a function of that name is defined once."""
+        return len(self._definitions.get(name, [])) == 1
+
+    def definitions(self, name: str) -> list[Found]:
+        """Return all definitions of a name: a template's specialisations share one."""
+        return self._definitions.get(name, [])
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all functions."""
+        return self._definitions.keys()
+
+    @cached_property
+    def macros(self) -> dict[str, Macro]:
+        """Function-like macros, aliases of them resolved."""
+        found: dict[str, Macro] = {}
+        aliases: dict[str, str] = {}
+        for path in sorted(self.texts):
+            if "#define" not in self.texts[path].content:
+                continue
+            for node in walk(self.tree(path)):
+                name = words(node.child_by_field_name("name"))
+                value = node.child_by_field_name("value")
+                if node.type == "preproc_function_def" and value is not None:
+                    spec = node.child_by_field_name("parameters")
+                    parts = [] if spec is None else spec.children
+                    given = tuple(words(each) for each in parts if each.type not in "(),")
+                    found[name] = Macro(given, _body(value))
+                elif node.type == "preproc_def" and value is not None:
+                    aliases[name] = words(value)
+        for name, other in aliases.items():
+            if other in found:
+                found[name] = found[other]
+        return found
+
+
+def _everything(node: Node) -> Iterator[Node]:
+    """Yield a node and all parts of it, whether they are compiled or not."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += each.named_children
+
+
+def _plain(content: str, root: Node) -> str:
+    """Return a source without those type aliases that do not parse.
+
+    The grammar stumbles over comparisons among template arguments. A type carries no number; a
+    rule that needs the alias after all finds its name unknown.
+    """
+    raw = content.encode()
+    broken = [(each.start_byte, each.end_byte) for each in _errors(root)]
+    for found in ALIAS.finditer(raw):
+        if any(start < found.end() and found.start() < end for start, end in broken):
+            blank = re.sub(rb"[^\n]", b" ", found.group())
+            raw = raw[: found.start()] + blank + raw[found.end() :]
+    return raw.decode()
+
+
+def _errors(node: Node) -> Iterator[Node]:
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if each.is_error or each.is_missing:
+            yield each
+        waiting += [child for child in each.children if child.has_error]
+
+
+def _body(value: Node) -> Node:
+    plain = (value.text or b"").decode().replace("\\\n", " ").replace("\\\r\n", " ")
+    return parse(f"void body() {{ {plain}; }}")
+
+
+def _functions(root: Node) -> Iterator[Node]:
+    waiting = [root]
+    while waiting:
+        each = waiting.pop()
+        if each.type == "function_definition":
+            yield each
+        elif each.type in _AROUND:
+            waiting += reversed([*children(each)])
+
+
+def declarator(node: Node) -> Node:
+    """Return the declarator of a function: its name and its parameters."""
+    found = node.child_by_field_name("declarator")
+    while found is not None and found.type not in _DECLARATORS:
+        found = found.child_by_field_name("declarator") or next(iter(found.named_children), None)
+    return found or node
+
+
+def function_name(node: Node) -> str:
+    """Return a function's name, without template arguments and namespaces."""
+    name = declarator(node).child_by_field_name("declarator")
+    if name is not None and name.type == "template_function":
+        name = name.child_by_field_name("name")
+    return words(name).rsplit("::", 1)[-1]
+
+
+def specialised_for(node: Node) -> list[Node]:
+    """Return the template arguments that a specialisation of a function is for."""
+    name = declarator(node).child_by_field_name("declarator")
+    while name is not None and name.type == "qualified_identifier":
+        name = name.child_by_field_name("name")
+    given = name.child_by_field_name("arguments") if name is not None else None
+    return [] if given is None else list(children(given))
+
+
+def template_parameters(node: Node) -> list[str]:
+    """Return the names of a function template's parameters, in order."""
+    parent = node.parent
+    if parent is None or parent.type != "template_declaration":
+        return []
+    spec = parent.child_by_field_name("parameters")
+    found = []
+    for each in spec.named_children if spec is not None else []:
+        name = each.child_by_field_name("declarator") or (
+            each.named_children[-1] if each.named_children else None
+        )
+        found.append(words(name) if each.type != "comment" else "")
+    return [each for each in found if each]
+
+
+def template_defaults(node: Node) -> list[tuple[str, Node | str]]:
+    """Return name and default of each of a template's parameters.
+
+    A type is no number: where a call does not spell it out it is `deduced`. A number without a
+    default is `unknown` then, and `...` stands for any number of parameters.
+    """
+    parent = node.parent
+    if parent is None or parent.type != "template_declaration":
+        return []
+    spec = parent.child_by_field_name("parameters")
+    found: list[tuple[str, Node | str]] = []
+    for each in children(spec) if spec is not None else []:
+        name = words(each.child_by_field_name("declarator") or each)
+        default = each.child_by_field_name("default_value")
+        if "variadic" in each.type:
+            found.append((name, "..."))
+        elif each.type == "optional_parameter_declaration" and default is not None:
+            found.append((name, default))
+        else:
+            found.append((name, "deduced" if "type_parameter" in each.type else "unknown"))
+    return found
+
+
+def returned_type(node: Node) -> str:
+    """Return the name of the type that a function returns, without qualifiers."""
+    return words(node.child_by_field_name("type"))
+
+
+def namespaces(node: Node) -> set[str]:
+    """Return the namespaces that a function stands in."""
+    found: set[str] = set()
+    around = node.parent
+    while around is not None:
+        if around.type == "namespace_definition":
+            found |= set(words(around.child_by_field_name("name")).split("::"))
+        around = around.parent
+    return found
+
+
+def parameter_names(node: Node) -> list[tuple[str, Node | None, str]]:
+    """Return name, default and type of each of a function's parameters."""
+    spec = declarator(node).child_by_field_name("parameters")
+    found = []
+    for each in spec.named_children if spec is not None else []:
+        if each.type not in {"parameter_declaration", "optional_parameter_declaration"}:
+            continue
+        name = each.child_by_field_name("declarator")
+        while name is not None and name.type != "identifier":
+            name = name.child_by_field_name("declarator") or next(
+                (part for part in reversed(name.named_children)), None
+            )
+        kind = words(each.child_by_field_name("type"))
+        found.append((words(name), each.child_by_field_name("default_value"), kind))
+    return found

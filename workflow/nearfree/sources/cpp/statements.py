@@ -1,0 +1,257 @@
+"""C++ statements in normal form: declarations in their scopes, assignments, conditions, loops.
+
+A statement that is not known becomes a call of `opaque` with all names in it, which is dropped
+where a rule needs none of them. One that may leave the function is never dropped.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from nearfree.sources.cpp.declarations import Declarations
+from nearfree.sources.cpp.expressions import ARITHMETIC
+from nearfree.sources.cpp.nodes import (
+    arguments,
+    assigned,
+    called_name,
+    changed_by,
+    changed_parameters,
+    everything,
+    identifiers,
+    name_set,
+    outside_lambdas,
+    part,
+    stream,
+)
+from nearfree.sources.cpp.source import children, words
+from nearfree.sources.cpp.types import cast
+
+
+class Statements(Declarations):
+    """Turns C++ statements into Python's."""
+
+    def block(self, node: Node) -> list[ast.stmt]:
+        """Return the statements of a block, up to the first that leaves it."""
+        if node.type != "compound_statement":
+            return [*self.touching(node), *self.statement(node)]
+        found: list[ast.stmt] = []
+        with self.scope():
+            for child in children(node):
+                found += self.touching(child)
+                found += self.statement(child)
+                if found and isinstance(found[-1], ast.Return | ast.Raise):
+                    break
+        return found
+
+    def filled(self, node: Node) -> list[ast.stmt]:
+        """Return the statements of a block, one at least."""
+        return self.block(node) or [self.s(ast.Pass(), node)]
+
+    def statement(self, node: Node) -> list[ast.stmt]:
+        """Return what stands for a statement."""
+        method = getattr(self, f"s_{node.type}", None)
+        if method is None:
+            return self.unknown(node, *name_set(node))
+        result: list[ast.stmt] = method(node)
+        return result
+
+    def touching(self, node: Node) -> list[ast.stmt]:
+        """Return what tells of names that a statement's expressions change on the way."""
+        changed: set[str] = set()
+        for each in self.evaluated(node):
+            changed |= self.side_effects(each)
+        value = self.opaque(node, *self.with_fields(changed))
+        return [self.s(ast.Expr(value), node)] if changed else []
+
+    def evaluated(self, node: Node) -> Iterator[Node]:
+        """Yield the expressions of a statement whose own effect is not what it is for."""
+        inner = next(iter(children(node)), None)
+        match node.type:
+            case "expression_statement" if inner is not None:
+                if inner.type == "assignment_expression":
+                    if self.attribute(part(inner, "right")) is None:
+                        yield part(inner, "right")
+                elif inner.type == "call_expression" and self.attribute(inner) is None:
+                    yield from arguments(inner)
+            case "declaration":
+                for each in node.children_by_field_name("declarator"):
+                    value = each.child_by_field_name("value")
+                    if value is not None and self.attribute(value) is None:
+                        yield value
+            case "if_statement":
+                yield part(node, "condition")
+
+    def side_effects(self, node: Node) -> set[str]:
+        """Return the names that an expression changes: `x++`, `&x`, or `f(x)` with `int& x`."""
+        found: set[str] = set()
+        for each in outside_lambdas(node):
+            if each.type in {"assignment_expression", "update_expression", "pointer_expression"}:
+                found |= assigned(each)
+            elif each.type == "call_expression":
+                callee = self.callee(part(each, "function"))
+                flags = [] if callee is None else changed_parameters(callee.node)
+                pairs = zip(flags, arguments(each), strict=False)
+                found |= name_set(*(given for changes, given in pairs if changes))
+        return found - self.meaning.records
+
+    def s_compound_statement(self, node: Node) -> list[ast.stmt]:
+        """Return the statements of a block inside a block."""
+        return self.block(node)
+
+    def nothing(self, node: Node) -> list[ast.stmt]:
+        """Return nothing: a type carries no number."""
+        del node
+        return []
+
+    s_comment = s_alias_declaration = s_static_assert_declaration = nothing
+    s_type_definition = s_using_declaration = s_empty_statement = nothing
+
+    def s_return_statement(self, node: Node) -> list[ast.stmt]:
+        """Return the function's result in its type."""
+        inner = next(iter(children(node)), None)
+        if inner is None:
+            return [self.s(ast.Return(None), node)]
+        value = self.converted(self.returns, self.expr(inner), inner)
+        return [self.s(ast.Return(value), node)]
+
+    def s_throw_statement(self, node: Node) -> list[ast.stmt]:
+        """Refuse."""
+        return [self.s(ast.Raise(None, None), node)]
+
+    def s_break_statement(self, node: Node) -> list[ast.stmt]:
+        """Leave a loop."""
+        return [self.s(ast.Break(), node)]
+
+    def s_continue_statement(self, node: Node) -> list[ast.stmt]:
+        """Go on with a loop."""
+        return [self.s(ast.Continue(), node)]
+
+    def s_if_statement(self, node: Node) -> list[ast.stmt]:
+        """Return a condition; one that declares a name is not known."""
+        clause, other = part(node, "condition"), node.child_by_field_name("alternative")
+        value = clause.child_by_field_name("value")
+        if value is None or clause.child_by_field_name("initializer") is not None:
+            return self.unknown(node, *name_set(node))
+        if value.type == "declaration":
+            return self.unknown(node, *name_set(node))
+        test, body = self.test(value), self.filled(part(node, "consequence"))
+        orelse = [] if other is None else [s for c in children(other) for s in self.block(c)]
+        return [self.s(ast.If(test, body, orelse), node)]
+
+    def s_for_statement(self, node: Node) -> list[ast.stmt]:
+        """Translate counting loops: `for (int i = a; i < b; i++)`, where nothing moves i or b."""
+        counter = self.counter(node)
+        if counter is None:
+            return self.unknown(node, *name_set(node))
+        name, low, high, sign = counter
+        body = part(node, "body")
+        end, first = self.expr(high), self.expr(low)
+        if sign == "<=":
+            one = self.e(ast.Constant(1), high)
+            end = self.e(ast.BinOp(end, ast.Add(), one), high)
+        ranged = self.call("range", [first, end], node)
+        with self.scope():
+            self.declare(name, "int")
+            target = self.target(name, node)
+            return [self.s(ast.For(target, ranged, self.filled(body), []), node)]
+
+    def counter(self, node: Node) -> tuple[str, Node, Node, str] | None:
+        """Return name, first value, limit and comparison of a counting loop; else None."""
+        start, test, step = (
+            node.child_by_field_name(each) for each in ("initializer", "condition", "update")
+        )
+        if start is None or test is None or start.type != "declaration":
+            return None
+        given = start.children_by_field_name("declarator")
+        first = given[0] if len(given) == 1 else None
+        low = first.child_by_field_name("value") if first is not None else None
+        high, sign = test.child_by_field_name("right"), words(test.child_by_field_name("operator"))
+        if first is None or low is None or high is None or sign not in {"<", "<="}:
+            return None
+        name = words(first.child_by_field_name("declarator"))
+        counts = words(step) in {f"{name}++", f"++{name}"} and words(test.children[0]) == name
+        body = part(node, "body")
+        moved = assigned(body) | {"&"} if self.side_effects(test) else assigned(body)
+        moves = moved & ({name, "&"} | name_set(high)) or leaves_sizes(high)
+        return (name, low, high, sign) if counts and not moves else None
+
+    def s_expression_statement(self, node: Node) -> list[ast.stmt]:
+        """Return an assignment or a call; of all else the names are not known any more."""
+        inner = next(iter(children(node)), None)
+        if inner is None:
+            return []
+        if inner.type == "assignment_expression":
+            return self.assignment(node, inner)
+        if inner.type == "call_expression":
+            return self.called(node, inner)
+        changed = name_set(stream(inner)) | self.side_effects(inner)
+        return self.unknown(inner, *changed)
+
+    def assignment(self, node: Node, inner: Node) -> list[ast.stmt]:
+        """Return an assignment to a name, a field or an item."""
+        left, right = part(inner, "left"), part(inner, "right")
+        sign = words(part(inner, "operator"))
+        name = called_name(right)
+        if right.type == "call_expression" and name in self.meaning.answers:
+            return [self.answer(right, name)]
+        if left.type == "call_expression" and self.hands_on(right):
+            tied = self.unknown(left, *changed_by(left)) if changed_by(left) else []
+            return [*tied, self.s(ast.Expr(self.expr(right)), node)]
+        target = self.expr(left)
+        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and sign == "=":
+            target.ctx = ast.Store()
+            return [self.s(ast.Assign([target], self.expr(right)), node)]
+        if not isinstance(target, ast.Name):
+            return self.unknown(inner, *changed_by(left))
+        fact = self.attribute(right)
+        if fact is not None:
+            known = self.s(
+                ast.Assign([self.e(ast.Name(target.id, ast.Store()), node)], self.opaque(right)),
+                node,
+            )
+            return [self.assign(*fact, node), known]
+        return self.set_name(node, inner, target.id)
+
+    def set_name(self, node: Node, inner: Node, name: str) -> list[ast.stmt]:
+        """Return an assignment to a name, in the name's type."""
+        left, right = part(inner, "left"), part(inner, "right")
+        sign = words(part(inner, "operator"))[:-1]
+        kind = self.names.get(name, "")
+        if not sign:
+            value = self.converted(kind, self.expr(right), right)
+        elif sign in ARITHMETIC or sign == "/":
+            value = self.updated(inner, sign)
+            both = {kind, self.kinds.of(right)}
+            if kind and (both & {"float", "double"} or both == {"int", "unsigned"} or sign == "-"):
+                value = (
+                    self.e(cast(kind, value), right) if kind != "int" or len(both) > 1 else value
+                )
+        else:
+            return self.unknown(inner, *changed_by(left))
+        target = self.e(ast.Name(name, ast.Store()), node)
+        return [self.s(ast.Assign([target], value), node)]
+
+    def updated(self, inner: Node, sign: str) -> ast.expr:
+        """Return what `a += b` sets a to."""
+        left, right = self.expr(part(inner, "left")), self.expr(part(inner, "right"))
+        if sign == "/":
+            return self.call("quotient", [left, right], inner)
+        if sign == "%":
+            return self.call("remainder", [left, right], inner)
+        return self.e(ast.BinOp(left, ARITHMETIC[sign](), right), inner)
+
+    def called(self, node: Node, call: Node) -> list[ast.stmt]:
+        """Return a call that stands alone."""
+        raise NotImplementedError
+
+    def hands_on(self, call: Node) -> bool:
+        """Return whether a known function is given a structure that it may change."""
+        raise NotImplementedError
+
+
+def leaves_sizes(high: Node) -> bool:
+    """Return whether a loop's limit asks something that its body may change: `v.size()`."""
+    return any(each.type == "call_expression" for each in everything(high)) and not identifiers(
+        high
+    )

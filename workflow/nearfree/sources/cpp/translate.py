@@ -1,0 +1,262 @@
+"""Translate a C++ function into normal form: Python syntax trees with the places of the source.
+
+A closed set of constructs is translated. What lies outside of it becomes a call of `opaque`,
+which has no value: it does no harm where a rule does not depend on it, and is an error that names
+it where a rule does. Nothing is compiled.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from tree_sitter import Node
+
+from nearfree.errors import SourceError
+from nearfree.sources.cpp.meaning import Meaning
+from nearfree.sources.cpp.nodes import (
+    arguments,
+    assigned,
+    called_name,
+    everything,
+    identifiers,
+    inside,
+    name_set,
+    part,
+    plain,
+)
+from nearfree.sources.cpp.source import (
+    CppFiles,
+    Found,
+    Macro,
+    children,
+    function_name,
+    parameter_names,
+    returned_type,
+    template_parameters,
+    words,
+)
+from nearfree.sources.cpp.statements import Statements
+from nearfree.sources.cpp.types import kind_named
+from nearfree.sources.language.expressions import parse
+from nearfree.sources.language.leaves import placed
+from nearfree.sources.language.program import Function, Text
+
+__all__ = ["Meaning", "translate"]
+
+CHECKS = {"TORCH_CHECK", "FLASHINFER_CHECK", "CHECK"}
+SILENT = {"reserve", "printf", "C10_CUDA_CHECK"}
+ENDS = {"push_back": "append", "emplace_back": "append"}
+
+
+def translate(files: CppFiles, found: Found, meaning: Meaning | None = None) -> Function:
+    """Return a C++ function in normal form; template parameters come first.
+
+    Raises
+    ------
+    SourceError
+        It is nested too deeply.
+    """
+    try:
+        return _Translator(files, found.text, meaning or Meaning()).function(found.node)
+    except (RecursionError, MemoryError) as error:
+        raise SourceError(
+            f"{found.text.path}: {function_name(found.node)} is nested too deeply",
+            remedy="This release needs a reader of its own: report it",
+        ) from error
+
+
+class _Translator(Statements):
+    def __init__(self, files: CppFiles, text: Text, meaning: Meaning) -> None:
+        super().__init__(files, text, meaning)
+        self.inlined: list[Node] = []
+
+    def function(self, node: Node) -> Function:
+        names, own = template_parameters(node), parameter_names(node)
+        body = part(node, "body")
+        self.returns = kind_named(returned_type(node))
+        self.reassigned = assigned(body)
+        self.fields = name_set(body) - {words(each) for each in identifiers(body)}
+        for name in names:
+            self.declare(name, "")
+        for name, _, kind in own:
+            self.declare(name, kind_named(kind))
+        values = [self.expr(default) for _, default, _ in own if default is not None]
+        function = self.define(function_name(node), [*names, *(n for n, _, _ in own)], body, values)
+        if self.answered:
+            for each in _own_returns(function.body):
+                if each not in self.answered and each not in self.lost:
+                    each.value = None
+        return function
+
+    def s_return_statement(self, node: Node) -> list[ast.stmt]:
+        """Return the function's result, or what a switch macro was given."""
+        inner = next(iter(children(node)), None)
+        if inner is not None and self.is_inlined(inner):
+            return self.inline()
+        return super().s_return_statement(node)
+
+    def called(self, node: Node, call: Node) -> list[ast.stmt]:
+        """Return a call that stands alone: a switch macro, a check, an answer, or a change."""
+        for way in (self.macro, self.ending, self.effect):
+            found = way(node, call)
+            if found is not None:
+                return found
+        return self.unknown(call, *name_set(call))
+
+    def macro(self, node: Node, call: Node) -> list[ast.stmt] | None:
+        """Return what a macro of the source stands for; one that may return is not known."""
+        name, given = called_name(call), arguments(call)
+        if self.is_inlined(call):
+            return self.inline()
+        if name not in self.files.macros:
+            return None
+        macro = self.files.macros[name]
+        if any(each.type == "lambda_expression" for each in given):
+            return self.switched(call, macro)
+        if name in CHECKS or not any(e.type == "return_statement" for e in everything(macro.body)):
+            return None
+        lost = self.s(ast.Return(self.opaque(call, *sorted(name_set(call)))), node)
+        self.lost.append(lost)
+        return [lost]
+
+    def ending(self, node: Node, call: Node) -> list[ast.stmt] | None:
+        """Return a check, or the answer that a call is."""
+        function, name, given = part(call, "function"), called_name(call), arguments(call)
+        if name in CHECKS and given:
+            return [self.s(ast.Assert(self.test(given[0]), None), node)]
+        if name in self.meaning.sinks:
+            return [self.s(ast.Return(self.sunk(function, self.meaning.sinks[name])), node)]
+        if name in self.meaning.answers:
+            return [self.answer(call, name)]
+        if name in self.meaning.tails:
+            return [self.s(ast.Return(self.expr(call)), node)]
+        return None
+
+    def effect(self, node: Node, call: Node) -> list[ast.stmt] | None:
+        """Return what a call changes."""
+        function, name = part(call, "function"), called_name(call)
+        attribute = self.attribute(call)
+        if attribute is not None:
+            return [self.assign(*attribute, node)]
+        if name in SILENT or name in self.meaning.harmless:
+            return []
+        if self.hands_on(call):
+            return [self.s(ast.Expr(self.expr(call)), node)]
+        if words(function) == "std::swap":
+            return [self.swapped(call)]
+        return self.cleared(node, call) or self.appended(node, call)
+
+    def cleared(self, node: Node, call: Node) -> list[ast.stmt] | None:
+        """Return what `memset(&params, 0, ...)` does to a structure."""
+        given = arguments(call)
+        target = words(given[0]).lstrip("&") if given else ""
+        if called_name(call) != "memset" or target not in self.meaning.records:
+            return None
+        return [self.assign(target, self.e(ast.Tuple([], ast.Load()), call), node)]
+
+    def appended(self, node: Node, call: Node) -> list[ast.stmt] | None:
+        """Return what `v.push_back(x)` does to a vector."""
+        function, name, given = part(call, "function"), called_name(call), arguments(call)
+        if function.type == "field_expression" and name in ENDS and len(given) == 1:
+            group = self.expr(part(function, "argument"))
+            method = self.e(ast.Attribute(group, ENDS[name], ast.Load()), node)
+            appended = self.e(ast.Call(method, [self.expr(given[0])], []), node)
+            return [self.s(ast.Expr(appended), node)]
+        return None
+
+    def answer(self, call: Node, name: str) -> ast.stmt:
+        """Return the answer that a call is."""
+        values = [self.passed(call, name, place) for place in self.meaning.answers[name]]
+        answer = self.s(ast.Return(self.e(ast.Tuple(values, ast.Load()), call)), call)
+        self.answered.append(answer)
+        return answer
+
+    def swapped(self, call: Node) -> ast.stmt:
+        sides = [self.expr(each) for each in arguments(call)]
+        names = [each.id for each in sides if isinstance(each, ast.Name)]
+        if len(names) != 2 or len(sides) != 2:
+            return self.s(ast.Expr(self.opaque(call, *sorted(name_set(call)))), call)
+        targets = [self.e(ast.Name(name, ast.Store()), call) for name in names]
+        pair = self.e(ast.Tuple(targets, ast.Store()), call)
+        return self.s(
+            ast.Assign([pair], self.e(ast.Tuple([*reversed(sides)], ast.Load()), call)), call
+        )
+
+    def passed(self, call: Node, name: str, place: int | str) -> ast.expr:
+        """Return what a call passes on: an argument, its default, or an expression there."""
+        given = arguments(call)
+        if isinstance(place, str):
+            here = self.e(ast.Constant(place), call)
+            tree = placed(parse(place), here)
+            for each in ast.walk(tree):
+                if isinstance(each, ast.Name):
+                    each.id = self.renamed(each.id)
+            return tree
+        if place < len(given):
+            return self.expr(given[place])
+        found = self.files.locate(name)
+        own = parameter_names(found.node)
+        default = own[place][1] if place < len(own) else None
+        if default is None:
+            return self.opaque(call)
+        return _Translator(self.files, found.text, self.meaning).expr(default)
+
+    def hands_on(self, call: Node) -> bool:
+        """Return whether a known function is given a structure that it may change."""
+        given = {words(each) for each in arguments(call)}
+        known = call.type == "call_expression" and self.files.defines(called_name(call))
+        return known and bool(given & self.meaning.records)
+
+    def sunk(self, function: Node, places: tuple[int, ...]) -> ast.expr:
+        node = function
+        for place in places:
+            found = [each for each in inside(node) if each.type == "template_argument_list"]
+            parts = list(children(found[0])) if found else []
+            if place >= len(parts):
+                return self.opaque(function)
+            node = parts[place]
+        return self.expr(plain(node))
+
+    def switched(self, call: Node, macro: Macro) -> list[ast.stmt]:
+        """Translate a switch macro: its own body, around the function that it was given."""
+        given = arguments(call)
+        function = next(each for each in given if each.type == "lambda_expression")
+        own = [each for each in everything(macro.body) if each.type == "lambda_expression"]
+        if len(own) != 1:
+            return self.unknown(call, *name_set(call))
+        values = {
+            name: self.expr(each)
+            for name, each in zip(macro.parameters, given, strict=False)
+            if name != "..." and each.type != "lambda_expression"
+        }
+        bound, place = self.bound, self.place
+        self.bound = {**bound, **values}
+        self.inlined.append(function)
+        self.place = given[0]
+        try:
+            return self.block(part(own[0], "body"))
+        finally:
+            self.bound, self.place = bound, place
+            self.inlined.pop()
+
+    def is_inlined(self, call: Node) -> bool:
+        function = call.child_by_field_name("function") if call.type == "call_expression" else None
+        return bool(self.inlined) and words(function) == "__VA_ARGS__"
+
+    def inline(self) -> list[ast.stmt]:
+        """Translate the function that a switch macro was given."""
+        function, place = self.inlined.pop(), self.place
+        self.place = None
+        try:
+            return self.block(part(function, "body"))
+        finally:
+            self.place = place
+            self.inlined.append(function)
+
+
+def _own_returns(body: list[ast.stmt]) -> Iterator[ast.Return]:
+    for statement in body:
+        if isinstance(statement, ast.Return):
+            yield statement
+        elif not isinstance(statement, ast.FunctionDef):
+            for name in ("body", "orelse"):
+                yield from _own_returns(getattr(statement, name, []))

@@ -1,0 +1,205 @@
+"""C++'s numbers: literals, casts, and which type an expression has.
+
+Integers are taken as unbounded: no rule here comes near an overflow. That a type without a sign
+holds no negative number matters, and so does single precision, since schedules compare products
+like 0.8f * n with integers. Of fields, items and methods the type is not known: a leaf stands for
+them, and its value has the type that the source gives it.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+
+from tree_sitter import Node
+
+from nearfree.sources.cpp.nodes import part, plain, template_arguments
+from nearfree.sources.cpp.source import children, words
+from nearfree.sources.language.functions import float32
+
+UNSIGNED = frozenset(
+    {
+        "uint",
+        "uint32_t",
+        "uint64_t",
+        "size_t",
+        "std::size_t",
+        "unsigned",
+        "unsigned int",
+        "unsigned long",
+        "unsigned long long",
+    }
+)
+SIGNED = frozenset(
+    {
+        "int",
+        "int32_t",
+        "int64_t",
+        "std::int32_t",
+        "std::int64_t",
+        "long",
+        "long int",
+        "long long",
+        "signed",
+        "signed int",
+        "ptrdiff_t",
+        "ssize_t",
+        "IdType",
+    }
+)
+INTEGERS = SIGNED | UNSIGNED | {"bool"}
+CASTS = INTEGERS | {"float", "double"}
+COMPARED = frozenset(["<", "<=", ">", ">=", "==", "!=", "&&", "||", "and", "or"])
+_NAMES = {"float": "float32", "double": "float", "int": "int", "unsigned": "unsigned"}
+_LITERAL = re.compile(
+    r"(?P<hex>0x[0-9a-f]+)|(?P<bin>0b[01]+)|(?P<float>(\d+\.\d*|\.\d+|\d+(?=e))(e[+-]?\d+)?)"
+    r"|(?P<oct>0[0-7]*)|(?P<dec>[1-9]\d*)"
+)
+_SUFFIX = re.compile(r"(?P<float>f)|(?P<long>l)|(?P<unsigned>u(ll?)?|l?lu|z?uz?)|ll|")
+_RANKS = ("double", "float", "unsigned", "int")
+
+
+def literal(text: str) -> tuple[int | float, str] | None:
+    """Return a literal's value and type: `0.8f` is rounded to single precision, `1U` is 1.
+
+    None is returned of a literal that is not known, as `0x1p3`.
+    """
+    text = text.replace("'", "").lower()
+    if text.startswith("-"):
+        positive = literal(text[1:])
+        signed = positive is not None and positive[1] != "unsigned"
+        return (-positive[0], positive[1]) if positive is not None and signed else None
+    found = _LITERAL.match(text)
+    suffix = None if found is None else _SUFFIX.fullmatch(text[found.end() :])
+    if found is None or suffix is None:
+        return None
+    digits = found.group()
+    if found["float"]:
+        if suffix["unsigned"] or suffix.group() == "ll":
+            return None
+        value = float(digits)
+        return (float32(value), "float") if suffix["float"] else (value, "double")
+    if suffix["float"]:
+        return None
+    base = 16 if found["hex"] else 2 if found["bin"] else 8 if found["oct"] else 10
+    kind = "unsigned" if suffix["unsigned"] else "int"
+    return int(digits[2:] if base in (2, 16) else digits, base), kind
+
+
+def kind_named(text: str) -> str:
+    """Return the kind of a type's name: one of `_RANKS`, `bool`, or an empty text of all else."""
+    if text in UNSIGNED:
+        return "unsigned"
+    return "int" if text in SIGNED else text if text in {"bool", "float", "double"} else ""
+
+
+def cast(kind: str, value: ast.expr) -> ast.expr:
+    """Return a value as a type of some kind holds it."""
+    if kind == "bool":
+        return ast.Call(ast.Name("bool", ast.Load()), [value], [])
+    name = _NAMES[kind]
+    if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
+        number = value.value
+        if kind == "float":
+            return ast.copy_location(ast.Constant(float32(number)), value)
+        if kind == "double" or (isinstance(number, int) and number >= 0):
+            held = float(number) if kind == "double" else int(number)
+            return ast.copy_location(ast.Constant(held), value)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        inner = value.args[0] if value.args else value
+        if value.func.id == name or (kind in {"int", "unsigned"} and value.func.id == "ceil"):
+            return value
+        whole = isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name)
+        rounded = value.func.id in {"float", "float32"} and whole
+        if kind == "int" and rounded and ast.unparse(inner).startswith("ceil("):
+            return inner
+    return ast.Call(ast.Name(name, ast.Load()), [value], [])
+
+
+class Kinds:
+    """Which kind of type an expression has.
+
+    Parameters
+    ----------
+    names
+        The kinds of variables and parameters.
+    returned
+        Says the kind that a called function returns; an empty text if that is not known.
+    """
+
+    def __init__(self, names: Mapping[str, str], returned: Callable[[Node], str]) -> None:
+        self.names = names
+        self.returned = returned
+
+    def of(self, node: Node) -> str:
+        """Return an expression's kind, or an empty text."""
+        method = getattr(self, f"_{node.type}", None)
+        return "" if method is None else str(method(node))
+
+    def _number_literal(self, node: Node) -> str:
+        found = literal(words(node))
+        return "" if found is None else found[1]
+
+    def _true(self, node: Node) -> str:
+        del node
+        return "bool"
+
+    _false = _true
+
+    def _identifier(self, node: Node) -> str:
+        return self.names.get(words(node), "")
+
+    def _parenthesized_expression(self, node: Node) -> str:
+        return self.of(next(children(node), node)) if node.named_children else ""
+
+    def _sizeof_expression(self, node: Node) -> str:
+        del node
+        return "unsigned"
+
+    def _unary_expression(self, node: Node) -> str:
+        if words(node.child_by_field_name("operator")) == "!":
+            return "bool"
+        return _promoted(self.of(part(node, "argument")))
+
+    def _conditional_expression(self, node: Node) -> str:
+        sides = {self.of(part(node, name)) for name in ("consequence", "alternative")}
+        return sides.pop() if len(sides) == 1 else _common(sides)
+
+    def _binary_expression(self, node: Node) -> str:
+        sign = words(node.child_by_field_name("operator"))
+        if sign in COMPARED:
+            return "bool"
+        sides = {_promoted(self.of(part(node, name))) for name in ("left", "right")}
+        if sign in {"<<", ">>"}:
+            return _promoted(self.of(part(node, "left")))
+        return _common(sides)
+
+    def _cast_expression(self, node: Node) -> str:
+        return kind_named(words(node.child_by_field_name("type")))
+
+    def _call_expression(self, node: Node) -> str:
+        function = part(node, "function")
+        name = words(function)
+        if name in CASTS:
+            return kind_named(name)
+        if name.startswith("static_cast<"):
+            given = template_arguments(function)
+            return kind_named(words(plain(given[0]))) if given else ""
+        return self.returned(node)
+
+
+def _promoted(kind: str) -> str:
+    return "int" if kind == "bool" else kind
+
+
+def _common(kinds: set[str]) -> str:
+    """Return the kind of an operation on several: what is not known may be an integer at most.
+
+    A leaf may stand for what is not known; where it meets single precision, the result has it.
+    """
+    kinds = {_promoted(each) for each in kinds}
+    for each in _RANKS[:2]:
+        if each in kinds:
+            return each
+    if "" in kinds:
+        return ""
+    return "unsigned" if "unsigned" in kinds else "int"

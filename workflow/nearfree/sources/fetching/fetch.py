@@ -1,0 +1,183 @@
+"""Fetching: the wanted files of a release, out of the cache or else from the package index.
+
+Nothing that is fetched is ever built, imported or run, and nothing is kept before it is checked.
+"""
+
+import re
+from bisect import bisect
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from nearfree.errors import SourceError
+from nearfree.events.line import sha256
+from nearfree.events.types import SourceFetched, SourceMember
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.index import Artefact, meter, releases
+from nearfree.sources.fetching.sdist import read_sdist
+from nearfree.sources.fetching.wheel import read_wheel
+
+Reader = Callable[[Artefact, re.Pattern[str]], dict[str, bytes]]
+
+
+class Source(Struct, frozen=True):
+    """The wanted files of a release, and the record of where they came from."""
+
+    record: SourceFetched
+    files: dict[str, bytes]
+
+    def paths(self) -> list[str]:
+        """Return the paths of all files inside their artefact, sorted."""
+        return sorted(self.files)
+
+    def raw(self, path: str) -> bytes:
+        """Return a file's bytes; SourceError if the release has no such file."""
+        if path not in self.files:
+            raise SourceError(
+                f"{self._name} has no {path} among its fetched files",
+                remedy="Read another version, or ask for the path where this one has it",
+            )
+        return self.files[path]
+
+    def text(self, path: str) -> str:
+        """Return a file's text; SourceError if it is not UTF-8."""
+        try:
+            return self.raw(path).decode()
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{self._name}: {path} is not UTF-8 at byte {error.start}",
+                remedy="Read another version: rules are read from text alone",
+            ) from error
+
+    @property
+    def _name(self) -> str:
+        return f"{self.record.package} {self.record.version}"
+
+
+def fetch(
+    package: str, version: str, wanted: str, *, cache: Cache, offline: bool = False
+) -> Source:
+    """Return the files of a release whose path inside the artefact matches a pattern as a whole.
+
+    The cache serves what it has. Else one wheel is tried, then the sdist; a yanked release is
+    as good as another for who names its version.
+
+    Parameters
+    ----------
+    package, version
+        The release, in any spelling that packaging accepts.
+    wanted
+        A regular expression over paths; in an sdist they begin below its top folder.
+    cache
+        Where files are kept, once checked.
+    offline
+        Read the cache alone.
+
+    Raises
+    ------
+    SourceError
+        There is no such release, it has no such file, or what is there cannot be believed.
+    """
+    from packaging.utils import canonicalize_name
+
+    package, version = canonicalize_name(package), _canonical(package, version)
+    try:
+        source = _kept(package, version, wanted, cache)
+    except SourceError:
+        if offline:
+            raise
+        source = None
+    if source is None and offline:
+        raise SourceError(
+            f"{package} {version} is not in the cache",
+            remedy="Run once without --offline, which fetches it",
+        )
+    return source or _fetched(package, version, wanted, cache)
+
+
+def fetched_bytes() -> int:
+    """Return how many bytes this process has read from the network."""
+    return meter.fetched_bytes
+
+
+def _canonical(package: str, version: str) -> str:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return str(Version(version))
+    except InvalidVersion as error:
+        raise SourceError(
+            f"{version!r} is no version of {package}", remedy="Give one like 1.2.3"
+        ) from error
+
+
+def _kept(package: str, version: str, wanted: str, cache: Cache) -> Source | None:
+    record = cache.find(package, version, wanted)
+    if record is None:
+        return None
+    return Source(record, {member.path: cache.read(member.sha256) for member in record.members})
+
+
+def _fetched(package: str, version: str, wanted: str, cache: Cache) -> Source:
+    pattern = re.compile(wanted)
+    for artefact, read in _artefacts(package, version):
+        files = read(artefact, pattern)
+        if files:
+            record = SourceFetched(
+                package=package,
+                version=version,
+                artefact=artefact.filename,
+                artefact_sha256=artefact.sha256,
+                verified="member" if artefact.kind == "wheel" else "artefact",
+                members=tuple(
+                    SourceMember(path=path, sha256=sha256(raw), size=len(raw))
+                    for path, raw in sorted(files.items())
+                ),
+            )
+            cache.keep(wanted, record, files)
+            return Source(record, files)
+    raise SourceError(
+        f"{package} {version} holds no file that matches {wanted}",
+        remedy="Take a version that has it",
+    )
+
+
+def _artefacts(package: str, version: str) -> Iterator[tuple[Artefact, Reader]]:
+    """Yield what to look into, in this order: the wheel that suits best, then the sdist."""
+    known = releases(package)
+    if version not in known:
+        raise _unknown(package, version, list(known))
+    wheels = [file for file in known[version] if file.kind == "wheel"]
+    sdists = [file for file in known[version] if file.kind == "sdist"]
+    if wheels:
+        yield max(wheels, key=_suits), read_wheel
+    if sdists:
+        yield max(sdists, key=lambda file: file.filename.endswith(".tar.gz")), read_sdist
+
+
+def _suits(wheel: Artefact) -> tuple[int, tuple[int, str] | tuple[()], str]:
+    """Return what orders wheels: for any platform, for Linux on x86-64, others; then the build."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    try:
+        _, _, build, tags = parse_wheel_filename(wheel.filename)
+    except InvalidWheelFilename:
+        return -1, (), wheel.filename
+    platforms = {tag.platform for tag in tags}
+    linux = any(re.fullmatch(r"(many)?linux.*_x86_64", platform) for platform in platforms)
+    return 2 if "any" in platforms else int(linux), build, wheel.filename
+
+
+def _unknown(package: str, version: str, known: list[str]) -> SourceError:
+    from packaging.version import Version
+
+    if not known:
+        return SourceError(
+            f"{package} has no wheel or sdist with a SHA-256", remedy="Check PIP_INDEX_URL"
+        )
+    place = bisect([Version(one) for one in known], Version(version))
+    near = dict.fromkeys([*known[max(0, place - 1) : place + 1], known[-1]])
+    return SourceError(
+        f"{package} has no version {version}",
+        remedy=f"Known near it, and newest: {', '.join(near)}",
+    )

@@ -1,0 +1,81 @@
+"""What a member of an archive may be: its name, its kind, its size; anything else is refused.
+
+Nothing of an archive is returned unless every check passed; what is odd is never repaired.
+"""
+
+import csv
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nearfree.errors import SourceError
+from nearfree.sources.fetching.index import Artefact
+
+MEMBER_LIMIT = 16 * 2**20
+"""Bytes of one wanted member."""
+TOTAL_LIMIT = 128 * 2**20
+"""Bytes of all wanted members together."""
+COUNT_LIMIT = 200_000
+"""Members of an archive."""
+BROKEN = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError,
+    IndexError, OverflowError, NotImplementedError, RuntimeError, csv.Error,
+)  # fmt: skip
+"""What the readers of archives raise on bytes that are none; RuntimeError includes recursion."""
+
+
+def refusal(artefact: Artefact, reason: str) -> SourceError:
+    """Return the error of an artefact that is not believed."""
+    return SourceError(
+        f"{artefact} is refused: {reason}",
+        remedy="Nothing of it was kept; take another version, or an index that you trust",
+    )
+
+
+def check_name(artefact: Artefact, name: str) -> None:
+    """Refuse a name that leads out of the archive, wanted or not."""
+    if (
+        not name
+        or name.startswith("/")
+        or ".." in name.split("/")
+        or re.search(r"[\\\0]|^[A-Za-z]:", name)
+    ):
+        raise refusal(artefact, f"a member's name, {name[:200]!r}, leads out of it")
+
+
+def check_file(artefact: Artefact, path: str, paths: set[str], *, plain: bool) -> None:
+    """Refuse a wanted member that is no plain file, or whose path is taken or no text."""
+    if not plain:
+        raise refusal(artefact, f"{path!r} is a link or a device, not a plain file")
+    if not path.isprintable():
+        raise refusal(artefact, f"a member's name, {path!r}, is no plain text")
+    if path in paths:
+        raise refusal(artefact, f"it holds {path} twice")
+    paths.add(path)
+
+
+def check_size(artefact: Artefact, path: str, size: int, total: int) -> int:
+    """Return the bytes of all wanted members so far; refuse when one or all are too long."""
+    if size > MEMBER_LIMIT:
+        raise refusal(artefact, f"{path} is over {MEMBER_LIMIT} bytes")
+    if total + size > TOTAL_LIMIT:
+        raise refusal(artefact, f"its wanted files are over {TOTAL_LIMIT} bytes together")
+    return total + size
+
+
+@contextmanager
+def readable(artefact: Artefact) -> Iterator[None]:
+    """Turn what the readers of archives raise into a refusal."""
+    try:
+        yield
+    except BROKEN as error:
+        raise refusal(artefact, f"it is no whole archive ({type(error).__name__})") from error
+
+
+def check_count(artefact: Artefact, count: int) -> None:
+    """Refuse an archive of more members than any release has."""
+    if count > COUNT_LIMIT:
+        raise refusal(artefact, f"it has over {COUNT_LIMIT} members")

@@ -1,0 +1,128 @@
+"""Sdists: read as a stream, the wanted members kept, believed only if the whole hash is right."""
+
+import hashlib
+import io
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from gzip import GzipFile
+from typing import NoReturn
+
+from nearfree.sources.fetching import members as limits
+from nearfree.sources.fetching.index import Artefact, meter, reading
+from nearfree.sources.fetching.members import (
+    check_count,
+    check_file,
+    check_name,
+    check_size,
+    readable,
+    refusal,
+)
+
+SKIPPED_LIMIT = 256 * 2**20
+"""Bytes of a member of an sdist that is only passed over."""
+PACKED_LIMIT = 2 * 2**30
+"""Bytes of an sdist as it is sent."""
+UNPACKED_LIMIT = 4 * 2**30
+"""Bytes of an sdist's unpacked stream."""
+HEADER_LIMIT = 2**15
+"""Bytes of a tar header's extension, a long name or pax fields; tarfile is slow on longer ones."""
+CHUNK = 2**18
+
+
+def read_sdist(artefact: Artefact, wanted: re.Pattern[str]) -> dict[str, bytes]:
+    """Return an sdist's wanted members by path inside its top folder, empty if it has none.
+
+    Raises
+    ------
+    SourceError
+        The sdist is hostile or broken, is no .tar.gz, or has not the SHA-256 that the index says.
+    """
+    if not artefact.filename.endswith((".tar.gz", ".tgz")):
+        raise refusal(artefact, "only .tar.gz is read")
+    digest = hashlib.sha256()
+    with readable(artefact), reading(artefact.url, str(artefact)) as response:
+
+        def sent(size: int) -> bytes:
+            raw = meter.read(response, size)
+            digest.update(raw)
+            return raw
+
+        packed = _Limited(artefact, sent, PACKED_LIMIT)
+        with GzipFile(mode="rb", fileobj=packed) as gzip:
+            unpacked = _Limited(artefact, gzip.read, UNPACKED_LIMIT)
+            with tarfile.open(fileobj=unpacked, mode="r|", bufsize=CHUNK, tarinfo=_Header) as tar:
+                files = _tar_members(artefact, tar, wanted)
+        while packed.read(CHUNK):
+            pass
+    if digest.hexdigest() != artefact.sha256:
+        raise refusal(artefact, "its SHA-256 is not the one that the index says")
+    return files
+
+
+class _Limited(io.BufferedIOBase):
+    """A stream that ends in a refusal when more is read from it than may be there."""
+
+    def __init__(self, artefact: Artefact, read: Callable[[int], bytes], limit: int) -> None:
+        self._artefact, self._read, self._limit, self._left = artefact, read, limit, limit
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        raw = self._read(CHUNK if size is None or size < 0 else size)
+        self._left -= len(raw)
+        if self._left < 0:
+            raise refusal(self._artefact, f"it is over {self._limit} bytes")
+        return raw
+
+
+class _Header(tarfile.TarInfo):
+    """A tar header that is short, extensions included, and describes no file with holes.
+
+    tarfile reads extensions and maps of holes as a whole, however long they are.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0 or (not header.isreg() and header.size > HEADER_LIMIT):
+            raise tarfile.ReadError("a header of no sane size")
+        return header
+
+    def _refuse_holes(self, *_: object) -> NoReturn:
+        raise tarfile.ReadError("a file with holes")
+
+    _proc_sparse = _proc_gnusparse_10 = _refuse_holes
+
+
+def _tar_members(
+    artefact: Artefact, tar: tarfile.TarFile, wanted: re.Pattern[str]
+) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    paths: set[str] = set()
+    tops = set()
+    total = 0
+    for member in _headers(artefact, tar):
+        top, _, path = member.name.removeprefix("./").partition("/")
+        if not wanted.fullmatch(path) or member.isdir():
+            continue
+        tops.add(top)
+        check_file(artefact, path, paths, plain=member.isreg() and not member.issparse())
+        check_size(artefact, path, member.size, total)
+        content = tar.extractfile(member)
+        files[path] = content.read(limits.MEMBER_LIMIT + 1) if content else b""
+        total = check_size(artefact, path, len(files[path]), total)
+    if len(tops) > 1:
+        raise refusal(artefact, "it has more than one top folder")
+    return files
+
+
+def _headers(artefact: Artefact, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield an sdist's members as they come, each with a name and a size that may be."""
+    count = 0
+    while (member := tar.next()) is not None:
+        count += 1
+        check_count(artefact, count)
+        check_name(artefact, member.name)
+        if not 0 <= member.size <= SKIPPED_LIMIT:
+            raise refusal(artefact, f"{member.name} is {member.size} bytes long")
+        yield member
+        tar.members.clear()  # type: ignore[attr-defined]  # else it keeps them all

@@ -1,0 +1,143 @@
+"""One way through a function: the decisions taken on it, and what they settle about later ones."""
+
+import ast
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nearfree.events.types import Quote
+from nearfree.sources.language.bounds import Bounds
+from nearfree.sources.language.expressions import UnknownConstructError, negated
+from nearfree.sources.language.program import at, quote
+
+MOST_WORK = 400_000
+"""Statements that all ways through a function have together."""
+
+
+@dataclass
+class Work:
+    """What all ways through a function have cost."""
+
+    done: int = 0
+
+    def more(self, node: ast.AST) -> None:
+        """Count a statement.
+
+        Raises
+        ------
+        UnknownConstructError
+            There are too many.
+        """
+        self.done += 1
+        if self.done > MOST_WORK:
+            raise UnknownConstructError("the ways through the function do not end", node)
+
+
+@dataclass
+class Way:
+    """One way through a function: decisions, what they were about, and the value."""
+
+    when: list[ast.expr] = field(default_factory=list)
+    quotes: list[Quote] = field(default_factory=list)
+    value: Any = None
+
+
+class Decisions:
+    """The decisions of one way: the first ones are given, further ones are taken as true.
+
+    Parameters
+    ----------
+    given
+        The first decisions.
+    least
+        Inputs that are never smaller than a number.
+    """
+
+    def __init__(self, given: list[bool], least: Mapping[str, int]) -> None:
+        self.given = given
+        self.bounds = Bounds(least)
+        self.taken: list[bool] = []
+        self.others: list[list[bool]] = []
+        self.known: dict[str, bool] = {}
+        self.way = Way()
+
+    def decide(self, condition: ast.expr, place: ast.AST) -> bool:
+        """Return which way to go at a condition, and keep the condition."""
+        condition = tested(condition)
+        decided = self.truth(condition)
+        if decided is not None:
+            return decided
+        number = len(self.taken)
+        if number == len(self.given):
+            self.given = [*self.given, True]
+            self.others.append([*self.taken, False])
+        answer = self.given[number]
+        self.taken.append(answer)
+        self.learn(condition, answer=answer)
+        self.way.when.append(condition if answer else negated(condition))
+        self.way.quotes.append(quote(place))
+        return answer
+
+    def truth(self, condition: ast.expr) -> bool | None:
+        """Return a condition's truth where constants or earlier decisions settle it."""
+        match condition:
+            case ast.Constant():
+                return bool(condition.value)
+            case ast.UnaryOp(op=ast.Not()):
+                inner = self.truth(condition.operand)
+                return None if inner is None else not inner
+            case ast.BoolOp():
+                stop = isinstance(condition.op, ast.Or)
+                found = {self.truth(each) for each in condition.values}
+                if stop in found:
+                    return stop
+                if found == {not stop}:
+                    return not stop
+        decided = self.known.get(ast.unparse(condition))
+        return self.bounds.truth(condition) if decided is None else decided
+
+    def learn(self, condition: ast.expr, *, answer: bool) -> None:
+        """Keep what a decision says, about the parts of the condition too."""
+        self.known[ast.unparse(condition)] = answer
+        self.known[ast.unparse(negated(condition))] = not answer
+        self.bounds.learn(condition, answer=answer)
+        if isinstance(condition, ast.BoolOp) and answer is isinstance(condition.op, ast.And):
+            for each in condition.values:
+                self.learn(each, answer=answer)
+
+
+def tested(condition: ast.expr) -> ast.expr:
+    """Return a condition of which only the truth counts, without constants that change nothing."""
+    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+        return at(ast.UnaryOp(ast.Not(), tested(condition.operand)), condition)
+    match condition:
+        case ast.Call(func=ast.Name(id="bool"), args=[inner]):
+            return tested(inner)
+        case ast.Call(func=ast.Name(id="int"), args=[inner]) if _is_truth(inner):
+            return tested(inner)
+    if not isinstance(condition, ast.BoolOp):
+        return condition
+    stop = isinstance(condition.op, ast.Or)
+    kept = [
+        each
+        for each in map(tested, condition.values)
+        if not isinstance(each, ast.Constant) or bool(each.value) is stop
+    ]
+    if not kept:
+        return at(ast.Constant(not stop), condition)
+    whole = copy.copy(condition)
+    whole.values = kept
+    return kept[0] if len(kept) == 1 else whole
+
+
+def _is_truth(node: ast.expr) -> bool:
+    """Return whether an expression is `True` or `False` whatever its inputs are."""
+    match node:
+        case ast.Compare() | ast.UnaryOp(op=ast.Not()):
+            return True
+        case ast.BoolOp():
+            return all(map(_is_truth, node.values))
+        case ast.Call(func=ast.Name(id="bool")):
+            return True
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)

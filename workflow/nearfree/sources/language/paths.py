@@ -1,0 +1,91 @@
+"""The first way to read a rule: enumerate the ways through the function.
+
+The function is run over expressions instead of numbers. Where a way depends on an input, a
+decision is taken, and the function is run again for the other one, until all are taken. Each way
+gives its conditions, its value, and the lines of both.
+"""
+
+import ast
+from collections.abc import Mapping
+
+from nearfree.events.types import Branch
+from nearfree.sources.language.decisions import Decisions, Work
+from nearfree.sources.language.expressions import MISTAKES, UnknownConstructError
+from nearfree.sources.language.program import Program
+from nearfree.sources.language.walk import Walk
+
+MOST_PATHS = 2000
+
+
+def enumerate_paths(
+    program: Program, name: str, inputs: set[str], least: Mapping[str, int] | None = None
+) -> tuple[list[Branch], set[str]]:
+    """Return a function's branches, and the names of the functions with loops that they call.
+
+    Parameters
+    ----------
+    program
+        Functions and constants; `name` should be sliced, so that it forks only where it must.
+    name
+        The function.
+    inputs
+        The names that stay; any other free name is an error.
+    least
+        Inputs that are never smaller than a number: ways that need less are left out.
+
+    Raises
+    ------
+    UnknownConstructError
+        A construct outside the known set.
+    """
+    branches: list[Branch] = []
+    called: set[str] = set()
+    open_ways: list[list[bool]] = [[]]
+    work = Work()
+    while open_ways:
+        if len(branches) > MOST_PATHS:
+            raise UnknownConstructError(f"{name} has more than {MOST_PATHS} ways through it")
+        decisions = Decisions(open_ways.pop(), least or {})
+        walk = Walk(program, inputs, decisions, work)
+        try:
+            branches.append(_branch(walk, name))
+        except MISTAKES as error:
+            raise UnknownConstructError(f"{name} cannot be followed: {error}") from error
+        open_ways += decisions.others
+        called |= walk.called
+    return branches, called
+
+
+def _branch(walk: Walk, name: str) -> Branch:
+    way = walk.run(name)
+    return Branch(
+        when=tuple(ast.unparse(each) for each in tightest(way.when)),
+        value=ast.unparse(way.value),
+        quotes=tuple(dict.fromkeys(way.quotes)),
+    )
+
+
+def tightest(when: list[ast.expr]) -> list[ast.expr]:
+    """Return conditions without the bounds that a closer bound of the same kind implies."""
+    kept: list[ast.expr] = []
+    for number, each in enumerate(when):
+        bound = _bound(each)
+        others = [_bound(other) for other in when[number + 1 :]]
+        if bound is None or not any(
+            other is not None and other[:2] == bound[:2] and other[2] >= bound[2]
+            for other in others
+        ):
+            kept.append(each)
+    return kept
+
+
+def _bound(node: ast.expr) -> tuple[str, type[ast.cmpop], float] | None:
+    """Return what is bounded, in which way, and how closely: more is closer."""
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return None
+    limit, op = node.comparators[0], type(node.ops[0])
+    if not isinstance(limit, ast.Constant) or not isinstance(limit.value, int | float):
+        return None
+    if op in (ast.Gt, ast.GtE):
+        return ast.unparse(node.left), op, limit.value
+    return (ast.unparse(node.left), op, -limit.value) if op in (ast.Lt, ast.LtE) else None

@@ -1,0 +1,153 @@
+"""A rule's source in normal form: functions and constants as Python syntax trees.
+
+Python sources are in this form already; C++ sources are translated into it. Each node knows the
+file that it was read from, so that every condition and value can be quoted.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nearfree.events.types import Quote
+from nearfree.sources.language.expressions import UnknownConstructError
+
+Function = ast.FunctionDef
+HARMLESS_DECORATORS = {"functools.lru_cache", "functools.cache", "lru_cache", "cache"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """One source file: its path inside the artefact, and its lines."""
+
+    path: str
+    content: str
+
+    def __deepcopy__(self, memo: object) -> "Text":
+        """Return the file itself: a copied tree still stands in it."""
+        return self
+
+    def quote(self, first: int, last: int) -> Quote:
+        """Return lines `first` to `last`, with blanks collapsed, shortened to 160 characters."""
+        lines = self.content.splitlines()[first - 1 : last]
+        text = " ".join(" ".join(lines).split())
+        return Quote(file=self.path, lines=(first, last), text=text[:160])
+
+
+@dataclass(frozen=True)
+class Program:
+    """Functions and constants that a rule may reach, by name."""
+
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    constants: Mapping[str, ast.expr] = field(default_factory=dict)
+
+    def knowing(self, constants: Mapping[str, ast.expr]) -> "Program":
+        """Return the program with further constants."""
+        return Program(self.functions, {**self.constants, **constants})
+
+
+def parameters(function: Function) -> list[str]:
+    """Return the names of a function's parameters, keyword-only ones last."""
+    spec = function.args
+    if spec.vararg or spec.kwarg:
+        raise UnknownConstructError(f"{function.name} takes any number of arguments", function)
+    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+
+
+def defaults(function: Function) -> dict[str, ast.expr]:
+    """Return the default of each parameter that has one."""
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    tail = positional[len(positional) - len(spec.defaults) :]
+    found = {each.arg: value for each, value in zip(tail, spec.defaults, strict=True)}
+    for each, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
+        if value is not None:
+            found[each.arg] = value
+    return found
+
+
+def default_of(function: Function, name: str) -> ast.expr:
+    """Return a parameter's default; one that calls share is an error."""
+    value = defaults(function)[name]
+    changing = (ast.List, ast.Dict, ast.Set, ast.Call, ast.ListComp, ast.DictComp, ast.SetComp)
+    if any(isinstance(each, changing) for each in ast.walk(value)):
+        raise UnknownConstructError(f"the default of {name} is shared by all calls", value)
+    return value
+
+
+def plain_nested(function: Function) -> Function:
+    """Return a function inside a function, if it means what it says.
+
+    Raises
+    ------
+    UnknownConstructError
+        It is decorated, or has a default that is taken when the outer function runs.
+    """
+    values = defaults(function).values()
+    if function.decorator_list or not all(isinstance(each, ast.Constant) for each in values):
+        raise UnknownConstructError(f"{function.name} is outside the known set", function)
+    return function
+
+
+def bound_by(node: ast.AST) -> set[str]:
+    """Return the names that a statement, or a part of it, may set in its own scope."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return {node.name}
+        case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return {e.target.id for e in ast.walk(node) if isinstance(e, ast.NamedExpr)}
+        case ast.Import() | ast.ImportFrom():
+            return {(each.asname or each.name).split(".")[0] for each in node.names}
+        case ast.Name():
+            return set() if isinstance(node.ctx, ast.Load) else {node.id}
+        case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar() if node.name:
+            own = {node.name}
+        case ast.MatchMapping() if node.rest:
+            own = {node.rest}
+        case ast.Global() | ast.Nonlocal():
+            own = set(node.names)
+        case _:
+            own = set()
+    return own.union(*map(bound_by, ast.iter_child_nodes(node)))
+
+
+def mark(node: ast.AST, text: Text) -> None:
+    """Tell a tree's nodes which file they stand in."""
+    for each in ast.walk(node):
+        each.origin = text  # type: ignore[attr-defined]
+
+
+def at(new: ast.expr, old: ast.AST) -> ast.expr:
+    """Return a new node with the place of an old one."""
+    if not hasattr(new, "lineno"):
+        ast.copy_location(new, old)
+        new.origin = getattr(old, "origin", None)  # type: ignore[attr-defined]
+    return new
+
+
+def quote(node: ast.AST) -> Quote:
+    """Return where a node stands, and its text.
+
+    A node that was made up has no place, and cannot be quoted; that is a fault of its reader.
+    """
+    origin, first = getattr(node, "origin", None), getattr(node, "lineno", None)
+    if origin is None or first is None:
+        raise UnknownConstructError(f"a {type(node).__name__} without a place in the source")
+    last: int = getattr(node, "end_lineno", None) or first
+    return origin.quote(first, last)  # type: ignore[no-any-return]
+
+
+def walk_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements and those inside of them, nested functions included."""
+    for statement in body:
+        yield statement
+        for part in ("body", "orelse"):
+            yield from walk_statements(getattr(statement, part, []))
+
+
+def loops(function: Function) -> bool:
+    """Return whether a function's number of steps depends on its inputs."""
+    return any(
+        isinstance(each, ast.While)
+        or (isinstance(each, ast.For) and not isinstance(each.iter, ast.List | ast.Tuple))
+        for each in walk_statements(function.body)
+    )

@@ -418,12 +418,11 @@ def test_meaning_does_not_depend_on_spelling() -> None:
     assert len({read_python(text).meaning for text, _ in SAME}) == 1
 
 
-@pytest.mark.parametrize("old", ["16", "64", "128"])
-@pytest.mark.parametrize("text", [text for text, _ in SAME])
+@pytest.mark.parametrize(
+    ("text", "old"), [(text, old) for text, _ in SAME for old in ("16", "64", "128") if old in text]
+)
 def test_meaning_depends_on_every_constant(text: str, old: str) -> None:
     """A rule with one constant changed has another digest."""
-    if old not in text:
-        pytest.skip("the constant has another name here")
     first = text.index(old)
     changed = text[:first] + str(int(old) - 1) + text[first + len(old) :]
     assert read_python(changed).meaning != read_python(text).meaning

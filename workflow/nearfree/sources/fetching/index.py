@@ -140,10 +140,17 @@ def _session() -> "Session":
     if not hasattr(_local, "session"):
         from requests import Session
         from requests.adapters import HTTPAdapter
+        from urllib3.util import Retry
 
+        again = Retry(
+            total=3,
+            backoff_factor=0.3,
+            status_forcelist=(429, 502, 503, 504),
+            raise_on_status=False,
+        )
         _local.session = Session()
         for scheme in ("https://", "http://"):
-            _local.session.mount(scheme, HTTPAdapter(max_retries=2))
+            _local.session.mount(scheme, HTTPAdapter(max_retries=again))
         with _sessions_lock:
             _sessions.add(_local.session)
     found: Session = _local.session

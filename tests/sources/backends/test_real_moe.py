@@ -238,3 +238,10 @@ def test_mechanisms_are_quoted(release: Releases) -> None:
         branch = release(package, version).by_name()["mechanism_alignment"].rule.branches[0]
         assert branch.quotes
         assert all("BLOCK_SIZE_M" in each.text for each in branch.quotes)
+
+
+def test_sglang_asks_flashinfer_for_fa2(release: Releases) -> None:
+    """On SM90 FlashInfer left to itself takes fa3; SGLang's paged wrappers name fa2."""
+    branch = release("sglang", "0.5.9").by_name()["mechanism_flashinfer_backend"].rule.branches[0]
+    assert branch.value == repr("all paged FlashInfer wrappers are asked for fa2")
+    assert all("backend=" in each.text for each in branch.quotes)

@@ -1,9 +1,10 @@
-"""SGLang: the rules of its Triton fused MoE, and the folders of its tuned files."""
+"""SGLang: the rules of its Triton fused MoE, the folders of its tuned files, its attention."""
 
 import ast
 from collections.abc import Mapping
 
 from nearfree.sources.backends import fused_moe
+from nearfree.sources.backends.sglang_attention import forced_backend
 from nearfree.sources.language.mechanism import Mechanism
 from nearfree.sources.language.program import Function, quote
 from nearfree.sources.language.python_cuts import assignments
@@ -12,7 +13,10 @@ from nearfree.sources.language.reading import Reading
 
 PACKAGE = "sglang"
 _MOE = r"sglang/srt/layers/moe/(fused_moe_triton|moe_runner/triton_utils)/"
-WANTED = rf"{_MOE}(fused_moe|fused_moe_triton_config|moe_align_block_size)\.py"
+WANTED = (
+    rf"{_MOE}(fused_moe|fused_moe_triton_config|moe_align_block_size)\.py"
+    r"|sglang/srt/layers/attention/flashinfer_backend\.py"
+)
 TUNED = rf"{_MOE}configs/.*\.json"
 
 
@@ -32,13 +36,14 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return the lines that make BLOCK_SIZE_M matter, and the order of the tuned files' folders."""
+    """Return what makes BLOCK_SIZE_M matter, the folders' order, and the FlashInfer backend."""
     modules = Modules(files)
     _, function = modules.locate(["get_moe_configs"])
     return [
         fused_moe.alignment(modules),
         fused_moe.tuned_ignored(modules),
         *folders(function),
+        forced_backend(files),
     ]
 
 

@@ -8,17 +8,15 @@ from collections.abc import Mapping
 
 from nearfree.errors import EvidenceError
 from nearfree.sources.attention import AttentionQuery, Tile
-from nearfree.sources.backends.asking import answered, holding, rule_of
 from nearfree.sources.backends.flash_attn_4_links import KERNELS, mechanisms
 from nearfree.sources.backends.flash_attn_4_rules import call_facts, readings
-from nearfree.sources.language.interpret import REFUSED
+from nearfree.sources.backends.launch import answered, holding, tiles_of
 from nearfree.sources.language.rule import Rule
 
 __all__ = ["PACKAGE", "WANTED", "mechanisms", "readings", "tile"]
 
 PACKAGE = "flash-attn-4"
 WANTED = r"(flash_attn/cute/)?(interface|flash_fwd(_sm90|_sm100)?)\.py"
-SAYS = {"sms": "the number of SMs (sms)"}
 
 
 def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
@@ -41,16 +39,10 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
     if asked.sm is None:
         raise EvidenceError(
             f"{PACKAGE} has one kernel for each compute capability, and the question names none",
-            remedy="Say the compute capability (sm)",
+            remedy="Name the device with --device, or give --sm and --sms",
         )
     family = asked.sm // 10 * 10
-    rule = rule_of(rules, f"tile_sm{family}", PACKAGE)
-    chosen = answered(rule, _facts(asked, positions), SAYS)
-    if chosen.value == REFUSED:
-        raise EvidenceError(
-            f"{PACKAGE} {rule.rule.version} refuses head size {asked.head_dim} on {asked.sm}",
-            remedy="Ask for a case that this release takes",
-        )
+    chosen = answered(rules, f"tile_sm{family}", _facts(asked, positions))
     rows, stages, splits, packed, built = chosen.value
     _checked(rules, built, packed=bool(packed), staged=stages > 1)
     each_position = asked.group if packed else 1
@@ -59,7 +51,7 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
         path=f"sm{family}{marks}",
         tile=rows * stages,
         rows_per_position=each_position,
-        tiles=-(-positions * each_position // (rows * stages)),
+        tiles=tiles_of(rows * stages, positions * each_position),
         branches=(chosen.branch,),
     )
 
@@ -87,8 +79,4 @@ def _facts(asked: AttentionQuery, positions: int) -> dict[str, object]:
         causal=asked.causal,
         cu_seqlens_q="given" if asked.api == "varlen" else None,
     )
-    if asked.sms is None:
-        del facts["sms"]
-    else:
-        facts["sms"] = asked.sms
-    return facts
+    return facts | {"sms": asked.sms}

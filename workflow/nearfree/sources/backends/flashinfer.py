@@ -11,10 +11,10 @@ from typing import Any
 from nearfree.errors import EvidenceError
 from nearfree.hardware.compute_capability import shared_memory
 from nearfree.sources.attention import AttentionQuery, Tile
-from nearfree.sources.backends.asking import answered, holding, is_absent, rule_of
 from nearfree.sources.backends.flashinfer_links import mechanisms
 from nearfree.sources.backends.flashinfer_rules import backend_facts, readings
-from nearfree.sources.language.rule import Answer, Rule
+from nearfree.sources.backends.launch import Answered, answered, holding, is_absent, tiles_of
+from nearfree.sources.language.rule import Rule
 
 __all__ = ["PACKAGE", "WANTED", "mechanisms", "readings", "tile"]
 
@@ -23,11 +23,6 @@ WANTED = (
     r"(flashinfer/data/)?include/flashinfer/(utils|attention/scheduler)\.cuh"
     r"|flashinfer/(utils|prefill)\.py"
 )
-SAYS = {
-    "cc_major": "the compute capability (sm)",
-    "cc_minor": "the compute capability (sm)",
-    "smem_per_block": "the compute capability (sm)",
-}
 BYTES_16_BIT = 2
 NO_PROMISE = 0
 """The uniform length of requests where the caller promises none, as by default."""
@@ -63,10 +58,10 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
     )
 
 
-def _chosen(rules: Mapping[str, Rule], asked: AttentionQuery) -> Answer:
+def _chosen(rules: Mapping[str, Rule], asked: AttentionQuery) -> Answered:
     """Return what backend="auto" becomes."""
     facts = backend_facts(asked.sm, head_dim_qk=asked.head_dim, head_dim_vo=asked.head_dim)
-    chosen = answered(rule_of(rules, "backend", PACKAGE), facts, SAYS)
+    chosen = answered(rules, "backend", facts)
     replaced = "mechanism_ragged_auto" in rules and not is_absent(rules, "ragged_auto")
     if replaced and asked.api == "varlen" and not asked.paged and chosen.value == "fa2":
         raise EvidenceError(
@@ -86,7 +81,8 @@ def _fa2(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
             remedy="Ask for at most as many positions as were captured",
         )
     packed = answered(
-        rule_of(rules, "packed_length", PACKAGE),
+        rules,
+        "packed_length",
         {
             "qo_len": positions,
             "batch_size": asked.batch,
@@ -97,7 +93,6 @@ def _fa2(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
             "total_num_rows": (captured or positions) * asked.batch,
             "uniform_q_len": NO_PROMISE,
         },
-        SAYS,
     )
     length, head_dim = packed.value
     facts = {
@@ -107,12 +102,12 @@ def _fa2(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
         "kv_dtype_bytes": BYTES_16_BIT,
         **_device(asked.sm),
     }
-    chosen = answered(rule_of(rules, "tile", PACKAGE), facts, SAYS)
+    chosen = answered(rules, "tile", facts)
     return Tile(
         path="fa2" if captured is None else "fa2_cuda_graph",
         tile=chosen.value,
         rows_per_position=asked.group,
-        tiles=-(-positions * asked.group // chosen.value),
+        tiles=tiles_of(chosen.value, positions * asked.group),
         branches=(chosen.branch, packed.branch),
     )
 
@@ -121,12 +116,12 @@ def _fa3(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
     for each in ("sm90_tiles", "sm90_rows"):
         holding(rules, each, PACKAGE)
     facts = {"head_dim": asked.head_dim}
-    chosen = answered(rule_of(rules, "sm90_tile", PACKAGE), facts, SAYS)
+    chosen = answered(rules, "sm90_tile", facts)
     return Tile(
         path="fa3",
         tile=chosen.value,
         rows_per_position=1,
-        tiles=-(-positions // chosen.value),
+        tiles=tiles_of(chosen.value, positions),
         branches=(chosen.branch,),
     )
 

@@ -16,6 +16,7 @@ FACTS = {
     "smem_per_sm": "compute capability",
     "smem_per_block": "compute capability",
 }
+"""What a user calls the inputs that a question may leave out."""
 
 
 class Answered(NamedTuple):
@@ -51,15 +52,17 @@ def answered(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> 
     """
     if name not in rules:
         raise EvidenceError(
-            f"the rule {name} is not among those extracted",
-            remedy="Extract the release's rules first",
+            f"no rule {name} of this release is known",
+            remedy="Extract the release's rules, or ask for a case that does not need it",
         )
     rule = rules[name]
     who = f"{rule.rule.package} {rule.rule.version}: {name}"
-    given = {fact: value for fact, value in known.items() if value is not None}
-    for fact in sorted(rule.missing(given)):
+    # Of a fact that a question may leave out, None says that it did; else None is a value.
+    given = {fact: each for fact, each in known.items() if each is not None or fact not in FACTS}
+    missing = sorted({FACTS.get(fact, fact) for fact in rule.missing(given)})
+    if missing:
         raise EvidenceError(
-            f"{who} depends on the {FACTS.get(fact, fact)}, which is not given",
+            f"{who} depends on the {' and the '.join(missing)}, which is not given",
             remedy="Name the device with --device, or give --sm and --sms",
         )
     answer = rule.value(given)
@@ -70,6 +73,27 @@ def answered(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> 
             remedy="The backend refuses such a call: ask for another",
         )
     return Answered(rule.rule, answer.value, answer.branch)
+
+
+def holding(rules: Mapping[str, Rule], mechanism: str, package: str) -> None:
+    """Do nothing where a mechanism holds, or is not known to be gone.
+
+    Raises
+    ------
+    EvidenceError
+        Its lines were looked for in this release, and are not there.
+    """
+    if is_absent(rules, mechanism):
+        raise EvidenceError(
+            f"the lines for {mechanism} are gone from this release of {package}",
+            remedy="It takes a new kernel path, which must be read first",
+        )
+
+
+def is_absent(rules: Mapping[str, Rule], mechanism: str) -> bool:
+    """Return whether a mechanism was looked for, and is not there."""
+    rule = rules.get(f"mechanism_{mechanism}")
+    return rule is not None and rule.value({}).value == "absent"
 
 
 def tiles_of(tile: int, rows: int) -> int:

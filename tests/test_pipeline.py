@@ -246,6 +246,7 @@ def test_rules_on_record_need_no_network(with_rules, monkeypatch):
     assert "0 damaged, 0 notices" in with_rules.nearfree("verify")
 
 
+@pytest.mark.slow
 def test_a_release_that_is_not_on_record_is_extracted(with_rules, monkeypatch):
     """One more release is one more job; without a network it fails and says so."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")

@@ -11,6 +11,9 @@ from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.language.reading import read_rule
 from nearfree.sources.language.rule import Rule
 
+pytestmark = pytest.mark.slow
+"""Reading its rules takes seconds, even from snippets: they have hundreds of ways."""
+
 TILE = """
 constexpr std::tuple<int, int> tile_size_fwd_sm90(int d, int dv, bool causal, bool paged=false) {
     if (d <= 50) { return {96, causal || paged ? 32 : 48}; }
@@ -305,7 +308,6 @@ def fetched(tmp_path_factory: pytest.TempPathFactory) -> Fetched:
     return lambda version: extract("xformers", version, cache=cache).by_name()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.0.31", "0.0.34"])
 def test_the_rows_of_real_releases(fetched: Fetched, version: str) -> None:
     """192 rows up to 96 dimensions, else 128; 128 on older architectures."""
@@ -317,7 +319,6 @@ def test_the_rows_of_real_releases(fetched: Fetched, version: str) -> None:
         ask(found, 8, **(H800 | {"head_dim": 257}))
 
 
-@pytest.mark.slow
 def test_packing_divides_the_boundary(fetched: Fetched) -> None:
     """With four heads to a group a tile holds a quarter of its rows in positions."""
     found = fetched("0.0.34")
@@ -327,7 +328,6 @@ def test_packing_divides_the_boundary(fetched: Fetched) -> None:
         assert [each.tiles for each in tiles] == [1, 2]
 
 
-@pytest.mark.slow
 def test_few_blocks_of_keys_are_not_split(fetched: Fetched) -> None:
     """Up to four blocks of keys there is one split: 512 keys at 128 dimensions."""
     found = fetched("0.0.34")
@@ -335,7 +335,6 @@ def test_few_blocks_of_keys_are_not_split(fetched: Fetched) -> None:
     assert paths == ["standard+pack_gqa", "split_kv+pack_gqa"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.0.30", "0.0.35"])
 def test_releases_without_the_rule_are_refused(fetched: Fetched, version: str) -> None:
     """A release that does not carry the files, or carries others, is not guessed at."""

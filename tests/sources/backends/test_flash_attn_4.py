@@ -1,18 +1,17 @@
 """FlashAttention 4's rules: rows of a block by capability, stages, and packed heads."""
 
 import re
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from nearfree.errors import EvidenceError, SourceError
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.backends import flash_attn_4
-from nearfree.sources.fetching.cache import Cache, default_cache
-from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.language.rule import Rule
 
-from sources.backends.flash_attn_4_snippets import INTERFACE, KERNELS, rules, rules_of
+from sources.backends.flash_attn_4_snippets import INTERFACE, KERNELS, rules
+from sources.conftest import Releases
 
 
 def ask(
@@ -130,19 +129,20 @@ def test_what_is_not_understood_is_refused(interface: str, why: str) -> None:
         rules(interface)
 
 
-@cache
-def release(version: str) -> dict[str, Rule]:
-    """Return the rules of a real release."""
-    package, wanted = flash_attn_4.PACKAGE, flash_attn_4.WANTED
-    source = fetch(package, version, wanted, cache=Cache(default_cache()))
-    return rules_of({path: source.text(path) for path in source.paths()})
+Real = Callable[[str], dict[str, Rule]]
+
+
+@pytest.fixture
+def real(release: Releases) -> Real:
+    """Return a function that gives the rules of a real release."""
+    return lambda version: release(flash_attn_4.PACKAGE, version).by_name()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["4.0.0b3", "4.0.0b4"])
-def test_the_first_betas_have_one_tile(version: str) -> None:
+def test_the_first_betas_have_one_tile(real: Real, version: str) -> None:
     """Up to b4, 128 rows on sm90 whatever the head size, and no kernel below."""
-    known = release(version)
+    known = real(version)
     assert {ask(known, 1, head_dim=d, sm=90).tile for d in (64, 96, 128, 256)} == {128}
     assert [ask(known, n, sm=100).tile for n in (32, 33)] == [128, 256]
     with pytest.raises(EvidenceError, match="refuses"):
@@ -151,9 +151,9 @@ def test_the_first_betas_have_one_tile(version: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["4.0.0b5", "4.0.0b16", "4.0.0b25", "4.0.0b36"])
-def test_later_betas_take_192_rows_for_small_heads(version: str) -> None:
+def test_later_betas_take_192_rows_for_small_heads(real: Real, version: str) -> None:
     """From b5, sm90 takes 192 rows up to head size 96, else 128; sm100 one or two tiles."""
-    known = release(version)
+    known = real(version)
     rows = [ask(known, 1, head_dim=d, sm=90).tile for d in (64, 96, 104, 128, 192, 256)]
     assert rows == [192, 192, 128, 128, 128, 128]
     assert [ask(known, n, sm=100).tile for n in (32, 33)] == [128, 256]
@@ -162,8 +162,8 @@ def test_later_betas_take_192_rows_for_small_heads(version: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_kernel_for_heads_of_256_is_the_common_one_in_b36() -> None:
+def test_the_kernel_for_heads_of_256_is_the_common_one_in_b36(real: Real) -> None:
     """In b17 sm100 builds a kernel of its own for head size 256; in b36 the common one."""
     with pytest.raises(EvidenceError, match="BlackwellFused"):
-        ask(release("4.0.0b17"), 1, head_dim=256, sm=100)
-    assert ask(release("4.0.0b36"), 512, head_dim=256, sm=100, sms=148).tile == 128
+        ask(real("4.0.0b17"), 1, head_dim=256, sm=100)
+    assert ask(real("4.0.0b36"), 512, head_dim=256, sm=100, sms=148).tile == 128

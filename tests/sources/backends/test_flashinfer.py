@@ -1,15 +1,13 @@
 """FlashInfer's rules: the packed tile of fa2, the tile of fa3, and what auto becomes."""
 
 import re
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from nearfree.errors import EvidenceError, SourceError
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.backends import flashinfer
-from nearfree.sources.fetching.cache import Cache, default_cache
-from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.language.rule import Rule
 
 from sources.backends.flashinfer_snippets import (
@@ -20,6 +18,7 @@ from sources.backends.flashinfer_snippets import (
     rules,
     rules_of,
 )
+from sources.conftest import Releases
 
 
 def ask(
@@ -115,6 +114,13 @@ def test_a_missing_fact_is_named() -> None:
     assert ask(known, 64, backend="fa2").tile == 128
 
 
+def test_what_auto_takes_for_granted_is_said() -> None:
+    """The CUDA that an automatic choice is answered for is a note; a named backend needs none."""
+    asked = AttentionQuery(heads=16, kv_heads=4, head_dim=128)
+    assert "CUDA 12.8" in flashinfer.notes(asked)[0]
+    assert flashinfer.notes(AttentionQuery(heads=1, kv_heads=1, head_dim=64, backend="fa2")) == ()
+
+
 def test_no_rule_for_auto_is_said() -> None:
     """A release without a choice of backends answers for a backend that is named, not for auto."""
     known = rules(backend="")
@@ -183,60 +189,62 @@ def test_a_new_threshold_changes_the_meaning_and_a_new_spelling_does_not() -> No
     assert rules(selector=moved)["tile"].rule.meaning != plain
 
 
-@cache
-def release(version: str) -> dict[str, Rule]:
-    """Return the rules of a real release."""
-    source = fetch(flashinfer.PACKAGE, version, flashinfer.WANTED, cache=Cache(default_cache()))
-    return rules_of({path: source.text(path) for path in source.paths()})
+Real = Callable[[str], dict[str, Rule]]
+
+
+@pytest.fixture
+def real(release: Releases) -> Real:
+    """Return a function that gives the rules of a real release."""
+    return lambda version: release(flashinfer.PACKAGE, version).by_name()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.2.0.post1", "0.2.5", "0.4.0", "0.5.3", "0.6.13"])
-def test_the_table_holds_from_0_2_0_to_0_6_13(version: str) -> None:
+def test_the_table_holds_from_0_2_0_to_0_6_13(real: Real, version: str) -> None:
     """16, 64 and 128 by the packed length; the head sizes of 512 are as 256."""
-    known = release(version)
+    known = real(version)
     check_classic_table(known)
     assert [selected(known, length, 512) for length in (16, 17, 33)] == [16, 64, 64]
 
 
 @pytest.mark.slow
-def test_large_heads_have_a_table_of_their_own_from_0_6_14() -> None:
+def test_large_heads_have_a_table_of_their_own_from_0_6_14(real: Real) -> None:
     """At head size 512, 16 rows up to a length of 32, else 32, on old devices too."""
-    known = release("0.6.14")
+    known = real("0.6.14")
     check_classic_table(known)
     assert [selected(known, length, 512) for length in (1, 32, 33)] == [16, 16, 32]
     assert [selected(known, length, 512, cc_major=7) for length in (32, 33)] == [16, 32]
 
 
 @pytest.mark.slow
-def test_a_promised_length_replaces_the_captured_one_from_0_6_16() -> None:
+def test_a_promised_length_replaces_the_captured_one_from_0_6_16(real: Real) -> None:
     """Under a CUDA graph, uniform_q_len gives N*g; without it, the captured rows count."""
     facts = {"num_qo_heads": 16, "num_kv_heads": 4, "head_dim": 128, "batch_size": 2, "qo_len": 8}
     facts |= {"enable_cuda_graph": True, "total_num_rows": 128, "uniform_q_len": 8}
     captured = (128 - 2 + 1) * 4
-    assert release("0.6.15")["packed_length"].value(facts).value == (captured, 128)
-    assert release("0.6.16")["packed_length"].value(facts).value == (32, 128)
+    assert real("0.6.15")["packed_length"].value(facts).value == (captured, 128)
+    assert real("0.6.16")["packed_length"].value(facts).value == (32, 128)
     unpromised = facts | {"uniform_q_len": 0}
-    assert release("0.6.16")["packed_length"].value(unpromised).value == (captured, 128)
+    assert real("0.6.16")["packed_length"].value(unpromised).value == (captured, 128)
 
 
 @pytest.mark.slow
-def test_the_probe_of_shared_memory_is_read_from_0_6_18() -> None:
+def test_the_probe_of_shared_memory_is_read_from_0_6_18(real: Real) -> None:
     """Keys of 512 take 16 rows; a tile of 16 that does not fit shared memory becomes one of 64."""
-    known = release("0.6.18")
+    known = real("0.6.18")
     check_classic_table(known)
     assert [selected(known, n, 256, head_dim_qk=512) for n in (1, 65)] == [16, 16]
     small = {"head_dim_qk": 448, "smem_per_block": 101376}
     assert selected(known, 1, 256, **small) == 64
     assert selected(known, 1, 256, **small, kv_dtype_bytes=1) == 16
-    assert selected(release("0.6.17"), 1, 256, **small) == 16
+    assert selected(real("0.6.17"), 1, 256, **small) == 16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.2.0.post1", "0.6.13", "0.7.2.post1"])
-def test_real_releases_answer_as_their_schedulers_do(version: str) -> None:
+def test_real_releases_answer_as_their_schedulers_do(real: Real, version: str) -> None:
     """Auto is fa3 on sm90; fa2 packs; a CUDA graph freezes the tile; each link is found."""
-    known = release(version)
+    known = real(version)
     assert [ask(known, 1, head_dim=d, sm=90).tile for d in (64, 128, 256)] == [192, 128, 128]
     assert ask(known, 1, sm=80).path == "fa2"
     assert [ask(known, n, sm=90, backend="fa2").tiles for n in (32, 33)] == [1, 2]

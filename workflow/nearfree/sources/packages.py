@@ -38,6 +38,9 @@ class PackageReader(Protocol):
     def tile(self, rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
         """Return how an attention backend tiles; MoE packages have none."""
 
+    def notes(self, asked: AttentionQuery) -> tuple[str, ...]:
+        """Return what an answer takes for granted; most packages have none."""
+
 
 def reader(package: str) -> PackageReader:
     """Return the reader of a package."""

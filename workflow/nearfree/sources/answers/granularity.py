@@ -59,7 +59,8 @@ def attention_granularity(
     paths, intervals = attention_intervals(
         lambda n: module.tile(rules, query, n), first, last, Files(found.fetched)
     )
-    return _answer(found, paths, intervals)
+    notes = module.notes(query) if hasattr(module, "notes") else ()
+    return _answer(found, paths, intervals, notes=notes)
 
 
 def _answer(

@@ -12,11 +12,11 @@ from nearfree.errors import EvidenceError
 from nearfree.hardware.compute_capability import shared_memory
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.backends.flashinfer_links import mechanisms
-from nearfree.sources.backends.flashinfer_rules import backend_facts, readings
+from nearfree.sources.backends.flashinfer_rules import CUDA, backend_facts, readings
 from nearfree.sources.backends.launch import Answered, answered, holding, is_absent, tiles_of
 from nearfree.sources.language.rule import Rule
 
-__all__ = ["PACKAGE", "WANTED", "mechanisms", "readings", "tile"]
+__all__ = ["PACKAGE", "WANTED", "mechanisms", "notes", "readings", "tile"]
 
 PACKAGE = "flashinfer-python"
 WANTED = (
@@ -56,6 +56,13 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
         tiles=found.tiles,
         branches=(*found.branches, *reasons),
     )
+
+
+def notes(asked: AttentionQuery) -> tuple[str, ...]:
+    """Return what an answer takes for granted."""
+    if asked.backend != "auto":
+        return ()
+    return (f"backend=auto is answered for CUDA {'.'.join(map(str, CUDA))} or newer",)
 
 
 def _chosen(rules: Mapping[str, Rule], asked: AttentionQuery) -> Answered:

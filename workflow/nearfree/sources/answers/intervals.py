@@ -182,7 +182,7 @@ def attention_intervals(
             first=run[0][0],
             last=run[-1][0],
             path=run[0][1].path,
-            evidence=tuple(e for b in run[0][1].branches[1:] for e in files.quoted(b)[:1]),
+            evidence=tuple(e for b in run[0][1].branches[1:] for e in files.quoted(b)[-1:]),
         )
         for run in runs(tiles, lambda tile: tile.path)
     ]

@@ -1,0 +1,92 @@
+"""The resolver for attention, over the releases that the repository has on record."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import json
+from nearfree.errors import EvidenceError
+from nearfree.events.names import Layout
+from nearfree.sources.answers.granularity import attention_granularity
+from nearfree.sources.answers.intervals import Granularity
+from nearfree.sources.attention import AttentionQuery
+from nearfree.sources.record import recorded_extraction
+
+LOG = Layout(Path(__file__).parents[3] / "results")
+H20: dict[str, Any] = {"sm": 90, "sms": 78}
+
+
+def ask(package: str, version: str, last: int, *, first: int = 1, **given: Any) -> Granularity:
+    """Return a recorded release's answer for a call on an H20, unless said otherwise."""
+    found = recorded_extraction(LOG, package, version)
+    assert found is not None
+    query = AttentionQuery(**{"heads": 32, "kv_heads": 8, "head_dim": 128, **H20, **given})
+    return attention_granularity(found, query, first, last)
+
+
+def tiles(found: Granularity) -> list[tuple[int, int, int | None, int | None]]:
+    return [(each.first, each.value, each.tile, each.tiles) for each in found.intervals]
+
+
+def test_an_interval_ends_where_the_tile_or_their_number_changes() -> None:
+    """FlashAttention 2 splits keys up to 192 positions here; then its tile has 128 rows."""
+    found = ask("flash-attn", "2.8.3", 300, first=2)
+    assert [(each.first, each.path) for each in found.kernel_path] == [
+        (2, "split_kv"),
+        (193, "standard"),
+    ]
+    assert tiles(found) == [
+        (2, 64, 64, 1),
+        (65, 64, 64, 2),
+        (129, 64, 64, 3),
+        (193, 128, 128, 2),
+        (257, 128, 128, 3),
+    ]
+
+
+def test_packed_heads_share_a_tile() -> None:
+    """FlashInfer packs four query heads: 128 rows are 32 positions; its tile follows the length."""
+    found = ask("flashinfer-python", "0.6.13", 64, backend="fa2")
+    assert tiles(found) == [(1, 4, 16, 1), (5, 16, 64, 1), (17, 32, 128, 1), (33, 32, 128, 2)]
+    assert {each.rows_per_position for each in found.intervals} == {4}
+    assert found.notes == ()
+
+
+def test_auto_says_what_it_takes_for_granted() -> None:
+    """On SM90 auto is fa3, unpacked, and the answer notes the CUDA that it holds for."""
+    found = ask("flashinfer-python", "0.6.13", 200)
+    assert tiles(found) == [(1, 128, 128, 1), (129, 128, 128, 2)]
+    assert "CUDA" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("package", "version"),
+    [("flash-attn", "2.8.3"), ("xformers", "0.0.34"), ("flashinfer-python", "0.7.2.post1")],
+)
+def test_every_interval_is_backed_by_hashed_lines(package: str, version: str) -> None:
+    """The place of a tile is a file of the artefact with its digest, and is quoted."""
+    found = ask(package, version, 40)
+    for each in (*found.intervals, *found.kernel_path):
+        assert all(place.sha256 and place.quote for place in each.evidence)
+    for interval in found.intervals:
+        assert interval.lines is not None
+        assert interval.sha256 in {place.sha256 for place in interval.evidence}
+
+
+def test_the_answer_is_written_with_the_names_that_are_documented() -> None:
+    """An interval runs `from` one number `to` another, both included."""
+    first = json.decode(json.encode(ask("flash-attn", "2.8.3", 10)))["intervals"][0]
+    names = {"from", "to", "value", "source", "file", "lines", "sha256", "tile", "tiles"}
+    assert names | {"rows_per_position"} <= first.keys()
+
+
+def test_heads_that_cannot_be_shared_are_refused() -> None:
+    """Query heads are a multiple of key-value heads."""
+    with pytest.raises(EvidenceError, match="31 heads"):
+        ask("flash-attn", "2.8.3", 10, heads=31)
+
+
+def test_a_missing_device_is_refused_where_it_matters() -> None:
+    """Splitting depends on the number of SMs, and the message says how to give it."""
+    with pytest.raises(EvidenceError, match=r"number of SMs.*--sms"):
+        ask("flash-attn", "2.8.3", 10, sms=None)

@@ -40,6 +40,7 @@ def test_the_names_are_pinned() -> None:
         "WriteError",
         "TableError",
         "SourceError",
+        "UnknownConstructError",
         "HardwareError",
         "EvidenceError",
     ]

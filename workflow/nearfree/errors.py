@@ -8,6 +8,7 @@ NearfreeError
 │   └── WriteError   the disk did not take what was given
 ├── TableError       a table breaks its schema or its manifest
 ├── SourceError      a package's source is not to be had, is damaged, or has no known form
+│   └── UnknownConstructError  a construct of a source is outside the known set
 ├── HardwareError    this machine is not what the log says it is, or lacks what is asked
 └── EvidenceError    a rule, fact or measurement that an answer needs is not in the log
 """
@@ -59,6 +60,31 @@ class TableError(NearfreeError):
 
 class SourceError(NearfreeError):
     """A package's source is not to be had, is damaged, or holds no rule of the known form."""
+
+
+class UnknownConstructError(SourceError):
+    """A construct of a source is outside the known set.
+
+    Parameters
+    ----------
+    what
+        What it is.
+    node
+        The part of a syntax tree; where it knows its file and line, the message begins with them.
+    remedy
+        What to do about it.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        node: object = None,
+        *,
+        remedy: str = "This rule needs a reader of its own: report it",
+    ) -> None:
+        line, origin = getattr(node, "lineno", None), getattr(node, "origin", None)
+        where = f"{origin.path} line {line}: " if line and origin else ""
+        super().__init__(f"{where}{what}", remedy=remedy)
 
 
 class HardwareError(NearfreeError):

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from nearfree.errors import SourceError
+from nearfree.errors import UnknownConstructError as UnknownConstructError  # noqa: PLC0414
 from nearfree.sources.language.functions import BUILTINS, MOST_TEXT, called
 
 Inputs = Mapping[str, Any]
@@ -69,15 +69,6 @@ MISTAKES = (
     MemoryError,
 )
 """What evaluating a hostile or misread expression may raise; each becomes a refusal."""
-
-
-class UnknownConstructError(SourceError):
-    """A construct outside the known set."""
-
-    def __init__(self, what: str, node: ast.AST | None = None) -> None:
-        line, origin = getattr(node, "lineno", None), getattr(node, "origin", None)
-        where = f"{origin.path} line {line}: " if line and origin else ""
-        super().__init__(f"{where}{what}", remedy="This rule needs a reader of its own: report it")
 
 
 def name_of(node: ast.AST) -> str:

@@ -2,18 +2,22 @@
 # make test     run the tests; SLOW=1 adds the long kill and fault runs
 # make install  only make the environment, with the `nearfree` command in .venv/bin
 # make check    formatters, linters and types
+# make env NAME=vllm   make a backend's environment, .venv-vllm, from its lock under envs/
 # make bench    speed, as ratios measured in one run
+# make bench-protocol  the adaptive protocol beside the paper's, on the same settings
 # make docs     rewrite the generated references; make lock: renew the locks
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ENV := .venv-$(NAME)
+ENV_PIP := $(ENV)/bin/python -m pip --disable-pip-version-check --quiet
 ifdef SLOW
 ALL_TESTS := -m ""
 endif
 
-.PHONY: run install test check bench docs lock clean
+.PHONY: run install test check bench bench-protocol docs lock env clean
 
 run: $(VENV)/installed
 	@$(BIN)/snakemake --cores all
@@ -56,6 +60,9 @@ bench: $(VENV)/tested
 	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.sources
 
+bench-protocol: $(VENV)/installed
+	$(BIN)/python -m benchmarks.protocol
+
 docs: $(VENV)/installed
 	$(BIN)/python docs/generate.py
 
@@ -64,6 +71,22 @@ lock:
 	    pyproject.toml --output-file envs/base.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    --extra dev --constraint envs/base.lock pyproject.toml --output-file envs/dev.lock
+	for name in vllm sglang flash_attn flashinfer; do \
+	    uv --config-file envs/uv.toml pip compile --quiet envs/$$name.in \
+	        --output-file envs/$$name.lock || exit 1; done
+
+env: $(ENV)/installed
+
+$(ENV)/installed: envs/$(NAME).lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 12) else \
+	    "the locks of the backends need Python 3.12: run make env NAME=$(NAME) PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(ENV)
+	@echo "installing into $(ENV)"
+	@awk '/^[a-z]/ { wheel = !/^flash-attn==/ } wheel' $< > $(ENV)/wheels.lock
+	@$(ENV_PIP) install --require-hashes --only-binary :all: -r $(ENV)/wheels.lock
+	@FLASH_ATTENTION_FORCE_BUILD=TRUE $(ENV_PIP) install --require-hashes --no-build-isolation -r $<
+	@$(ENV_PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .snakemake logs

@@ -10,7 +10,8 @@ from nearfree.events.run import describe_run
 from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import LatencyMeasured
 from nearfree.events.verify import verify
-from nearfree.settings import Interleaved, MeasurePlan, Setting, Sweep
+from nearfree.protocols import Interleaved
+from nearfree.settings import MeasurePlan, Setting, Sweep
 from nearfree.tables.project import project
 
 WRITERS, EVENTS, DURABLE = 8, 100_000, 50

@@ -9,7 +9,7 @@ localrules:
 
 rule figures:
     input:
-        PIPELINE.table("{scope}", "latency", "boundaries", "predictions"),
+        PIPELINE.table("{scope}", "latency", "work", "boundaries", "predictions"),
         PIPELINE.table(PUBLIC, "latency", "boundaries", "predictions"),
     output:
         f"{RESULTS}/figures/{{scope}}/figures.json",

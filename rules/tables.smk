@@ -13,7 +13,13 @@ rule project:
         lambda wildcards: PIPELINE.evidence(wildcards.scope),
     output:
         PIPELINE.table(
-            "{scope}", "platforms", "settings", "latency", "granularity", "tuned"
+            "{scope}",
+            "platforms",
+            "settings",
+            "latency",
+            "work",
+            "granularity",
+            "tuned",
         ),
     log:
         f"{LOGS}/tables/{{scope}}-project.log",

@@ -11,7 +11,8 @@ from nearfree.events.seal import Seal, seal_segment, write_receipt, write_seal
 from nearfree.events.segment import SegmentWriter
 from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import LatencyMeasured, Payload, RunFinished, RunStarted
-from nearfree.settings import Interleaved, MeasurePlan, Plan, Setting, Sweep, plan_digest
+from nearfree.protocols import Interleaved
+from nearfree.settings import MeasurePlan, Plan, Setting, Sweep, plan_digest
 
 from workflow import Project, make_project
 

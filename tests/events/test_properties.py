@@ -26,7 +26,7 @@ from nearfree.events.types import (
     RunFinished,
     SegmentRecovered,
 )
-from nearfree.settings import Interleaved
+from nearfree.protocols import Interleaved
 
 HOME = str(Path.home())
 TEXT = st.text(st.characters(exclude_categories=["Cs"])).filter(

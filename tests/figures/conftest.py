@@ -1,27 +1,66 @@
-"""A log with its tables, made once for all tests of figures."""
-
-from collections.abc import Callable
+"""A log of all modules with its tables, made once for all tests of figures."""
 
 import polars as pl
 import pytest
 from nearfree.events.names import Layout
+from nearfree.figures.families import Rows
+from nearfree.tables.boundaries import BOUNDARIES
+from nearfree.tables.latency import LATENCY
 from nearfree.tables.schema import Table
 from nearfree.tables.store import read_table
-from tables.logs import make_results
+from nearfree.tables.work import WORK
+from nearfree.theory.predictions import PREDICTIONS
+from tables.logs import make_tables, write_probe, write_public
+
+from figures.studies import GRID, STUDIES, profiled, write_module_study
 
 
 @pytest.fixture(scope="package")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return a results root with a probe, a study in two takes, the paper's values and tables."""
-    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"))
+    """Return a root with a probe, studies of all modules, the paper's values, and tables.
+
+    The dense study is there in two takes; attention was profiled, too.
+    """
+    layout = Layout(tmp_path_factory.mktemp("made") / "results")
+    write_probe(layout)
+    write_module_study(layout, "dense_ffn", take=2)
+    for stream, settings in STUDIES.items():
+        seen = [profiled(setting, n) for setting, _ in settings for n in GRID]
+        write_module_study(layout, stream, *(seen if stream == "attention" else []))
+    write_public(layout)
+    for scope in ("cpu", "public"):
+        make_tables(layout, scope)
+    return layout
 
 
 @pytest.fixture(scope="package")
-def dense(made: Layout) -> Callable[..., pl.DataFrame]:
-    """Return a reader of the dense rows of those tables, over some scopes."""
+def rows(made: Layout) -> Rows:
+    """Return the rows of every table that figures of that machine are drawn from."""
 
-    def read(kind: Table, *scopes: str) -> pl.DataFrame:
-        frames = [read_table(made, scope, kind) for scope in scopes or ("cpu",)]
-        return pl.concat(frames).filter(pl.col("module") == "dense_ffn")
+    def of(kind: Table, *scopes: str) -> pl.DataFrame:
+        return pl.concat(read_table(made, scope, kind) for scope in scopes)
 
-    return read
+    return Rows(
+        latency=of(LATENCY, "cpu"),
+        work=of(WORK, "cpu"),
+        boundaries=of(BOUNDARIES, "cpu", "public"),
+        predictions=of(PREDICTIONS, "cpu", "public"),
+    )
+
+
+@pytest.fixture(scope="package")
+def dense(rows: Rows) -> Rows:
+    """Return the dense ones of those rows."""
+    return rows.of("dense_ffn")
+
+
+@pytest.fixture(scope="package")
+def moe(rows: Rows) -> Rows:
+    """Return those of MoE."""
+    return rows.of("moe_ffn")
+
+
+@pytest.fixture(scope="package")
+def attention(rows: Rows) -> Rows:
+    """Return those of attention."""
+    return rows.of("attention")

@@ -12,9 +12,31 @@ from nearfree.figures.stage import draw
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.store import read_table
+from nearfree.tables.work import WORK
 from nearfree.theory.predictions import PREDICTIONS
+from tables.logs import make_tables, write_probe, write_public
 
-NAMES = ["latency_against_n", "nmax_against_batch", "sensitivity"]
+from figures.studies import write_module_study
+
+NAMES = [
+    "dense_ffn_latency_against_n",
+    "dense_ffn_nmax_against_batch",
+    "dense_ffn_sensitivity",
+    "dense_ffn_utilization_against_batch",
+    "dense_ffn_utilization_against_n",
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a root with a probe, a dense study, the paper's values, and tables."""
+    layout = Layout(tmp_path_factory.mktemp("small") / "results")
+    write_probe(layout)
+    write_module_study(layout, "dense_ffn")
+    write_public(layout)
+    for scope in ("cpu", "public"):
+        make_tables(layout, scope)
+    return layout
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +68,10 @@ def test_every_figure_is_drawn_twice(drawn: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "titles"),
     [
-        ("latency_against_n", ["positions N", "T(N), ms", "Latency against N"]),
-        ("nmax_against_batch", ["batch b", "N_max, positions", "N_max against batch"]),
-        ("sensitivity", ["tolerance", "batch b", "N_max by batch and tolerance"]),
+        ("dense_ffn_latency_against_n", ["positions N", "T(N), ms", "Latency against N"]),
+        ("dense_ffn_nmax_against_batch", ["batch b", "N_max, positions", "N_max against batch"]),
+        ("dense_ffn_sensitivity", ["tolerance", "batch b", "N_max by batch and tolerance"]),
+        ("dense_ffn_utilization_against_n", ["positions N", "utilisation", "Utilisation against"]),
     ],
 )
 def test_titles_are_in_the_picture(drawn: Path, name: str, titles: list[str]) -> None:
@@ -63,7 +86,7 @@ def test_the_list_names_the_rows_that_are_shown(made: Layout, drawn: Path) -> No
     rows = {
         row
         for scope in ("cpu", "public")
-        for kind in (LATENCY, BOUNDARIES, PREDICTIONS)
+        for kind in (LATENCY, WORK, BOUNDARIES, PREDICTIONS)
         for row in read_table(made, scope, kind)["row_id"]
     }
     for figure in listed(drawn):

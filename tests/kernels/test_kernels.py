@@ -1,28 +1,53 @@
-"""Adapters: which there are, and what the dense FFN in torch really runs."""
+"""Adapters: which there are, and what is refused before anything is allocated."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import make_setting
-from nearfree.errors import EvidenceError, NearfreeError
-from nearfree.kernels import make_kernel, torch_dense
-from nearfree.kernels.torch_dense import TorchDenseFfn
-from nearfree.settings import Dtype
+from nearfree.config import Config
+from nearfree.errors import EvidenceError
+from nearfree.kernels import ADAPTERS, Adapter, Place, find_adapter, make_kernel, memory
+from nearfree.settings import Setting
 
-BYTES = 2 * 64 * 128 * 4
-"""The weights of one copy of the small setting in float32."""
+from kernels.shapes import make_moe, make_sdpa
 
-
-def make(*, copies: int = 2, cache_bytes: int = 0, **changes: object) -> TorchDenseFfn:
-    """Return the adapter of a small setting."""
-    setting = make_setting(**{"backend": "torch", **changes})
-    return TorchDenseFfn(setting, (1, 2, 4), copies=copies, cache_bytes=cache_bytes)
+ROOT = Path(__file__).parents[2]
+HERE = [make_setting(backend="torch"), make_sdpa(), make_moe(), make_moe(backend="torch_grouped")]
 
 
-def test_the_adapter_of_a_setting_is_found() -> None:
-    """A dense FFN on torch is run by its adapter, at every N that was asked for."""
-    kernel = make_kernel(make_setting(backend="torch"), (1, 4), copies=1, cache_bytes=0)
-    assert isinstance(kernel, TorchDenseFfn)
-    kernel.check()
+def test_an_adapter_is_named_once() -> None:
+    """A module on a backend is run by one adapter alone."""
+    names = [(each.module, each.backend) for each in ADAPTERS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda each: f"{each.module}-{each.backend}")
+def test_an_adapter_is_a_class_with_an_environment(adapter: Adapter) -> None:
+    """Each adapter names a class that runs and counts a forward, and a lock that is there."""
+    module, _, name = adapter.where.partition(":")
+    kind = getattr(import_module(module), name)
+    assert callable(kind.forward)
+    assert callable(kind.work)
+    assert (ROOT / "envs" / f"{adapter.environment}.lock").is_file()
+
+
+def test_each_backend_of_the_config_has_an_adapter() -> None:
+    """A backend that studies may name runs something, in the environment of its adapters."""
+    environments = {adapter.backend: adapter.environment for adapter in ADAPTERS}
+    for name, backend in Config(ROOT / "config").backends.items():
+        assert environments[name] == backend.environment
+
+
+@pytest.mark.parametrize("setting", HERE, ids=lambda each: each.backend)
+def test_a_kernel_runs_what_it_was_made_for(setting: Setting) -> None:
+    """A kernel runs and counts each N that was asked for, with finite output, and no other N."""
+    kernel = make_kernel(setting, (1, 4), Place(copies=2))
+    for n in (1, 4):
+        assert torch.isfinite(kernel.forward(n)).all()
+        assert kernel.work(n).flop_executed >= kernel.work(n).flop_logical > 0
     with pytest.raises(KeyError):
         kernel.forward(2)
 
@@ -30,80 +55,56 @@ def test_the_adapter_of_a_setting_is_found() -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        make_setting(backend="vllm"),
+        make_setting(backend="flash_attn"),
         make_setting(module="model", backend="torch"),
         make_setting(backend=""),
     ],
 )
-def test_an_unknown_adapter_is_refused(setting: object) -> None:
+def test_an_unknown_adapter_is_refused(setting: Setting) -> None:
     """A module that nothing runs on a backend is refused by both names, with what there is."""
-    with pytest.raises(EvidenceError, match="no adapter runs") as caught:
-        make_kernel(setting, (1,), copies=1, cache_bytes=0)  # type: ignore[arg-type]
+    with pytest.raises(EvidenceError, match=f"{setting.module} on {setting.backend}") as caught:
+        make_kernel(setting, (1,), Place())
     assert "dense_ffn/torch" in caught.value.remedy
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_forward_is_two_matmuls(batch: int) -> None:
-    """A forward over N takes batch * N rows through an up and a down projection."""
-    kernel = make(copies=1, batch=batch)
-    (up, down) = kernel._weights[0]
-    x = kernel._inputs[4]
-    assert (up.shape, down.shape, x.shape) == ((128, 64), (64, 128), (4 * batch, 64))
-    assert torch.allclose(kernel._run(4), (x @ up.t()) @ down.t())
+def test_a_device_that_a_backend_does_not_run_on() -> None:
+    """A GPU's backend is refused on a CPU, though the same adapter is found for a GPU."""
+    setting = make_moe(backend="vllm", dtype="bfloat16")
+    with pytest.raises(EvidenceError, match="vllm runs moe_ffn on cuda, not on cpu"):
+        make_kernel(setting, (1,), Place())
+    assert find_adapter(setting, "cuda").package == "vllm"
 
 
-def test_copies_of_the_weights_take_turns() -> None:
-    """Each forward reads the next copy of the weights, and each copy is its own memory."""
-    kernel = make(copies=3)
-    before = [kernel._turn]
-    for _ in range(4):
-        kernel.forward(1)
-        before.append(kernel._turn)
-    assert before == [0, 1, 2, 0, 1]
-    assert len({up.data_ptr() for up, _ in kernel._weights}) == 3
+def test_a_package_that_is_not_installed() -> None:
+    """A backend whose package is missing is refused with the lock and the key of its python."""
+    with pytest.raises(EvidenceError, match="needs the package sglang") as caught:
+        make_kernel(make_moe(backend="sglang"), (1,), Place(device="cuda"))
+    assert "envs/sglang.lock" in caught.value.remedy
+    assert "`python: {sglang: PATH}`" in caught.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("copies", "cache_bytes", "cache"),
-    [
-        (2, BYTES, "cold"),
-        (2, BYTES + 1, "warm"),
-        (3, 2 * BYTES, "cold"),
-        (1, 1, "warm"),
-        (1, 0, "cold"),
-    ],
-)
-def test_weights_are_cold_if_the_other_copies_fill_the_cache(
-    copies: int, cache_bytes: int, cache: str
-) -> None:
-    """Weights count as cold when the copies in between are as large as the last-level cache."""
-    assert make(copies=copies, cache_bytes=cache_bytes).cache == cache
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_dtype_is_the_settings(dtype: Dtype) -> None:
-    """Weights and inputs have the dtype that was asked for."""
-    kernel = make(dtype=dtype)
-    assert kernel._weights[0][0].dtype == getattr(torch, dtype)
-    assert kernel._run(1).dtype == getattr(torch, dtype)
-
-
-def test_a_dtype_that_the_adapter_cannot_run_is_refused() -> None:
-    """A dtype that torch's matmul lacks is refused by name, in one message."""
-    with pytest.raises(EvidenceError, match="float8"):
-        make_kernel(make_setting(backend="torch", dtype="float8"), (1,), copies=1, cache_bytes=0)
-
-
-def test_a_shape_that_does_not_fit_is_refused() -> None:
-    """Weights for which there is no memory are refused with the shape, in one message."""
-    setting = make_setting(backend="torch", d_model=10**8, d_ff=10**8)
-    with pytest.raises(NearfreeError, match="100000000") as caught:
-        make_kernel(setting, (1,), copies=1, cache_bytes=0)
+@pytest.mark.parametrize("changes", [{"d_model": 10**7, "d_ff": 10**7}, {"batch": 10**12}])
+def test_a_shape_that_does_not_fit(changes: dict[str, Any]) -> None:
+    """What this machine has no memory for is refused in one message, and nothing is allocated."""
+    place = Place(copies=2)
+    with pytest.raises(EvidenceError, match="with 2 copies needs") as caught:
+        make_kernel(make_setting(backend="torch", **changes), (1,), place)
     assert "\n" not in str(caught.value)
+    assert place.shared == {}
 
 
-def test_output_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights that overflow are noticed before anything is timed, and the N is named."""
-    monkeypatch.setattr(torch_dense, "_SCALE", 1e30)
-    with pytest.raises(EvidenceError, match="forward over N=1 gives output that is not finite"):
-        make().check()
+@pytest.mark.parametrize("setting", HERE, ids=lambda each: each.backend)
+def test_each_module_is_asked_for_its_size(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with a kilobyte free no module is begun: no tensor is made."""
+    monkeypatch.setattr(memory, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(torch, "empty", None)
+    with pytest.raises(EvidenceError, match=r"0\.0 GB are free"):
+        make_kernel(setting, (1,), Place())
+
+
+def test_a_dtype_that_torch_lacks() -> None:
+    """A dtype that torch has no tensors of is refused by name."""
+    with pytest.raises(EvidenceError, match="float8"):
+        make_kernel(make_setting(backend="torch", dtype="float8"), (1,), Place())

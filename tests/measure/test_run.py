@@ -3,6 +3,7 @@
 import gc
 
 import pytest
+import torch
 from conftest import make_plan
 from msgspec.structs import replace
 from nearfree.clocks import CpuClock
@@ -17,12 +18,14 @@ from nearfree.events.types import (
     RunFailed,
     RunFinished,
     RunStarted,
+    WorkCounted,
 )
 from nearfree.hardware import identity, probe
 from nearfree.hardware.cpu import fingerprint, native_dtype
-from nearfree.kernels import torch_dense
-from nearfree.measure import run
+from nearfree.kernels import Place, torch_dense
+from nearfree.measure import cpu, prepare, run
 from nearfree.measure.run import measure
+from nearfree.protocols import Adaptive, Paper, Timing
 from nearfree.settings import MeasurePlan, ProbePlan, Sweep
 from tables.logs import write_probe
 
@@ -41,7 +44,7 @@ def probed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
         def __init__(self) -> None:
             self.resolution_us = 1e-6
 
-    monkeypatch.setattr(run, "CpuClock", FineClock)
+    monkeypatch.setattr(cpu, "CpuClock", FineClock)
     return layout
 
 
@@ -87,7 +90,7 @@ def test_the_timed_seconds_fit_into_the_run(probed: Layout) -> None:
 def test_a_sealed_plan_returns_at_once(probed: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sealed is not measured again, even by a machine that could not."""
     first = take(probed)
-    monkeypatch.setattr(run, "make_kernel", None)
+    monkeypatch.setattr(prepare, "make_kernel", None)
     monkeypatch.setattr(run, "machine_fingerprint", None)
     assert take(probed) == first
 
@@ -129,12 +132,17 @@ def test_output_that_is_not_finite_is_refused(
     probed: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forward that overflows ends the take before anything is timed; the log says why."""
-    monkeypatch.setattr(torch_dense, "_SCALE", 1e30)
+
+    def huge(_place: Place, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return torch.full(shape, float("inf"), dtype=dtype)
+
+    monkeypatch.setattr(torch_dense, "filled", huge)
     with pytest.raises(EvidenceError, match="not finite"):
         measure(probed, "cpu", "dense", 1, PLAN)
     name = take_name("cpu", "dense", 1, PLAN)
     segment = read_segment(probed.segment(name, 1), name.segment(1))
     assert [type(event.data) for event in segment.events] == [RunStarted, RunFailed]
+    assert "N=1" in segment.events[-1].data.error
 
 
 def test_a_backend_without_an_adapter_is_refused(probed: Layout) -> None:
@@ -153,7 +161,7 @@ def test_a_clock_that_is_too_coarse_is_refused(
         def __init__(self) -> None:
             self.resolution_us = 1e9
 
-    monkeypatch.setattr(run, "CpuClock", CoarseClock)
+    monkeypatch.setattr(cpu, "CpuClock", CoarseClock)
     with pytest.raises(HardwareError, match="under 100 ticks"):
         measure(probed, "cpu", "dense", 1, PLAN)
     name = take_name("cpu", "dense", 1, PLAN)
@@ -178,9 +186,57 @@ def test_the_cycle_collector_rests_while_it_measures(
 
 
 def test_a_gpu_platform_is_not_measured_on_its_cpu(layout: Layout) -> None:
-    """A platform that was probed as a GPU is refused, so no CPU latency carries its name."""
+    """A platform that was probed as a GPU needs that GPU, so no CPU latency carries its name."""
     gpu = Fingerprint(kind="cuda", model="Test GPU", features=(), cores=1, caches={})
     write_probe(layout, "h200", fingerprint=gpu)
-    with pytest.raises(HardwareError, match="h200 is a cuda platform"):
+    with pytest.raises(HardwareError, match="no NVIDIA GPU"):
         measure(layout, "h200", "dense", 1, PLAN)
     assert not layout.takes("h200", sealed=False)
+
+
+@pytest.mark.parametrize("protocol", [Adaptive(seconds_max=0.2), Paper(rounds=3, forwards=3)])
+def test_every_protocol_measures(probed: Layout, protocol: Timing) -> None:
+    """A plan is measured by the protocol that it names, and each N is there."""
+    data = visits(take(probed, replace(PLAN, protocol=protocol)))
+    assert {v.n for v in data} == {1, 2}
+    assert {v.protocol for v in data} == {protocol}
+    assert len({v.round for v in data}) >= protocol.rounds
+
+
+def test_the_work_of_every_point_is_on_record(probed: Layout) -> None:
+    """Before anything is timed, each point's work and kernels are told, once a take."""
+    data = take(probed)
+    counted = [each for each in data if isinstance(each, WorkCounted)]
+    assert [(each.setting.batch, each.n) for each in counted] == [(1, 1), (1, 2)]
+    assert {each.work.flop_logical for each in counted} == {4 * n * 64 * 128 for n in (1, 2)}
+    assert all("mm" in each.kernels for each in counted)
+    assert data.index(counted[-1]) < data.index(visits(data)[0])
+
+
+def test_a_resumed_take_tells_its_work_once(
+    probed: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an interrupted attempt said of its kernels is not said again."""
+
+    def fail(*_: object) -> None:
+        raise HardwareError("stopped", remedy="Go on")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "run", fail)
+        with pytest.raises(HardwareError, match="stopped"):
+            take(probed)
+    counted = [each for each in take(probed) if isinstance(each, WorkCounted)]
+    assert [each.n for each in counted] == [1, 2]
+
+
+def test_a_lost_gpu_is_told_from_a_mistake() -> None:
+    """An error of CUDA becomes one message with what to do; any other error stays what it is."""
+    gpu = Fingerprint(kind="cuda", model="Test GPU", features=(), cores=1, caches={})
+    told = pytest.raises(HardwareError, match="the GPU failed: CUDA error: unspecified")
+    with told as caught, run._quiet(gpu):
+        raise RuntimeError("CUDA error: unspecified launch failure\nmore lines")
+    assert "kept" in caught.value.remedy
+    with pytest.raises(RuntimeError, match="shapes"), run._quiet(gpu):
+        raise RuntimeError("shapes differ")
+    with pytest.raises(RuntimeError, match="CUDA"), run._quiet(fingerprint()):
+        raise RuntimeError("CUDA is not here")

@@ -22,8 +22,9 @@ from nearfree.events.types import (
     LatencyMeasured,
     Payload,
 )
+from nearfree.protocols import Interleaved
 from nearfree.public.published import import_published
-from nearfree.settings import Interleaved, MeasurePlan, ProbePlan, Setting, Sweep
+from nearfree.settings import MeasurePlan, ProbePlan, Setting, Sweep
 from nearfree.tables.bound import bound
 from nearfree.tables.project import project
 from nearfree.theory.stages import write_predictions, write_validation

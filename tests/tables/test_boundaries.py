@@ -65,6 +65,17 @@ def test_a_slow_baseline_shows() -> None:
     assert [row["baseline_over_min"] for row in rows] == [pytest.approx(1.5)]
 
 
+def test_a_boundary_from_a_single_position_stands_beside_the_papers() -> None:
+    """Where the baseline is not N=1 and N=1 was measured, N_max from T(1) is told too."""
+    curve = {1: 30.0, 2: 35.0, 4: 100.0, 8: 110.0}
+    (row,) = measured_rows(frame(curve, baseline=4), (0.2,))
+    assert (row["n_max"], row["n_max_from_1"]) == (8, 2)
+    assert row["n_low_from_1"] <= 2 <= row["n_high_from_1"]
+    (without,) = measured_rows(frame({n: curve[n] for n in (2, 4, 8)}, baseline=4), (0.2,))
+    (usual,) = measured_rows(frame(curve), (0.2,))
+    assert (without["n_max_from_1"], usual["n_max_from_1"]) == (None, None)
+
+
 def test_printed_boundaries_are_those_that_are_asked_for(table: Reader) -> None:
     """Printed values are taken at the asked tolerances, with the next N of the inferred grid."""
     found = table(BOUNDARIES, "public")
@@ -85,6 +96,7 @@ def curve_rows(*n_max: int) -> pl.DataFrame:
         "platform": "cpu", "stream": "s", "take": 1, "plan8": "0" * 8, "newest": True,
         **setting_row(make_setting()), "baseline": 1, "first_exit": None, "n_low": None,
         "n_high": None, "verdict": "printed", "baseline_over_min": None, "grid_inferred": False,
+        "n_max_from_1": None, "n_low_from_1": None, "n_high_from_1": None,
         "noisy": False, "origin": "measured", "from_ids": ["e#1"],
     }  # fmt: skip
     rows = [

@@ -9,7 +9,7 @@ from conftest import make_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.events.types import LatencyMeasured
-from nearfree.settings import Interleaved
+from nearfree.protocols import Interleaved
 from nearfree.tables.latency import LATENCY, curves, latency_rows
 
 from tables.logs import make_take, make_visits

@@ -1,16 +1,17 @@
 """N_max from a curve: last pass, first exit, interval and verdict (paper, sec. 2.2)."""
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Literal
 
 from msgspec import Struct
 
 from nearfree.errors import EvidenceError
 
-Verdict = Literal["sharp", "bracketed", "censored"]
+Verdict = Literal["sharp", "bracketed", "undecided", "censored"]
 CONFIDENCE = 0.95
+Interval = Callable[[Sequence[float]], tuple[float, float]]
 
 
 class Ratio(Struct, frozen=True):
@@ -45,30 +46,49 @@ def median(values: Sequence[float]) -> float:
     return ordered[middle] if odd else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the distribution-free confidence interval of the median by order statistics.
 
     The k-th smallest and k-th largest of n values hold the median with probability
-    1 - 2 P(Binomial(n, 1/2) < k); the largest k that keeps `CONFIDENCE` is taken, and the whole
-    range where even k = 1 does not reach it (n < 6).
+    1 - 2 P(Binomial(n, 1/2) < k); the largest k that keeps the confidence is taken, and the whole
+    range where even k = 1 does not reach it (n < 6 at 95 %).
     """
     ordered = sorted(values)
-    k = _rank(len(ordered))
+    k = max(_rank(len(ordered), confidence), 1)
     return ordered[k - 1], ordered[len(ordered) - k]
 
 
+def cautious_interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
+    """Return `median_interval`, or the range widened by itself where values are too few for it."""
+    low, high = median_interval(values, confidence)
+    if _rank(len(values), confidence) == 0:
+        return low - (high - low), high + (high - low)
+    return low, high
+
+
+def repeated_looks(confidence: float, looks: int) -> Interval:
+    """Return the interval of a test that may stop at each of several looks at its data.
+
+    Each look gets an equal share of the error (Bonferroni), so that all of them together keep the
+    confidence, however the test decides when to stop.
+    """
+    return partial(cautious_interval, confidence=1 - (1 - confidence) / looks)
+
+
 @cache
-def _rank(count: int) -> int:
+def _rank(count: int, confidence: float) -> int:
     tail, k = 0.0, 0
     while k < (count + 1) // 2:
         tail += math.comb(count, k) / 2**count
-        if 1 - 2 * tail < CONFIDENCE:
+        if 1 - 2 * tail < confidence:
             break
         k += 1
-    return max(k, 1)
+    return k
 
 
-def ratios(curve: Mapping[int, Mapping[int, float]], baseline: int) -> list[Ratio]:
+def ratios(
+    curve: Mapping[int, Mapping[int, float]], baseline: int, interval: Interval = median_interval
+) -> list[Ratio]:
     """Return T(N)/T(baseline) for each N, paired within rounds so that slow drift cancels.
 
     Parameters
@@ -77,25 +97,63 @@ def ratios(curve: Mapping[int, Mapping[int, float]], baseline: int) -> list[Rati
         For each N the latency in microseconds by round; rounds without the baseline are left out.
     baseline
         The N that ratios refer to, 1 or the paper's ceil(E / (b k)) for balanced routing.
+    interval
+        The interval of the median ratio.
     """
-    if not curve.get(baseline):
-        raise EvidenceError(
-            f"the curve lacks its baseline N={baseline}", remedy="Take it again with its baseline"
-        )
-    reference = curve[baseline]
+    reference = _reference(curve, baseline)
     out = []
     for n in sorted(curve):
         paired = [value / reference[r] for r, value in curve[n].items() if r in reference]
         if paired:
-            low, high = median_interval(paired)
+            low, high = interval(paired)
             out.append(Ratio(n=n, value=median(paired), low=low, high=high))
     return out
 
 
-def boundary(curve: Sequence[Ratio], epsilon: float, baseline: int) -> Boundary:
+def unpaired_ratios(curve: Mapping[int, Mapping[int, float]], baseline: int) -> list[Ratio]:
+    """Return the ratio of medians for each N, where one N was timed after the other (paper).
+
+    The interval puts the ends of both medians' intervals against each other.
+    """
+    reference = list(_reference(curve, baseline).values())
+    middle = median(reference)
+    below, above = median_interval(reference)
+    out = []
+    for n in sorted(curve):
+        values = list(curve[n].values())
+        if values:
+            low, high = median_interval(values)
+            own = 1.0 if n == baseline else None
+            out.append(
+                Ratio(
+                    n=n,
+                    value=own or median(values) / middle,
+                    low=own or low / above,
+                    high=own or high / below,
+                )
+            )
+    return out
+
+
+def _reference(curve: Mapping[int, Mapping[int, float]], baseline: int) -> Mapping[int, float]:
+    if not curve.get(baseline):
+        raise EvidenceError(
+            f"the curve lacks its baseline N={baseline}", remedy="Take it again with its baseline"
+        )
+    return curve[baseline]
+
+
+def boundary(
+    curve: Sequence[Ratio], epsilon: float, baseline: int, resolution: float | None = None
+) -> Boundary:
     """Return N_max(epsilon) of a curve over its grid, from the baseline upwards.
 
     Source: paper, sec. 2.2, N_max = max{N : T(N) <= (1 + epsilon) T(1)}.
+
+    Parameters
+    ----------
+    resolution
+        The factor within which the protocol was to know N_max; a wider interval is undecided.
     """
     limit = 1.0 + epsilon
     points = [point for point in curve if point.n >= baseline]
@@ -104,18 +162,22 @@ def boundary(curve: Sequence[Ratio], epsilon: float, baseline: int) -> Boundary:
     last = max([baseline, *passing])
     exits = [point.n for point in points if point.value > limit]
     before = [n for n in grid if not exits or n < exits[0]]
-    low = max([baseline, *(p.n for p in points if p.high <= limit)])
-    high = max([baseline, *(p.n for p in points if p.low <= limit)])
+    low = min(max([baseline, *(p.n for p in points if p.high <= limit)]), last)
+    high = max([baseline, last, *(p.n for p in points if p.low <= limit)])
     following = [n for n in grid if n > last]
-    if high == grid[-1]:
-        verdict: Verdict = "censored"
-    else:
-        verdict = "sharp" if low == high else "bracketed"
     return Boundary(
         last_pass=last,
         first_exit=max([baseline, *before]),
-        low=min(low, last),
-        high=max(high, last),
+        low=low,
+        high=high,
         next_n=following[0] if following else None,
-        verdict=verdict,
+        verdict=_verdict(low, high, grid[-1], resolution),
     )
+
+
+def _verdict(low: int, high: int, end: int, resolution: float | None) -> Verdict:
+    if resolution is not None and high > resolution * low:
+        return "undecided"
+    if high == end:
+        return "censored"
+    return "sharp" if low == high else "bracketed"

@@ -4,23 +4,16 @@ import inspect
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve
-from nearfree.settings import (
-    Dtype,
-    Interleaved,
-    MeasurePlan,
-    Name,
-    Positive,
-    ProbePlan,
-    Setting,
-    Sweep,
-)
+from nearfree.protocols import Positive
+from nearfree.settings import MeasurePlan, Name, ProbePlan
+from nearfree.studies import Study
 from nearfree.yaml_file import entries, read_entries, read_file
 
 Epsilon = Annotated[float, Meta(gt=0, lt=1)]
@@ -43,61 +36,15 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     here: Annotated[tuple[Name, ...], Meta(min_length=1)]
     epsilon: Epsilon
     tolerances: Annotated[tuple[Epsilon, ...], Meta(min_length=1)]
+    sets: Annotated[tuple[Name, ...], Meta(min_length=1)] = ("default",)
     python: dict[Name, str] = {}
+    untested: bool = False
 
 
 class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """backends.yaml: one backend and the environment that it runs in."""
 
     environment: Name
-
-
-class DenseShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Widths of a two-matrix FFN, in elements."""
-
-    d_model: Positive
-    d_ff: Positive
-
-
-class Study(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """studies.yaml: one module with one backend, over batch sizes and a grid of N."""
-
-    module: Literal["dense_ffn"]
-    backend: Name
-    platforms: tuple[Name, ...]
-    shape: DenseShape
-    batch: Annotated[tuple[Positive, ...], Meta(min_length=1)]
-    positions: Annotated[tuple[Positive, ...], Meta(min_length=1)]
-    tokens_max: Positive | None = None
-    baseline: Positive = 1
-    dtype: Dtype = "auto"
-    protocol: Interleaved
-
-    def sweeps(self) -> tuple[Sweep, ...]:
-        """Return one sweep a batch size, without points of more than `tokens_max` tokens."""
-        if len(set(self.batch)) != len(self.batch):
-            raise ConfigError(
-                f"batch {list(self.batch)} names a size twice", remedy="List each batch size once"
-            )
-        return tuple(
-            Sweep(
-                setting=Setting(
-                    module=self.module,
-                    backend=self.backend,
-                    dtype=self.dtype,
-                    batch=batch,
-                    d_model=self.shape.d_model,
-                    d_ff=self.shape.d_ff,
-                ),
-                positions=tuple(
-                    n
-                    for n in self.positions
-                    if self.tokens_max is None or n * batch <= max(self.tokens_max, batch)
-                ),
-                baseline=self.baseline,
-            )
-            for batch in self.batch
-        )
 
 
 class Sources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,7 +105,8 @@ class Config:
     @cached_property
     def studies(self) -> dict[str, Study]:
         """Every study by name."""
-        studies = read_entries(self.folder / "studies.yaml", Study)
+        kind: Any = Study  # a union, of which a type checker makes no `type`
+        studies: dict[str, Study] = read_entries(self.folder / "studies.yaml", kind)
         self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
             self._known(name, "backend", study.backend, list(self.backends))
@@ -203,9 +151,17 @@ class Config:
         """Return the datasheets that a scope's tables hold: its own, or all of them in public."""
         return {name: each for name, each in self.platforms.items() if scope in (name, "public")}
 
+    def studied(self, scope: str) -> list[str]:
+        """Return the studies that are measured on a platform: those of the site's sets."""
+        return [
+            name
+            for name, study in self.studies.items()
+            if scope in study.platforms and study.set in self.site.sets
+        ]
+
     def study(self, scope: str, name: str) -> Study:
         """Return a study that is measured on a platform; ConfigError if there is none."""
-        known = [key for key, study in self.studies.items() if scope in study.platforms]
+        known = self.studied(scope)
         if name not in known:
             raise ConfigError(
                 f"no study {name!r} on platform {scope!r}",

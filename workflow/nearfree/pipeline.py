@@ -70,7 +70,7 @@ class Pipeline:
 
     def studies(self, scope: str) -> list[str]:
         """Return the studies that are measured on a platform."""
-        return [name for name, each in self.config.studies.items() if scope in each.platforms]
+        return self.config.studied(scope)
 
     @cached_property
     def recorded(self) -> list[str]:

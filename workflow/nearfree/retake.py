@@ -25,8 +25,7 @@ def raise_takes(
     """
     if study is not None and study != STREAM:
         config.study(scope, study)
-    every = [name for name, each in config.studies.items() if scope in each.platforms]
-    streams = [study] if study else every
+    streams = [study] if study else config.studied(scope)
     takes = {name: dict(by_stream) for name, by_stream in config.takes.items()}
     raised = {}
     for stream in streams:

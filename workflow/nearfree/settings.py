@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, json
 
 from nearfree.errors import ConfigError
+from nearfree.protocols import Positive, Timing
 
-Positive = Annotated[int, Meta(ge=1)]
 NAME = r"[a-z0-9][a-z0-9_]{0,63}"
 Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
@@ -31,6 +31,10 @@ class Setting(
 
     Shapes use the paper's letters: `batch` b, `context` L, `experts` E, `top_k` k; widths are in
     elements. A field that the module does not have is None.
+
+    `block_size_m` fixes the rows of a padded expert block where the backend lets one choose;
+    `api` names the call of a backend that has several, `page_size` the positions of a page of its
+    KV cache; `cuda_graph` says that the backend plans for a CUDA graph, which changes its tiles.
     """
 
     module: Module
@@ -46,6 +50,10 @@ class Setting(
     heads: Positive | None = None
     kv_heads: Positive | None = None
     head_dim: Positive | None = None
+    block_size_m: Positive | None = None
+    api: Name | None = None
+    page_size: Positive | None = None
+    cuda_graph: bool = False
 
 
 def check_setting(setting: Setting) -> None:
@@ -60,6 +68,11 @@ def check_setting(setting: Setting) -> None:
         raise ConfigError(
             f"top_k {setting.top_k} is larger than experts {setting.experts}",
             remedy="Choose at most as many experts a token as there are",
+        )
+    if (setting.heads or 0) % (setting.kv_heads or 1):
+        raise ConfigError(
+            f"heads {setting.heads} is no multiple of kv_heads {setting.kv_heads}",
+            remedy="Let each key and value head serve the same number of query heads",
         )
 
 
@@ -84,30 +97,13 @@ class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
 
-class Interleaved(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Visit every point of every sweep once a round, in a new order each round.
-
-    A visit is `warmup` untimed and `forwards` timed forwards; a timed forward with an involuntary
-    context switch is kept as dirty and repeated, at most `retries` times a visit.
-    """
-
-    name: Literal["interleaved"] = "interleaved"
-    rounds: Annotated[int, Meta(ge=3)] = 20
-    warmup: Annotated[int, Meta(ge=0)] = 1
-    forwards: Positive = 3
-    retries: Annotated[int, Meta(ge=0)] = 3
-    weight_copies: Positive = 2
-    threads: Positive = 1
-    seed: int = 0
-
-
 class MeasurePlan(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="measure"
 ):
     """The sweeps and the protocol of one measuring take."""
 
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
-    protocol: Interleaved
+    protocol: Timing
     environment: Name
     """The lock under envs/ that the backend's interpreter was made from."""
 
@@ -115,6 +111,16 @@ class MeasurePlan(
     def points_a_round(self) -> int:
         """Number of (setting, N) points, so of events, that make one whole round."""
         return sum(len(sweep.positions) for sweep in self.sweeps)
+
+
+class ProfilePlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="profile"
+):
+    """The sweeps whose kernels a hardware profiler sees, and how many forwards of each N."""
+
+    sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
+    environment: Name
+    forwards: Positive = 1
 
 
 class ProbePlan(
@@ -154,7 +160,7 @@ class RetractPlan(
     reason: str
 
 
-Plan = MeasurePlan | ProbePlan | ImportPlan | ExtractPlan | RetractPlan
+Plan = MeasurePlan | ProfilePlan | ProbePlan | ImportPlan | ExtractPlan | RetractPlan
 
 
 def plan_digest(plan: Plan) -> str:

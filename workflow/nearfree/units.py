@@ -1,6 +1,7 @@
 """Unit-bearing constants and conversions."""
 
 NS_PER_US = 1_000.0
+US_PER_MS = 1_000.0
 US_PER_S = 1_000_000.0
 BYTES_PER_GB = 1_000_000_000.0
 FLOP_PER_GFLOP = 1_000_000_000.0

@@ -15,6 +15,7 @@ COMMANDS = (
     "probe",
     "plan",
     "measure",
+    "profile",
     "retake",
     "import",
     "rules",

@@ -24,15 +24,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the plan as `nearfree plan` prints it, - for standard input; then config/ is not "
         "read and only msgspec and torch are needed",
     )
+    parser.add_argument(
+        "--untested",
+        action="store_true",
+        help="let adapters run on a GPU of which the log holds no sealed run there",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and print what was sealed."""
+    from nearfree.cli.progress import Bar
     from nearfree.cli.torch_ import need_torch
     from nearfree.events.names import Layout, check_part
 
     if args.plan:
-        scope, take, plan = check_part(args.platform), args.take or 1, _read_plan(args.plan)
+        scope, take, plan = check_part(args.platform), args.take or 1, read_plan(args.plan)
     else:
         from nearfree.cli.common import here
 
@@ -42,13 +48,23 @@ def run(args: argparse.Namespace) -> int:
     need_torch()
     from nearfree.measure.run import measure
 
-    seal = measure(Layout(args.results), scope, check_part(args.study), take, plan)
+    with Bar(f"{scope}/{args.study}") as bar:
+        seal = measure(
+            Layout(args.results),
+            scope,
+            check_part(args.study),
+            take,
+            plan,
+            untested=args.untested,
+            progress=bar,
+        )
     events = sum(part.events for part in seal.segments)
     print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")
     return 0
 
 
-def _read_plan(name: str) -> "MeasurePlan":
+def read_plan(name: str) -> "MeasurePlan":
+    """Return the plan in a file, or in standard input for -; ConfigError if it is none."""
     import msgspec
 
     from nearfree.errors import ConfigError

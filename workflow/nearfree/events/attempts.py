@@ -8,9 +8,17 @@ from nearfree.events.names import Layout, TakeName
 from nearfree.events.reader import Segment, read_segment
 from nearfree.events.seal import SealedSegment, seal_segment
 from nearfree.events.segment import lock
-from nearfree.events.types import Event, LatencyMeasured, RunStarted, SegmentRecovered
+from nearfree.events.types import (
+    Event,
+    LatencyMeasured,
+    LaunchFloor,
+    RunStarted,
+    SegmentRecovered,
+    WorkCounted,
+)
 from nearfree.settings import MeasurePlan, Plan
 
+_HEADER = RunStarted | SegmentRecovered | WorkCounted | LaunchFloor
 Kept = tuple[SealedSegment, SegmentRecovered, tuple[Event, ...]]
 
 
@@ -107,18 +115,22 @@ def whole_rounds(segment: Segment, plan: Plan) -> int:
     Rounds are written one after the other and made durable as a whole, so what follows the last
     whole round was never acknowledged.
     """
-    points = plan.points_a_round if isinstance(plan, MeasurePlan) else 0
-    kept = latencies = 0
-    for number, event in enumerate(segment.events, start=1):
-        if isinstance(event.data, RunStarted | SegmentRecovered) and latencies == 0:
-            kept = number
-        elif isinstance(event.data, LatencyMeasured):
-            latencies += 1
-            if points and latencies % points == 0:
-                kept = number
-    return kept
+    return _walk(segment.events, plan)[0]
 
 
 def rounds_kept(events: Sequence[Event], plan: MeasurePlan) -> int:
     """Return how many whole rounds kept events hold."""
-    return sum(isinstance(e.data, LatencyMeasured) for e in events) // plan.points_a_round
+    return _walk(events, plan)[1]
+
+
+def _walk(events: Sequence[Event], plan: Plan) -> tuple[int, int]:
+    otherwise = plan.points_a_round if isinstance(plan, MeasurePlan) else 0
+    kept = written = rounds = 0
+    for number, event in enumerate(events, start=1):
+        if isinstance(event.data, LatencyMeasured):
+            written += 1
+            if written == (event.data.round_points or otherwise):
+                kept, written, rounds = number, 0, rounds + 1
+        elif isinstance(event.data, _HEADER) and not (rounds or written):
+            kept = number
+    return kept, rounds

@@ -50,6 +50,10 @@ class OpenTake:
         """Write one event and return its id."""
         return self.writer.append(data, sync=sync)
 
+    def sync(self) -> None:
+        """Make everything that was written durable."""
+        self.writer.sync()
+
     def fail(self, error: NearfreeError) -> None:
         """Put an error on record as far as the disk still allows, and close the attempt."""
         failed = RunFailed(error=without_private(error.what), remedy=without_private(error.remedy))

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, defstruct
 
-from nearfree.settings import Interleaved, Plan, Setting
+from nearfree.protocols import Timing
+from nearfree.settings import Plan, Setting
 
 
 class Payload(
@@ -110,8 +111,22 @@ class HardwareProbed(Payload, frozen=True, kw_only=True):
     load_1m: float | None = None
 
 
+class DeviceState(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What a GPU said of itself right after a visit: clocks, power, temperature, throttling."""
+
+    sm_mhz: int
+    memory_mhz: int
+    power_w: float
+    temperature_c: int
+    throttle: tuple[str, ...] = ()
+    """Names of the reasons for which its clocks were held back."""
+
+
 class LatencyMeasured(Payload, frozen=True, kw_only=True):
-    """The raw samples of one visit: one setting, one N, one round, in microseconds."""
+    """The raw samples of one visit: one setting, one N, one round, in microseconds a forward.
+
+    A sample is dirty if a CPU was taken away meanwhile, or a GPU was throttled.
+    """
 
     type_name = "nearfree.latency.measured.v1"
     setting: Setting
@@ -123,8 +138,78 @@ class LatencyMeasured(Payload, frozen=True, kw_only=True):
     process_us: tuple[float, ...]
     dirty: tuple[bool, ...]
     cache: Literal["cold", "warm"]
-    protocol: Interleaved
+    protocol: Timing
     load_1m: float | None = None
+    round_points: int | None = None
+    """Events that make this round whole; None in older logs, where the plan says it."""
+    paired: bool = False
+    """Whether the round is a palindrome around its baseline, not a sweep over all points."""
+    key_length: int | None = None
+    """Keys that attention reads: the L cached ones and the N new ones."""
+    timer: Literal["cpu", "cuda_events"] = "cpu"
+    launch: Literal["eager", "graph"] = "eager"
+    forwards_a_sample: int = 1
+    state: DeviceState | None = None
+
+
+class ExecutedWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What one forward is made of: what was asked for, and what the kernels do for it."""
+
+    flop_logical: int
+    """FLOPs of the module's definition: no padding, masked keys left out."""
+    flop_executed: int
+    """FLOPs that the kernels do, with the rows and keys that only fill a block or tile."""
+    bytes_compulsory: int
+    """Weights, keys, values, inputs and outputs, each moved once."""
+    blocks: int | None = None
+    """Row blocks: expert-token blocks, or query tiles times heads."""
+    block_rows: int | None = None
+    """Rows of a block: M_moe, or the query tile."""
+    tiles: int | None = None
+    """Thread blocks of the largest kernel."""
+    waves: float | None = None
+    """Those tiles over the GPU's SMs."""
+    basis: str
+    """What says so: the rule of a release, the setting, or how the adapter computes."""
+
+
+class WorkCounted(Payload, frozen=True, kw_only=True):
+    """The work of one forward as its adapter counts it, and the kernels that ran."""
+
+    type_name = "nearfree.work.counted.v1"
+    setting: Setting
+    n: int
+    work: ExecutedWork
+    kernels: tuple[str, ...]
+
+
+class KernelProfiled(Payload, frozen=True, kw_only=True):
+    """What a hardware profiler saw in the forwards of one point, summed over their kernels.
+
+    Utilisations are means weighted by kernel time (paper, app. C.1), as shares of the peak.
+    """
+
+    type_name = "nearfree.kernel.profiled.v1"
+    setting: Setting
+    n: int
+    profiler: str
+    forwards: int
+    kernels: tuple[str, ...]
+    kernel_us: float
+    """Time inside kernels, a forward."""
+    flop: float | None = None
+    dram_bytes: float | None = None
+    tensor_utilization: float | None = None
+    dram_utilization: float | None = None
+
+
+class LaunchFloor(Payload, frozen=True, kw_only=True):
+    """What launching costs where nothing is computed, in microseconds: T(N) is never below it."""
+
+    type_name = "nearfree.launch.floor.v1"
+    eager_us: float
+    graph_us: float | None = None
+    samples: tuple[float, ...]
 
 
 class BoundaryPublished(Payload, frozen=True, kw_only=True):
@@ -296,6 +381,9 @@ PAYLOADS: tuple[type[Payload], ...] = (
     RunFailed,
     HardwareProbed,
     LatencyMeasured,
+    WorkCounted,
+    KernelProfiled,
+    LaunchFloor,
     BoundaryPublished,
     RulePublished,
     SourceFetched,

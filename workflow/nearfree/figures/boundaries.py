@@ -1,117 +1,125 @@
-"""N_max against batch, with theory (paper, figures of app. D, second panel)."""
+"""N_max against a module's own variable, with theory (paper, app. D to F, second panels)."""
+
+from itertools import cycle
 
 import altair as alt
 import polars as pl
 
-from nearfree.figures.theme import MEASURED, PALETTE, PANEL, PUBLISHED, dressed
+from nearfree.figures.laws import DASHES, laws
+from nearfree.figures.modules import DrawnModule
+from nearfree.figures.panels import in_rows, with_variants
+from nearfree.figures.readings import readings
+from nearfree.figures.theme import LAWS, MEASURED, PUBLISHED, Line, Look, dressed, lines_by
 
-_BASIS = {
-    "datasheet": "datasheet phi and beta",
-    "probed_stream": "probed, beta by streaming",
-    "probed_gemm": "probed, beta by weight traffic",
+_SERIES = {
+    "measured": ("circle", MEASURED, MEASURED),
+    "measured, from N = 1": ("circle", "white", MEASURED),
+    "published": ("diamond", PUBLISHED, PUBLISHED),
 }
+"""Shape, fill and stroke of each series of boundaries."""
 
 
-def _laws(predictions: pl.DataFrame) -> pl.DataFrame:
-    """Return one line a law, with laws that agree at every point under one name."""
-    answered = predictions.drop_nulls("n_max").sort("predictor", "row_id")
-    same = ["platform", "dtype", "batch", "basis", "n_max"]
-    points = answered.group_by(same, maintain_order=True).agg(
-        pl.col("predictor").unique(maintain_order=True), pl.col("row_id").first()
-    )
-    name = pl.format(
-        "{}, {}{}",
-        pl.col("predictor").list.join(" = ").str.replace_all("_", " "),
-        pl.col("basis").replace(_BASIS),
-        pl.when(pl.col("dtype").n_unique().over("platform") > 1)
-        .then(pl.format(", {}", "dtype"))
-        .otherwise(pl.lit("")),
-    )
-    return points.with_columns(name.alias("law"))
-
-
-def nmax_against_batch(
-    boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float
+def nmax_against_own(
+    boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float, module: DrawnModule
 ) -> alt.FacetChart:
-    """Return measured and published N_max with their predictions, a panel a platform.
+    """Return measured and published N_max with their predictions, a panel a platform and variant.
 
     Parameters
     ----------
     boundaries, predictions
         Rows of those tables, of one module, over one or more platforms.
     """
-    at = boundaries.filter("newest", pl.col("epsilon") == epsilon).with_columns(
-        pl.format("{} ({})", "platform", "origin").alias("panel")
+    own = module.own
+    at = boundaries.filter("newest", pl.col("epsilon") == epsilon)
+    at = (
+        with_variants(readings(at), module)
+        .with_columns(panel_of_platform(), pl.col(own).alias("own"), _series())
+        .sort("origin", "panel", "own", "from_one")
     )
-    panels = at.select("platform", "panel").unique(maintain_order=True)
-    lines = _laws(predictions).join(panels, on="platform").sort("panel", "law", "batch")
+    lines = laws(predictions, at, module)
     points = at.select(
-        "panel", "batch", "n_max", "n_low", "n_high", "verdict", "origin", "row_id"
-    ).sort("panel", "batch")
-    x = alt.X("batch:O", title="batch b", axis=alt.Axis(labelAngle=0))
+        *("panel", "own", "n_max", "n_low", "n_high", "verdict", "series", "row_id"),
+        (pl.col("next_n").is_null() & ~pl.col("from_one")).alias("at_end"),
+        pl.lit("point").alias("kind"),
+    )
+    top = max([*points["n_max"], *lines["n_max"], 1])
+    x = alt.X("own:O", title=f"{module.variable} {module.letter}", axis=alt.Axis(labelAngle=0))
     y = alt.Y(
         "n_max:Q",
         title="N_max, positions",
-        scale=alt.Scale(type="log", base=2, nice=True, domainMin=0.5),
+        scale=alt.Scale(type="log", base=2, nice=True, domain=[0.5, 4 * top]),
+        axis=alt.Axis(format="~g"),
     )
-    chart = alt.Chart()
-    data = pl.concat(
-        [
-            points.with_columns(pl.lit("point").alias("kind")),
-            lines.select("panel", "batch", "law", "n_max", "row_id").with_columns(
-                pl.lit("law").alias("kind"), pl.col("n_max").cast(pl.Float64)
-            ),
-        ],
-        how="diagonal_relaxed",
-    )
-    laws = sorted(lines["law"].unique())
     tooltip = [
-        alt.Tooltip("batch:O", title="b"),
+        alt.Tooltip("own:O", title=module.letter),
         alt.Tooltip("n_max:Q", title="N_max", format=".2f"),
+        alt.Tooltip("verdict:N"),
         alt.Tooltip("row_id:N", title="row"),
     ]
+    chart = alt.Chart()
+    of_points = chart.transform_filter("datum.kind == 'point'")
+    told = chart.transform_filter("datum.kind == 'law'").mark_line(
+        point=alt.OverlayMarkDef(size=18)
+    )
+    look = lines_by("line:N", "prediction", _law_lines(lines), lines["line"], columns=1)
+    guesses = told.encode(x=x, y=y, tooltip=tooltip, **look)
     layers = alt.layer(
-        chart.mark_line(point=alt.OverlayMarkDef(size=18))
-        .transform_filter("datum.kind == 'law'")
-        .encode(
-            x=x,
-            y=y,
-            tooltip=tooltip,
-            color=alt.Color(
-                "law:N",
-                title="prediction",
-                scale=alt.Scale(domain=laws, range=list(PALETTE[2 : 2 + len(laws)])),
-                legend=alt.Legend(orient="bottom", columns=1, symbolType="stroke"),
-            ),
-        ),
-        chart.mark_rule(strokeWidth=2, color=MEASURED)
-        .transform_filter("datum.kind == 'point' && isValid(datum.n_low)")
+        *([] if lines.is_empty() else [guesses]),
+        of_points.transform_filter("isValid(datum.n_low)")
+        .mark_rule(strokeWidth=2, color=MEASURED)
         .encode(x=x, y=alt.Y("n_low:Q"), y2="n_high:Q"),
-        chart.mark_point(filled=True, size=80, opacity=1)
-        .transform_filter("datum.kind == 'point'")
-        .encode(
-            x=x,
-            y=y,
-            tooltip=tooltip,
-            shape=alt.Shape(
-                "origin:N",
-                title="boundary",
-                scale=alt.Scale(domain=["measured", "published"], range=["circle", "diamond"]),
-                legend=alt.Legend(orient="bottom"),
-            ),
-            fill=alt.Fill(
-                "origin:N",
-                scale=alt.Scale(domain=["measured", "published"], range=[MEASURED, PUBLISHED]),
-                legend=alt.Legend(orient="bottom", title="boundary"),
-            ),
+        of_points.mark_point(size=80, opacity=1, strokeWidth=1.5).encode(
+            x=x, y=y, tooltip=tooltip, **_look(points)
         ),
-        data=data,
-    ).properties(**PANEL)
-    drawn = layers.facet(facet=alt.Facet("panel:N", title=None), columns=2).resolve_scale(
-        x="independent"
+        of_points.transform_filter("datum.at_end")
+        .mark_text(text="\u2191", dy=-13, fontSize=13)
+        .encode(x=x, y=y),
+        data=pl.concat([points, lines], how="diagonal_relaxed"),
     )
     return dressed(
-        drawn,
-        f"N_max against batch, dense FFN, tolerance {epsilon:.0%}",
-        "Bars: the boundary's 95 % interval, for measured curves. Lines: predictions.",
+        in_rows(layers, at).resolve_scale(x="independent"),
+        f"N_max against {module.variable}, {module.title}, tolerance {epsilon:.0%}",
+        "Bars: the boundary's 95 % interval, for measured curves. Lines: predictions. "
+        "Arrow: the grid of N ends there.",
     )
+
+
+def panel_of_platform() -> pl.Expr:
+    """Return the panel of each row with a variant: its platform, origin and variant."""
+    place = pl.format("{} ({})", "platform", "origin")
+    return (
+        pl.when(pl.col("variant") == "")
+        .then(place)
+        .otherwise(pl.format("{}: {}", place, "variant"))
+        .alias("panel")
+    )
+
+
+def _series() -> pl.Expr:
+    return (
+        pl.when("from_one")
+        .then(pl.format("{}, from N = 1", "origin"))
+        .otherwise("origin")
+        .alias("series")
+    )
+
+
+def _look(points: pl.DataFrame) -> Look:
+    """Return shape, fill and stroke of the series that there are, under one legend."""
+    there = [name for name in _SERIES if name in points["series"].to_list()]
+    channels = (alt.Shape, alt.Fill, alt.Stroke)
+    return {
+        channel.__name__.lower(): channel(
+            "series:N",
+            scale=alt.Scale(domain=there, range=[_SERIES[name][place] for name in there]),
+            legend=alt.Legend(orient="bottom", title="boundary", columns=1),
+        )
+        for place, channel in enumerate(channels)
+    }
+
+
+def _law_lines(lines: pl.DataFrame) -> dict[str, Line]:
+    """Return colour and dash of each line: a colour a law, a dash a basis of facts."""
+    named = lines.select("line", "law", "facts").unique().sort("law", "facts")
+    colours = dict(zip(named["law"].unique(maintain_order=True), cycle(LAWS), strict=False))
+    return {line: (colours[law], DASHES.get(facts, [4, 1])) for line, law, facts in named.rows()}

@@ -3,42 +3,41 @@
 import altair as alt
 import polars as pl
 
+from nearfree.figures.boundaries import panel_of_platform
+from nearfree.figures.modules import DrawnModule
+from nearfree.figures.panels import in_rows, with_variants
+from nearfree.figures.readings import readings
 from nearfree.figures.theme import dressed
-from nearfree.tables.settings import labels
 
 
-def sensitivity_map(boundaries: pl.DataFrame) -> alt.FacetChart:
-    """Return N_max by batch and tolerance, a panel a platform and origin.
+def sensitivity_map(boundaries: pl.DataFrame, module: DrawnModule) -> alt.FacetChart:
+    """Return N_max by own variable and tolerance, a panel a platform, origin and variant.
 
     Parameters
     ----------
     boundaries
         Rows of that table, of one module, over one or more platforms.
     """
-    cells = boundaries.filter("newest").with_columns(
-        pl.format("{} ({})", "platform", "origin").alias("panel")
-    )
+    own = module.own
+    cells = with_variants(readings(boundaries.filter("newest")), module)
     cells = (
-        pl.concat(
-            group.with_columns(labels(group, "batch").alias("setting"))
-            for group in cells.partition_by("panel")
-        )
+        cells.with_columns(panel_of_platform())
         .select(
-            "panel", "setting", "batch", "epsilon", "n_max", "n_low", "n_high", "verdict", "row_id"
+            pl.when("from_one")
+            .then(pl.format("{}: from N = 1", "panel"))
+            .otherwise("panel")
+            .alias("panel"),
+            pl.col(own).alias("own"),
+            *("origin", "epsilon", "n_max", "n_low", "n_high", "verdict", "row_id"),
         )
-        .sort("panel", "batch", "setting", "epsilon")
+        .sort("origin", "panel", "own", "epsilon")
     )
     top = float(cells["n_max"].max() or 1)  # type: ignore[arg-type]
     base = alt.Chart().encode(
         x=alt.X(
             "epsilon:O", title="tolerance", axis=alt.Axis(format=".0%", labelAngle=0, grid=False)
         ),
-        y=alt.Y(
-            "setting:O",
-            title="batch b",
-            sort=cells["setting"].unique(maintain_order=True).to_list(),
-            axis=alt.Axis(grid=False),
-        ),
+        y=alt.Y("own:O", title=f"{module.variable} {module.letter}", axis=alt.Axis(grid=False)),
     )
     layers = alt.layer(
         base.mark_rect().encode(
@@ -48,7 +47,7 @@ def sensitivity_map(boundaries: pl.DataFrame) -> alt.FacetChart:
                 scale=alt.Scale(type="log", base=2, scheme="viridis", domain=[1, max(top, 2.0)]),
             ),
             tooltip=[
-                alt.Tooltip("batch:O", title="b"),
+                alt.Tooltip("own:O", title=module.letter),
                 alt.Tooltip("epsilon:O", title="tolerance"),
                 alt.Tooltip("n_max:Q", title="N_max"),
                 alt.Tooltip("n_low:Q", title="at least"),
@@ -62,12 +61,9 @@ def sensitivity_map(boundaries: pl.DataFrame) -> alt.FacetChart:
             color=alt.condition(alt.datum.n_max > top**0.6, alt.value("black"), alt.value("white")),
         ),
         data=cells,
-    ).properties(width=260, height=210)
-    drawn = layers.facet(facet=alt.Facet("panel:N", title=None), columns=2).resolve_scale(
-        x="independent", y="independent"
     )
     return dressed(
-        drawn,
-        "N_max by batch and tolerance, dense FFN",
+        in_rows(layers, cells).resolve_scale(x="independent", y="independent"),
+        f"N_max by {module.variable} and tolerance, {module.title}",
         "The same curve read at several tolerances.",
     )

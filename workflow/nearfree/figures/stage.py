@@ -11,71 +11,47 @@ import polars as pl
 
 from nearfree.events.document import replace
 from nearfree.events.names import Layout
-from nearfree.figures.boundaries import nmax_against_batch
-from nearfree.figures.latency import latency_against_n
-from nearfree.figures.listing import Figure
-from nearfree.figures.sensitivity import sensitivity_map
+from nearfree.figures.families import Drawing, Rows, drawings
+from nearfree.figures.modules import MODULES
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.schema import Table
 from nearfree.tables.store import read_table
+from nearfree.tables.work import WORK
 from nearfree.theory.predictions import PREDICTIONS
 
-MODULE = "dense_ffn"
 LIST = "figures.json"
 
 
 def draw(layout: Layout, scope: str, epsilon: float) -> None:
     """Draw a platform's figures and list them in its `figures.json`."""
     folder = layout.root / "figures" / scope
-    charts = list(_charts(layout, scope, epsilon))
+    drawn = list(_charts(layout, scope, epsilon))
     folder.mkdir(parents=True, exist_ok=True)
-    figures = []
-    for figure, chart in charts:
-        _save(chart, folder / figure.name)
-        figures.append(figure)
+    with alt.data_transformers.disable_max_rows():
+        for figure, chart in drawn:
+            _save(chart, folder / figure.name)
+    figures = [figure for figure, _ in drawn]
     replace(folder / LIST, msgspec.json.encode(figures))
-    drawn = {f"{figure.name}{suffix}" for figure in figures for suffix in (".svg", ".html")}
+    names = {f"{figure.name}{suffix}" for figure in figures for suffix in (".svg", ".html")}
     for path in folder.iterdir():
-        if path.name not in {*drawn, LIST}:
+        if path.name not in {*names, LIST}:
             path.unlink()
 
 
-def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[tuple[Figure, alt.FacetChart]]:
+def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
     def of(table: Table, *scopes: str) -> pl.DataFrame:
-        frames = [read_table(layout, name, table) for name in scopes]
-        return pl.concat(frames).filter(pl.col("module") == MODULE)
+        return pl.concat(read_table(layout, name, table) for name in scopes)
 
-    latency, own = of(LATENCY, scope), of(BOUNDARIES, scope)
-    if latency.is_empty():
-        return
-    every, laws = of(BOUNDARIES, scope, PUBLIC), of(PREDICTIONS, scope, PUBLIC)
-    yield (
-        Figure(
-            name="latency_against_n",
-            caption="T(N) of every batch size, with the tolerance band and the boundary.",
-            rows=tuple(latency.filter("newest")["row_id"]),
-        ),
-        latency_against_n(latency, own, epsilon),
+    rows = Rows(
+        latency=of(LATENCY, scope),
+        work=of(WORK, scope),
+        boundaries=of(BOUNDARIES, scope, PUBLIC),
+        predictions=of(PREDICTIONS, scope, PUBLIC),
     )
-    at = every.filter("newest", pl.col("epsilon") == epsilon)
-    yield (
-        Figure(
-            name="nmax_against_batch",
-            caption="N_max against batch: measured here, published for H20, and predicted.",
-            rows=(*at["row_id"], *laws["row_id"]),
-        ),
-        nmax_against_batch(every, laws, epsilon),
-    )
-    yield (
-        Figure(
-            name="sensitivity",
-            caption="N_max over tolerances: measured here and published for H20.",
-            rows=tuple(every.filter("newest")["row_id"]),
-        ),
-        sensitivity_map(every),
-    )
+    for module in MODULES:
+        yield from drawings(rows.of(module.name), epsilon, module)
 
 
 def _save(chart: alt.FacetChart, stem: Path) -> None:

@@ -1,10 +1,47 @@
 """One look for all figures: colours that colour-blind readers can tell apart, and plain axes."""
 
+from typing import Any
+
 import altair as alt
+import polars as pl
 
 MEASURED, PUBLISHED, THEORY, BAND = "#0072b2", "#d55e00", "#555555", "#009e73"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+LAWS = ("#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
 PANEL = {"width": 260, "height": 200}
+SMALL_PANEL = {"width": 210, "height": 160}
+Line = tuple[str, list[int]]
+"""A line's colour and dash."""
+Look = dict[str, Any]
+"""Channels of a mark, by name."""
+
+
+def positions(points: pl.DataFrame) -> alt.X:
+    """Return the axis of N over some points: in octaves, with a tick at each power of two."""
+    ticks = sorted(n for n in points["n"].unique() if n & (n - 1) == 0)
+    return alt.X(
+        "n:Q",
+        title="positions N",
+        scale=alt.Scale(type="log", base=2, nice=False),
+        axis=alt.Axis(values=ticks, format="d", labelOverlap="greedy"),
+    )
+
+
+def lines_by(
+    field: str, title: str | None, known: dict[str, Line], there: pl.Series, *, columns: int = 3
+) -> Look:
+    """Return colour and dash of the lines that there are, under one legend."""
+    names = [name for name in known if name in there.to_list()]
+    legend = alt.Legend(
+        orient="bottom", title=title, symbolType="stroke", symbolSize=300, columns=columns
+    )
+    colours, dashes = [known[name][0] for name in names], [known[name][1] for name in names]
+    return {
+        "color": alt.Color(field, scale=alt.Scale(domain=names, range=colours), legend=legend),
+        "strokeDash": alt.StrokeDash(
+            field, scale=alt.Scale(domain=names, range=dashes), legend=legend
+        ),
+    }
 
 
 def dressed(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:

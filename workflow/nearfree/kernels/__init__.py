@@ -1,12 +1,35 @@
 """What is run: one adapter a module and backend, all with the same interface."""
 
 from importlib import import_module
-from typing import Literal, Protocol
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from msgspec import Struct, field
 
 from nearfree.errors import EvidenceError
-from nearfree.settings import Setting
+from nearfree.events.types import ExecutedWork
+from nearfree.settings import Module, Setting
 
-_ADAPTERS = {("dense_ffn", "torch"): "nearfree.kernels.torch_dense:TorchDenseFfn"}
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = object
+
+Device = Literal["cpu", "cuda"]
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a kernel runs, and how much of it takes turns."""
+
+    device: str = "cpu"
+    copies: int = 1
+    """Copies of weights, or of keys and values, that take turns."""
+    cache_bytes: int = 0
+    """The last-level cache, which decides whether those copies are read cold."""
+    sms: int | None = None
+    """A GPU's SMs."""
+    shared: dict[tuple[object, ...], "Tensor"] = field(default_factory=dict)
+    """Weights that settings of one shape have in common: they are only read."""
 
 
 class Kernel(Protocol):
@@ -15,38 +38,109 @@ class Kernel(Protocol):
     cache: Literal["cold", "warm"]
     """Whether a forward finds its weights in memory or still in the last-level cache."""
 
-    def forward(self, n: int) -> None:
-        """Run one forward over N positions a request."""
+    def forward(self, n: int) -> "Tensor":
+        """Run one forward over N positions a request, and return its output."""
 
-    def check(self) -> None:
-        """Raise EvidenceError unless a forward's output is finite."""
+    def work(self, n: int) -> ExecutedWork:
+        """Return what that forward executes."""
 
 
-def make_kernel(
-    setting: Setting, positions: tuple[int, ...], *, copies: int, cache_bytes: int
-) -> Kernel:
+class Adapter(Struct, frozen=True, kw_only=True):
+    """Which class runs a module on a backend, on what, and in which environment."""
+
+    module: Module
+    backend: str
+    where: str
+    """Module and class, as `nearfree.kernels.torch_dense:TorchDenseFfn`."""
+    devices: tuple[Device, ...]
+    package: str = "torch"
+    """The Python package that it calls."""
+    environment: str = "cpu"
+    """The lock under envs/ that has that package."""
+
+
+ADAPTERS = (
+    Adapter(
+        module="dense_ffn",
+        backend="torch",
+        where="nearfree.kernels.torch_dense:TorchDenseFfn",
+        devices=("cpu", "cuda"),
+    ),
+    Adapter(
+        module="attention",
+        backend="torch_sdpa",
+        where="nearfree.kernels.torch_sdpa:TorchSdpa",
+        devices=("cpu", "cuda"),
+    ),
+    Adapter(
+        module="moe_ffn",
+        backend="torch_padded",
+        where="nearfree.kernels.torch_moe:TorchPaddedMoe",
+        devices=("cpu", "cuda"),
+    ),
+    Adapter(
+        module="moe_ffn",
+        backend="torch_grouped",
+        where="nearfree.kernels.torch_moe:TorchGroupedMoe",
+        devices=("cpu", "cuda"),
+    ),
+    Adapter(
+        module="moe_ffn",
+        backend="vllm",
+        where="nearfree.kernels.vllm_moe:VllmMoe",
+        devices=("cuda",),
+        package="vllm",
+        environment="vllm",
+    ),
+    Adapter(
+        module="moe_ffn",
+        backend="sglang",
+        where="nearfree.kernels.sglang_moe:SglangMoe",
+        devices=("cuda",),
+        package="sglang",
+        environment="sglang",
+    ),
+)
+
+
+def find_adapter(setting: Setting, device: str) -> Adapter:
+    """Return the adapter of a setting; EvidenceError if none runs it on that device."""
+    for adapter in ADAPTERS:
+        if (adapter.module, adapter.backend) == (setting.module, setting.backend):
+            break
+    else:
+        raise EvidenceError(
+            f"no adapter runs {setting.module} on {setting.backend}",
+            remedy=f"Choose from {', '.join(f'{a.module}/{a.backend}' for a in ADAPTERS)}",
+        )
+    if device not in adapter.devices:
+        raise EvidenceError(
+            f"{setting.backend} runs {setting.module} on {' and '.join(adapter.devices)}, "
+            f"not on {device}",
+            remedy="Measure this study on another platform, or choose another backend",
+        )
+    return adapter
+
+
+def make_kernel(setting: Setting, positions: tuple[int, ...], place: Place) -> Kernel:
     """Return a setting's kernel, allocated for all its N.
-
-    Parameters
-    ----------
-    copies
-        How many copies of the weights take turns.
-    cache_bytes
-        The last-level cache, which decides whether those copies are read cold.
 
     Raises
     ------
     EvidenceError
-        No adapter runs this module on this backend.
+        No adapter runs this module on this backend and device, its package is not installed, or
+        what it needs does not fit into memory (nothing is allocated then).
     """
-    where = _ADAPTERS.get((setting.module, setting.backend))
-    if where is None:
+    from nearfree.kernels.memory import refuse_too_large
+
+    adapter = find_adapter(setting, place.device)
+    if find_spec(adapter.package) is None:
         raise EvidenceError(
-            f"no adapter runs {setting.module} on {setting.backend}",
-            remedy=f"Choose from {', '.join('/'.join(key) for key in _ADAPTERS)}",
+            f"{setting.backend} needs the package {adapter.package}, which is not installed here",
+            remedy=f"Use the environment envs/{adapter.environment}.lock: name its interpreter as "
+            f"`python: {{{adapter.environment}: PATH}}` in config/config.yaml",
         )
-    module, _, name = where.partition(":")
-    kernel: Kernel = getattr(import_module(module), name)(
-        setting, positions, copies=copies, cache_bytes=cache_bytes
-    )
+    refuse_too_large(setting, positions, place)
+    module, _, name = adapter.where.partition(":")
+    kernel: Kernel = getattr(import_module(module), name)(setting, positions, place)
     return kernel

@@ -1,13 +1,12 @@
 """Dense FFN in torch: two matmuls without activation, bias or gate (paper, app. C.2)."""
 
-from typing import Literal
+from torch import Tensor
 
-import torch
-
-from nearfree.errors import EvidenceError
+from nearfree.events.types import ExecutedWork
+from nearfree.kernels import Place
+from nearfree.kernels.tensors import Turns, filled, torch_dtype, weight
 from nearfree.settings import Setting
-
-_SCALE = 0.02
+from nearfree.work import dense_work
 
 
 class TorchDenseFfn:
@@ -17,49 +16,29 @@ class TorchDenseFfn:
     so that a forward reads them from memory as it would between a model's other layers.
     """
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], *, copies: int, cache_bytes: int
-    ) -> None:
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        self._setting = setting
         d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
-        dtype = getattr(torch, setting.dtype, None)
-        if dtype is None:
-            raise EvidenceError(
-                f"torch.matmul has no dtype {setting.dtype}", remedy="Choose bfloat16 or float32"
-            )
-        try:
-            self._weights = [
-                (_weight(d_ff, d_model, dtype), _weight(d_model, d_ff, dtype))
-                for _ in range(copies)
-            ]
-            self._inputs = {n: torch.randn(setting.batch * n, d_model).to(dtype) for n in positions}
-        except (RuntimeError, MemoryError) as error:  # torch has no class for a lack of memory
-            raise EvidenceError(
-                f"{copies} copies of {d_model} x {d_ff} weights cannot be had: "
-                f"{str(error).splitlines()[0]}",
-                remedy="Choose smaller widths, or fewer copies or positions",
-            ) from error
-        self._turn = 0
-        others = (copies - 1) * sum(weight.nbytes for weight in self._weights[0])
-        self.cache: Literal["cold", "warm"] = "cold" if others >= cache_bytes else "warm"
+        dtype = torch_dtype(setting)
+        self._weights = Turns(
+            [
+                (
+                    weight(place, dtype, d_ff, d_model, copy=copy, projection="up"),
+                    weight(place, dtype, d_model, d_ff, copy=copy, projection="down"),
+                )
+                for copy in range(place.copies)
+            ],
+            place,
+        )
+        self.cache = self._weights.cache
+        rows = filled(place, dtype, setting.batch * max(positions), d_model)
+        self._inputs = {n: rows[: setting.batch * n] for n in positions}
 
-    def forward(self, n: int) -> None:
+    def forward(self, n: int) -> Tensor:
         """Run one forward over N positions a request: [batch * N, d_model] in and out."""
-        self._run(n)
-
-    def _run(self, n: int) -> torch.Tensor:
-        up, down = self._weights[self._turn]
-        self._turn = (self._turn + 1) % len(self._weights)
+        up, down = self._weights.next()
         return (self._inputs[n] @ up.t()) @ down.t()
 
-    def check(self) -> None:
-        """Raise EvidenceError unless every N gives finite output."""
-        for n in self._inputs:
-            if not bool(torch.isfinite(self._run(n)).all()):
-                raise EvidenceError(
-                    f"the forward over N={n} gives output that is not finite",
-                    remedy="Choose another dtype: this one overflows here",
-                )
-
-
-def _weight(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    return (torch.randn(rows, columns) * _SCALE).to(dtype)
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work of both projections; torch tells of no padding."""
+        return dense_work(self._setting, n, "two products as torch is asked for them")

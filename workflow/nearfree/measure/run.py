@@ -1,57 +1,68 @@
 """One measuring take: the right machine, the kernels, the protocol, the seal."""
 
 import gc
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from msgspec import structs
 
-from nearfree.clocks import CpuClock
 from nearfree.errors import HardwareError
 from nearfree.events.names import Layout
 from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
 from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.events.types import Fingerprint
-from nearfree.hardware.cpu import native_dtype
+from nearfree.events.types import Fingerprint, LaunchFloor
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
-from nearfree.kernels import make_kernel
-from nearfree.measure.interleaved import Point, run, sweep_points
-from nearfree.settings import MeasurePlan, Setting
+from nearfree.measure import adaptive, interleaved, paper
+from nearfree.measure.cpu import CpuTimer
+from nearfree.measure.prepare import describe, points
+from nearfree.measure.tried import refuse_untried
+from nearfree.measure.visits import Bench, Clock, Point, Progress, silent
+from nearfree.protocols import Adaptive, Paper, Timing
+from nearfree.settings import MeasurePlan
 
 
-def measure(layout: Layout, scope: str, stream: str, take: int, plan: MeasurePlan) -> Seal:
+def measure(
+    layout: Layout,
+    scope: str,
+    stream: str,
+    take: int,
+    plan: MeasurePlan,
+    *,
+    untested: bool = False,
+    progress: Progress = silent,
+) -> Seal:
     """Make sure that a plan is sealed: measure what is missing of it, or return at once.
+
+    Parameters
+    ----------
+    untested
+        Whether adapters run of which the log holds no sealed run on this kind of device.
+    progress
+        Told the share of the take that is done, after each round.
 
     Raises
     ------
     HardwareError
-        This machine is not the platform that the log knows, or it is no CPU.
+        This machine is not the platform that the log knows, or its GPU was lost.
     EvidenceError
-        The platform was not probed yet, or a forward gives output that is not finite.
+        The platform was not probed yet, an adapter is missing or was never run, a setting does
+        not fit into memory, or a forward gives output that is not finite.
     """
     name = take_name(scope, stream, take, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
     known = require_probe(layout, scope).fingerprint
-    if known.kind != "cpu":
-        raise HardwareError(
-            f"{scope} is a {known.kind} platform, and every adapter so far runs on a CPU",
-            remedy="Measure a CPU platform; adapters for GPUs are not written yet",
-        )
     here = machine_fingerprint(known.kind)
     check_identity(layout, scope, here)
+    if not untested:
+        refuse_untried(layout, plan, here.kind)
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def work(open_take: OpenTake) -> float:
-        torch.set_num_threads(plan.protocol.threads)
-        torch.manual_seed(0)
-        points = _points(plan, here)
-        gc.disable()
-        try:
-            return run(open_take, points, plan.protocol, CpuClock())
-        finally:
-            gc.enable()
+        with _quiet(here), torch.inference_mode():
+            return _work(open_take, plan, here, progress)
 
     return ensure_take(
         layout,
@@ -68,22 +79,52 @@ def measure(layout: Layout, scope: str, stream: str, take: int, plan: MeasurePla
     )
 
 
-def _points(plan: MeasurePlan, here: Fingerprint) -> list[Point]:
-    native = native_dtype(here)
-    last_level = max(here.caches.values(), default=0)
-    points: list[Point] = []
-    for sweep in plan.sweeps:
-        setting = _resolved(sweep.setting, native)
-        kernel = make_kernel(
-            setting,
-            sweep.positions,
-            copies=plan.protocol.weight_copies,
-            cache_bytes=last_level,
-        )
-        kernel.check()
-        points += sweep_points(sweep, setting, kernel)
-    return points
+def _work(take: OpenTake, plan: MeasurePlan, here: Fingerprint, progress: Progress) -> float:
+    torch.manual_seed(plan.protocol.seed)
+    every = points(plan, here)
+    torch.set_num_threads(plan.protocol.threads)
+    began = time.perf_counter()
+    describe(take, every, here.kind)
+    bench = Bench(take, _clock(take, plan.protocol, here), plan.protocol, progress)
+    bench.timed_s = time.perf_counter() - began  # these forwards warm every point up
+    run(bench, every, plan.protocol)
+    return bench.timed_s
 
 
-def _resolved(setting: Setting, native: str) -> Setting:
-    return structs.replace(setting, dtype=native) if setting.dtype == "auto" else setting
+def run(bench: Bench, every: Sequence[Point], protocol: Timing) -> None:
+    """Append what a take lacks, by its protocol."""
+    if isinstance(protocol, Paper):
+        paper.run(bench, every, protocol)
+    elif isinstance(protocol, Adaptive):
+        adaptive.run(bench, every, protocol)
+    else:
+        interleaved.run(bench, every, protocol)
+
+
+def _clock(take: OpenTake, protocol: Timing, here: Fingerprint) -> Clock:
+    if here.kind == "cpu":
+        return CpuTimer()
+    from nearfree.measure.cuda import CudaTimer, launch_floor
+
+    if not any(isinstance(event.data, LaunchFloor) for event in take.events):
+        take.append(launch_floor(protocol.graph_forwards))
+    return CudaTimer(protocol.launch, protocol.graph_forwards)
+
+
+@contextmanager
+def _quiet(here: Fingerprint) -> Iterator[None]:
+    """Keep the cycle collector away, and tell a lost GPU from a mistake in the program."""
+    threads = torch.get_num_threads()
+    gc.disable()
+    try:
+        yield
+    except RuntimeError as error:
+        if here.kind != "cuda" or "CUDA" not in str(error):
+            raise
+        raise HardwareError(
+            f"the GPU failed: {str(error).splitlines()[0]}",
+            remedy="Whole rounds are kept. Check the GPU, then run the same command again",
+        ) from error
+    finally:
+        gc.enable()
+        torch.set_num_threads(threads)

@@ -39,12 +39,17 @@ BOUNDARIES = Table(
         "n_low": count("lower end of n_max by the ratios' 95 % intervals", nullable=True),
         "n_high": count("upper end of it", nullable=True),
         "verdict": text(
-            "sharp: the interval is one N; bracketed: it is wider; censored: it reaches the "
-            "grid's end; printed: no interval is known",
-            one_of=("sharp", "bracketed", "censored", "printed"),
+            "sharp: the interval is one N; bracketed: it is wider; undecided: wider than the "
+            "protocol was to leave it; censored: it reaches the grid's end; printed: no interval "
+            "is known",
+            one_of=("sharp", "bracketed", "undecided", "censored", "printed"),
         ),
         "baseline_over_min": amount("T(baseline) / min T: above 1 the baseline itself is slow",
                                     nullable=True),
+        "n_max_from_1": count("n_max with T(1) as the baseline, where the baseline is another N",
+                              nullable=True),
+        "n_low_from_1": count("lower end of it", nullable=True),
+        "n_high_from_1": count("upper end of it", nullable=True),
         "grid_inferred": flag("whether the grid of N was inferred, not printed or sampled"),
         "noisy": flag("whether the source marks the value as noise"),
         "origin": text("where the number comes from", one_of=ORIGINS),
@@ -87,8 +92,10 @@ def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterato
         first = points[0]
         curve = [Ratio(p["n"], p["ratio"], p["ratio_low"], p["ratio_high"]) for p in points]
         slow = 1 / min(ratio.value for ratio in curve if ratio.n >= first["baseline"])
+        from_1 = _from_1(curve) if first["baseline"] > 1 else []
         for epsilon in tolerances:
-            found = boundary(curve, epsilon, first["baseline"])
+            found = boundary(curve, epsilon, first["baseline"], first["resolution"])
+            single = boundary(from_1, epsilon, 1) if from_1 else None
             yield {
                 **{name: first[name] for name in _IDENTITY},
                 "epsilon": epsilon,
@@ -100,10 +107,29 @@ def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterato
                 "n_high": found.high,
                 "verdict": found.verdict,
                 "baseline_over_min": slow,
+                "n_max_from_1": single.last_pass if single else None,
+                "n_low_from_1": single.low if single else None,
+                "n_high_from_1": single.high if single else None,
                 "grid_inferred": False,
                 "noisy": False,
                 "from_ids": [point["row_id"] for point in points],
             }
+
+
+def _from_1(curve: Sequence[Ratio]) -> list[Ratio]:
+    """Return the same curve against T(1), none if N=1 was not measured.
+
+    Both ratios refer to one baseline; their intervals are put against each other.
+    """
+    if curve[0].n != 1:
+        return []
+    first = curve[0]
+    return [
+        Ratio(p.n, p.value / first.value, p.low / first.high, p.high / first.low)
+        if p is not first
+        else Ratio(1, 1.0, 1.0, 1.0)
+        for p in curve
+    ]
 
 
 def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[Row]:
@@ -131,6 +157,9 @@ def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[R
                 "n_high": None,
                 "verdict": "printed",
                 "baseline_over_min": None,
+                "n_max_from_1": None,
+                "n_low_from_1": None,
+                "n_high_from_1": None,
                 "grid_inferred": data.grid_inferred,
                 "noisy": data.noisy,
                 "from_ids": [event.event_id],

@@ -10,9 +10,17 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from nearfree.boundary import median, median_interval, ratios
+from nearfree.boundary import (
+    Ratio,
+    median,
+    median_interval,
+    ratios,
+    repeated_looks,
+    unpaired_ratios,
+)
 from nearfree.events.evidence import Take
 from nearfree.events.types import Event, LatencyMeasured
+from nearfree.protocols import Adaptive, Paper, Timing
 from nearfree.settings import Setting
 from nearfree.tables.schema import (
     ORIGINS,
@@ -35,7 +43,7 @@ LATENCY = Table(
         "stream": text("the study"),
         "take": count("which take"),
         "plan8": text("first digits of the plan's digest"),
-        "newest": flag("whether no newer sealed take holds this setting"),
+        "newest": flag("whether no newer sealed take of the study holds this setting"),
         **SETTING_COLUMNS,
         "n": count("N, positions a request"),
         "baseline": count("the N that ratios refer to"),
@@ -48,14 +56,17 @@ LATENCY = Table(
         "spread": number("range of the middle half of the rounds, as a share of T(N)"),
         "rounds": count("rounds with a clean sample of this point"),
         "samples": count("timed forwards"),
-        "clean_samples": count("of them, those without an involuntary context switch", at_least=0),
-        "timer": text("wall or process CPU time", one_of=("wall", "process")),
+        "clean_samples": count("of them, those that nothing disturbed", at_least=0),
+        "timer": text("wall or process CPU time, or CUDA events",
+                      one_of=("wall", "process", "cuda_events")),
+        "launch": text("one by one, or as a CUDA graph", one_of=("eager", "graph")),
         "protocol": text("how it was timed"),
+        "resolution": number("factor within which the protocol was to know N_max", nullable=True),
         "cache": text("whether weights came from memory", one_of=("cold", "warm")),
         "load_1m": number("highest run-queue average while it ran", nullable=True),
         "origin": text("where the number comes from", one_of=ORIGINS),
     },
-)
+)  # fmt: skip
 
 _FEWEST_CLEAN = 0.5
 
@@ -68,6 +79,11 @@ class Curve:
         self.setting = setting
         self.visits = visits
         self.ids = {n: [visit.event_id for visit in at_n] for n, at_n in visits.items()}
+
+    @property
+    def key(self) -> tuple[str, Setting]:
+        """What a newer curve replaces: the same setting in the same study."""
+        return self.take.name.stream, self.setting
 
     @property
     def order(self) -> tuple[int, str, str]:
@@ -89,11 +105,11 @@ def curves(takes: list[Take]) -> list[Curve]:
 def latency_rows(every: list[Curve]) -> Iterator[dict[str, object]]:
     """Yield the points of every curve; curves without their baseline are left out."""
     whole = [(curve, timed) for curve in every if (timed := _timed(curve)).whole]
-    newest: dict[Setting, tuple[int, str, str]] = {}
+    newest: dict[tuple[str, Setting], tuple[int, str, str]] = {}
     for curve, _ in whole:
-        newest[curve.setting] = max(newest.get(curve.setting, curve.order), curve.order)
+        newest[curve.key] = max(newest.get(curve.key, curve.order), curve.order)
     for curve, timed in whole:
-        yield from _points(curve, timed, newest=newest[curve.setting] == curve.order)
+        yield from _points(curve, timed, newest=newest[curve.key] == curve.order)
 
 
 class Timed(Struct, frozen=True):
@@ -111,12 +127,30 @@ class Timed(Struct, frozen=True):
 
 def _timed(curve: Curve) -> Timed:
     samples, clean = _counts([visit for visits in curve.visits.values() for visit in visits])
-    wall = clean >= _FEWEST_CLEAN * samples
+    first = next(iter(curve.visits.values()))[0].data
+    wall = first.timer != "cpu" or clean >= _FEWEST_CLEAN * samples
     return Timed(
-        timer="wall" if wall else "process",
-        baseline=next(iter(curve.visits.values()))[0].data.baseline,
+        timer=_timer(first, wall=wall),
+        baseline=first.baseline,
         rounds={n: _by_round(visits, wall=wall) for n, visits in curve.visits.items()},
     )
+
+
+def _timer(visit: LatencyMeasured, *, wall: bool) -> str:
+    return visit.timer if visit.timer != "cpu" else "wall" if wall else "process"
+
+
+def timed_ratios(timed: Timed, protocol: Timing) -> list[Ratio]:
+    """Return T(N) / T(baseline) as the protocol allows it to be said.
+
+    Rounds of the paper's protocol cannot be paired; an adaptive test pays for its looks.
+    """
+    if isinstance(protocol, Paper):
+        return unpaired_ratios(timed.rounds, timed.baseline)
+    if isinstance(protocol, Adaptive):
+        interval = repeated_looks(protocol.confidence, len(protocol.looks) + 1)
+        return ratios(timed.rounds, timed.baseline, interval)
+    return ratios(timed.rounds, timed.baseline)
 
 
 def _points(curve: Curve, timed: Timed, *, newest: bool) -> Iterator[dict[str, object]]:
@@ -130,11 +164,13 @@ def _points(curve: Curve, timed: Timed, *, newest: bool) -> Iterator[dict[str, o
         **setting_row(curve.setting),
         "baseline": timed.baseline,
         "timer": timed.timer,
+        "launch": first.launch,
         "protocol": first.protocol.name,
+        "resolution": getattr(first.protocol, "width", None),
         "cache": first.cache,
         "origin": "measured",
     }
-    for ratio in ratios(timed.rounds, timed.baseline):
+    for ratio in timed_ratios(timed, first.protocol):
         values = sorted(timed.rounds[ratio.n].values())
         low, high = median_interval(values)
         middle, visits = median(values), curve.visits[ratio.n]

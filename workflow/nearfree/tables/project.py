@@ -7,9 +7,11 @@ from nearfree.events.reader import no_collection
 from nearfree.events.types import (
     BoundaryPublished,
     HardwareProbed,
+    KernelProfiled,
     RuleExtracted,
     RulePublished,
     TunedIndexed,
+    WorkCounted,
 )
 from nearfree.hardware.platforms import Platform
 from nearfree.settings import Setting
@@ -17,13 +19,14 @@ from nearfree.tables.granularity import GRANULARITY, granularity_rows
 from nearfree.tables.latency import LATENCY, Curve, curves, latency_rows
 from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.tables.settings import SETTINGS, setting_row
-from nearfree.tables.store import seals_digest, write_table
+from nearfree.tables.store import read_table, seals_digest, table_digest, write_table
 from nearfree.tables.tuned import TUNED, tuned_rows
+from nearfree.tables.work import WORK, work_rows
 
 
 @no_collection()
 def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
-    """Write the tables of what was observed: platforms, settings, latency, granularity, tuned.
+    """Write the tables of what was observed: platforms, settings, latency, work, and rules.
 
     Parameters
     ----------
@@ -48,9 +51,17 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
     every = curves(takes)
     configured = [config_id(name, platform) for name, platform in platforms.items()]
     measured = [event_id for curve in every for ids in curve.ids.values() for event_id in ids]
-    probed, printed, published, extracted, indexed = (
+    probed, printed, published, extracted, indexed, counted, profiled = (
         [event.event_id for take in takes for event in take.of(kind)]
-        for kind in (HardwareProbed, BoundaryPublished, RulePublished, RuleExtracted, TunedIndexed)
+        for kind in (
+            HardwareProbed,
+            BoundaryPublished,
+            RulePublished,
+            RuleExtracted,
+            TunedIndexed,
+            WorkCounted,
+            KernelProfiled,
+        )
     )
     for table, rows, known in (
         (PLATFORMS, platform_rows(platforms, takes, scope), probed + configured),
@@ -60,6 +71,11 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
         (TUNED, tuned_rows(takes), indexed),
     ):
         write_table(layout, scope, table, table.build(table.frame(rows), known), made_from)
+    latency, facts = read_table(layout, scope, LATENCY), read_table(layout, scope, PLATFORMS)
+    executed = WORK.frame(work_rows(takes, latency, facts))
+    known = [*counted, *profiled, *latency["row_id"], *facts["row_id"]]
+    made_from |= {table.name: table_digest(layout, scope, table) for table in (LATENCY, PLATFORMS)}
+    write_table(layout, scope, WORK, WORK.build(executed, known), made_from)
 
 
 def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, object]]:

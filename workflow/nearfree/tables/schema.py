@@ -68,7 +68,12 @@ SETTING_COLUMNS: dict[str, Column] = {
     "heads": count("query heads", nullable=True),
     "kv_heads": count("key and value heads", nullable=True),
     "head_dim": count("width of a head, elements", nullable=True),
-}
+    "block_size_m": count("rows of a padded expert block, where the setting fixes it",
+                          nullable=True),
+    "api": text("which call of the backend, where it has several", nullable=True),
+    "page_size": count("positions of a page of the KV cache", nullable=True),
+    "cuda_graph": flag("whether the backend plans for a CUDA graph"),
+}  # fmt: skip
 """The columns that say what a row speaks of."""
 
 

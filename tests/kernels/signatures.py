@@ -1,0 +1,204 @@
+"""Signatures of real releases, read from their source: nothing is imported and nothing is run.
+
+An adapter's calls are bound against them, so that a machine without a GPU and without the engines
+shows whether each call has the form that a release takes.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+from msgspec import Struct
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.fetch import Source, fetch
+from nearfree.sources.fetching.index import releases
+from packaging.version import Version
+
+FETCHERS = 8
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Default(Struct, frozen=True):
+    """A default value, known by its text alone."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class StandIn:
+    """A function with a real signature: it binds each call, keeps it, and answers.
+
+    `inspect.signature` of it gives the real signature. `calls` are the bound arguments in order.
+    """
+
+    def __init__(
+        self, signature: inspect.Signature, result: Callable[[inspect.BoundArguments], Any]
+    ) -> None:
+        self.__signature__ = signature
+        self._result = result
+        self.calls: list[inspect.BoundArguments] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Bind and answer; TypeError if the signature does not take these arguments."""
+        bound = self.__signature__.bind(*args, **kwargs)
+        self.calls.append(bound)
+        return self._result(bound)
+
+
+def stand_in(
+    signature: inspect.Signature, result: Callable[[inspect.BoundArguments], Any]
+) -> StandIn:
+    """Return a function with a signature, which answers `result(bound arguments)`."""
+    return StandIn(signature, result)
+
+
+def bring(package: str, version: str, members: str | Sequence[str], cache: Cache) -> Source:
+    """Return those files of a release that it has, of one path or several candidates."""
+    paths = [members] if isinstance(members, str) else members
+    return fetch(package, version, "|".join(map(re.escape, paths)), cache=cache)
+
+
+def signature(
+    package: str, version: str, members: str | Sequence[str], name: str, cache: Cache
+) -> inspect.Signature:
+    """Return the signature of `function`, `Class.method` or `Class` (its construction).
+
+    Parameters
+    ----------
+    members
+        The file's path in the release's wheel (or sdist, below its top folder), or several: the
+        first that defines the name is taken. Names asked for with the same members share a fetch.
+
+    Raises
+    ------
+    LookupError
+        None of the files defines the name.
+    SourceError
+        The release has none of the files, or is not to be had.
+    """
+    found = bring(package, version, members, cache)
+    for path in [members] if isinstance(members, str) else members:
+        if path in found.files:
+            try:
+                return signature_of(found.text(path), name)
+            except LookupError:
+                continue
+    raise LookupError(f"{package} {version} defines no {name} in {', '.join(found.paths())}")
+
+
+def signature_of(text: str, name: str) -> inspect.Signature:
+    """Return the signature of a name in a module's text; self or cls is dropped."""
+    *classes, last = name.split(".")
+    if not re.search(rf"\b(def|class)\s+{last}\b", text):
+        raise LookupError(name)  # parsing takes long
+    body = ast.parse(text).body
+    for each in classes:
+        body = _find(body, each, ast.ClassDef).body
+    node = _find(body, last, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    if isinstance(node, ast.ClassDef):
+        return _construction(node)
+    parameters = _parameters(node.args)
+    return inspect.Signature(parameters[1:] if classes and not _static(node) else parameters)
+
+
+def versions_between(package: str, first: str, last: str) -> list[str]:
+    """Return a package's final releases from the first to the last, both included."""
+    low, high = Version(first), Version(last)
+    return [
+        each
+        for each in releases(package)
+        if low <= Version(each) <= high and not Version(each).is_prerelease
+    ]
+
+
+def change_points(
+    package: str, versions: Sequence[str], members: str | Sequence[str], name: str, cache: Cache
+) -> list[str]:
+    """Return the first and the last version that has a name, and each in which it changed.
+
+    A change is one of a parameter's name, kind, place or default.
+    """
+
+    def read(version: str) -> inspect.Signature | None:
+        try:
+            return signature(package, version, members, name, cache)
+        except LookupError:
+            return None
+
+    with ThreadPoolExecutor(FETCHERS) as pool:
+        found = dict(zip(versions, pool.map(read, versions), strict=True))
+    held = [each for each in versions if found[each] is not None]
+    changed = {b for a, b in pairwise(versions) if found[a] != found[b]}
+    return [each for each in held if each in {held[0], *changed, held[-1]}]
+
+
+def _find(body: list[ast.stmt], name: str, *kinds: type[ast.stmt]) -> Any:
+    """Return the last definition of a name; LookupError if there is none."""
+    found = [each for each in _statements(body) if isinstance(each, kinds) and _name(each) == name]
+    if not found:
+        raise LookupError(name)
+    return found[-1]
+
+
+def _name(node: ast.stmt) -> str:
+    return str(getattr(node, "name", ""))
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements in order, those under if, try and with too, those of definitions not."""
+    for each in body:
+        yield each
+        if not isinstance(each, ast.ClassDef | Function):
+            for block in ("body", "handlers", "orelse", "finalbody"):
+                yield from _statements(getattr(each, block, []))
+
+
+def _parameters(args: ast.arguments) -> list[inspect.Parameter]:
+    kinds = inspect.Parameter
+    plain: list[tuple[ast.arg, Any]] = [
+        *((each, kinds.POSITIONAL_ONLY) for each in args.posonlyargs),
+        *((each, kinds.POSITIONAL_OR_KEYWORD) for each in args.args),
+    ]
+    bare: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults))
+    found = [
+        _parameter(each.arg, kind, value)
+        for (each, kind), value in zip(plain, [*bare, *args.defaults], strict=True)
+    ]
+    if args.vararg:
+        found.append(_parameter(args.vararg.arg, kinds.VAR_POSITIONAL, None))
+    for each, value in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        found.append(_parameter(each.arg, kinds.KEYWORD_ONLY, value))
+    if args.kwarg:
+        found.append(_parameter(args.kwarg.arg, kinds.VAR_KEYWORD, None))
+    return found
+
+
+def _parameter(name: str, kind: Any, value: ast.expr | None) -> inspect.Parameter:
+    default = inspect.Parameter.empty if value is None else Default(ast.unparse(value))
+    return inspect.Parameter(name, kind, default=default)
+
+
+def _construction(node: ast.ClassDef) -> inspect.Signature:
+    """Return how a class is called: by its __init__, or by its fields in order."""
+    try:
+        made = _find(node.body, "__init__", ast.FunctionDef)
+    except LookupError:
+        fields = [
+            _parameter(each.target.id, inspect.Parameter.POSITIONAL_OR_KEYWORD, each.value)
+            for each in node.body
+            if isinstance(each, ast.AnnAssign)
+            and isinstance(each.target, ast.Name)
+            and "ClassVar" not in ast.unparse(each.annotation)
+        ]
+        return inspect.Signature(fields)
+    return inspect.Signature(_parameters(made.args)[1:])
+
+
+def _static(node: Function) -> bool:
+    return "staticmethod" in map(ast.unparse, node.decorator_list)

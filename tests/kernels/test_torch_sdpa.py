@@ -1,0 +1,105 @@
+"""Attention in torch: causal from the bottom right, by the flash kernel, at its own tile."""
+
+import pytest
+import torch
+from nearfree.kernels import Place
+from nearfree.kernels.names import kernel_names
+from nearfree.kernels.torch_sdpa import TorchSdpa, cpu_tile
+from nearfree.settings import Dtype
+from torch import Tensor
+
+from kernels.shapes import make_sdpa
+
+POSITIONS = (1, 2, 5, 33)
+HEADS = [(4, 2), (4, 4), (4, 1)]
+by_heads = pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+
+
+def make(
+    dtype: Dtype = "float32", *, copies: int = 1, heads: tuple[int, int] = (4, 2)
+) -> TorchSdpa:
+    """Return the adapter of a small setting."""
+    setting = make_sdpa(dtype=dtype, heads=heads[0], kv_heads=heads[1])
+    return TorchSdpa(setting, POSITIONS, Place(copies=copies))
+
+
+def reference(kernel: TorchSdpa, n: int, copy: int = 0) -> Tensor:
+    """Return a forward by its definition in float64: query i sees L cached and i + 1 new keys."""
+    length = 40 + n
+    queries = kernel._queries[n].double()
+    group = (kernel._setting.heads or 0) // (kernel._setting.kv_heads or 1)
+    keys, values = (
+        part[:, :, :length].double().repeat_interleave(group, 1)
+        for part in kernel._keys.copies[copy]
+    )
+    scores = queries @ keys.transpose(-1, -2) / 16**0.5
+    for i in range(n):
+        scores[:, :, i, 40 + i + 1 :] = float("-inf")
+    return scores.softmax(-1) @ values
+
+
+@by_heads
+@pytest.mark.parametrize("n", POSITIONS)
+def test_a_forward_is_causal_attention(heads: int, kv_heads: int, n: int) -> None:
+    """Each of N queries sees all cached keys and the new ones up to its own, in its group."""
+    kernel = make(heads=(heads, kv_heads))
+    out = kernel.forward(n)
+    assert out.shape == (2, heads, n, 16)
+    torch.testing.assert_close(out.double(), reference(kernel, n), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", POSITIONS)
+def test_16_bits_give_nearly_the_same(n: int) -> None:
+    """In bfloat16 the output stays within its rounding of the definition."""
+    kernel = make("bfloat16")
+    out, expected = kernel.forward(n), reference(kernel, n)
+    assert out.dtype == torch.bfloat16
+    assert (out.double() - expected).norm() < 0.02 * expected.norm()
+
+
+def test_copies_of_keys_and_values_take_turns() -> None:
+    """Each forward reads the next copy of the keys and values."""
+    kernel = make(copies=2)
+    for copy in (0, 1, 0):
+        torch.testing.assert_close(
+            kernel.forward(5).double(), reference(kernel, 5, copy), rtol=1e-4, atol=1e-5
+        )
+
+
+@by_heads
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_flash_kernel_runs(heads: int, kv_heads: int, dtype: Dtype) -> None:
+    """At every N torch takes its flash kernel, and does not fall back to plain products."""
+    kernel = make(dtype, heads=(heads, kv_heads))
+    for n in POSITIONS:
+        names = kernel_names(kernel, n, "cpu")
+        assert "_scaled_dot_product_flash_attention_for_cpu" in names
+        assert not {"bmm", "softmax", "_softmax", "_scaled_dot_product_attention_math"} & set(names)
+
+
+@pytest.mark.parametrize(
+    ("n", "tile"), [(1, 32), (191, 32), (192, 64), (767, 64), (768, 256), (5000, 256)]
+)
+def test_the_tile_grows_with_n(n: int, tile: int) -> None:
+    """The kernel splits queries in 32 rows, from 192 on in 64, from 768 on in 256."""
+    assert cpu_tile(n) == tile
+
+
+@pytest.mark.parametrize("n", POSITIONS)
+def test_a_given_mask_spares_nothing(n: int) -> None:
+    """Under a given mask every key is computed for every query; the definition needs fewer."""
+    work = make().work(n)
+    assert work.flop_executed == 4 * 2 * 4 * 16 * n * (40 + n)
+    assert work.flop_logical == 4 * 2 * 4 * 16 * sum(40 + i + 1 for i in range(n))
+    assert (work.blocks, work.block_rows) == (-(-n // 32) * 4 * 2, 32)
+    keys, queries = 2 * 2 * 2 * (40 + n) * 16, 2 * 2 * 4 * n * 16
+    assert work.bytes_compulsory == 4 * (keys + queries)
+
+
+def test_on_a_gpu_the_work_has_tiles_and_waves() -> None:
+    """A GPU's kernel computes whole tiles of 64 x 128, and its waves are over the SMs."""
+    kernel = make()
+    kernel._place = Place(device="cuda", sms=4)
+    work = kernel.work(33)
+    assert work.flop_executed == 4 * 2 * 4 * 16 * 64 * 128
+    assert (work.tiles, work.waves, work.block_rows) == (8, 2.0, 64)

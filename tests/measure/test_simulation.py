@@ -1,0 +1,70 @@
+"""The test of the test: the adaptive protocol on noisy curves whose boundary is known."""
+
+import random
+from statistics import median
+
+import pytest
+from nearfree.measure.simulation import Found, Noise, search, simulate, some_curve, staircase, tails
+from nearfree.protocols import Adaptive
+
+PAPER_FORWARDS = 50 + 10 * 200
+
+
+def check(found: list[Found]) -> None:
+    """Hold that intervals hold the truth, are narrow, and seldom undecided."""
+    share = {
+        "holds": sum(run.holds for run in found) / len(found),
+        "undecided": sum(run.found.verdict == "undecided" for run in found) / len(found),
+        "wrong": sum(run.wrong for run in found) / len(found),
+    }
+    width = median(run.width for run in found)
+    print(f"{len(found)} runs: {share}, median width {width:.3f}")
+    assert share["holds"] >= 0.95
+    assert share["undecided"] <= 0.10
+    assert width <= 1.15
+
+
+def test_the_boundary_is_found() -> None:
+    """Over random curves, drift, spikes and probes at wrong edges, the interval holds the truth."""
+    check(simulate(100, Adaptive(), Noise()))
+
+
+@pytest.mark.slow
+def test_the_boundary_is_found_in_two_thousand_runs() -> None:
+    """The same over 2,000 runs of other curves: at least 95 % hold, at most 10 % undecided."""
+    check(simulate(2000, Adaptive(), Noise(), seed=1))
+
+
+def test_the_cost_is_a_small_part_of_the_papers() -> None:
+    """A search takes less than a 25th of the forwards that the paper's protocol would."""
+    rng = random.Random(5)  # noqa: S311 (curves, no secret)
+    for seed in range(20):
+        curve, grid = some_curve(rng)
+        run = search(curve, grid, Adaptive(), noise=Noise(), seed=seed)
+        assert run.forwards * 25 <= len(grid) * PAPER_FORWARDS
+
+
+def test_noise_alone_moves_no_clear_boundary() -> None:
+    """With ten times the usual spikes the interval still holds the truth of a staircase."""
+    noise = Noise(spike=0.2)
+    found = [
+        search(staircase(16, 0.8, 0), [1, 8, 16, 17, 32], Adaptive(), noise=noise, seed=seed)
+        for seed in range(30)
+    ]
+    assert all(run.holds for run in found)
+
+
+def test_a_boundary_on_the_limit_is_undecided() -> None:
+    """An N whose time is exactly the limit cannot be decided, and the verdict says so."""
+    run = search(lambda n: 1.2 if n > 8 else 1.0, [1, 8, 16], Adaptive(), noise=Noise(), seed=1)
+    assert run.found.verdict == "undecided"
+    assert (run.found.low, run.found.high) == (8, 16)
+
+
+def test_curves_that_are_not_monotone() -> None:
+    """A tail of one row costs a tile of its own, so N beyond an exit may pass again."""
+    curve = tails(16, 0.15, 0.9)
+    assert curve(17) > 1.2 > curve(18)
+    run = search(curve, [1, 16, 17, 18, 32, 33], Adaptive(), noise=Noise(sigma=0.01), seed=2)
+    assert run.truth == run.found.last_pass == 18
+    assert run.found.first_exit == 16

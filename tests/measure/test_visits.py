@@ -1,0 +1,79 @@
+"""One visit: its warm-up, its samples, and the event that keeps them."""
+
+import pytest
+from conftest import make_plan, make_setting
+from msgspec.structs import replace
+from nearfree.errors import HardwareError
+from nearfree.events.names import Layout
+from nearfree.protocols import Interleaved
+
+from measure.machines import TICK, FakeKernel, FakeTimer, bench, measured, take
+
+PROTOCOL = Interleaved(rounds=3, warmup=2, forwards=3, retries=2)
+PLAN = replace(make_plan(positions=(1, 2, 4)), protocol=PROTOCOL)
+
+
+def test_a_quiet_visit() -> None:
+    """A visit is the warm-up, which is not timed, and the timed forwards."""
+    kernel = FakeKernel()
+    table, point = bench(kernel, PLAN, FakeTimer())
+    samples = table.visit(point, PROTOCOL.warmup)
+    assert kernel.calls == [4] * 5
+    assert [sample.wall_us for sample in samples] == [TICK] * 3
+    assert table.timed_s > 0
+
+
+def test_dirty_samples_are_kept_flagged_and_repeated() -> None:
+    """A disturbed forward is kept with its flag, and another one is run in its place."""
+    table, point = bench(FakeKernel(), PLAN, FakeTimer(dirty=[True, False, False, False]))
+    samples = table.visit(point, 0)
+    assert [sample.dirty for sample in samples] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+def test_retries_are_limited(retries: int) -> None:
+    """However disturbed a visit is, it is repeated at most `retries` times."""
+    plan = replace(PLAN, protocol=replace(PROTOCOL, retries=retries))
+    kernel = FakeKernel()
+    table, point = bench(kernel, plan, FakeTimer(dirty=[True] * 99))
+    samples = table.visit(point, 2)
+    assert len(samples) == 3 + retries
+    assert all(sample.dirty for sample in samples)
+    assert len(kernel.calls) == 2 + 3 + retries
+
+
+def test_an_event_says_what_was_timed(layout: Layout) -> None:
+    """A visit's event holds its samples, its place, its protocol and how it was timed."""
+    seal = take(layout, PLAN, FakeKernel())
+    visits = measured(layout, seal)
+    assert {v.wall_us for v in visits} == {(TICK,) * 3}
+    assert {v.process_us for v in visits} == {(TICK - 1,) * 3}
+    assert {(v.cache, v.baseline, v.protocol) for v in visits} == {("cold", 1, PROTOCOL)}
+    assert {(v.timer, v.launch, v.forwards_a_sample) for v in visits} == {("cpu", "eager", 1)}
+    assert {v.round_points for v in visits} == {3}
+
+
+def test_attention_tells_both_lengths(layout: Layout) -> None:
+    """An attention visit holds L in its setting, and the keys that it reads: L and the N new."""
+    setting = make_setting(
+        module="attention", d_model=None, d_ff=None, context=100, heads=2, kv_heads=1, head_dim=8
+    )
+    (sweep,) = PLAN.sweeps
+    plan = replace(PLAN, sweeps=(replace(sweep, setting=setting),))
+    visits = measured(layout, take(layout, plan, FakeKernel()))
+    assert {(v.setting.context, v.n, v.key_length) for v in visits} == {
+        (100, n, 100 + n) for n in (1, 2, 4)
+    }
+
+
+def test_every_visit_is_checked_against_the_timer(layout: Layout) -> None:
+    """A sample that the timer cannot resolve ends the take, and nothing of it is sealed."""
+    timer = FakeTimer()
+
+    def refuse(wall_us: float) -> None:
+        raise HardwareError(f"{wall_us} is too short", remedy="Measure more")
+
+    timer.check = refuse  # type: ignore[method-assign]
+    with pytest.raises(HardwareError, match=r"10\.0 is too short"):
+        take(layout, PLAN, FakeKernel(), timer)
+    assert not layout.takes()

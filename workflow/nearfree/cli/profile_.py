@@ -1,0 +1,56 @@
+"""Profile a study's kernels with Nsight Compute: FLOP, DRAM bytes and utilisation at each N."""
+
+import argparse
+from pathlib import Path
+
+from nearfree.cli.common import positive
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("platform", help="a platform of `here` with an NVIDIA GPU")
+    parser.add_argument("study", help="a study of config/studies.yaml; its stream is STUDY_profile")
+    parser.add_argument(
+        "--take", type=positive, help="which take (default: as config/takes.yaml says)"
+    )
+    parser.add_argument(
+        "--forwards", type=positive, default=1, help="forwards of each N (default: 1)"
+    )
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        help="the study's plan as `nearfree plan` prints it, - for standard input; then config/ "
+        "is not read and only msgspec and torch are needed",
+    )
+    parser.add_argument(
+        "--inside", metavar="FILE", type=Path, help="only run forwards: `ncu` calls this by itself"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Profile, and print what was sealed."""
+    from nearfree.cli.torch_ import need_torch
+
+    need_torch()
+    from nearfree.measure.nsight import profile_file, record
+
+    if args.inside:
+        profile_file(args.inside)
+        return 0
+    from nearfree.cli.measure_ import read_plan
+    from nearfree.events.names import Layout, check_part
+    from nearfree.settings import ProfilePlan
+
+    if args.plan:
+        scope, take, plan = check_part(args.platform), args.take or 1, read_plan(args.plan)
+    else:
+        from nearfree.cli.common import here
+
+        config, scope = here(args)
+        take = args.take or config.take(scope, f"{args.study}_profile")
+        plan = config.measure_plan(scope, args.study)
+    profiled = ProfilePlan(sweeps=plan.sweeps, environment=plan.environment, forwards=args.forwards)
+    seal = record(Layout(args.results), scope, check_part(args.study), take, profiled)
+    events = sum(part.events for part in seal.segments)
+    print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")
+    return 0

@@ -1,0 +1,100 @@
+"""Every figure of one platform and module, each with the rows that it shows."""
+
+from collections.abc import Iterator
+
+import altair as alt
+import polars as pl
+from msgspec import Struct, structs
+
+from nearfree.figures.boundaries import nmax_against_own
+from nearfree.figures.latency import latency_against_n
+from nearfree.figures.listing import Figure
+from nearfree.figures.modules import DrawnModule
+from nearfree.figures.sensitivity import sensitivity_map
+from nearfree.figures.staircase import flop_against_n, intensity_against_n
+from nearfree.figures.utilization import utilization_against_n, utilization_at_one
+
+Drawing = tuple[Figure, alt.FacetChart]
+
+
+class Rows(Struct, frozen=True, kw_only=True):
+    """The tables that figures are drawn from: a platform's, with published ones beside them."""
+
+    latency: pl.DataFrame
+    work: pl.DataFrame
+    boundaries: pl.DataFrame
+    predictions: pl.DataFrame
+
+    def of(self, module: str) -> "Rows":
+        """Return the rows of one module."""
+        frames = structs.asdict(self).items()
+        return Rows(**{name: frame.filter(pl.col("module") == module) for name, frame in frames})
+
+
+def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawing]:
+    """Yield what a module's rows can fill; nothing where the platform measured none of it."""
+    latency, every = rows.latency.filter("newest"), rows.boundaries.filter("newest")
+    if latency.is_empty():
+        return
+    at = every.filter(pl.col("epsilon") == epsilon)
+    laws = rows.predictions.drop_nulls("n_max")
+    yield (
+        _figure(
+            module,
+            "latency_against_n",
+            "T(N) of every setting, with the tolerance band and the boundary.",
+            latency,
+            at.filter(pl.col("origin") == "measured"),
+        ),
+        latency_against_n(latency, every, epsilon, module),
+    )
+    yield (
+        _figure(
+            module,
+            f"nmax_against_{module.own}",
+            f"N_max against {module.letter}: measured here, published for H20, and predicted.",
+            at,
+            laws,
+        ),
+        nmax_against_own(every, laws, epsilon, module),
+    )
+    yield (
+        _figure(
+            module,
+            "sensitivity",
+            "N_max over tolerances: measured here and published for H20.",
+            every,
+        ),
+        sensitivity_map(every, module),
+    )
+    yield from _of_work(rows.work.filter("newest"), module)
+
+
+def _of_work(work: pl.DataFrame, module: DrawnModule) -> Iterator[Drawing]:
+    """Yield the figures of executed work: staircases where rows are padded, and utilisation."""
+    executed = work.filter(pl.col("flop_executed") > 0)
+    used = work.filter(pl.any_horizontal(pl.col("^.*_utilization$").is_not_null()))
+    if module.padded and not executed.is_empty():
+        said = "executed and logical, counted by the adapter or seen by a profiler."
+        for what, draw, caption in (
+            ("intensity_against_n", intensity_against_n, f"arithmetic intensity, {said}"),
+            ("flop_against_n", flop_against_n, f"FLOPs of a forward, {said}"),
+        ):
+            yield _figure(module, what, caption, executed), draw(executed, module)
+    at_one = used.filter(pl.col("n") == 1)
+    if not at_one.is_empty():
+        caption = f"utilisation of compute and bandwidth at N = 1 against {module.letter}."
+        figure = _figure(module, f"utilization_against_{module.own}", caption, at_one)
+        yield figure, utilization_at_one(at_one, module)
+    if not used.is_empty():
+        caption = "utilisation of compute and bandwidth against N."
+        figure = _figure(module, "utilization_against_n", caption, used)
+        yield figure, utilization_against_n(used, module)
+
+
+def _figure(module: DrawnModule, what: str, caption: str, *shown: pl.DataFrame) -> Figure:
+    return Figure(
+        name=f"{module.name}_{what}",
+        caption=f"{module.title[0].upper()}{module.title[1:]}: {caption}",
+        rows=tuple(row for frame in shown for row in frame["row_id"]),
+    )

@@ -1,0 +1,108 @@
+"""Attention in torch: N new queries over L cached and N new keys, causal, bottom-right.
+
+On a CPU the flash kernel is what SDPA dispatches to. Its `is_causal` aligns the mask top-left when
+query and key lengths differ, so an explicit mask is given. On a GPU the FlashAttention op is
+called itself, whose causal mask is aligned bottom-right.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nearfree.events.types import ExecutedWork
+from nearfree.kernels import Place
+from nearfree.kernels.tensors import Turns, filled, torch_dtype
+from nearfree.settings import Setting
+from nearfree.work import attention_work
+
+_CUDA_TILE, _CUDA_KEYS = 64, 128
+
+
+def cpu_tile(n: int) -> int:
+    """Return the query split of torch's CPU flash kernel: ATen/native/cpu/FlashAttentionKernel."""
+    return 256 if n >= 768 else 64 if n >= 192 else 32
+
+
+class TorchSdpa:
+    """Queries [b, heads, N, head_dim], keys and values [b, kv_heads, L + N, head_dim]."""
+
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        self._setting = setting
+        self._place = place
+        dtype = torch_dtype(setting)
+        batch, heads, most = setting.batch, setting.heads or 0, max(positions)
+        self._context, head_dim = setting.context or 0, setting.head_dim or 0
+        shape = (batch, setting.kv_heads or 0, self._context + most, head_dim)
+        if place.device == "cuda":  # the op takes [b, positions, heads, head_dim]
+            shape = (shape[0], shape[2], shape[1], shape[3])
+        self._keys = Turns(
+            [
+                (filled(place, dtype, *shape), filled(place, dtype, *shape))
+                for _ in range(place.copies)
+            ],
+            place,
+        )
+        self.cache = self._keys.cache
+        queries = filled(place, dtype, batch, most, heads, head_dim)
+        self._queries = {n: self._query(queries[:, :n]) for n in positions}
+        masked = positions if place.device == "cpu" else ()
+        self._masks = {n: self._mask(n, dtype) for n in masked if n > 1}
+
+    def _query(self, queries: Tensor) -> Tensor:
+        ordered = queries if self._place.device == "cuda" else queries.transpose(1, 2)
+        return ordered.contiguous()
+
+    def _mask(self, n: int, dtype: torch.dtype) -> Tensor:
+        """Return the additive mask [N, L + N]: query i sees the L cached keys and i + 1 new."""
+        hidden = torch.ones(n, self._context + n, dtype=torch.bool).triu(self._context + 1)
+        return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward over N new positions of every request."""
+        keys, values = self._keys.next()
+        if self._place.device == "cuda":
+            return self._flash(n, keys, values)
+        length = self._context + n
+        return functional.scaled_dot_product_attention(
+            self._queries[n],
+            keys[:, :, :length],
+            values[:, :, :length],
+            attn_mask=self._masks.get(n),
+            enable_gqa=self._setting.heads != self._setting.kv_heads,
+        )
+
+    def _flash(self, n: int, keys: Tensor, values: Tensor) -> Tensor:
+        length = self._context + n
+        out: Tensor = torch.ops.aten._flash_attention_forward(  # noqa: SLF001 (its name)
+            self._queries[n],
+            keys[:, :length],
+            values[:, :length],
+            None,
+            None,
+            n,
+            length,
+            0.0,
+            True,  # noqa: FBT003 (is_causal: the op's arguments are positional)
+            False,  # noqa: FBT003 (return_debug_mask)
+        )[0]
+        return out
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work; a CPU's kernel pads no row and skips no key under a given mask."""
+        if self._place.device == "cuda":
+            return attention_work(
+                self._setting,
+                n,
+                "FlashAttention in torch: split-KV tile of 64 x 128, splits not counted",
+                tile_rows=_CUDA_TILE,
+                tile_keys=_CUDA_KEYS,
+                sms=self._place.sms,
+            )
+        return attention_work(
+            self._setting,
+            n,
+            "torch's CPU kernel: query split of 32, 64 or 256, every key under the mask",
+            tile_rows=cpu_tile(n),
+            padded=False,
+            causal_skip=False,
+        )

@@ -1,0 +1,124 @@
+"""The adaptive protocol: a cheap sweep, then pairs of N and baseline where they can still matter.
+
+Which N the next paired round tests is a function of what the log holds, so an interrupted take
+goes on as it would have. A paired round is a palindrome, baseline first and last, so that a
+linear drift within it cancels.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from nearfree.boundary import Interval, Ratio, median, ratios, repeated_looks
+from nearfree.clocks import Sample
+from nearfree.events.types import LatencyMeasured
+from nearfree.measure import interleaved
+from nearfree.measure.visits import Bench, Point
+from nearfree.protocols import Adaptive
+from nearfree.settings import Setting
+from nearfree.units import US_PER_S
+
+
+def corrected(protocol: Adaptive) -> Interval:
+    """Return the interval of a ratio, corrected for all looks: after the sweep and later."""
+    return repeated_looks(protocol.confidence, len(protocol.looks) + 1)
+
+
+def still_open(curve: Sequence[Ratio], baseline: int, protocol: Adaptive) -> list[int]:
+    """Return the N that the next paired rounds should test, none if the boundary is known.
+
+    N_max seems to lie at the largest N that passes. What is closer to it than the square root of
+    `width` may stay open, which leaves an interval of `width` at most. So what is tested are the
+    N above that which do not surely fail, farthest first, and two that seem to pass: the smallest
+    one that would close the interval from below, and the largest.
+    """
+    limit = 1.0 + protocol.epsilon
+    points = [point for point in curve if point.n >= baseline]
+    seems = max([baseline, *(p.n for p in points if p.value <= limit)])
+    top = max(p.n for p in points if p.n <= seems * math.sqrt(protocol.width))
+    above = [p.n for p in points if p.n > top and p.low <= limit]
+    near = [p for p in points if top <= p.n * protocol.width and p.n <= seems]
+    below: list[int] = []
+    if not any(p.high <= limit for p in near):
+        passing = [p.n for p in near if p.value <= limit and p.n > baseline]
+        below = sorted({*passing[:1], *passing[-1:]})
+    return sorted([*below, *sorted(above, reverse=True)][: protocol.probes])
+
+
+class Search(Struct):
+    """What the log holds of one setting: latency by N and round, and what it cost."""
+
+    baseline: int
+    curve: dict[int, dict[int, float]]
+    paired: list[int]
+    """The paired rounds, in order."""
+    spent_s: float = 0.0
+
+    def add(self, visit: LatencyMeasured) -> None:
+        """Take in a visit."""
+        self.curve.setdefault(visit.n, {})[visit.round] = median(clean_us(visit))
+        if visit.paired and visit.round not in self.paired[-1:]:
+            self.paired.append(visit.round)
+        forwards = visit.protocol.forwards
+        untimed = visit.protocol.warmup / forwards
+        self.spent_s += sum(visit.wall_us) * (1 + untimed) * visit.forwards_a_sample / US_PER_S
+
+    def probes(self, protocol: Adaptive) -> list[int]:
+        """Return the N of the next paired round, as decided at the last look."""
+        made = len(self.paired)
+        if made >= protocol.looks[-1] or self.spent_s > protocol.seconds_max:
+            return []
+        seen = max([0, *(look for look in protocol.looks if look <= made)])
+        later = set(self.paired[seen:])
+        then = {
+            n: {number: us for number, us in rounds.items() if number not in later}
+            for n, rounds in self.curve.items()
+        }
+        curve = ratios(then, self.baseline, corrected(protocol))
+        return still_open(curve, self.baseline, protocol)
+
+
+def clean_us(visit: LatencyMeasured) -> list[float]:
+    """Return a visit's undisturbed samples, or all of them where there is none."""
+    clean = [us for us, dirty in zip(visit.wall_us, visit.dirty, strict=True) if not dirty]
+    return clean or list(visit.wall_us)
+
+
+def run(bench: Bench, points: Sequence[Point], protocol: Adaptive) -> None:
+    """Append the sweep, then paired rounds of every setting until all boundaries are known."""
+    interleaved.run(bench, points, protocol)
+    by_setting: dict[Setting, dict[int, Point]] = defaultdict(dict)
+    for point in points:
+        by_setting[point.setting][point.n] = point
+    searches = {
+        setting: Search(next(iter(at.values())).baseline, {}, [])
+        for setting, at in by_setting.items()
+    }
+    seen = 0
+    while True:
+        for visit in bench.history[seen:]:
+            searches[visit.setting].add(visit)
+        seen = len(bench.history)
+        number = max(visit.round for visit in bench.history) + 1
+        todo = {s: n for s, search in searches.items() if (n := search.probes(protocol))}
+        if not todo:
+            return
+        for place, (setting, probes) in enumerate(todo.items()):
+            at = by_setting[setting]
+            chosen = [at[n] for n in (searches[setting].baseline, *probes)]
+            bench.keep(number + place, _palindrome(bench, chosen, protocol.warmup), paired=True)
+        made = min(len(searches[setting].paired) for setting in todo)
+        bench.progress((made + 1) / protocol.looks[-1])
+
+
+def _palindrome(
+    bench: Bench, chosen: Sequence[Point], warmup: int
+) -> list[tuple[Point, tuple[Sample, ...]]]:
+    there = [bench.visit(point, warmup) for point in chosen]
+    back = [bench.visit(point, warmup) for point in reversed(chosen)]
+    return [
+        (point, (*first, *second))
+        for point, first, second in zip(chosen, there, reversed(back), strict=True)
+    ]

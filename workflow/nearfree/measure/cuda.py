@@ -1,0 +1,121 @@
+"""Timing on a GPU: CUDA events around a forward, or around a graph of several.
+
+Without graphs a launch-bound T(1) measures the host; a graph for each N shows the GPU alone.
+"""
+
+import time
+from typing import Any, Literal
+
+import torch
+
+from nearfree.boundary import median
+from nearfree.clocks import Sample
+from nearfree.errors import HardwareError
+from nearfree.events.types import DeviceState, LaunchFloor
+from nearfree.kernels import Kernel
+from nearfree.measure.nvml import Nvml
+from nearfree.protocols import Launch
+from nearfree.units import US_PER_MS, US_PER_S
+
+_RESOLUTION_US = 0.5
+"""Of CUDA events."""
+_FEWEST_TICKS = 5
+_WARM_UPS = 3
+_FLOOR_SAMPLES = 50
+
+
+class CudaTimer:
+    """CUDA events, with NVML's word on whether the GPU was throttled meanwhile."""
+
+    name: Literal["cpu", "cuda_events"] = "cuda_events"
+
+    def __init__(self, launch: Launch, graph_forwards: int) -> None:
+        self.launch: Launch = launch
+        self.forwards_a_sample = graph_forwards if launch == "graph" else 1
+        self._nvml = Nvml()
+        self._pool = torch.cuda.graph_pool_handle() if self.launch == "graph" else None
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+
+    def _graph(self, kernel: Kernel, n: int) -> torch.cuda.CUDAGraph:
+        """Return the graph of a kernel at one N, captured when it is first asked for."""
+        key = (id(kernel), n)
+        if key not in self._graphs:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(_WARM_UPS):
+                    kernel.forward(n)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                for _ in range(self.forwards_a_sample):
+                    kernel.forward(n)
+            self._graphs[key] = graph
+        return self._graphs[key]
+
+    def warm(self, kernel: Kernel, n: int) -> None:
+        """Run untimed what a sample runs."""
+        if self.launch == "graph":
+            self._graph(kernel, n).replay()
+        else:
+            kernel.forward(n)
+
+    def sample(self, kernel: Kernel, n: int) -> Sample:
+        """Return the mean time of a sample's forwards on the GPU, and of the host beside it."""
+        graph = self._graph(kernel, n) if self.launch == "graph" else None
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        began = time.perf_counter()
+        start.record()
+        if graph is None:
+            kernel.forward(n)
+        else:
+            graph.replay()
+        end.record()
+        host_us = (time.perf_counter() - began) * US_PER_S
+        end.synchronize()
+        return Sample(
+            wall_us=round(start.elapsed_time(end) * US_PER_MS / self.forwards_a_sample, 4),
+            process_us=round(host_us / self.forwards_a_sample, 4),
+            dirty=self._nvml.throttled(),
+        )
+
+    def check(self, wall_us: float) -> None:
+        """Raise HardwareError if CUDA events are too coarse for a sample of such forwards."""
+        if wall_us * self.forwards_a_sample < _FEWEST_TICKS * _RESOLUTION_US:
+            raise HardwareError(
+                f"a sample of {self.forwards_a_sample} forward(s) of {wall_us:.3f} us is under "
+                f"{_FEWEST_TICKS} ticks of CUDA events ({_RESOLUTION_US} us)",
+                remedy="Use `launch: graph` with more graph_forwards, or measure a larger shape",
+            )
+
+    def state(self) -> DeviceState | None:
+        """Return the GPU's clocks, power, temperature and throttle reasons, if NVML tells."""
+        return self._nvml.state()
+
+
+class _Nothing:
+    """A forward of one addition: what remains is the launch."""
+
+    def __init__(self) -> None:
+        self._value = torch.zeros(1, device="cuda")
+
+    def forward(self, n: int) -> torch.Tensor:
+        """Add n to one number."""
+        return self._value.add_(n)
+
+
+def launch_floor(graph_forwards: int) -> LaunchFloor:
+    """Return what a launch costs by itself, eagerly and in a graph."""
+    eager, graph = (_floor(CudaTimer(launch, graph_forwards)) for launch in ("eager", "graph"))
+    return LaunchFloor(
+        eager_us=median(eager),
+        graph_us=median(graph),
+        samples=tuple(eager),
+    )
+
+
+def _floor(timer: CudaTimer) -> list[float]:
+    nothing: Any = _Nothing()  # a kernel without any work to describe
+    timer.warm(nothing, 1)
+    return [timer.sample(nothing, 1).wall_us for _ in range(_FLOOR_SAMPLES)]

@@ -1,0 +1,71 @@
+"""Before anything is timed: kernels are made, run once at every N, checked and described."""
+
+from collections.abc import Sequence
+
+import torch
+from msgspec import structs
+
+from nearfree.errors import EvidenceError
+from nearfree.events.take import OpenTake
+from nearfree.events.types import Fingerprint, WorkCounted
+from nearfree.hardware.cpu import native_dtype
+from nearfree.kernels import Kernel, Place, make_kernel
+from nearfree.kernels.names import kernel_names
+from nearfree.measure.visits import Point
+from nearfree.settings import MeasurePlan, Setting, Sweep
+
+
+def place_of(here: Fingerprint, plan: MeasurePlan) -> Place:
+    """Return where a plan's kernels run on a machine."""
+    return Place(
+        device=here.kind,
+        copies=plan.protocol.weight_copies,
+        cache_bytes=max(here.caches.values(), default=0),
+        sms=here.cores if here.kind == "cuda" else None,
+    )
+
+
+def points(plan: MeasurePlan, here: Fingerprint) -> list[Point]:
+    """Return every point of a plan, its kernels allocated."""
+    place = place_of(here, plan)
+    found: list[Point] = []
+    for sweep in plan.sweeps:
+        setting = resolved(sweep, here)
+        kernel = make_kernel(setting, sweep.positions, place)
+        found += [Point(setting, sweep.baseline, n, kernel) for n in sweep.positions]
+    return found
+
+
+def resolved(sweep: Sweep, here: Fingerprint) -> Setting:
+    """Return a sweep's setting with the dtype that the machine really uses."""
+    if sweep.setting.dtype != "auto":
+        return sweep.setting
+    native = native_dtype(here) if here.kind == "cpu" else "bfloat16"
+    return structs.replace(sweep.setting, dtype=native)
+
+
+def describe(take: OpenTake, every: Sequence[Point], device: str) -> None:
+    """Run each point once, refuse output that is not finite, and put its work on record."""
+    known = {(e.data.setting, e.data.n) for e in take.events if isinstance(e.data, WorkCounted)}
+    for point in every:
+        check_finite(point.kernel, point.n)
+        if (point.setting, point.n) not in known:
+            take.append(
+                WorkCounted(
+                    setting=point.setting,
+                    n=point.n,
+                    work=point.kernel.work(point.n),
+                    kernels=kernel_names(point.kernel, point.n, device),
+                ),
+                sync=False,
+            )
+    take.sync()
+
+
+def check_finite(kernel: Kernel, n: int) -> None:
+    """Raise EvidenceError unless the forward over N gives finite output."""
+    if not bool(torch.isfinite(kernel.forward(n)).all()):
+        raise EvidenceError(
+            f"the forward over N={n} gives output that is not finite",
+            remedy="Choose another dtype: this one overflows here",
+        )

@@ -1,0 +1,131 @@
+"""One visit to a point: its warm-up, its timed forwards, and the event that keeps them."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from nearfree.clocks import Sample, load_1m
+from nearfree.events.types import DeviceState, Event, LatencyMeasured
+from nearfree.kernels import Kernel
+from nearfree.protocols import Timing
+from nearfree.settings import Setting
+
+
+class Point(Struct, frozen=True):
+    """One setting at one N, with the kernel that runs it."""
+
+    setting: Setting
+    baseline: int
+    n: int
+    kernel: Kernel
+
+
+Progress = Callable[[float], None]
+"""Told the share of a take that is done."""
+
+
+def silent(_share: float) -> None:
+    """Tell nobody."""
+
+
+class Clock(Protocol):
+    """What runs a forward and times it."""
+
+    name: Literal["cpu", "cuda_events"]
+    launch: Literal["eager", "graph"]
+    forwards_a_sample: int
+
+    def warm(self, kernel: Kernel, n: int) -> None:
+        """Run untimed what a sample runs."""
+
+    def sample(self, kernel: Kernel, n: int) -> Sample:
+        """Return the time of a forward, or the mean of those that one sample holds."""
+
+    def check(self, wall_us: float) -> None:
+        """Raise HardwareError if this clock is too coarse for such a time."""
+
+    def state(self) -> DeviceState | None:
+        """Return what the device says of itself, None for a CPU."""
+
+
+class Journal(Protocol):
+    """Where visits are kept: an open take."""
+
+    events: list[Event]
+
+    def append(self, data: Any, *, sync: bool = True) -> str:
+        """Write one event."""
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+
+
+class Bench:
+    """A take's clock and journal, and the seconds that its forwards took, warm-up included."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        protocol: Timing,
+        progress: Progress,
+    ) -> None:
+        self.journal = journal
+        self.clock = clock
+        self.protocol = protocol
+        self.progress = progress
+        self.timed_s = 0.0
+        self.history = [e.data for e in journal.events if isinstance(e.data, LatencyMeasured)]
+        """Every visit of the take so far, those of earlier attempts first."""
+
+    def visit(self, point: Point, warmup: int) -> tuple[Sample, ...]:
+        """Run a point's warm-up and timed forwards, repeating disturbed ones a few times."""
+        protocol, clock, kernel, n = self.protocol, self.clock, point.kernel, point.n
+        samples: list[Sample] = []
+        began = time.perf_counter()
+        for _ in range(warmup):
+            clock.warm(kernel, n)
+        clean = 0
+        while clean < protocol.forwards and len(samples) < protocol.forwards + protocol.retries:
+            samples.append(clock.sample(kernel, n))
+            clean += not samples[-1].dirty
+        self.timed_s += time.perf_counter() - began
+        return tuple(samples)
+
+    def keep(
+        self,
+        number: int,
+        visits: Sequence[tuple[Point, tuple[Sample, ...]]],
+        *,
+        paired: bool = False,
+    ) -> None:
+        """Append the visits of a round and make it durable."""
+        load, state = load_1m(), self.clock.state()
+        for place, (point, samples) in enumerate(visits):
+            self.clock.check(samples[0].wall_us)
+            context = point.setting.context
+            visit = LatencyMeasured(
+                setting=point.setting,
+                n=point.n,
+                baseline=point.baseline,
+                round=number,
+                order=place,
+                wall_us=tuple(sample.wall_us for sample in samples),
+                process_us=tuple(sample.process_us for sample in samples),
+                dirty=tuple(sample.dirty for sample in samples),
+                cache=point.kernel.cache,
+                protocol=self.protocol,
+                load_1m=load,
+                round_points=len(visits),
+                paired=paired,
+                key_length=None if context is None else context + point.n,
+                timer=self.clock.name,
+                launch=self.clock.launch,
+                forwards_a_sample=self.clock.forwards_a_sample,
+                state=state,
+            )
+            self.journal.append(visit, sync=False)
+            self.history.append(visit)
+        self.journal.sync()

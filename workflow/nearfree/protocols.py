@@ -1,0 +1,82 @@
+"""How a take is timed: the protocols, each with all that decides which samples it takes."""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Launch = Literal["eager", "graph"]
+
+
+class Sampling(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, tag_field="name"
+):
+    """What every protocol says: a visit is `warmup` untimed and `forwards` timed forwards.
+
+    A timed forward that was disturbed is kept as dirty and repeated, at most `retries` times a
+    visit. `weight_copies` take turns, so that weights and keys are read from memory; one copy
+    means a hot cache. `threads` counts for CPUs alone, `launch` and `graph_forwards` for GPUs: with
+    `graph` a sample is the replay of a graph of that many forwards, made for each N.
+    """
+
+    rounds: Annotated[int, Meta(ge=3)] = 20
+    warmup: Natural = 1
+    forwards: Positive = 3
+    retries: Natural = 3
+    weight_copies: Positive = 2
+    threads: Positive = 1
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """The protocol's name, as in config/studies.yaml."""
+        return str(self.__struct_config__.tag)
+
+
+class Interleaved(Sampling, frozen=True, kw_only=True, tag="interleaved"):
+    """Visit every point of every sweep once a round, in a new order each round."""
+
+    launch: ClassVar[Launch] = "graph"
+    graph_forwards: ClassVar[int] = 20
+
+
+class Adaptive(Sampling, frozen=True, kw_only=True, tag="adaptive"):
+    """An interleaved sweep, then paired tests of the points that can still move the boundary.
+
+    Paired rounds go on until N_max at `epsilon` is known within a factor of `width` at
+    `confidence`, or a cap is met: then the verdict is `undecided`. The test looks at what it has
+    after each number of paired rounds in `looks`, and pays for looking several times.
+    """
+
+    rounds: Annotated[int, Meta(ge=3)] = 8
+    forwards: Positive = 1
+    epsilon: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    width: Annotated[float, Meta(ge=1)] = 1.15
+    confidence: Annotated[float, Meta(gt=0.5, lt=1)] = 0.95
+    looks: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (8, 24, 60, 120)
+    probes: Positive = 8
+    """Points besides the baseline in one paired round, at most."""
+    seconds_max: Annotated[float, Meta(gt=0)] = 60.0
+    """Cap on the seconds inside forwards of one setting, warm-up included."""
+    launch: Launch = "graph"
+    graph_forwards: Positive = 20
+
+
+class Paper(Sampling, frozen=True, kw_only=True, tag="paper"):
+    """The paper's protocol (app. C.1): one N after the other, median of medians of rounds.
+
+    `warmup` comes once before each N, then `rounds` of `forwards`; one buffer is used again and
+    again, so small modules are measured with a hot cache.
+    """
+
+    rounds: Annotated[int, Meta(ge=3)] = 10
+    warmup: Natural = 50
+    forwards: Positive = 200
+    retries: Natural = 0
+    weight_copies: Positive = 1
+    launch: Launch = "eager"
+    graph_forwards: Positive = 1
+
+
+Timing = Interleaved | Adaptive | Paper

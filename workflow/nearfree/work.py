@@ -1,0 +1,153 @@
+"""What a forward executes: FLOPs with and without padding, bytes, blocks, tiles and waves.
+
+One fused multiply-add counts as two FLOPs (paper, sec. 2.2). Bytes are compulsory: each operand
+moves once, whatever the caches do.
+"""
+
+import math
+from collections.abc import Sequence
+
+from nearfree.events.types import ExecutedWork
+from nearfree.settings import Setting
+from nearfree.units import BYTES_PER_ELEMENT
+
+_GATED_MATRICES = 3
+"""An expert's gate, up and down projections."""
+
+
+def dense_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
+    """Return the work of an up and a down projection (paper, sec. 3.2): 4 b N d_model d_ff FLOPs.
+
+    Nothing is padded that torch tells of, so executed and logical FLOPs are the same.
+    """
+    rows = setting.batch * n
+    d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
+    flop = 4 * rows * d_model * d_ff
+    elements = 2 * d_model * d_ff + 2 * rows * (d_model + d_ff)
+    return ExecutedWork(
+        flop_logical=flop,
+        flop_executed=flop,
+        bytes_compulsory=elements * _element_bytes(setting),
+        basis=basis,
+    )
+
+
+def routed_pairs(setting: Setting, n: int) -> list[int]:
+    """Return how many token-expert pairs each expert gets under the setting's routing.
+
+    Balanced: token i goes to experts (i k + j) mod E, j = 0..k-1; skewed: every token to the
+    first k (paper, app. C.3).
+    """
+    experts, top_k = setting.experts or 0, setting.top_k or 0
+    tokens = setting.batch * n
+    if setting.routing == "skewed":
+        return [tokens if expert < top_k else 0 for expert in range(experts)]
+    whole, rest = divmod(tokens * top_k, experts)
+    return [whole + (expert < rest) for expert in range(experts)]
+
+
+def moe_work(
+    setting: Setting,
+    pairs: Sequence[int],
+    basis: str,
+    *,
+    block_rows: int | None = None,
+    blocks: int | None = None,
+    columns: int | None = None,
+    sms: int | None = None,
+) -> ExecutedWork:
+    """Return the work of gated experts over token-expert pairs in row blocks.
+
+    Parameters
+    ----------
+    pairs
+        Token-expert pairs of each of the E experts.
+    block_rows
+        M_moe: each expert's pairs are padded to its multiple; None where nothing is padded.
+    blocks
+        How many blocks run, where that is not each expert's pairs padded.
+    columns
+        Columns of a tile of the first projection, [pairs, 2 d_ff], if it runs on a GPU.
+    sms
+        The GPU's SMs.
+    """
+    d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
+    rows = sum(pairs)
+    if block_rows and blocks is None:
+        blocks = sum(-(-count // block_rows) for count in pairs)
+    padded = (blocks or 0) * block_rows if block_rows else rows
+    weights = _GATED_MATRICES * sum(count > 0 for count in pairs) * d_model * d_ff
+    tokens = rows // (setting.top_k or 1)
+    moved = 2 * tokens * d_model + rows * (2 * d_model + 3 * d_ff)
+    tiles = blocks * -(-2 * d_ff // columns) if blocks and columns else None
+    return ExecutedWork(
+        flop_logical=2 * _GATED_MATRICES * rows * d_model * d_ff,
+        flop_executed=2 * _GATED_MATRICES * padded * d_model * d_ff,
+        bytes_compulsory=(weights + moved) * _element_bytes(setting),
+        blocks=blocks,
+        block_rows=block_rows,
+        tiles=tiles,
+        waves=tiles / sms if tiles and sms else None,
+        basis=basis,
+    )
+
+
+def attention_work(
+    setting: Setting,
+    n: int,
+    basis: str,
+    *,
+    tile_rows: int,
+    tile_keys: int = 1,
+    group: int = 1,
+    padded: bool = True,
+    causal_skip: bool = True,
+    splits: int = 1,
+    sms: int | None = None,
+) -> ExecutedWork:
+    """Return the work of N new queries over L cached and N new keys, causal, bottom-right.
+
+    Parameters
+    ----------
+    tile_rows, tile_keys
+        Query rows and keys of a tile.
+    group
+        Query heads that share a row axis: heads / kv_heads where the kernel packs them, else 1.
+    padded
+        Whether rows that only fill a tile are computed.
+    causal_skip
+        Whether a tile stops after the last key that any of its rows sees.
+    splits
+        Parts that the keys are cut into, each a tile of its own.
+    """
+    context, heads = setting.context or 0, setting.heads or 0
+    kv_heads, head_dim = setting.kv_heads or 0, setting.head_dim or 0
+    keys = context + n
+    seen = n * context + n * (n + 1) // 2
+    rows_all = n * group
+    computed = 0
+    tiles = -(-rows_all // tile_rows)
+    for tile in range(tiles):
+        first = tile * tile_rows
+        last = min(first + tile_rows, rows_all)
+        visible = context + math.ceil(last / group) if causal_skip else keys
+        wide = min(-(-visible // tile_keys), -(-keys // tile_keys)) * tile_keys
+        computed += (tile_rows if padded else last - first) * wide
+    per_pair = 4 * setting.batch * head_dim
+    rows_of_heads = heads // group
+    elements = 2 * setting.batch * (kv_heads * keys + heads * n) * head_dim
+    grid = tiles * rows_of_heads * setting.batch * splits
+    return ExecutedWork(
+        flop_logical=per_pair * heads * seen,
+        flop_executed=per_pair * rows_of_heads * computed,
+        bytes_compulsory=elements * _element_bytes(setting),
+        blocks=tiles * rows_of_heads * setting.batch,
+        block_rows=tile_rows,
+        tiles=grid if sms else None,
+        waves=grid / sms if sms else None,
+        basis=basis,
+    )
+
+
+def _element_bytes(setting: Setting) -> int:
+    return int(BYTES_PER_ELEMENT[setting.dtype])

@@ -71,7 +71,9 @@ lock:
 	    pyproject.toml --output-file envs/base.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    --extra dev --constraint envs/base.lock pyproject.toml --output-file envs/dev.lock
-	for name in vllm sglang flash_attn flashinfer; do \
+	printf 'triton==3.6.0\nnumpy<2.4\n' | uv pip compile --quiet --universal --python-version 3.11 \
+	    --generate-hashes --no-header --no-annotate - --output-file envs/interpreter.lock
+	for name in vllm sglang flash_attn flashinfer xformers; do \
 	    uv --config-file envs/uv.toml pip compile --quiet envs/$$name.in \
 	        --output-file envs/$$name.lock || exit 1; done
 

@@ -22,6 +22,7 @@ from nearfree.tables.platforms import PLATFORMS
 from nearfree.tables.schema import Column
 from nearfree.tables.settings import SETTINGS
 from nearfree.tables.tuned import TUNED
+from nearfree.tables.work import WORK
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
 
@@ -30,6 +31,7 @@ TABLES = (
     PLATFORMS,
     SETTINGS,
     LATENCY,
+    WORK,
     BOUNDARIES,
     SENSITIVITY,
     PREDICTIONS,

@@ -28,7 +28,7 @@ rule figures:
 rule report:
     input:
         [PIPELINE.evidence(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
-        [PIPELINE.table(scope, "granularity", "tuned") for scope in PIPELINE.sources],
+        [PIPELINE.table(scope, "granularity", "tuned", "work") for scope in PIPELINE.sources],
         [
             PIPELINE.table(
                 scope,
@@ -39,6 +39,7 @@ rule report:
                 "predictions",
                 "validation",
                 "granularity",
+                "work",
             )
             for scope in PIPELINE.scopes
         ],

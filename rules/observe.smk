@@ -40,7 +40,7 @@ rule measure:
     params:
         plan=nearfree("plan"),
         python=lambda wildcards: PIPELINE.python(wildcards.study),
-        options=f"--results {RESULTS}",
+        options=f"--results {RESULTS}" + " --untested" * PIPELINE.site.untested,
     shell:
         "({params.plan} {wildcards.scope} {wildcards.study} |"
         " {params.python} -m nearfree measure {wildcards.scope} {wildcards.study}"

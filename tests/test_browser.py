@@ -110,7 +110,9 @@ def test_the_page_does_not_scroll_sideways(built, browser, width):
     assert wide <= width
 
 
-@pytest.mark.parametrize("name", ["latency_against_n", "nmax_against_batch", "sensitivity"])
+@pytest.mark.parametrize(
+    "name", ["dense_ffn_latency_against_n", "dense_ffn_nmax_against_batch", "dense_ffn_sensitivity"]
+)
 def test_interactive_figures_work_offline(built, browser, name):
     """Each interactive figure carries its own library and draws itself."""
     open_page(browser, built / "results/figures/cpu" / f"{name}.html")

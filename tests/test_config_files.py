@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from nearfree.errors import ConfigError
+from nearfree.yaml_file import load
 from test_config import folder, refusal
 
 __all__ = ["folder"]
@@ -58,3 +60,13 @@ def test_a_missing_file_is_named(folder: Path, file: str) -> None:
     assert f"config/{file} cannot be read: No such file" in refusal(folder)
     (folder / file).mkdir()
     assert f"config/{file} cannot be read: Is a directory" in refusal(folder)
+
+
+def test_a_mapping_may_be_merged_into_another(tmp_path: Path) -> None:
+    """`<<` takes over another mapping's keys, the own ones win, and none may stand twice."""
+    path = tmp_path / "file.yaml"
+    path.write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n")
+    assert load(path) == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
+    path.write_text("a: &a {x: 1}\nb:\n  <<: *a\n  y: 3\n  y: 4\n")
+    with pytest.raises(ConfigError, match="'y' stands twice"):
+        load(path)

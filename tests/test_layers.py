@@ -12,9 +12,9 @@ import pytest
 
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
-    "errors", "units", "protocols", "settings", "clocks", "boundary", "codebase", "events", "hardware",
-    "config", "sources", "work", "kernels", "measure", "public", "tables", "theory", "figures", "pipeline",
-    "report", "cli", "__main__",
+    "errors", "units", "protocols", "settings", "orders", "clocks", "boundary", "codebase",
+    "events", "hardware", "config", "sources", "work", "kernels", "measure", "public", "tables",
+    "theory", "figures", "pipeline", "report", "cli", "__main__",
 )  # fmt: skip
 """Each may import from itself and from those before it."""
 SAME = {"retake": "config", "studies": "config", "yaml_file": "config"}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import make_plan, write_take
 from nearfree.config import Config
 from nearfree.errors import ConfigError
@@ -18,11 +19,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_first_retake_asks_for_the_second_take(folder: Path, layout: Layout) -> None:
-    """Where nothing was said, the next take of every study is the second."""
-    assert Config(folder).take("cpu", "dense_ffn") == 1
-    assert raise_takes(Config(folder), layout, "cpu") == {"dense_ffn": 2}
-    assert Config(folder).take("cpu", "dense_ffn") == 2
-    assert raise_takes(Config(folder), layout, "cpu") == {"dense_ffn": 3}
+    """Where nothing was said, the next take of every study that is measured is the second."""
+    studies = Config(folder).studied("cpu")
+    assert "dense_ffn" in studies
+    for asked in (1, 2):
+        assert {Config(folder).take("cpu", name) for name in studies} == {asked}
+        assert raise_takes(Config(folder), layout, "cpu") == dict.fromkeys(studies, asked + 1)
 
 
 def test_a_retake_comes_after_every_sealed_take(folder: Path, layout: Layout) -> None:
@@ -42,9 +44,19 @@ def test_the_hardware_can_be_probed_again(folder: Path, layout: Layout) -> None:
 def test_what_was_asked_of_others_stays(folder: Path, layout: Layout) -> None:
     """A retake changes nothing about other platforms and streams."""
     (folder / "takes.yaml").write_text("h20: {dense_ffn: 3}\ncpu: {hardware: 2}\n")
-    raise_takes(Config(folder), layout, "cpu")
+    raised = raise_takes(Config(folder), layout, "cpu")
     takes = Config(folder).takes
-    assert takes == {"h20": {"dense_ffn": 3}, "cpu": {"hardware": 2, "dense_ffn": 2}}
+    assert takes == {"h20": {"dense_ffn": 3}, "cpu": {"hardware": 2, **raised}}
+
+
+def test_a_study_of_another_set_is_not_retaken(folder: Path, layout: Layout) -> None:
+    """What the site's sets leave out is not measured, so not asked for again either."""
+    path = folder / "config.yaml"
+    site = yaml.safe_load(path.read_text()) | {"sets": ["other"]}
+    path.write_text(yaml.safe_dump(site))
+    assert raise_takes(Config(folder), layout, "cpu") == {}
+    with pytest.raises(ConfigError, match="no study 'dense_ffn' on platform 'cpu'"):
+        raise_takes(Config(folder), layout, "cpu", "dense_ffn")
 
 
 def test_an_unknown_study_is_refused(folder: Path, layout: Layout) -> None:

@@ -86,6 +86,22 @@ def test_more_experts_a_token_than_there_are() -> None:
         check_setting(Setting(module="moe_ffn", **COMMON, **shape))  # type: ignore[arg-type]
 
 
+def test_heads_that_do_not_divide() -> None:
+    """Query heads that key and value heads cannot share evenly are refused with both numbers."""
+    shape = SHAPES["attention"] | {"heads": 5}
+    with pytest.raises(ConfigError, match="heads 5 is no multiple of kv_heads 2"):
+        check_setting(Setting(module="attention", **COMMON, **shape))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"block_size_m": 16}, {"api": "kvcache"}, {"page_size": 16}, {"cuda_graph": True}],
+)
+def test_each_way_to_call_is_another_setting(change: dict[str, Any]) -> None:
+    """A fixed block, an api, a page size and a planned graph are part of a setting's key."""
+    assert setting_key(make_setting(**change)) != setting_key(make_setting())
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -97,6 +113,10 @@ def test_more_experts_a_token_than_there_are() -> None:
         ("d_model", 0),
         ("d_ff", "wide"),
         ("routing", "random"),
+        ("block_size_m", 0),
+        ("api", "KV cache"),
+        ("page_size", 0),
+        ("cuda_graph", 1),
         ("backend", None),
     ],
 )

@@ -39,7 +39,7 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
     """The commands of the workflow, one after the other, end in a report and a clean log."""
     root = ["--results", "fresh"]
     assert "phi" in call("probe", "cpu", *root)[1]
-    assert "sealed, 20 events in 1 attempt(s)" in call("measure", "cpu", "dense_ffn", *root)[1]
+    assert "sealed, 26 events in 1 attempt(s)" in call("measure", "cpu", "dense_ffn", *root)[1]
     assert "sealed, 330 events" in call("import", "published", *root)[1]
     for scope in ("cpu", "public"):
         for stage in ("project", "boundaries", "predictions", "validation"):

@@ -47,6 +47,22 @@ def test_a_reading_from_one_has_a_look_of_its_own(moe: Rows) -> None:
     assert len(second) == at.height == 4
 
 
+@pytest.mark.parametrize("origin", ["imported", "simulated"])
+def test_other_origins_are_never_shown_as_measured(dense: Rows, origin: str) -> None:
+    """Boundaries of another origin have a panel, a shape and a name of their own."""
+    found = dense.boundaries.with_columns(
+        pl.when(pl.col("origin") == "measured")
+        .then(pl.lit(origin))
+        .otherwise("origin")
+        .alias("origin")
+    )
+    chart = nmax_against_own(found, dense.predictions, 0.2, DENSE)
+    points = marks(chart, "point")
+    assert {point["series"] for point in points} == {origin, "published"}
+    assert {point["panel"] for point in points} == {f"cpu ({origin})", "h20 (published)"}
+    assert f"'{origin}'" in str(chart.to_dict()["spec"])
+
+
 def test_the_end_of_a_grid_is_marked(moe: Rows) -> None:
     """A boundary at the last point of its grid has an arrow: the true one may be larger."""
     points = marks(nmax_against_own(moe.boundaries, moe.predictions, 0.2, MOE), "point")

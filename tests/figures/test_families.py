@@ -49,6 +49,14 @@ def test_without_work_there_are_no_figures_of_it(attention: Rows) -> None:
     assert listed(plain, MODULES[2]) == [name.format(own="context") for name in EACH]
 
 
+def test_without_bytes_there_is_no_intensity(moe: Rows) -> None:
+    """Where no bytes are known, FLOPs are drawn and intensity is not."""
+    unweighed = moe.work.with_columns(pl.lit(None, dtype=pl.Float64).alias("bytes"))
+    names = listed(replace(moe, work=unweighed), MODULES[1])
+    assert "flop_against_n" in names
+    assert "intensity_against_n" not in names
+
+
 def test_utilisation_needs_a_peak(dense: Rows) -> None:
     """Where no peak is known, and nothing was profiled, utilisation is not drawn."""
     unknown = dense.work.with_columns(

@@ -51,6 +51,14 @@ def test_balanced_routing_has_two_bands(moe: Rows) -> None:
     assert [mark["n"] for mark in skewed] == [1]
 
 
+def test_the_title_says_where_latencies_come_from(dense: Rows) -> None:
+    """The title names the origin, so that nothing simulated passes as measured."""
+    for origin in ("measured", "simulated"):
+        latency = dense.latency.with_columns(pl.lit(origin).alias("origin"))
+        title = latency_against_n(latency, dense.boundaries, 0.2, DENSE).to_dict()["title"]
+        assert title["text"] == f"Latency against N, dense FFN on cpu, {origin}"
+
+
 def test_a_label_stays_in_its_panel(dense: Rows) -> None:
     """A label stands left of its boundary where that is in the right half of the grid."""
     found = marks(latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE), "boundary")

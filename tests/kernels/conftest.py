@@ -1,5 +1,20 @@
-"""These tests run torch."""
+"""These tests run torch, on one thread: what they run is small."""
 
+import pytest
+import torch
 from machine import quiet_machine
 
 __all__ = ["quiet_machine"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(quiet_machine: None) -> None:
+    """Run torch on one thread; `quiet_machine` gives it its threads back."""
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave slow tests out of the coverage: they run in child processes, or read sources."""
+    for item in items:
+        if item.get_closest_marker("slow") and "kernels" in item.path.parts:
+            item.add_marker(pytest.mark.no_cover)

@@ -1,9 +1,11 @@
-"""Small MoE and attention settings for torch, and what torch counts of a forward."""
+"""Small MoE and attention settings for torch, and what a forward gives and costs."""
 
 from typing import Any
 
+import torch
 from nearfree.kernels import Kernel
 from nearfree.settings import Setting
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -35,6 +37,11 @@ def make_sdpa(**changes: Any) -> Setting:
         "head_dim": 16,
     }
     return Setting(**(fields | changes))
+
+
+def is_nearly(out: Tensor, expected: Tensor) -> bool:
+    """Return whether an output in float32 is, but for rounding, that of a reference in float64."""
+    return torch.allclose(out.double(), expected.double(), rtol=1e-4, atol=1e-5)
 
 
 def counted_flop(kernel: Kernel, n: int) -> int:

@@ -10,7 +10,7 @@ import torch
 from nearfree.errors import EvidenceError
 from nearfree.kernels import Place, flash_attn, flash_inputs
 from nearfree.kernels.flash_attn import FUNCTIONS, FlashAttn
-from nearfree.kernels.flash_tiles import flash_2_tiling
+from nearfree.kernels.flash_tiles import fewest_splits, flash_2_tiling
 from nearfree.settings import Setting
 from nearfree.sources.backends.flash_attn import device_facts
 from nearfree.sources.backends.launch import answered, facts
@@ -44,7 +44,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
 SIGNATURES = {name: signature_of(TEXT, name) for name in FUNCTIONS.values()}
 CALLS = [("kvcache", None), ("kvcache", 256), ("varlen", None), ("varlen", 256), ("dense", None)]
 SHAPES = [(1, 32, 32, 128), (1, 32, 8, 128), (4, 32, 8, 64), (8, 16, 4, 256), (1, 32, 32, 96)]
-DEVICES = [(80, 108), (86, 84), (90, 78), (90, 132)]
+DEVICES = [(80, 108), (86, 84), (90, 132)]
 
 
 def make(
@@ -178,6 +178,28 @@ def test_one_query_of_a_group_fills_the_rows(monkeypatch: pytest.MonkeyPatch) ->
     assert "2.8" in one.basis
 
 
+@pytest.mark.parametrize(
+    ("head_dim", "sm", "rows"),
+    [(128, 80, 128), (128, 86, 64), (64, 86, 128), (256, 80, 128), (256, 90, 64)],
+)
+def test_shared_memory_decides_the_tile(head_dim: int, sm: int, rows: int) -> None:
+    """More of it an SM makes the tile smaller at a head size of 256: two then fit."""
+    setting = make_attention(api="varlen", head_dim=head_dim)
+    assert flash_2_tiling(setting, 2, 4098, 132, sm).rows == rows
+
+
+def test_parts_that_are_no_smaller_do_not_count() -> None:
+    """Of 9 key blocks, 8 parts hold up to two each, as 5 parts do."""
+    assert fewest_splits(8, 264, 9, distinct=True) == 9
+    assert fewest_splits(8, 264, 9, distinct=False) == 8
+
+
+def test_keys_are_not_split_over_an_unknown_number_of_sms() -> None:
+    """Without it no splits are counted, and no tile is either."""
+    setting = make_attention(api="dense", heads=32, kv_heads=32, head_dim=128)
+    assert flash_2_tiling(setting, 2, 4098, None, 90).splits == 1
+
+
 def test_the_gpu_is_asked_for_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     """8.6 is told as 86."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 6))
@@ -188,7 +210,7 @@ def agree(call: tuple[str, int | None], shape: tuple[int, ...], device: tuple[in
     """Compare tile, packed rows and splits with the recorded rules over L and N."""
     (api, page), (batch, heads, kv_heads, head_dim), (sm, sms) = call, shape, device
     rules = recorded("flash-attn", "2.8.3").by_name()
-    for context, n in product((100, 4096, 32768), (1, 2, 64, 65, 128, 193, 384, 385)):
+    for context, n in product((100, 1090, 32768), (1, 2, 64, 65, 128, 193, 384, 385)):
         setting = make_attention(
             api=api, page_size=page, batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim
         )

@@ -10,7 +10,7 @@ import torch
 from nearfree.errors import EvidenceError
 from nearfree.kernels import Place, flash_attn_3
 from nearfree.kernels.flash_attn_3 import FlashAttn3
-from nearfree.kernels.flash_tiles import flash_3_tiling
+from nearfree.kernels.flash_tiles import Tiling, flash_3_tiling
 from nearfree.settings import Setting
 from nearfree.sources.backends.flash_attn_3 import PASSED
 from nearfree.sources.backends.launch import answered, facts
@@ -199,9 +199,37 @@ def agree(setting: Setting, n: int, sms: int = 132) -> None:
         assert found.splits == passed["num_splits"], (setting, n)
 
 
+def test_split_keys_pack_heads() -> None:
+    """Where tiles are few the keys are split, and then the heads of a group share a tile."""
+    setting = make_attention(api="dense", batch=1, heads=32, kv_heads=8, head_dim=128)
+    few, many = (flash_3_tiling(setting, n, 4096, 132) for n in (64, 2048))
+    assert few == Tiling(rows=128, keys=128, group=4, splits=7)
+    assert many == Tiling(rows=128, keys=128, group=1, splits=1)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "rows", "keys"),
+    [(64, 192, 128), (96, 192, 144), (128, 128, 128), (192, 128, 112), (256, 128, 80)],
+)
+def test_the_tile_follows_the_head_size(head_dim: int, rows: int, keys: int) -> None:
+    """Under a causal mask, with keys that are no pages."""
+    tiling = flash_3_tiling(make_attention(api="dense", head_dim=head_dim), 2, 100, 132)
+    assert (tiling.rows, tiling.keys) == (rows, keys)
+
+
 @pytest.mark.slow
 @pytest.mark.no_cover
-@pytest.mark.parametrize("shape", [(1, 32, 32, 128), (4, 32, 8, 64), (8, 16, 4, 256)])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+def test_each_head_size_has_the_tile_of_the_recorded_rules(head_dim: int) -> None:
+    """A short cache is not split, so heads are packed only where that fills tiles better."""
+    for n in (1, 2, 130):
+        agree(make_attention(api="dense", context=100, head_dim=head_dim), n)
+        agree(make_attention(api="kvcache", context=100, head_dim=head_dim, page_size=16), n)
+
+
+@pytest.mark.slow
+@pytest.mark.no_cover
+@pytest.mark.parametrize("shape", [(1, 32, 32, 128), (4, 32, 8, 64), (2, 64, 8, 192)])
 @pytest.mark.parametrize(("api", "page_size"), CALLS)
 def test_tiles_are_those_of_the_recorded_rules(
     api: str, page_size: int | None, shape: tuple[int, ...]

@@ -39,6 +39,7 @@ from nearfree.work import moe_work, routed_pairs
 
 from kernels.interpreter.pinned import fetch_pinned, pinned, place
 from kernels.interpreter.points import HALF, RELEASES, Release, points
+from kernels.interpreter.stubs import Stubs
 
 ROOT = Path(__file__).parents[2]
 DEVICE = "NVIDIA H200"
@@ -179,3 +180,12 @@ def test_a_file_that_is_not_pinned_is_refused(files: dict[str, bytes], tmp_path:
     assert list(tmp_path.iterdir()) == []
     place({"a.py": b"1", "b.py": b"2"}, hashes, tmp_path)
     assert (tmp_path / "b.py").read_bytes() == b"2"
+
+
+def test_an_installed_engine_is_never_imported(tmp_path: Path) -> None:
+    """A module of a named package is the pinned file, or else a stub, whatever is installed."""
+    place({"pytest/raises.py": b""}, {"pytest/raises.py": sha256(b"")}, tmp_path)
+    finder = Stubs(tmp_path, {"pytest": {}})
+    assert finder.find_spec("pytest").loader is finder
+    assert finder.find_spec("pytest.raises").origin == str(tmp_path / "pytest" / "raises.py")
+    assert finder.find_spec("msgspec") is None

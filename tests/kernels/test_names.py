@@ -21,7 +21,7 @@ class Ramp:
         rows = torch.empty(2, 4).view(4, 2).t()[:1].expand(3, 4).unsqueeze(0).transpose(0, 1)
         out = torch.sin(rows)
         for _ in range(n):
-            out = torch.cos(out.permute(2, 1, 0).select(0, 1))[None]
+            out = torch.cos(out.permute(2, 1, 0).select(0, 0))[None]
         return out
 
     def work(self, n: int) -> ExecutedWork:

@@ -8,7 +8,7 @@ from nearfree.kernels.torch_sdpa import TorchSdpa, cpu_tile
 from nearfree.settings import Dtype
 from torch import Tensor
 
-from kernels.shapes import make_sdpa
+from kernels.shapes import is_nearly, make_sdpa
 
 POSITIONS = (1, 2, 5, 33)
 HEADS = [(4, 2), (4, 4), (4, 1)]
@@ -45,7 +45,7 @@ def test_a_forward_is_causal_attention(heads: int, kv_heads: int, n: int) -> Non
     kernel = make(heads=(heads, kv_heads))
     out = kernel.forward(n)
     assert out.shape == (2, heads, n, 16)
-    torch.testing.assert_close(out.double(), reference(kernel, n), rtol=1e-4, atol=1e-5)
+    assert is_nearly(out, reference(kernel, n))
 
 
 @pytest.mark.parametrize("n", POSITIONS)
@@ -61,9 +61,7 @@ def test_copies_of_keys_and_values_take_turns() -> None:
     """Each forward reads the next copy of the keys and values."""
     kernel = make(copies=2)
     for copy in (0, 1, 0):
-        torch.testing.assert_close(
-            kernel.forward(5).double(), reference(kernel, 5, copy), rtol=1e-4, atol=1e-5
-        )
+        assert is_nearly(kernel.forward(5), reference(kernel, 5, copy))
 
 
 @by_heads

@@ -71,8 +71,8 @@ SCRIPTS = [
 @pytest.mark.parametrize("text", SCRIPTS)
 def test_a_script_in_a_picture_is_refused(copy: Layout, text: str) -> None:
     """A picture that could run or load something is refused by name."""
-    (copy.root / "figures" / "cpu" / "sensitivity.svg").write_text(text)
-    with pytest.raises(TableError, match=r"cpu/sensitivity\.svg"):
+    (copy.root / "figures" / "cpu" / "dense_ffn_sensitivity.svg").write_text(text)
+    with pytest.raises(TableError, match=r"cpu/dense_ffn_sensitivity\.svg"):
         write_report(copy, SCOPES, SHEETS, 0.2)
     assert not (copy.root / "report" / "index.html").exists() or "alert" not in (
         copy.root / "report" / "index.html"
@@ -80,7 +80,7 @@ def test_a_script_in_a_picture_is_refused(copy: Layout, text: str) -> None:
 
 
 DAMAGED = {
-    "sensitivity.svg": (None, b"\xff\xfe<svg/>"),
+    "dense_ffn_sensitivity.svg": (None, b"\xff\xfe<svg/>"),
     "figures.json": (None, b"", b"{}", b'[{"name":"x"}]', b"\xff"),
 }
 

@@ -44,7 +44,7 @@ def test_every_file_that_is_linked_is_there(made: Layout, read: Page) -> None:
 def test_every_number_of_the_answer_links(read: Page) -> None:
     """In the first table each cell that holds a number links to its audit line, but for b."""
     head, *rows = read.tables[0]
-    assert [cell.text for cell in head[:3]] == ["module", "batch b", "N_max"]
+    assert [cell.text for cell in head[:3]] == ["module", "setting", "N_max"]
     assert len(rows) == 2
     for row in rows:
         numbers = [cell for cell in row[2:] if re.search(r"[0-9]", cell.text)]
@@ -57,7 +57,7 @@ def test_a_number_is_the_tables(made: Layout, read: Page) -> None:
     found = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).sort("batch")
     shown = [(row[1].text, row[2].text, row[2].href) for row in read.tables[0][1:]]
     assert shown == [
-        (str(r["batch"]), str(r["n_max"]), f"#{r['row_id'].replace(':', '-')}")
+        (f"b {r['batch']}", str(r["n_max"]), f"#{r['row_id'].replace(':', '-')}")
         for r in found.to_dicts()
     ]
 

@@ -54,7 +54,7 @@ def test_refused_predictions_are_told(made: Layout) -> None:
     boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
     none = predictions.with_columns(pl.lit(None, dtype=pl.Float64).alias("n_max"))
     grid = sections.answer(boundaries, none, 0.2)
-    assert {cell.text for row in grid.rows for cell in row[6:]} == {"refused"}
+    assert {cell.text for row in grid.rows for cell in row[8:]} == {"refused"}
     assert len(grid.head) == len(grid.rows[0])
 
 

@@ -162,7 +162,7 @@ def copy_config(folder: Path) -> Path:
     path = folder / "platforms.yaml"
     blocks = re.split(r"\n(?=\w+:\n)", path.read_text())
     assert len(blocks) > 10
-    path.write_text("\n".join(blocks[:4]))
+    path.write_text("\n".join(blocks[:8]))
     return folder
 
 

@@ -24,6 +24,7 @@ from nearfree.tables.project import project
 from nearfree.tables.schema import Table
 from nearfree.tables.settings import SETTINGS
 from nearfree.tables.store import read_table
+from nearfree.tables.work import WORK
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
 
@@ -33,6 +34,7 @@ EVERY: tuple[Table, ...] = (
     PLATFORMS,
     SETTINGS,
     LATENCY,
+    WORK,
     GRANULARITY,
     *BOUNDED,
     PREDICTIONS,

@@ -131,7 +131,7 @@ def attention_work(
         first = tile * tile_rows
         last = min(first + tile_rows, rows_all)
         visible = context + math.ceil(last / group) if causal_skip else keys
-        wide = min(-(-visible // tile_keys), -(-keys // tile_keys)) * tile_keys
+        wide = -(-visible // tile_keys) * tile_keys
         computed += (tile_rows if padded else last - first) * wide
     per_pair = 4 * setting.batch * head_dim
     rows_of_heads = heads // group

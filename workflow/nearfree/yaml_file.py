@@ -69,11 +69,15 @@ def _wrong(path: Path, field: str, what: str) -> ConfigError:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses a key that stands twice."""
+    """The safe loader, which also refuses a key that stands twice in one mapping.
+
+    What `<<` merges in gives way to the mapping's own keys, as YAML has it.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         seen = set()
-        for key, _ in node.value:
+        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        for key in own:
             value = self.construct_object(key, deep=True)
             if value in seen:
                 raise yaml.constructor.ConstructorError(

@@ -11,7 +11,7 @@ from interpreter.stubs import Names
 
 
 def no(*_: object, **__: object) -> bool:
-    """Say no to whatever is asked of the machine."""
+    """Say no, whatever is asked."""
     return False
 
 
@@ -47,11 +47,7 @@ class Activation(str):
 def vllm(device: str) -> Names:
     """Return the names of vLLM 0.9.1 and 0.20.2, on a GPU of this name."""
     layers = "vllm.model_executor.layers.fused_moe"
-    helpers = {
-        "direct_register_custom_op": no,
-        "round_up": round_up,
-        "cdiv": triton.cdiv,
-    }
+    helpers = {"direct_register_custom_op": no, "round_up": round_up}
     return {
         "vllm": {},
         "vllm.envs": {
@@ -64,7 +60,6 @@ def vllm(device: str) -> Names:
         "vllm.platforms": {
             "current_platform": SimpleNamespace(
                 is_rocm=no,
-                is_cuda=lambda: True,
                 get_device_name=lambda: device,
                 simple_compile_backend="eager",
             )
@@ -90,34 +85,22 @@ def vllm(device: str) -> Names:
                 {"adjust_N_for_activation": staticmethod(lambda columns, _: columns // 2)},
             )
         },
-        f"{layers}.utils": {
-            "disable_inplace": no,
-            "moe_kernel_quantize_input": unquantised,
-        },
+        f"{layers}.utils": {"moe_kernel_quantize_input": unquantised},
     }
 
 
 def sglang(device: str) -> Names:
     """Return the names of SGLang 0.5.9, on a GPU of this name."""
     layers = "sglang.srt.layers.moe.fused_moe_triton"
-    machine = dict.fromkeys(
-        (
-            "cpu_has_amx_support",
-            "get_bool_env_var",
-            "is_cpu",
-            "is_hip",
-            "is_xpu",
-            "use_intel_xpu_backend",
-        ),
-        no,
-    )
     server = SimpleNamespace(enable_deterministic_inference=False)
     return {
         "sglang": {},
         "sglang.srt.utils": {
-            **machine,
             "is_cuda": lambda: True,
-            "is_sm90_supported": lambda: True,
+            "is_cpu": no,
+            "is_hip": no,
+            "is_xpu": no,
+            "get_bool_env_var": no,
             "get_device_name": lambda: device,
         },
         "sglang.srt.utils.custom_op": {"register_custom_op": lambda **_: lambda function: function},

@@ -16,6 +16,7 @@ COMMANDS = (
     "plan",
     "measure",
     "profile",
+    "campaign",
     "retake",
     "import",
     "rules",

@@ -11,12 +11,18 @@ from nearfree.figures.panels import in_rows, with_variants
 from nearfree.figures.readings import readings
 from nearfree.figures.theme import LAWS, MEASURED, PUBLISHED, Line, Look, dressed, lines_by
 
-_SERIES = {
-    "measured": ("circle", MEASURED, MEASURED),
-    "measured, from N = 1": ("circle", "white", MEASURED),
-    "published": ("diamond", PUBLISHED, PUBLISHED),
+_ORIGINS = {
+    "measured": ("circle", MEASURED),
+    "published": ("diamond", PUBLISHED),
+    "imported": ("triangle-up", "#333333"),
+    "simulated": ("square", "#777777"),
 }
-"""Shape, fill and stroke of each series of boundaries."""
+"""Shape and colour of boundaries by origin; those from N=1 are hollow."""
+_SERIES = {
+    **{name: (shape, colour, colour) for name, (shape, colour) in _ORIGINS.items()},
+    **{f"{name}, from N = 1": (shape, "white", c) for name, (shape, c) in _ORIGINS.items()},
+}
+"""Shape, fill and stroke of each series."""
 
 
 def nmax_against_own(

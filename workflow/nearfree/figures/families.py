@@ -44,7 +44,7 @@ def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawin
             "latency_against_n",
             "T(N) of every setting, with the tolerance band and the boundary.",
             latency,
-            at.filter(pl.col("origin") == "measured"),
+            at.filter(pl.col("origin") != "published"),
         ),
         latency_against_n(latency, every, epsilon, module),
     )
@@ -73,14 +73,16 @@ def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawin
 def _of_work(work: pl.DataFrame, module: DrawnModule) -> Iterator[Drawing]:
     """Yield the figures of executed work: staircases where rows are padded, and utilisation."""
     executed = work.filter(pl.col("flop_executed") > 0)
+    weighed = executed.filter(pl.col("bytes") > 0)
     used = work.filter(pl.any_horizontal(pl.col("^.*_utilization$").is_not_null()))
+    said = "executed and logical, counted by the adapter or seen by a profiler."
+    if module.padded and not weighed.is_empty():
+        caption = f"arithmetic intensity, {said}"
+        figure = _figure(module, "intensity_against_n", caption, weighed)
+        yield figure, intensity_against_n(weighed, module)
     if module.padded and not executed.is_empty():
-        said = "executed and logical, counted by the adapter or seen by a profiler."
-        for what, draw, caption in (
-            ("intensity_against_n", intensity_against_n, f"arithmetic intensity, {said}"),
-            ("flop_against_n", flop_against_n, f"FLOPs of a forward, {said}"),
-        ):
-            yield _figure(module, what, caption, executed), draw(executed, module)
+        figure = _figure(module, "flop_against_n", f"FLOPs of a forward, {said}", executed)
+        yield figure, flop_against_n(executed, module)
     at_one = used.filter(pl.col("n") == 1)
     if not at_one.is_empty():
         caption = f"utilisation of compute and bandwidth at N = 1 against {module.letter}."

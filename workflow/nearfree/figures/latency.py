@@ -71,9 +71,10 @@ def latency_against_n(
             how="diagonal",
         ),
     )
+    origins = ", ".join(points["origin"].unique().sort())
     return dressed(
         in_grid(layers, points).resolve_scale(y="independent"),
-        f"Latency against N, {module.title} on {points['platform'][0]}, measured",
+        f"Latency against N, {module.title} on {points['platform'][0]}, {origins}",
         f"Bars: 95 % interval of the median. Band: within {epsilon:.0%} of T at its left end. "
         "Dashed: the last N inside it.",
     )

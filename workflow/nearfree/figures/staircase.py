@@ -72,7 +72,7 @@ def _lines(work: pl.DataFrame, module: DrawnModule, value: pl.Expr) -> pl.DataFr
             )
         )
         .drop_nulls("value")
-        .filter(pl.col("value") > 0)
+        .filter(pl.col("value") > 0, pl.col("value").is_finite())
     )
 
 

@@ -100,6 +100,46 @@ ADAPTERS = (
         package="sglang",
         environment="sglang",
     ),
+    Adapter(
+        module="attention",
+        backend="flash_attn",
+        where="nearfree.kernels.flash_attn:FlashAttn",
+        devices=("cuda",),
+        package="flash_attn",
+        environment="flash_attn",
+    ),
+    Adapter(
+        module="attention",
+        backend="flash_attn_3",
+        where="nearfree.kernels.flash_attn_3:FlashAttn3",
+        devices=("cuda",),
+        package="xformers",
+        environment="xformers",
+    ),
+    Adapter(
+        module="attention",
+        backend="flashinfer_fa2",
+        where="nearfree.kernels.flashinfer:FlashInferFa2",
+        devices=("cuda",),
+        package="flashinfer",
+        environment="flashinfer",
+    ),
+    Adapter(
+        module="attention",
+        backend="flashinfer_fa3",
+        where="nearfree.kernels.flashinfer:FlashInferFa3",
+        devices=("cuda",),
+        package="flashinfer",
+        environment="flashinfer",
+    ),
+    Adapter(
+        module="attention",
+        backend="flashinfer_decode",
+        where="nearfree.kernels.flashinfer_decode:FlashInferDecode",
+        devices=("cuda",),
+        package="flashinfer",
+        environment="flashinfer",
+    ),
 )
 
 

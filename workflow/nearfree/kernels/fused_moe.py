@@ -10,7 +10,7 @@ from torch import Tensor, full, int32
 from nearfree.errors import EvidenceError
 from nearfree.events.types import ExecutedWork
 from nearfree.kernels import Place
-from nearfree.kernels.routing import expert_ids
+from nearfree.kernels.routing import expert_ids, share_touched
 from nearfree.kernels.tensors import Turns, filled, torch_dtype, weight
 from nearfree.settings import Setting
 from nearfree.work import moe_work, routed_pairs
@@ -64,7 +64,6 @@ class FusedMoe:
         experts, d_model, d_ff = setting.experts or 0, setting.d_model or 0, setting.d_ff or 0
         top_k = setting.top_k or 1
         dtype = torch_dtype(setting)
-        touched = min(experts, setting.batch * min(positions) * top_k)
         self._weights = Turns(
             [
                 (
@@ -74,7 +73,7 @@ class FusedMoe:
                 for copy in range(place.copies)
             ],
             place,
-            share=touched / experts,
+            share=share_touched(setting, min(positions)),
         )
         self.cache = self._weights.cache
         rows = filled(place, dtype, setting.batch * max(positions), d_model)

@@ -12,6 +12,7 @@ from nearfree.events.types import RunFinished, RunStarted
 _FORMULAS = {
     "latency": "median over rounds of the median of a visit's clean samples",
     "boundaries": "max { N : T(N) <= (1 + epsilon) T(baseline) }, paper sec. 2.2",
+    "work": "counted by the adapter, or told by a profiler; AI = FLOPs / bytes",
     "sensitivity": "the boundary at each tolerance",
     "predictions": "",
     "validation": "a hit is n_max <= predicted < next N of the grid; a refusal is a miss",

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
 from msgspec import Struct
 
+from nearfree.figures.modules import MODULES
 from nearfree.report.audit import anchor
-from nearfree.tables.settings import labels, telling_fields
+from nearfree.tables.settings import telling_fields
 
 Row = dict[str, Any]
 
@@ -43,15 +45,13 @@ def interval(row: Row) -> str:
 
 def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) -> Grid:
     """Return the newest boundary of every setting at the headline tolerance, with predictions."""
-    newest = boundaries.filter("newest", pl.col("epsilon") == epsilon).sort(
-        "module", "backend", "batch", "setting_key"
-    )
-    newest = newest.with_columns(labels(newest, "batch"))
+    newest = boundaries.filter("newest", pl.col("epsilon") == epsilon)
     laws = predictions.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
     said = {(r["setting_key"], r["predictor"], r["basis"]): r for r in predictions.to_dicts()}
     rows = []
-    for row in newest.to_dicts():
+    for row in _named(newest):
         guesses = [said.get((row["setting_key"], *law)) for law in laws]
+        single = "-" if row["n_max_from_1"] is None else row["n_max_from_1"]
         rows.append(
             (
                 Cell(f"{row['module']}, {row['backend']}, {row['dtype']}"),
@@ -59,6 +59,8 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
                 cell(row["n_max"], row["row_id"]),
                 cell(interval(row), row["row_id"]),
                 Cell(row["verdict"]),
+                cell(row["baseline"], row["row_id"]),
+                cell(single, row["row_id"]),
                 cell(f"{row['baseline_over_min']:.2f}", row["row_id"]),
                 *(
                     cell(f"{g['n_max']:.1f}", g["row_id"]) if g and g["n_max"] else Cell("refused")
@@ -66,9 +68,39 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
                 ),
             )
         )
-    head = ("module", "batch b", "N_max", "95 % interval", "verdict", "T(1) / min T")
     names = tuple(f"{law.replace('_', ' ')}, {basis.replace('_', ' ')}" for law, basis in laws)
-    return Grid((*head, *names), tuple(rows))
+    return Grid((*_ANSWER, *names), tuple(rows))
+
+
+_ANSWER = (
+    *("module", "setting", "N_max", "95 % interval", "verdict"),
+    *("baseline N", "N_max from T(1)", "T(baseline) / min T"),
+)
+
+
+def _named(boundaries: pl.DataFrame) -> list[Row]:
+    """Return rows by module and variable, each with what tells it from its module's others."""
+    rows = []
+    for group in boundaries.sort("module").partition_by("module", maintain_order=True):
+        own = VARIABLE.get(group["module"][0], "batch")
+        named = group.with_columns(_spoken(group, own))
+        rows += named.sort("backend", "routing", own, "batch", "setting_key").to_dicts()
+    return rows
+
+
+def _spoken(group: pl.DataFrame, own: str) -> pl.Series:
+    """Return settings in words: the module's own variable, then what differs among them."""
+    fields = [name for name in telling_fields(group, own) if name != "backend"]
+    texts = [
+        ", ".join(f"{_LETTER.get(f, f)} {row[f]}".strip() for f in fields if row[f] is not None)
+        for row in group.select(fields).to_dicts()
+    ]
+    return pl.Series("label", texts, dtype=pl.String)
+
+
+VARIABLE = {module.name: module.own for module in MODULES}
+"""The variable that each module's studies are about."""
+_LETTER = {"batch": "b", "context": "L", "top_k": "k", "routing": ""}
 
 
 def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Grid:
@@ -78,16 +110,14 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
         "stream", "take", "plan8", "setting_key",
         pl.col("latency_us").alias("base_us"), pl.col("row_id").alias("base_id"),
     )  # fmt: skip
-    joined = at.join(base, on=["stream", "take", "plan8", "setting_key"]).sort(
-        "stream", "batch", "setting_key", "take", "plan8"
-    )
-    joined = joined.with_columns(labels(joined, "batch"))
+    joined = at.join(base, on=["stream", "take", "plan8", "setting_key"])
     rows: list[tuple[Cell, ...]] = []
-    for _, group in groupby(joined.to_dicts(), key=lambda r: (r["stream"], r["setting_key"])):
-        every = list(group)
+    key = itemgetter("stream", "setting_key")
+    for _, group in groupby(sorted(_named(joined), key=key), key=key):
+        every = sorted(group, key=itemgetter("take", "plan8"))
         rows += _compared(every) if len(every) > 1 else []
     return Grid(
-        ("module", "batch b", "take", "N_max", "95 % interval", "T(1), ms", "intervals overlap"),
+        ("module", "setting", "take", "N_max", "95 % interval", "T(baseline), ms", "overlap"),
         tuple(rows),
     )
 
@@ -96,7 +126,7 @@ def _compared(every: list[Row]) -> Iterable[tuple[Cell, ...]]:
     low, high = max(r["n_low"] for r in every), min(r["n_high"] for r in every)
     for row in every:
         yield (
-            Cell(row["module"]),
+            Cell(f"{row['module']}, {row['backend']}"),
             Cell(row["label"]),
             Cell(f"{row['take']}-{row['plan8']}"),
             cell(row["n_max"], row["row_id"]),
@@ -114,7 +144,7 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
     verdicts = {tuple(r[k] for k in keys): r for r in sensitivity.filter("newest").to_dicts()}
     rows = []
     for study in newest.sort("stream", "platform").partition_by("stream", "platform"):
-        varied = telling_fields(study, _VARIABLE[study["module"][0]])
+        varied = telling_fields(study, VARIABLE[study["module"][0]])
         ordered = study.sort("batch", "context", "top_k", "setting_key", "epsilon").to_dicts()
         for key, group in groupby(ordered, key=lambda r: tuple(r[k] for k in keys)):
             at = {row["epsilon"]: row for row in group}
@@ -135,9 +165,6 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
             )
     head = ("study or table", "platform", "setting", *(f"{e:.0%}" for e in epsilons), "verdict")
     return Grid(head, tuple(rows))
-
-
-_VARIABLE = {"dense_ffn": "batch", "attention": "context", "moe_ffn": "top_k"}
 
 
 def scores(validation: pl.DataFrame, epsilon: float) -> tuple[Grid, list[tuple[str, list[str]]]]:

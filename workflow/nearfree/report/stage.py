@@ -14,8 +14,9 @@ from nearfree.events.names import Layout
 from nearfree.events.reader import read_bytes
 from nearfree.figures.listing import Figure
 from nearfree.hardware.platforms import Platform
+from nearfree.measure.tried import tried
 from nearfree.public.published import SCOPE as PUBLIC
-from nearfree.report import sections
+from nearfree.report import harness, sections
 from nearfree.report.audit import AuditLine, Link, anchor, audit_lines, runs
 from nearfree.report.svg import safe_svg
 from nearfree.sources.record import SCOPE as SOURCES
@@ -26,6 +27,7 @@ from nearfree.tables.platforms import PLATFORMS, config_id
 from nearfree.tables.schema import Table
 from nearfree.tables.settings import SETTINGS
 from nearfree.tables.store import read_table
+from nearfree.tables.work import WORK
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
 
@@ -34,12 +36,25 @@ _SAYS: tuple[tuple[Table, tuple[str, ...]], ...] = (
     (GRANULARITY, ("value",)),
     (SETTINGS, ("baseline",)),
     (LATENCY, ("latency_us", "latency_low_us", "latency_high_us", "ratio", "rounds")),
-    (BOUNDARIES, ("n_max", "first_exit", "n_low", "n_high", "baseline_over_min", "verdict")),
+    (
+        BOUNDARIES,
+        (
+            *("n_max", "first_exit", "n_low", "n_high", "baseline_over_min", "verdict"),
+            *("n_max_from_1", "n_low_from_1", "n_high_from_1"),
+        ),
+    ),
+    (
+        WORK,
+        (
+            *("flop_logical", "flop_executed", "bytes", "intensity_flop_per_byte"),
+            *("compute_utilization", "bandwidth_utilization"),
+        ),
+    ),
     (SENSITIVITY, ("n_max_low", "n_max_high", "verdict")),
     (PREDICTIONS, ("n_max", "balance_flop_per_byte")),
     (VALIDATION, ("n_max", "predicted", "hit", "within_2")),
 )
-_OBSERVED = (PLATFORMS, GRANULARITY, SETTINGS, LATENCY)
+_OBSERVED = (PLATFORMS, GRANULARITY, SETTINGS, LATENCY, WORK)
 Frames = dict[str, pl.DataFrame]
 
 
@@ -60,6 +75,7 @@ def write_report(
         facts=sections.facts(everything["platforms"]),
         rules=sections.rules(everything["granularity"]),
         extracted=sections.extracted(everything["granularity"]),
+        adapters=harness.adapters(tried(layout)),
         audit=_audit(everything, backing),
         datasheets=[
             (anchor(config_id(name, sheet)), config_id(name, sheet), sheet.sources)
@@ -93,6 +109,7 @@ def _platform(layout: Layout, scope: str, frames: Frames, epsilon: float) -> dic
         "machine": probed["vendor_name"].first() or scope,
         "answer": sections.answer(boundaries, frames["predictions"], epsilon),
         "takes": sections.takes(boundaries, latency, epsilon),
+        "cost": harness.cost(read_scope(layout, scope)),
         "figures": _figures(layout, scope),
         "clean": _share(latency["clean_samples"], latency["samples"]),
     }

@@ -42,7 +42,7 @@ WORK = Table(
     key=("platform", "stream", "take", "plan8", "setting_key", "n", "source"),
     body={
         "platform": text("the kind of machine"),
-        "stream": text("the study"),
+        "stream": text("the study, or its profile"),
         "take": count("which take"),
         "plan8": text("first digits of the plan's digest"),
         "newest": flag("whether no newer sealed take of the study has this setting's work"),

@@ -1,6 +1,7 @@
 """Fetching: the wanted files of a release, out of the cache or else from the package index.
 
 Nothing that is fetched is ever built, imported or run, and nothing is kept before it is checked.
+One test runs kernel files, those that envs/kernels.lock pins by hash, in a process of their own.
 """
 
 import re

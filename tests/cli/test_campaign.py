@@ -1,0 +1,93 @@
+"""Plans for another machine, and the command that works them off there."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from nearfree.events.names import Layout
+from nearfree.orders import read_orders
+from tables.logs import copy_config
+
+from cli.conftest import Call
+
+STUDIES = """
+first: &study
+  module: dense_ffn
+  backend: torch
+  platforms: [cpu]
+  shape: {d_model: 64, d_ff: 128}
+  dtype: float32
+  positions: [1, 2]
+  protocol: {name: interleaved, rounds: 3}
+second:
+  <<: *study
+  positions: [1, 4]
+other:
+  <<: *study
+  platforms: [h200]
+"""
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a folder with a config of two small studies of this machine."""
+    copy_config(tmp_path / "config")
+    (tmp_path / "config/studies.yaml").write_text(STUDIES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nearfree.clocks.CpuClock.check", lambda _self, _us: None)
+    return tmp_path
+
+
+def test_a_platforms_orders(planned: Path, call: Call) -> None:
+    """Without a study, `plan` prints the probe and each study of any platform, a line each."""
+    code, out, _ = call("plan", "h200")
+    assert code == 0
+    orders = read_orders(out, "here")
+    assert [(o.scope, o.stream, o.device) for o in orders] == [
+        ("h200", "hardware", "cuda"),
+        ("h200", "other", "cuda"),
+    ]
+
+
+def test_a_campaign_makes_every_take(planned: Path, call: Call) -> None:
+    """A campaign seals the probe and every study without the config, and nothing twice."""
+    Path("orders").write_text(call("plan", "cpu")[1])
+    line = ("campaign", "orders", "--results", "there", "--config", "nowhere")
+    code, out, err = call(*line)
+    assert (code, err) == (0, "")
+    assert [text.split("/")[1] for text in out.splitlines()] == ["hardware", "first", "second"]
+    before = sorted(Path("there").rglob("*"))
+    assert call(*line)[1] == out
+    assert sorted(Path("there").rglob("*")) == before
+
+
+def test_a_failure_does_not_end_a_campaign(planned: Path, call: Call) -> None:
+    """What cannot be measured here is told by name, the rest is made, and the exit code is 2."""
+    Path("orders").write_text(call("plan", "h200")[1] + call("plan", "cpu")[1])
+    code, out, err = call("campaign", "orders", "--results", "there")
+    assert code == 2
+    assert len(out.splitlines()) == 3
+    assert [line.split(": ")[2] for line in err.splitlines()] == ["h200/hardware", "h200/other"]
+
+
+def test_no_take_begins_after_the_deadline(
+    planned: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the deadline the takes that are left are named, and none of them begins."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(call("plan", "cpu")[1]))
+    now = iter([0.0, 1.0, 100.0])
+    monkeypatch.setattr("nearfree.cli.campaign_.time.monotonic", lambda: next(now, 100.0))
+    code, out, _ = call("campaign", "-", "--results", "there", "--deadline", "30")
+    assert code == 0
+    assert out.splitlines()[-1] == "the deadline of 30 s is over; left: first, second"
+    assert [take.stream for take in Layout(Path("there")).takes()] == ["hardware"]
+
+
+@pytest.mark.parametrize("line", ["{}", "nonsense", '{"scope": "../x"}'])
+def test_a_line_that_is_no_order_is_refused(planned: Path, call: Call, line: str) -> None:
+    """A damaged order file is refused with its line, before anything is measured."""
+    Path("orders").write_text(call("plan", "cpu")[1] + line + "\n")
+    code, _, err = call("campaign", "orders", "--results", "there")
+    assert (code, "orders, line 4 is no order" in err) == (2, True)
+    assert not Path("there").exists()

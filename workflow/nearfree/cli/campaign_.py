@@ -1,0 +1,78 @@
+"""Make every take of an order file, one after the other, on a machine without the workflow.
+
+The file is what `nearfree plan PLATFORM` prints elsewhere; only msgspec and torch are needed here.
+What is sealed already is left alone, what fails is told and the rest goes on, and no take begins
+after the deadline. Bring the results root back and run `nearfree adopt PLATFORM` there.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nearfree.events.names import Layout
+    from nearfree.orders import Order
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    from nearfree.cli.common import positive
+
+    parser.add_argument("orders", help="the order file, - for standard input")
+    parser.add_argument(
+        "--deadline", type=positive, metavar="S", help="begin no take after S seconds"
+    )
+    parser.add_argument(
+        "--untested",
+        action="store_true",
+        help="let adapters run on a GPU of which the log holds no sealed run there",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the takes, and return 2 if one of them failed."""
+    from nearfree.cli.torch_ import need_torch
+    from nearfree.errors import NearfreeError
+    from nearfree.events.names import Layout
+    from nearfree.orders import read_orders
+
+    began = time.monotonic()
+    text = sys.stdin.read() if args.orders == "-" else Path(args.orders).read_text("utf-8")
+    orders = read_orders(text, args.orders)
+    need_torch()
+    failed = 0
+    for number, order in enumerate(orders):
+        if args.deadline and time.monotonic() - began > args.deadline:
+            left = ", ".join(each.stream for each in orders[number:])
+            print(f"the deadline of {args.deadline} s is over; left: {left}", flush=True)
+            break
+        try:
+            print(_make(Layout(args.results), order, untested=args.untested), flush=True)
+        except NearfreeError as error:
+            failed = 2
+            print(f"nearfree: error: {order.scope}/{order.stream}: {error}", file=sys.stderr)
+    return failed
+
+
+def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:
+    from nearfree.cli.progress import Bar
+    from nearfree.hardware.probe import probe
+    from nearfree.measure.run import measure
+    from nearfree.settings import ProbePlan
+
+    if isinstance(order.plan, ProbePlan):
+        seal = probe(layout, order.scope, order.device, order.take, order.plan)
+    else:
+        with Bar(f"{order.scope}/{order.stream}") as bar:
+            seal = measure(
+                layout,
+                order.scope,
+                order.stream,
+                order.take,
+                order.plan,
+                untested=untested,
+                progress=bar,
+            )
+    return f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events"

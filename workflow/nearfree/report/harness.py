@@ -1,0 +1,50 @@
+"""The report's sections about the measuring itself: what it cost, and which adapters have run."""
+
+from collections.abc import Iterable
+
+from nearfree.events.evidence import Take
+from nearfree.events.types import RunFinished
+from nearfree.kernels import ADAPTERS
+from nearfree.measure.tried import Tried, never_run
+from nearfree.report.audit import anchor
+from nearfree.report.sections import Cell, Grid
+
+
+def cost(takes: Iterable[Take]) -> Grid:
+    """Return the seconds of each measuring take, and how many of them were outside of forwards."""
+    rows = []
+    for take in takes:
+        end = take.of(RunFinished)[-1].data
+        if end.timed_s is None:
+            continue
+        outside = max(end.wall_s - end.timed_s, 0.0)
+        rows.append(
+            (
+                Cell(str(take.name)),
+                Cell(f"{end.wall_s:.1f}", f"#{anchor(str(take.name))}"),
+                Cell(f"{end.timed_s:.1f}"),
+                Cell(f"{outside / end.wall_s:.1%}" if end.wall_s else "-"),
+            )
+        )
+    return Grid(("take", "seconds", "in forwards and warm-up", "outside"), tuple(rows))
+
+
+def adapters(found: Tried) -> Grid:
+    """Return every adapter and whether the log holds a sealed run of it, by kind of device."""
+    missing = {(adapter.module, adapter.backend, device) for adapter, device in never_run(found)}
+    rows = []
+    for adapter in ADAPTERS:
+        told = [
+            f"{device}: {'never run' if (*key, device) in missing else 'run'}"
+            for key in [(adapter.module, adapter.backend)]
+            for device in adapter.devices
+        ]
+        rows.append(
+            (
+                Cell(adapter.module),
+                Cell(adapter.backend),
+                Cell(f"envs/{adapter.environment}.lock"),
+                Cell("; ".join(told)),
+            )
+        )
+    return Grid(("module", "backend", "environment", "sealed runs"), tuple(rows))

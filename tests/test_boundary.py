@@ -7,7 +7,16 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.boundary import Ratio, boundary, median, median_interval, ratios
+from nearfree.boundary import (
+    Ratio,
+    boundary,
+    cautious_interval,
+    median,
+    median_interval,
+    ratios,
+    repeated_looks,
+    unpaired_ratios,
+)
 from nearfree.errors import EvidenceError
 
 times = st.floats(1.0, 1e6)
@@ -188,3 +197,36 @@ def test_a_curve_without_its_baseline_is_refused(points: dict[int, dict[int, flo
     """A curve without a value of its baseline is refused, naming the baseline."""
     with pytest.raises(EvidenceError, match="lacks its baseline N=1"):
         ratios(points, 1)
+
+
+def test_an_interval_of_too_few_values_is_widened() -> None:
+    """Where no order statistics reach the confidence, the range is widened by itself."""
+    assert cautious_interval([1.0, 2.0], 0.95) == (0.0, 3.0)
+    values = [float(value) for value in range(6)]
+    assert cautious_interval(values, 0.95) == median_interval(values) == (0.0, 5.0)
+    assert cautious_interval(values, 0.99) == (-5.0, 10.0)
+
+
+@pytest.mark.parametrize(("looks", "rank"), [(1, 10), (5, 8), (50, 6)])
+def test_looks_share_the_error(looks: int, rank: int) -> None:
+    """Each look of several gets its part of the error: more looks, wider intervals."""
+    values = [float(value) for value in range(1, 31)]
+    low, high = repeated_looks(0.95, looks)(values)
+    assert (low, high) == (rank, 31 - rank)
+
+
+def test_unpaired_ratios_put_ends_against_ends() -> None:
+    """The interval runs from the smallest ratio of the two intervals to the largest."""
+    curve = {1: dict(enumerate((10.0, 20.0, 30.0))), 2: dict(enumerate((20.0, 40.0, 60.0))), 4: {}}
+    first, second = unpaired_ratios(curve, 1)
+    assert (first.value, first.low, first.high) == (1.0, 1.0, 1.0)
+    assert (second.value, second.low, second.high) == (2.0, 20 / 30, 6.0)
+
+
+def test_a_wide_interval_is_undecided_where_a_width_was_promised() -> None:
+    """The same curve is bracketed without a promise, and undecided where it is broken."""
+    curve = [Ratio(1, 1, 1, 1), Ratio(2, 1.1, 1.0, 1.3), Ratio(4, 1.3, 1.1, 1.4), Ratio(8, 2, 2, 2)]
+    found = boundary(curve, 0.2, 1)
+    assert (found.low, found.high, found.verdict) == (1, 4, "bracketed")
+    assert boundary(curve, 0.2, 1, resolution=1.15).verdict == "undecided"
+    assert boundary(curve, 0.2, 1, resolution=4.0).verdict == "bracketed"

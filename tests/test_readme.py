@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from nearfree.events.evidence import read_scope
+from nearfree.events.names import Layout
+from nearfree.events.types import LatencyMeasured
+from nearfree.kernels import ADAPTERS
 
 from workflow import ROOT, Project, make_project
 
@@ -95,3 +99,34 @@ def test_the_generated_references_are_current():
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_tells_which_adapters_never_ran():
+    """Its table names every adapter, and says `never run` where the tracked log has no sealed run.
+
+    What runs on a CPU runs in every `make run`; of GPUs the log that is in git decides.
+    """
+    tracked = subprocess.run(
+        ["git", "ls-files", "results/events"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    scopes = {name.split("/")[2] for name in tracked if name.endswith(".seal.json")}
+    gpus = {
+        (event.data.setting.module, event.data.setting.backend)
+        for scope in scopes - {"public", "sources"}
+        for take in read_scope(Layout(ROOT / "results"), scope)
+        for event in take.of(LatencyMeasured)
+        if event.data.timer == "cuda_events"
+    }
+    rows = re.findall(
+        r"^\| (\w+) \| (\w+) \| ([^|]*) \| ([^|]*) \|$",
+        (ROOT / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    told = {(module, backend): (cpu.strip(), gpu) for module, backend, cpu, gpu in rows[1:]}
+    assert told == {
+        (adapter.module, adapter.backend): (
+            "run by `make run`" if "cpu" in adapter.devices else "",
+            "run" if (adapter.module, adapter.backend) in gpus else "never run",
+        )
+        for adapter in ADAPTERS
+    }

@@ -10,7 +10,7 @@ from nearfree.protocols import Adaptive
 PAPER_FORWARDS = 50 + 10 * 200
 
 
-def check(found: list[Found]) -> None:
+def check(found: list[Found], undecided: float = 0.10) -> None:
     """Hold that intervals hold the truth, are narrow, and seldom undecided."""
     share = {
         "holds": sum(run.holds for run in found) / len(found),
@@ -20,13 +20,13 @@ def check(found: list[Found]) -> None:
     width = median(run.width for run in found)
     print(f"{len(found)} runs: {share}, median width {width:.3f}")
     assert share["holds"] >= 0.95
-    assert share["undecided"] <= 0.10
+    assert share["undecided"] <= undecided
     assert width <= 1.15
 
 
 def test_the_boundary_is_found() -> None:
     """Over random curves, drift, spikes and probes at wrong edges, the interval holds the truth."""
-    check(simulate(100, Adaptive(), Noise()))
+    check(simulate(60, Adaptive(), Noise()))
 
 
 @pytest.mark.slow
@@ -35,13 +35,19 @@ def test_the_boundary_is_found_in_two_thousand_runs() -> None:
     check(simulate(2000, Adaptive(), Noise(), seed=1))
 
 
+@pytest.mark.slow
+def test_smooth_curves_are_more_often_undecided() -> None:
+    """Where T crosses the limit at a small angle intervals hold as well, but fewer are decided."""
+    check(simulate(400, Adaptive(), Noise(), kinds=("smooth",), seed=1), undecided=0.5)
+
+
 def test_the_cost_is_a_small_part_of_the_papers() -> None:
-    """A search takes less than a 25th of the forwards that the paper's protocol would."""
+    """No search takes more than a 40th of the forwards that the paper's protocol would."""
     rng = random.Random(5)  # noqa: S311 (curves, no secret)
-    for seed in range(20):
-        curve, grid = some_curve(rng)
+    for seed in range(18):
+        curve, grid = some_curve(rng, ("staircase", "tails", "smooth")[seed % 3])
         run = search(curve, grid, Adaptive(), noise=Noise(), seed=seed)
-        assert run.forwards * 25 <= len(grid) * PAPER_FORWARDS
+        assert run.forwards * 40 <= len(grid) * PAPER_FORWARDS
 
 
 def test_noise_alone_moves_no_clear_boundary() -> None:

@@ -9,7 +9,7 @@ from conftest import make_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.events.types import LatencyMeasured
-from nearfree.protocols import Interleaved
+from nearfree.protocols import Adaptive, Interleaved, Paper, Timing
 from nearfree.tables.latency import LATENCY, curves, latency_rows
 
 from tables.logs import make_take, make_visits
@@ -214,3 +214,54 @@ def test_rows_fit_the_table() -> None:
         LATENCY.frame(points(*visits)), {f"cpu/dense_ffn/1-00000000.1#{i}" for i in range(99)}
     )
     assert frame["n"].to_list() == [1, 2]
+
+
+def test_the_papers_rounds_are_not_paired() -> None:
+    """Under the paper's protocol the ratio is one of medians, its interval both ends' intervals."""
+    protocol = Paper(rounds=3, forwards=1)
+    base, later = (10.0, 20.0, 30.0), (60.0, 40.0, 30.0)
+    visits = [
+        make_visit(number, n, [us], [False], protocol=protocol)
+        for n, values in ((1, base), (4, later))
+        for number, us in enumerate(values)
+    ]
+    first, second = points(*visits)
+    assert (first["ratio"], first["ratio_low"], first["ratio_high"]) == (1.0, 1.0, 1.0)
+    assert (second["ratio"], second["ratio_low"], second["ratio_high"]) == (2.0, 1.0, 6.0)
+    assert (second["protocol"], second["resolution"]) == ("paper", None)
+
+
+def test_an_adaptive_interval_is_wider() -> None:
+    """A test that looks several times has wider intervals than the same rounds looked at once."""
+    rounds = [(10.0, 11.0 + number / 10) for number in range(12)]
+
+    def ratio(protocol: Timing) -> Row:
+        visits = [
+            make_visit(number, n, [us], [False], protocol=protocol)
+            for number, pair in enumerate(rounds)
+            for n, us in zip((1, 2), pair, strict=True)
+        ]
+        return points(*visits)[1]
+
+    plain, looked = ratio(Interleaved(rounds=3)), ratio(Adaptive(looks=(2, 4, 8, 16)))
+    assert plain["ratio"] == looked["ratio"]
+    assert looked["ratio_low"] < plain["ratio_low"]
+    assert looked["ratio_high"] > plain["ratio_high"]
+    assert (plain["resolution"], looked["resolution"]) == (None, 1.15)
+
+
+def test_gpu_times_are_told_apart() -> None:
+    """A GPU's samples are CUDA events, never replaced by host time however many are dirty."""
+    visits = [
+        make_visit(number, n, [10.0 * n], [True], timer="cuda_events", launch="graph")
+        for number in range(3)
+        for n in (1, 2)
+    ]
+    assert points(*visits) == []
+    clean = [
+        make_visit(number, n, [10.0 * n], [False], timer="cuda_events", launch="graph")
+        for number in range(3)
+        for n in (1, 2)
+    ]
+    assert {(row["timer"], row["launch"]) for row in points(*clean)} == {("cuda_events", "graph")}
+    assert [row["latency_us"] for row in points(*clean)] == [10.0, 20.0]

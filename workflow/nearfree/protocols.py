@@ -57,6 +57,9 @@ class Adaptive(Sampling, frozen=True, kw_only=True, tag="adaptive"):
     looks: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (8, 24, 60, 120)
     probes: Positive = 8
     """Points besides the baseline in one paired round, at most."""
+    forwards_a_point: Positive = 48
+    """Cap on the forwards of one setting, warm-up included, for each N of its grid: a 42nd of the
+    paper's."""
     seconds_max: Annotated[float, Meta(gt=0)] = 60.0
     """Cap on the seconds inside forwards of one setting, warm-up included."""
     launch: Launch = "graph"

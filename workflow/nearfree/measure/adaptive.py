@@ -55,20 +55,21 @@ class Search(Struct):
     paired: list[int]
     """The paired rounds, in order."""
     spent_s: float = 0.0
+    forwards: float = 0.0
 
     def add(self, visit: LatencyMeasured) -> None:
         """Take in a visit."""
         self.curve.setdefault(visit.n, {})[visit.round] = median(clean_us(visit))
         if visit.paired and visit.round not in self.paired[-1:]:
             self.paired.append(visit.round)
-        forwards = visit.protocol.forwards
-        untimed = visit.protocol.warmup / forwards
+        untimed = visit.protocol.warmup / visit.protocol.forwards
+        self.forwards += len(visit.wall_us) * (1 + untimed)
         self.spent_s += sum(visit.wall_us) * (1 + untimed) * visit.forwards_a_sample / US_PER_S
 
     def probes(self, protocol: Adaptive) -> list[int]:
         """Return the N of the next paired round, as decided at the last look."""
         made = len(self.paired)
-        if made >= protocol.looks[-1] or self.spent_s > protocol.seconds_max:
+        if made >= protocol.looks[-1] or self._spent(protocol):
             return []
         seen = max([0, *(look for look in protocol.looks if look <= made)])
         later = set(self.paired[seen:])
@@ -78,6 +79,10 @@ class Search(Struct):
         }
         curve = ratios(then, self.baseline, corrected(protocol))
         return still_open(curve, self.baseline, protocol)
+
+    def _spent(self, protocol: Adaptive) -> bool:
+        most = protocol.forwards_a_point * len(self.curve)
+        return self.forwards >= most or self.spent_s >= protocol.seconds_max
 
 
 def clean_us(visit: LatencyMeasured) -> list[float]:

@@ -24,6 +24,9 @@ _SETTING = Setting(module="dense_ffn", backend="simulated", dtype="float32", d_m
 _US = 1000.0
 """T(1) of every simulated curve."""
 _GRID_STEP, _GRID_POINTS = 1.1, 59
+Kind = Literal["staircase", "tails", "smooth"]
+EDGED: tuple[Kind, ...] = ("staircase", "tails")
+"""Curves whose boundary is an edge; on a smooth one it is a crossing at a small angle."""
 
 
 class Noise(Struct, frozen=True, kw_only=True):
@@ -159,17 +162,16 @@ def tails(tile: int, full: float, tail: float) -> Callable[[int], float]:
     return curve
 
 
-def some_curve(draw: random.Random) -> tuple[Callable[[int], float], list[int]]:
-    """Return a random curve of one of three kinds and a grid with edges that may be wrong.
+def some_curve(draw: random.Random, kind: Kind) -> tuple[Callable[[int], float], list[int]]:
+    """Return a random curve of a kind and a grid with edges that may be wrong.
 
     The grid rises by a tenth at most and holds, as probes, edges and the N after them: half of the
     time those of the curve, half of the time others.
     """
     tile = draw.choice((8, 16, 32, 48, 64))
     edge = tile if draw.random() < 0.5 else draw.choice((5, 12, 24, 40, 72, 100))
-    kind = draw.choice(("staircase", "tails", "smooth"))
     if kind == "staircase":
-        curve = staircase(tile, draw.uniform(0.25, 1.0), draw.uniform(0, 0.1 / tile))
+        curve = staircase(tile, draw.uniform(0.1, 1.0), draw.uniform(0, 0.1 / tile))
     elif kind == "tails":
         curve = tails(tile, draw.uniform(0.35, 0.9), draw.uniform(0.4, 0.9))
     else:
@@ -181,11 +183,13 @@ def some_curve(draw: random.Random) -> tuple[Callable[[int], float], list[int]]:
     return curve, sorted(grid)
 
 
-def simulate(runs: int, protocol: Adaptive, noise: Noise, seed: int = 0) -> list[Found]:
-    """Return what a protocol finds on that many random curves."""
+def simulate(
+    runs: int, protocol: Adaptive, noise: Noise, *, kinds: Sequence[Kind] = EDGED, seed: int = 0
+) -> list[Found]:
+    """Return what a protocol finds on that many random curves of the given kinds, in turn."""
     found = []
     for number in range(runs):
         draw = random.Random(f"{seed}/{number}")  # noqa: S311 (curves, no secret)
-        curve, grid = some_curve(draw)
+        curve, grid = some_curve(draw, kinds[number % len(kinds)])
         found.append(search(curve, grid, protocol, noise=noise, seed=draw.getrandbits(32)))
     return found

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 from nearfree.config import Config
 from nearfree.events.evidence import Take, read_scope
 from nearfree.events.names import Layout
@@ -31,7 +32,8 @@ MOE = Setting(
     top_k=2, routing="skewed",
 )  # fmt: skip
 SWEEPS = {
-    "dense_ffn": Sweep(setting=DENSE, positions=(1, 2, 4, 6, 7, 8, 9, 10, 11, 12, 16)),
+    "dense_ffn_b1": Sweep(setting=DENSE, positions=(1, 2, 4, 6, 7, 8, 9, 10, 11, 12, 16)),
+    "dense_ffn_b2": Sweep(setting=replace(DENSE, batch=2), positions=(1, 2, 3, 4, 5, 6, 8)),
     "attention": Sweep(
         setting=ATTENTION, positions=(1, 2, 4, 8, 16, 24, 32, 33, 40, 48, 64, 65, 80)
     ),

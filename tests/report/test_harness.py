@@ -1,5 +1,6 @@
 """The sections about the measuring itself: its cost, and what has never run."""
 
+import polars as pl
 import pytest
 from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
@@ -25,6 +26,18 @@ def test_what_times_nothing_has_no_cost(made: Layout) -> None:
     """A probe or an import times no forwards, so it has no line."""
     grid = harness.cost(read_scope(made, "public"))
     assert grid.rows == ()
+
+
+def test_a_change_of_kernels_is_told_with_its_n(made: Layout) -> None:
+    """Where the kernels of two neighbouring N differ, the larger N is told with what changed."""
+    rows = [
+        {"stream": "dense", "backend": "torch", "setting_key": "a", "source": "counted", "n": n,
+         "kernels": kernels, "newest": True, "row_id": f"work:{n}"}
+        for n, kernels in ((1, "gemv; copy"), (2, "gemm; copy"), (4, "gemm; copy"))
+    ]  # fmt: skip
+    (row,) = harness.cliffs(pl.DataFrame(rows)).rows
+    assert [cell.text for cell in row[2:]] == ["2", "gemv", "gemm"]
+    assert row[2].href == "#work-2"
 
 
 def test_adapters_are_listed_with_their_runs() -> None:

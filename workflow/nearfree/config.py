@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve
 from nearfree.protocols import Positive
-from nearfree.settings import MeasurePlan, Name, ProbePlan
+from nearfree.settings import PROFILE, MeasurePlan, Name, ProbePlan
 from nearfree.studies import Study
 from nearfree.yaml_file import entries, read_entries, read_file
 
@@ -110,6 +110,11 @@ class Config:
         self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
             self._known(name, "backend", study.backend, list(self.backends))
+            if name.removesuffix(PROFILE) in set(studies) - {name}:
+                raise ConfigError(
+                    f"{self.folder}/studies.yaml: {name} is the stream of another study's profile",
+                    remedy="Choose another name",
+                )
             for platform in study.platforms:
                 self._known(name, "platforms", platform, list(self.platforms))
             try:

@@ -11,6 +11,8 @@ from nearfree.protocols import Positive, Timing
 NAME = r"[a-z0-9][a-z0-9_]{0,63}"
 Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
+PROFILE = "_profile"
+"""What the stream of a study's profiles ends with, after the study's name."""
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float8"]
 """`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
 Module = Literal["dense_ffn", "moe_ffn", "attention", "model"]

@@ -5,8 +5,8 @@ import polars as pl
 
 from nearfree.figures.modules import DrawnModule
 from nearfree.figures.theme import PANEL, SMALL_PANEL
+from nearfree.settings import PROFILE
 from nearfree.tables.settings import telling_fields
-from nearfree.tables.work import PROFILE
 
 CURVE = ("platform", "stream", "take", "plan8", "setting_key")
 """The columns that say which curve a row of latency, work or boundaries belongs to."""

@@ -29,7 +29,7 @@ from nearfree.hardware.identity import check_identity, machine_fingerprint, requ
 from nearfree.kernels import Place, make_kernel
 from nearfree.measure.nsight_report import RANGE, counters, payloads
 from nearfree.measure.prepare import check_finite, resolved
-from nearfree.settings import ProfilePlan, Setting
+from nearfree.settings import PROFILE, ProfilePlan, Setting
 
 
 def ncu_command(ncu: str, setting: Setting, report: Path, program: Sequence[str]) -> list[str]:
@@ -120,7 +120,7 @@ def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan)
     EvidenceError
         The platform was not probed yet, or the report has not the known form.
     """
-    stream = f"{study}_profile"
+    stream = f"{study}{PROFILE}"
     name = take_name(scope, stream, take, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:

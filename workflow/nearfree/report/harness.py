@@ -1,13 +1,16 @@
 """The report's sections about the measuring itself: what it cost, and which adapters have run."""
 
 from collections.abc import Iterable
+from itertools import pairwise
+
+import polars as pl
 
 from nearfree.events.evidence import Take
 from nearfree.events.types import RunFinished
 from nearfree.kernels import ADAPTERS
 from nearfree.measure.tried import Tried, never_run
-from nearfree.report.audit import anchor
-from nearfree.report.sections import Cell, Grid
+from nearfree.report.audit import anchor, subject
+from nearfree.report.sections import Cell, Grid, cell
 
 
 def cost(takes: Iterable[Take]) -> Grid:
@@ -48,3 +51,22 @@ def adapters(found: Tried) -> Grid:
             )
         )
     return Grid(("module", "backend", "environment", "sealed runs"), tuple(rows))
+
+
+def cliffs(work: pl.DataFrame) -> Grid:
+    """Return each N at which a setting's forward runs other kernels than at the N before it."""
+    rows = []
+    for group in work.filter("newest").partition_by("stream", "setting_key", "source"):
+        for before, after in pairwise(group.sort("n").to_dicts()):
+            old, new = (row["kernels"].split("; ") for row in (before, after))
+            if set(old) != set(new):
+                rows.append(
+                    (
+                        Cell(f"{after['stream']}, {after['backend']}"),
+                        Cell(subject(after)),
+                        cell(after["n"], after["row_id"]),
+                        Cell(", ".join(name for name in old if name not in new) or "-"),
+                        Cell(", ".join(name for name in new if name not in old) or "-"),
+                    )
+                )
+    return Grid(("study", "setting", "from N", "no longer", "now"), tuple(rows))

@@ -109,6 +109,7 @@ def _platform(layout: Layout, scope: str, frames: Frames, epsilon: float) -> dic
         "machine": probed["vendor_name"].first() or scope,
         "answer": sections.answer(boundaries, frames["predictions"], epsilon),
         "takes": sections.takes(boundaries, latency, epsilon),
+        "cliffs": harness.cliffs(frames["work"]),
         "cost": harness.cost(read_scope(layout, scope)),
         "figures": _figures(layout, scope),
         "clean": _share(latency["clean_samples"], latency["samples"]),

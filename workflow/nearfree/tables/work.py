@@ -26,8 +26,6 @@ from nearfree.tables.schema import (
 from nearfree.tables.settings import setting_row
 from nearfree.units import BYTES_PER_GB, FLOP_PER_GFLOP, GFLOP_PER_TFLOP, US_PER_S
 
-PROFILE = "_profile"
-"""What the stream of a study's profiles ends with, after the study's name."""
 Row = dict[str, Any]
 _BASES = ("probed_stream", "datasheet")
 

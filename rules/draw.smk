@@ -28,7 +28,10 @@ rule figures:
 rule report:
     input:
         [PIPELINE.evidence(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
-        [PIPELINE.table(scope, "granularity", "tuned", "work") for scope in PIPELINE.sources],
+        [
+            PIPELINE.table(scope, "granularity", "tuned", "work")
+            for scope in PIPELINE.sources
+        ],
         [
             PIPELINE.table(
                 scope,

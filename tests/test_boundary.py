@@ -200,11 +200,11 @@ def test_a_curve_without_its_baseline_is_refused(points: dict[int, dict[int, flo
 
 
 def test_an_interval_of_too_few_values_is_widened() -> None:
-    """Where no order statistics reach the confidence, the range is widened by itself."""
-    assert cautious_interval([1.0, 2.0], 0.95) == (0.0, 3.0)
-    values = [float(value) for value in range(6)]
-    assert cautious_interval(values, 0.95) == median_interval(values) == (0.0, 5.0)
-    assert cautious_interval(values, 0.99) == (-5.0, 10.0)
+    """Where no order statistics reach the confidence, the range is widened by its own factor."""
+    assert cautious_interval([1.0, 2.0], 0.95) == (0.5, 4.0)
+    values = [float(value) for value in range(1, 7)]
+    assert cautious_interval(values, 0.95) == median_interval(values) == (1.0, 6.0)
+    assert cautious_interval(values, 0.99) == (pytest.approx(1 / 6), 36.0)
 
 
 @pytest.mark.parametrize(("looks", "rank"), [(1, 10), (5, 8), (50, 6)])

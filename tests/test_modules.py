@@ -33,7 +33,7 @@ def test_every_setting_has_its_boundary(modules: Project) -> None:
     balanced = found.filter(routing="balanced", backend="torch_padded")
     assert set(balanced.select("top_k", "baseline").rows()) == {(2, 4), (4, 2)}
     assert balanced["n_max_from_1"].null_count() == 0
-    assert found.filter(routing="skewed")["n_max_from_1"].null_count() == 20
+    assert found.filter(routing="skewed")["n_max_from_1"].null_count() == 10
 
 
 def test_every_point_has_its_work(modules: Project) -> None:

@@ -83,7 +83,7 @@ def test_an_interval_pays_for_every_look() -> None:
     """The error is shared among the looks, so a range too small for its share is widened."""
     interval = corrected(PROTOCOL)
     few = [1.0, 1.1, 1.2, 1.3]
-    assert interval(few) == (pytest.approx(0.7), pytest.approx(1.6))
+    assert interval(few) == (pytest.approx(1 / 1.3), pytest.approx(1.3**2))
     many = [1 + n / 100 for n in range(8)]
     assert interval(many) == (many[0], many[-1])
 

@@ -59,10 +59,13 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def cautious_interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Return `median_interval`, or the range widened by itself where values are too few for it."""
+    """Return `median_interval`, or the range widened by its own factor where values are too few.
+
+    Values are ratios, so all positive.
+    """
     low, high = median_interval(values, confidence)
     if _rank(len(values), confidence) == 0:
-        return low - (high - low), high + (high - low)
+        return low * low / high, high * high / low
     return low, high
 
 

@@ -22,7 +22,8 @@ def boundaries(n_max: int, next_n: int | None, *, newest: bool = True) -> pl.Dat
     row = {
         "platform": "h20", "stream": "s", "take": 1, "plan8": "0" * 8, "newest": newest, **SETTING,
         "epsilon": 0.2, "baseline": 1, "n_max": n_max, "first_exit": None, "next_n": next_n,
-        "n_low": None, "n_high": None, "verdict": "printed", "baseline_over_min": None, "n_max_from_1": None, "n_low_from_1": None, "n_high_from_1": None,
+        "n_low": None, "n_high": None, "verdict": "printed", "baseline_over_min": None,
+        "n_max_from_1": None, "n_low_from_1": None, "n_high_from_1": None,
         "grid_inferred": False, "noisy": False, "origin": "published", "from_ids": ["e#1"],
     }  # fmt: skip
     return BOUNDARIES.frame([row]).with_columns(pl.lit("boundaries:1").alias("row_id"))

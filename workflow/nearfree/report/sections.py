@@ -1,5 +1,6 @@
 """The report's sections as plain data: rows of cells, each number with the row that backs it."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
@@ -112,8 +113,10 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
     )  # fmt: skip
     joined = at.join(base, on=["stream", "take", "plan8", "setting_key"])
     rows: list[tuple[Cell, ...]] = []
-    key = itemgetter("stream", "setting_key")
-    for _, group in groupby(sorted(_named(joined), key=key), key=key):
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in _named(joined):
+        groups[row["stream"], row["setting_key"]].append(row)
+    for group in groups.values():
         every = sorted(group, key=itemgetter("take", "plan8"))
         rows += _compared(every) if len(every) > 1 else []
     return Grid(

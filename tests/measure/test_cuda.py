@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from nearfree.errors import HardwareError
+from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.measure import cuda
 from nearfree.measure.cuda import CudaTimer, launch_floor
 
@@ -82,7 +82,7 @@ def test_a_graph_is_captured_once_for_each_n() -> None:
         timer.warm(kernel, 4)  # type: ignore[arg-type]
         timer.sample(kernel, 4)  # type: ignore[arg-type]
     assert kernel.calls == [4] * (3 + 20)
-    assert [graph.replays for graph in Graph.made] == [6]
+    assert [graph.replays for graph in Graph.made] == [3 + 2 * 3]
     timer.sample(kernel, 8)  # type: ignore[arg-type]
     assert len(Graph.made) == 2
 
@@ -101,6 +101,41 @@ def test_eager_forwards_are_timed_one_by_one() -> None:
     assert timer.sample(kernel, 1).wall_us == 4000.0  # type: ignore[arg-type]
     assert kernel.calls == [1]
     assert not Graph.made
+
+
+def test_a_graph_uses_every_copy_alike() -> None:
+    """A graph whose forwards do not use all copies equally often would read some of them hot."""
+    CudaTimer("graph", 20, 2)
+    CudaTimer("eager", 20, 3)
+    with pytest.raises(ConfigError, match="20 forwards does not use 3 copies alike"):
+        CudaTimer("graph", 20, 3)
+
+
+def test_a_forward_that_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture that fails names the forward's own error, and puts the stream back."""
+
+    class Fragile(FakeKernel):
+        def forward(self, n: int) -> None:
+            super().forward(n)
+            if len(self.calls) > 3:
+                raise RuntimeError("cannot wait for the host\nmore")
+
+    @contextmanager
+    def capture(_graph: Graph, pool: object) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error")
+
+    put_back: list[object] = []
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "set_stream", put_back.append)
+    with pytest.raises(
+        EvidenceError, match=r"over N=4 .* graph: cannot wait for the host\."
+    ) as told:
+        CudaTimer("graph", 20).sample(Fragile(), 4)  # type: ignore[arg-type]
+    assert "launch: eager" in told.value.remedy
+    assert len(put_back) == 1
 
 
 @pytest.mark.parametrize(

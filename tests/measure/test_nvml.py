@@ -1,10 +1,31 @@
 """NVML: what a GPU's word is turned into, with a stand-in that has NVML's names."""
 
+import inspect
+import re
 import sys
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
-from nearfree.measure.nvml import Nvml, _index
+import torch
+from nearfree.errors import HardwareError
+from nearfree.measure import nvml as nvml_module
+from nearfree.measure.nvml import _HELD_BACK, Nvml
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.fetch import fetch
+
+from workflow import ROOT
+
+
+class NvmlError(Exception):
+    """What NVML raises: no RuntimeError."""
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch tell of a GPU with a name of its own."""
+    facts = SimpleNamespace(uuid="4f1c")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: facts)
 
 
 def stand_in(reasons: int) -> ModuleType:
@@ -12,7 +33,8 @@ def stand_in(reasons: int) -> ModuleType:
     module = ModuleType("pynvml")
     facts = {
         "nvmlInit": lambda: None,
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "NVMLError": NvmlError,
         "nvmlDeviceGetClockInfo": lambda _handle, kind: {1: 1980, 2: 3201}[kind],
         "nvmlDeviceGetPowerUsage": lambda _handle: 412_000,
         "nvmlDeviceGetTemperature": lambda _handle, _sensor: 55,
@@ -56,10 +78,38 @@ def test_without_nvml_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (Nvml().state(), Nvml().throttled()) == (None, False)
 
 
-@pytest.mark.parametrize(("visible", "index"), [("", 0), ("3,1", 3), ("GPU-1234", 0)])
-def test_nvml_is_asked_for_the_first_visible_gpu(
-    monkeypatch: pytest.MonkeyPatch, visible: str, index: int
-) -> None:
-    """NVML numbers all GPUs of a machine, CUDA only those that it may see."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert _index() == index
+def test_nvml_is_asked_for_the_gpu_that_cuda_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU is found by its own name: NVML numbers all of a machine, CUDA those it may see."""
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in(0))
+    assert Nvml()._handle == b"GPU-4f1c"
+
+
+def test_a_gpu_that_stops_answering_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that has no clocks to tell counts as none; one that is lost later ends the take."""
+    module = stand_in(0)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    nvml = Nvml()
+
+    def lost(_handle: object) -> int:
+        raise NvmlError("GPU is lost")
+
+    monkeypatch.setattr(module, "nvmlDeviceGetPowerUsage", lost)
+    with pytest.raises(HardwareError, match="does not answer: GPU is lost"):
+        nvml.state()
+    assert Nvml().state() is None
+
+
+@pytest.mark.slow
+def test_nvml_has_the_names_that_are_asked_for(tmp_path: Path) -> None:
+    """Each function and constant that is used stands in the source of the locked release."""
+    lock = (ROOT / "envs/cpu.lock").read_text()
+    version = lock.partition("nvidia-ml-py==")[2].split()[0]
+    text = (
+        fetch("nvidia-ml-py", version, r"pynvml\.py", cache=Cache(tmp_path))
+        .files["pynvml.py"]
+        .decode()
+    )
+    used = set(re.findall(r"nvml\.(nvml\w+|NVML\w+)", inspect.getsource(nvml_module)))
+    assert len(used) >= 8
+    for name in used | {f"nvmlClocksEventReason{key}" for key in _HELD_BACK}:
+        assert re.search(rf"^(def |class )?{name}\b", text, re.MULTILINE), name

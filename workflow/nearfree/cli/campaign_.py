@@ -1,13 +1,15 @@
 """Make every take of an order file, one after the other, on a machine without the workflow.
 
-The file is what `nearfree plan PLATFORM` prints elsewhere; only msgspec and torch are needed here.
-What is sealed already is left alone, what fails is told and the rest goes on, and no take begins
-after the deadline. Bring the results root back and run `nearfree adopt PLATFORM` there.
+The file is what `nearfree plan PLATFORM` prints elsewhere; only msgspec, torch and, on a GPU,
+nvidia-ml-py are needed here. What is sealed already is left alone, what fails is told and the rest
+goes on, and no take begins after the deadline. Bring the results root back and run `nearfree adopt
+PLATFORM` there.
 """
 
 import argparse
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +55,10 @@ def run(args: argparse.Namespace) -> int:
         except NearfreeError as error:
             failed = 2
             print(f"nearfree: error: {order.scope}/{order.stream}: {error}", file=sys.stderr)
+        except Exception:  # noqa: BLE001 (a backend that never ran here may raise anything)
+            failed = 2
+            print(f"nearfree: error: {order.scope}/{order.stream}:", file=sys.stderr)
+            traceback.print_exc()
     return failed
 
 

@@ -5,6 +5,8 @@ for each N when the adapter is made. What a release takes is asked of its signat
 """
 
 import inspect
+import os
+import sysconfig
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, ClassVar, Literal
@@ -24,7 +26,14 @@ _LEAST_WORKSPACE = 512 * 2**20
 
 
 def load() -> Any:
-    """Return the module that has the wrappers."""
+    """Return the module that has the wrappers.
+
+    It compiles its kernels with the `ninja` of its own environment, which need not be on the PATH.
+    """
+    path = os.environ.get("PATH", "")
+    scripts = sysconfig.get_path("scripts")
+    if scripts not in path.split(os.pathsep):
+        os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
     return import_module("flashinfer")
 
 
@@ -84,7 +93,10 @@ class PagedInputs:
             n: Pages(batch, context + n, self.page_size, owned, place.device) for n in positions
         }
         size = workspace_bytes(setting, most)
-        self.workspace = torch.zeros(size, dtype=torch.uint8, device=place.device)
+        key = ("flashinfer", size)
+        if key not in place.shared:  # settings never run at the same time either
+            place.shared[key] = torch.zeros(size, dtype=torch.uint8, device=place.device)
+        self.workspace = place.shared[key]
         self.heads = (setting.heads or 0, setting.kv_heads or 0, head_dim, self.page_size)
         """What every `plan` takes after the pages, in this order in all releases."""
         self.dtypes = {"q_data_type": dtype, "kv_data_type": dtype}

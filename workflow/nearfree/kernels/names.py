@@ -1,5 +1,7 @@
 """Which kernels a forward runs: their names show where a backend changes its path."""
 
+import os
+
 import torch
 from torch.autograd import profiler_legacy
 from torch.profiler import ProfilerActivity, profile
@@ -33,6 +35,7 @@ def _cpu_names(kernel: Kernel, n: int) -> list[str]:
 
 
 def _cuda_names(kernel: Kernel, n: int) -> list[str]:
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else CUPTI slows whatever is timed afterwards
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         kernel.forward(n)
         torch.cuda.synchronize()

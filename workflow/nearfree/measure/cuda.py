@@ -10,7 +10,7 @@ import torch
 
 from nearfree.boundary import median
 from nearfree.clocks import Sample
-from nearfree.errors import HardwareError
+from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.events.types import DeviceState, LaunchFloor
 from nearfree.kernels import Kernel
 from nearfree.measure.nvml import Nvml
@@ -29,29 +29,46 @@ class CudaTimer:
 
     name: Literal["cpu", "cuda_events"] = "cuda_events"
 
-    def __init__(self, launch: Launch, graph_forwards: int) -> None:
+    def __init__(self, launch: Launch, graph_forwards: int, copies: int = 1) -> None:
+        """Time forwards as `launch` says, over that many copies of weights that take turns."""
+        if launch == "graph" and graph_forwards % copies:
+            raise ConfigError(
+                f"a graph of {graph_forwards} forwards does not use {copies} copies alike",
+                remedy="Make graph_forwards a multiple of weight_copies",
+            )
         self.launch: Launch = launch
         self.forwards_a_sample = graph_forwards if launch == "graph" else 1
         self._nvml = Nvml()
         self._pool = torch.cuda.graph_pool_handle() if self.launch == "graph" else None
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._side = torch.cuda.Stream()  # one for all: libraries keep a workspace a stream
 
     def _graph(self, kernel: Kernel, n: int) -> torch.cuda.CUDAGraph:
         """Return the graph of a kernel at one N, captured when it is first asked for."""
         key = (id(kernel), n)
         if key not in self._graphs:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+            self._side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._side):
                 for _ in range(_WARM_UPS):
                     kernel.forward(n)
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
+            torch.cuda.current_stream().wait_stream(self._side)
+            self._graphs[key] = self._capture(kernel, n)
+        return self._graphs[key]
+
+    def _capture(self, kernel: Kernel, n: int) -> torch.cuda.CUDAGraph:
+        before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        try:
             with torch.cuda.graph(graph, pool=self._pool):
                 for _ in range(self.forwards_a_sample):
                     kernel.forward(n)
-            self._graphs[key] = graph
-        return self._graphs[key]
+        except RuntimeError as error:
+            torch.cuda.set_stream(before)  # a capture that fails leaves its own stream behind
+            cause = str(error.__context__ or error).splitlines()[0]
+            raise EvidenceError(
+                f"the forward over N={n} cannot be captured in a CUDA graph: {cause}",
+                remedy="Measure this study with `launch: eager`",
+            ) from error
+        return graph
 
     def warm(self, kernel: Kernel, n: int) -> None:
         """Run untimed what a sample runs."""
@@ -65,6 +82,8 @@ class CudaTimer:
         graph = self._graph(kernel, n) if self.launch == "graph" else None
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
+        if graph is not None:
+            graph.replay()  # the host gets ahead, so that no launch lies between the events
         began = time.perf_counter()
         start.record()
         if graph is None:

@@ -1,10 +1,15 @@
 """What a GPU says of itself while it is measured, by NVML; nothing where NVML is not there."""
 
-import os
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
+
+from nearfree.errors import HardwareError
 from nearfree.events.types import DeviceState
+
+T = TypeVar("T")
 
 _HELD_BACK = {
     "HwSlowdown": "hardware slowdown",
@@ -27,9 +32,15 @@ class Nvml:
         try:
             self._nvml = import_module("pynvml")
             self._nvml.nvmlInit()
-            self._handle = self._nvml.nvmlDeviceGetHandleByIndex(_index())
+            self._handle = self._find()
+            self.state()  # a part of a GPU may have no clocks or power to tell
         except Exception:  # noqa: BLE001 (NVML's errors are its own; without it nothing is told)
             self._nvml = None
+
+    def _find(self) -> Any:
+        """Return NVML's handle of the first GPU that CUDA sees: the two do not count alike."""
+        uuid = torch.cuda.get_device_properties(0).uuid
+        return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
 
     def _reasons(self) -> tuple[str, ...]:
         ask = getattr(
@@ -50,12 +61,23 @@ class Nvml:
 
     def throttled(self) -> bool:
         """Whether heat or a power brake holds the clocks back right now."""
-        return self._nvml is not None and bool(_SPOILS.intersection(self._reasons()))
+        return self._nvml is not None and bool(_SPOILS.intersection(self._told(self._reasons)))
 
     def state(self) -> DeviceState | None:
         """Return clocks, power, temperature and reasons for throttling."""
-        if self._nvml is None:
-            return None
+        return None if self._nvml is None else self._told(self._state)
+
+    def _told(self, ask: Callable[[], T]) -> T:
+        """Return what a question to NVML gives; HardwareError if the GPU does not answer now."""
+        try:
+            return ask()
+        except self._nvml.NVMLError as error:
+            raise HardwareError(
+                f"the GPU does not answer: {error}",
+                remedy="Whole rounds are kept. Check the GPU, then run the same command again",
+            ) from error
+
+    def _state(self) -> DeviceState:
         nvml, handle = self._nvml, self._handle
         return DeviceState(
             sm_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
@@ -64,9 +86,3 @@ class Nvml:
             temperature_c=nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             throttle=self._reasons(),
         )
-
-
-def _index() -> int:
-    """Return NVML's index of the first GPU that CUDA sees: it does not follow the environment."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
-    return int(first) if first.isdigit() else 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from nearfree.errors import HardwareError
+from nearfree.errors import EvidenceError, HardwareError
 from nearfree.events.names import Layout
 from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
@@ -108,7 +108,7 @@ def _clock(take: OpenTake, protocol: Timing, here: Fingerprint) -> Clock:
 
     if not any(isinstance(event.data, LaunchFloor) for event in take.events):
         take.append(launch_floor(protocol.graph_forwards))
-    return CudaTimer(protocol.launch, protocol.graph_forwards)
+    return CudaTimer(protocol.launch, protocol.graph_forwards, protocol.weight_copies)
 
 
 @contextmanager
@@ -118,6 +118,11 @@ def _quiet(here: Fingerprint) -> Iterator[None]:
     gc.disable()
     try:
         yield
+    except torch.OutOfMemoryError as error:
+        raise EvidenceError(
+            f"there is too little memory: {str(error).splitlines()[0]}",
+            remedy="Choose a smaller shape, context or batch, fewer copies or fewer positions",
+        ) from error
     except RuntimeError as error:
         if here.kind != "cuda" or "CUDA" not in str(error):
             raise

@@ -9,10 +9,12 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
+from nearfree.errors import SourceError
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import Source, fetch
 from nearfree.sources.fetching.index import releases
@@ -122,8 +124,13 @@ def change_points(
 ) -> list[str]:
     """Return the first and the last version that has a name, and each in which it changed.
 
-    A change is one of a parameter's name, kind, place or default.
+    A change is one of a parameter's name, kind, place or default. Files are fetched by several
+    threads and parsed by one: Python 3.11 cannot parse in two at a time.
     """
+
+    def fetched(version: str) -> None:
+        with suppress(SourceError):  # `signature` says it again
+            bring(package, version, members, cache)
 
     def read(version: str) -> inspect.Signature | None:
         try:
@@ -132,7 +139,11 @@ def change_points(
             return None
 
     with ThreadPoolExecutor(FETCHERS) as pool:
-        found = dict(zip(versions, pool.map(read, versions), strict=True))
+        done = [pool.submit(fetched, version) for version in versions]
+        found = {}
+        for version, ready in zip(versions, done, strict=True):
+            ready.result()
+            found[version] = read(version)
     held = [each for each in versions if found[each] is not None]
     changed = {b for a, b in pairwise(versions) if found[a] != found[b]}
     return [each for each in held if each in {held[0], *changed, held[-1]}]

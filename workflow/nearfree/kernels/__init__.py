@@ -53,93 +53,44 @@ class Adapter(Struct, frozen=True, kw_only=True):
     where: str
     """Module and class, as `nearfree.kernels.torch_dense:TorchDenseFfn`."""
     devices: tuple[Device, ...]
-    package: str = "torch"
+    package: str
     """The Python package that it calls."""
-    environment: str = "cpu"
+    environment: str
     """The lock under envs/ that has that package."""
 
 
-ADAPTERS = (
-    Adapter(
-        module="dense_ffn",
-        backend="torch",
-        where="nearfree.kernels.torch_dense:TorchDenseFfn",
-        devices=("cpu", "cuda"),
+_EVERYWHERE: tuple[Device, ...] = ("cpu", "cuda")
+_GPU: tuple[Device, ...] = ("cuda",)
+_ROWS: tuple[tuple[Module, str, str, tuple[Device, ...], str, str], ...] = (
+    ("dense_ffn", "torch", "torch_dense:TorchDenseFfn", _EVERYWHERE, "torch", "cpu"),
+    ("attention", "torch_sdpa", "torch_sdpa:TorchSdpa", _EVERYWHERE, "torch", "cpu"),
+    ("moe_ffn", "torch_padded", "torch_moe:TorchPaddedMoe", _EVERYWHERE, "torch", "cpu"),
+    ("moe_ffn", "torch_grouped", "torch_moe:TorchGroupedMoe", _EVERYWHERE, "torch", "cpu"),
+    ("moe_ffn", "vllm", "vllm_moe:VllmMoe", _GPU, "vllm", "vllm"),
+    ("moe_ffn", "sglang", "sglang_moe:SglangMoe", _GPU, "sglang", "sglang"),
+    ("attention", "flash_attn", "flash_attn:FlashAttn", _GPU, "flash_attn", "flash_attn"),
+    ("attention", "flash_attn_3", "flash_attn_3:FlashAttn3", _GPU, "xformers", "xformers"),
+    ("attention", "flashinfer_fa2", "flashinfer:FlashInferFa2", _GPU, "flashinfer", "flashinfer"),
+    ("attention", "flashinfer_fa3", "flashinfer:FlashInferFa3", _GPU, "flashinfer", "flashinfer"),
+    (
+        "attention",
+        "flashinfer_decode",
+        "flashinfer_decode:FlashInferDecode",
+        _GPU,
+        "flashinfer",
+        "flashinfer",
     ),
+)
+ADAPTERS = tuple(
     Adapter(
-        module="attention",
-        backend="torch_sdpa",
-        where="nearfree.kernels.torch_sdpa:TorchSdpa",
-        devices=("cpu", "cuda"),
-    ),
-    Adapter(
-        module="moe_ffn",
-        backend="torch_padded",
-        where="nearfree.kernels.torch_moe:TorchPaddedMoe",
-        devices=("cpu", "cuda"),
-    ),
-    Adapter(
-        module="moe_ffn",
-        backend="torch_grouped",
-        where="nearfree.kernels.torch_moe:TorchGroupedMoe",
-        devices=("cpu", "cuda"),
-    ),
-    Adapter(
-        module="moe_ffn",
-        backend="vllm",
-        where="nearfree.kernels.vllm_moe:VllmMoe",
-        devices=("cuda",),
-        package="vllm",
-        environment="vllm",
-    ),
-    Adapter(
-        module="moe_ffn",
-        backend="sglang",
-        where="nearfree.kernels.sglang_moe:SglangMoe",
-        devices=("cuda",),
-        package="sglang",
-        environment="sglang",
-    ),
-    Adapter(
-        module="attention",
-        backend="flash_attn",
-        where="nearfree.kernels.flash_attn:FlashAttn",
-        devices=("cuda",),
-        package="flash_attn",
-        environment="flash_attn",
-    ),
-    Adapter(
-        module="attention",
-        backend="flash_attn_3",
-        where="nearfree.kernels.flash_attn_3:FlashAttn3",
-        devices=("cuda",),
-        package="xformers",
-        environment="xformers",
-    ),
-    Adapter(
-        module="attention",
-        backend="flashinfer_fa2",
-        where="nearfree.kernels.flashinfer:FlashInferFa2",
-        devices=("cuda",),
-        package="flashinfer",
-        environment="flashinfer",
-    ),
-    Adapter(
-        module="attention",
-        backend="flashinfer_fa3",
-        where="nearfree.kernels.flashinfer:FlashInferFa3",
-        devices=("cuda",),
-        package="flashinfer",
-        environment="flashinfer",
-    ),
-    Adapter(
-        module="attention",
-        backend="flashinfer_decode",
-        where="nearfree.kernels.flashinfer_decode:FlashInferDecode",
-        devices=("cuda",),
-        package="flashinfer",
-        environment="flashinfer",
-    ),
+        module=module,
+        backend=backend,
+        where=f"nearfree.kernels.{where}",
+        devices=devices,
+        package=package,
+        environment=environment,
+    )
+    for module, backend, where, devices, package, environment in _ROWS
 )
 
 

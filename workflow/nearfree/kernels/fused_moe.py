@@ -10,8 +10,8 @@ from torch import Tensor, full, int32
 from nearfree.errors import EvidenceError
 from nearfree.events.types import ExecutedWork
 from nearfree.kernels import Place
-from nearfree.kernels.routing import expert_ids, share_touched
-from nearfree.kernels.tensors import Turns, filled, torch_dtype, weight
+from nearfree.kernels.experts import Experts
+from nearfree.kernels.routing import expert_ids
 from nearfree.settings import Setting
 from nearfree.work import moe_work, routed_pairs
 
@@ -49,8 +49,8 @@ def watching(module: Any, name: str) -> Iterator[list[Any]]:
         setattr(module, name, real)
 
 
-class FusedMoe:
-    """Gated experts with SiLU, 16-bit: weights [E, 2 d_ff, d_model] and [E, d_model, d_ff].
+class FusedMoe(Experts):
+    """Gated experts with SiLU, 16-bit.
 
     Tokens and routing are made beforehand; the alignment of tokens to blocks is part of a forward,
     as it is when serving.
@@ -60,27 +60,12 @@ class FusedMoe:
         self, setting: Setting, positions: tuple[int, ...], place: Place, engine: Engine
     ) -> None:
         _refuse(setting)
-        self._setting, self._place, self._engine = setting, place, engine
-        experts, d_model, d_ff = setting.experts or 0, setting.d_model or 0, setting.d_ff or 0
-        top_k = setting.top_k or 1
-        dtype = torch_dtype(setting)
-        self._weights = Turns(
-            [
-                (
-                    weight(place, dtype, experts, 2 * d_ff, d_model, copy=copy),
-                    weight(place, dtype, experts, d_model, d_ff, copy=copy),
-                )
-                for copy in range(place.copies)
-            ],
-            place,
-            share=share_touched(setting, min(positions)),
-        )
-        self.cache = self._weights.cache
-        rows = filled(place, dtype, setting.batch * max(positions), d_model)
-        self._inputs = {n: rows[: setting.batch * n] for n in positions}
+        super().__init__(setting, positions, place)
+        self._engine = engine
         self._ids = {n: expert_ids(setting, n, place.device).to(int32) for n in positions}
         self._shares = {
-            n: full(ids.shape, 1.0 / top_k, device=place.device) for n, ids in self._ids.items()
+            n: full(ids.shape, 1.0 / (setting.top_k or 1), device=place.device)
+            for n, ids in self._ids.items()
         }
 
     def forward(self, n: int) -> Tensor:

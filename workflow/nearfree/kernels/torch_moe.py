@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from nearfree.events.types import ExecutedWork
 from nearfree.kernels import Place
-from nearfree.kernels.routing import Aligned, share_touched
-from nearfree.kernels.tensors import Turns, filled, torch_dtype, weight
+from nearfree.kernels.experts import Experts
+from nearfree.kernels.routing import Aligned
 from nearfree.settings import Setting
 from nearfree.work import moe_work, routed_pairs
 
@@ -24,27 +24,11 @@ def default_block(tokens: int, experts: int) -> int:
     return _SMALL_BLOCK if tokens <= experts else _LARGE_BLOCK
 
 
-class _TorchMoe:
-    """Gated experts with SiLU: weights [E, 2 d_ff, d_model] and [E, d_model, d_ff]."""
+class _TorchMoe(Experts):
+    """Gated experts with SiLU."""
 
     def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
-        self._setting = setting
-        experts, d_model, d_ff = setting.experts or 0, setting.d_model or 0, setting.d_ff or 0
-        dtype = torch_dtype(setting)
-        self._weights = Turns(
-            [
-                (
-                    weight(place, dtype, experts, 2 * d_ff, d_model, copy=copy),
-                    weight(place, dtype, experts, d_model, d_ff, copy=copy),
-                )
-                for copy in range(place.copies)
-            ],
-            place,
-            share=share_touched(setting, min(positions)),
-        )
-        self.cache = self._weights.cache
-        rows = filled(place, dtype, setting.batch * max(positions), d_model)
-        self._inputs = {n: rows[: setting.batch * n] for n in positions}
+        super().__init__(setting, positions, place)
         self._aligned = {n: Aligned(setting, n, self._rows(n), place.device) for n in positions}
 
     def _rows(self, n: int) -> int:

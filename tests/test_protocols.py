@@ -125,3 +125,10 @@ def test_a_protocol_survives_json(name: str, rounds: int, warmup: int) -> None:
     raw = msgspec.json.encode(protocol)
     assert msgspec.json.decode(raw, type=kind) == protocol
     assert msgspec.json.decode(raw)["name"] == name
+
+
+@pytest.mark.parametrize("looks", [[24, 8], [8, 8]])
+def test_looks_rise(looks: list[int]) -> None:
+    """A test looks after more and more paired rounds; anything else is refused by name."""
+    with pytest.raises(msgspec.ValidationError, match="are not strictly rising"):
+        read(name="adaptive", looks=looks)

@@ -75,7 +75,7 @@ def test_no_take_begins_after_the_deadline(
     planned: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Past the deadline the takes that are left are named, and none of them begins."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO(call("plan", "cpu")[1]))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(call("plan", "cpu")[1].encode())))
     now = iter([0.0, 1.0, 100.0])
     monkeypatch.setattr("nearfree.cli.campaign_.time.monotonic", lambda: next(now, 100.0))
     code, out, _ = call("campaign", "-", "--results", "there", "--deadline", "30")
@@ -84,10 +84,10 @@ def test_no_take_begins_after_the_deadline(
     assert [take.stream for take in Layout(Path("there")).takes()] == ["hardware"]
 
 
-@pytest.mark.parametrize("line", ["{}", "nonsense", '{"scope": "../x"}'])
-def test_a_line_that_is_no_order_is_refused(planned: Path, call: Call, line: str) -> None:
+@pytest.mark.parametrize("line", [b"{}", b"nonsense", b'{"scope": "../x"}', b"\xff\xfe"])
+def test_a_line_that_is_no_order_is_refused(planned: Path, call: Call, line: bytes) -> None:
     """A damaged order file is refused with its line, before anything is measured."""
-    Path("orders").write_text(call("plan", "cpu")[1] + line + "\n")
+    Path("orders").write_bytes(call("plan", "cpu")[1].encode() + line + b"\n")
     code, _, err = call("campaign", "orders", "--results", "there")
     assert (code, "orders, line 4 is no order" in err) == (2, True)
     assert not Path("there").exists()

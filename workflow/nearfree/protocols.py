@@ -65,6 +65,10 @@ class Adaptive(Sampling, frozen=True, kw_only=True, tag="adaptive"):
     launch: Launch = "graph"
     graph_forwards: Positive = 20
 
+    def __post_init__(self) -> None:
+        if list(self.looks) != sorted(set(self.looks)):
+            raise ValueError(f"looks {list(self.looks)} are not strictly rising")
+
 
 class Paper(Sampling, frozen=True, kw_only=True, tag="paper"):
     """The paper's protocol (app. C.1): one N after the other, median of medians of rounds.

@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.orders import read_orders
 
     began = time.monotonic()
-    text = sys.stdin.read() if args.orders == "-" else Path(args.orders).read_text("utf-8")
-    orders = read_orders(text, args.orders)
+    raw = sys.stdin.buffer.read() if args.orders == "-" else Path(args.orders).read_bytes()
+    orders = read_orders(raw.decode(errors="replace"), args.orders)
     need_torch()
     failed = 0
     for number, order in enumerate(orders):

@@ -34,7 +34,7 @@ def test_bytes_follow_the_dtype(dtype: str, size: int) -> None:
     ]
     elements = (
         2 * 64 * 128 + 2 * (64 + 128),
-        2 * 3 * 32 * 24 + 2 * 32 + 2 * (2 * 32 + 3 * 24),
+        2 * 3 * 32 * 24 + 2 * 32 + 2 * (2 * 32 + 6 * 24),
         2 * 2 * (2 * 41 + 4) * 16,
     )
     assert [work.bytes_compulsory for work in works] == [size * each for each in elements]
@@ -54,7 +54,7 @@ def test_a_padded_moe() -> None:
     assert (work.blocks, work.block_rows) == (3, 16)
     assert work.flop_executed == 6 * 48 * 32 * 24
     assert work.flop_logical == 6 * 20 * 32 * 24
-    assert work.bytes_compulsory == 4 * (2 * 3 * 32 * 24 + 10 * 2 * 32 + 20 * (2 * 32 + 3 * 24))
+    assert work.bytes_compulsory == 4 * (2 * 3 * 32 * 24 + 10 * 2 * 32 + 20 * (2 * 32 + 6 * 24))
     assert (work.tiles, work.waves) == (None, None)
 
 

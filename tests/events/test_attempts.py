@@ -5,7 +5,7 @@ from conftest import make_latency, make_plan, make_started, write_take
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.errors import BusyError, DamageError, LogError
-from nearfree.events.attempts import Attempts, rounds_kept, whole_rounds
+from nearfree.events.attempts import Attempts, whole_rounds
 from nearfree.events.line import sequence_text
 from nearfree.events.names import Layout
 from nearfree.events.reader import Segment
@@ -89,11 +89,13 @@ def test_observations_without_rounds_are_not_kept() -> None:
     assert whole_rounds(segment(started, make_latency(), make_latency(1)), plan) == 1
 
 
-def test_rounds_are_counted_by_their_points() -> None:
-    """The number of rounds is the number of whole sets of points, whatever lies between."""
-    events = segment(make_started(PLAN), *[make_latency()] * 6, FAILED, make_latency()).events
-    assert rounds_kept(events, PLAN) == 2
-    assert rounds_kept((), PLAN) == 0
+def test_a_round_says_itself_how_many_points_make_it_whole() -> None:
+    """Where events name the points of their round, these count, not the plan's."""
+    started = make_started(PLAN)
+    pair = [make_latency(3, n, round_points=2, paired=True) for n in (1, 4)]
+    rounds = [make_latency(0, n, round_points=3) for n in (1, 2, 4)]
+    assert whole_rounds(segment(started, *rounds, *pair), PLAN) == 6
+    assert whole_rounds(segment(started, *rounds, pair[0]), PLAN) == 4
 
 
 def test_attempts_are_locked_until_they_are_released(layout: Layout) -> None:

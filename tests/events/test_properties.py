@@ -60,7 +60,7 @@ PAYLOADS: st.SearchStrategy[Payload] = st.one_of(
         process_us=MANY_FLOATS,
         dirty=st.lists(st.booleans(), max_size=5).map(tuple),
         cache=st.sampled_from(["cold", "warm"]),
-        protocol=st.builds(Interleaved, rounds=st.integers(3, 99), seed=INTS),
+        protocol=st.builds(Interleaved, rounds=st.integers(3, 99), seed=st.integers(0, 2**32 - 1)),
         load_1m=st.none() | FLOATS,
     ),
     st.builds(

@@ -160,3 +160,12 @@ def test_a_resumed_take_keeps_its_whole_rounds(layout: Layout, fails_at: int) ->
     assert rounds == list(range(len(rounds)))
     assert len(rounds) == PROTOCOL.rounds + PROTOCOL.looks[-1]
     assert len(seal.segments) == 2
+
+
+def test_a_visit_without_a_clean_sample_decides_nothing() -> None:
+    """The search sees what the tables see: a visit all of whose samples are dirty is left out."""
+    search = Search(1, {}, [])
+    dirty = {"wall_us": (9.0,), "dirty": (True,), "protocol": PROTOCOL}
+    search.add(make_latency(0, 1, **dirty))
+    assert (search.curve, search.forwards) == ({}, 2.0)
+    assert search.probes(PROTOCOL) == []

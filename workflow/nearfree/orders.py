@@ -37,4 +37,8 @@ def read_orders(text: str, where: str) -> list[Order]:
                 f"{where}, line {number} is no order: {error}",
                 remedy="Give what `nearfree plan PLATFORM` prints",
             ) from error
+    if not found:
+        raise ConfigError(
+            f"{where} holds no order", remedy="Give what `nearfree plan PLATFORM` prints"
+        )
     return found

@@ -25,8 +25,8 @@ class Sampling(
     forwards: Positive = 3
     retries: Natural = 3
     weight_copies: Positive = 2
-    threads: Positive = 1
-    seed: int = 0
+    threads: Annotated[int, Meta(ge=1, le=4096)] = 1
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
 
     @property
     def name(self) -> str:
@@ -52,15 +52,15 @@ class Adaptive(Sampling, frozen=True, kw_only=True, tag="adaptive"):
     rounds: Annotated[int, Meta(ge=3)] = 8
     forwards: Positive = 1
     epsilon: Annotated[float, Meta(gt=0, lt=1)] = 0.2
-    width: Annotated[float, Meta(ge=1)] = 1.15
+    width: Annotated[float, Meta(ge=1, le=100)] = 1.15
     confidence: Annotated[float, Meta(gt=0.5, lt=1)] = 0.95
     looks: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (8, 24, 60, 120)
     probes: Positive = 8
     """Points besides the baseline in one paired round, at most."""
     forwards_a_point: Positive = 48
-    """Cap on the forwards of one setting, warm-up included, for each N of its grid: a 42nd of the
-    paper's."""
-    seconds_max: Annotated[float, Meta(gt=0)] = 60.0
+    """Cap on the samples of one setting, warm-up included, for each N of its grid. Where a sample
+    is one forward, that is a 42nd of the paper's."""
+    seconds_max: Annotated[float, Meta(gt=0, le=86400)] = 60.0
     """Cap on the seconds inside forwards of one setting, warm-up included."""
     launch: Launch = "graph"
     graph_forwards: Positive = 20

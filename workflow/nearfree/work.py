@@ -1,7 +1,7 @@
 """What a forward executes: FLOPs with and without padding, bytes, blocks, tiles and waves.
 
 One fused multiply-add counts as two FLOPs (paper, sec. 2.2). Bytes are compulsory: each operand
-moves once, whatever the caches do.
+moves once and each intermediate twice, written and read, whatever the caches do.
 """
 
 import math
@@ -78,7 +78,7 @@ def moe_work(
     padded = (blocks or 0) * block_rows if block_rows else rows
     weights = _GATED_MATRICES * sum(count > 0 for count in pairs) * d_model * d_ff
     tokens = rows // (setting.top_k or 1)
-    moved = 2 * tokens * d_model + rows * (2 * d_model + 3 * d_ff)
+    moved = 2 * tokens * d_model + rows * (2 * d_model + 6 * d_ff)
     tiles = blocks * -(-2 * d_ff // columns) if blocks and columns else None
     return ExecutedWork(
         flop_logical=2 * _GATED_MATRICES * rows * d_model * d_ff,

@@ -1,7 +1,6 @@
 """Earlier attempts of a take: locked against their writers, and read up to the last whole round."""
 
 import os
-from collections.abc import Sequence
 
 from nearfree.errors import BusyError, LogError
 from nearfree.events.names import Layout, TakeName
@@ -115,22 +114,13 @@ def whole_rounds(segment: Segment, plan: Plan) -> int:
     Rounds are written one after the other and made durable as a whole, so what follows the last
     whole round was never acknowledged.
     """
-    return _walk(segment.events, plan)[0]
-
-
-def rounds_kept(events: Sequence[Event], plan: MeasurePlan) -> int:
-    """Return how many whole rounds kept events hold."""
-    return _walk(events, plan)[1]
-
-
-def _walk(events: Sequence[Event], plan: Plan) -> tuple[int, int]:
     otherwise = plan.points_a_round if isinstance(plan, MeasurePlan) else 0
     kept = written = rounds = 0
-    for number, event in enumerate(events, start=1):
+    for number, event in enumerate(segment.events, start=1):
         if isinstance(event.data, LatencyMeasured):
             written += 1
             if written == (event.data.round_points or otherwise):
                 kept, written, rounds = number, 0, rounds + 1
         elif isinstance(event.data, _HEADER) and not (rounds or written):
             kept = number
-    return kept, rounds
+    return kept

@@ -1,14 +1,15 @@
 """Interrupted takes: what they hold, and how to close one whose machine will not come back."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from nearfree.errors import EvidenceError
-from nearfree.events.attempts import Attempts, rounds_kept, whole_rounds
+from nearfree.events.attempts import Attempts, whole_rounds
 from nearfree.events.names import Layout, TakeName, parse_take
 from nearfree.events.reader import read_segment
 from nearfree.events.run import describe_run
 from nearfree.events.take import OpenTake
-from nearfree.events.types import RunStarted
+from nearfree.events.types import LatencyMeasured, RunStarted
 from nearfree.settings import MeasurePlan
 
 _FEWEST_ROUNDS = 3
@@ -63,10 +64,16 @@ def _held(layout: Layout, take: TakeName) -> tuple[MeasurePlan, int]:
     plan = attempts.plan()
     if not isinstance(plan, MeasurePlan):
         raise EvidenceError(f"{take} measures nothing", remedy="Run its command again instead")
-    found = sum(rounds_kept(events, plan) for _, _, events in attempts.kept(plan))
+    seen = Counter(
+        (event.data.setting, event.data.n)
+        for _, _, events in attempts.kept(plan)
+        for event in events
+        if isinstance(event.data, LatencyMeasured) and not event.data.paired
+    )
+    found = min(seen.values()) if len(seen) == plan.points_a_round else 0
     if found < _FEWEST_ROUNDS:
         raise EvidenceError(
-            f"{take} holds {found} whole rounds, fewer than {_FEWEST_ROUNDS}",
+            f"{take} holds {found} whole rounds of every point, fewer than {_FEWEST_ROUNDS}",
             remedy=f"Run `nearfree measure {take.scope} {take.stream}` again: it goes on",
         )
     return plan, found

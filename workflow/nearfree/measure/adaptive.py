@@ -58,8 +58,10 @@ class Search(Struct):
     forwards: float = 0.0
 
     def add(self, visit: LatencyMeasured) -> None:
-        """Take in a visit."""
-        self.curve.setdefault(visit.n, {})[visit.round] = median(clean_us(visit))
+        """Take in a visit; one without a clean sample counts as spent alone, as in the tables."""
+        clean = [us for us, dirty in zip(visit.wall_us, visit.dirty, strict=True) if not dirty]
+        if clean:
+            self.curve.setdefault(visit.n, {})[visit.round] = median(clean)
         if visit.paired and visit.round not in self.paired[-1:]:
             self.paired.append(visit.round)
         untimed = visit.protocol.warmup / visit.protocol.forwards
@@ -71,6 +73,8 @@ class Search(Struct):
         made = len(self.paired)
         if made >= protocol.looks[-1] or self._spent(protocol):
             return []
+        if self.baseline not in self.curve:
+            return []  # it never had a clean sample: there is nothing to compare with
         seen = max([0, *(look for look in protocol.looks if look <= made)])
         later = set(self.paired[seen:])
         then = {
@@ -85,15 +89,10 @@ class Search(Struct):
         return self.forwards >= most or self.spent_s >= protocol.seconds_max
 
 
-def clean_us(visit: LatencyMeasured) -> list[float]:
-    """Return a visit's undisturbed samples, or all of them where there is none."""
-    clean = [us for us, dirty in zip(visit.wall_us, visit.dirty, strict=True) if not dirty]
-    return clean or list(visit.wall_us)
-
-
 def run(bench: Bench, points: Sequence[Point], protocol: Adaptive) -> None:
     """Append the sweep, then paired rounds of every setting until all boundaries are known."""
-    interleaved.run(bench, points, protocol)
+    whole = protocol.rounds + protocol.looks[-1]
+    interleaved.run(bench, points, protocol, share=protocol.rounds / whole)
     by_setting: dict[Setting, dict[int, Point]] = defaultdict(dict)
     for point in points:
         by_setting[point.setting][point.n] = point
@@ -115,7 +114,7 @@ def run(bench: Bench, points: Sequence[Point], protocol: Adaptive) -> None:
             chosen = [at[n] for n in (searches[setting].baseline, *probes)]
             bench.keep(number + place, _palindrome(bench, chosen, protocol.warmup), paired=True)
         made = min(len(searches[setting].paired) for setting in todo)
-        bench.progress((made + 1) / protocol.looks[-1])
+        bench.progress((protocol.rounds + made + 1) / whole)
 
 
 def _palindrome(

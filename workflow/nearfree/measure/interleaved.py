@@ -21,9 +21,17 @@ def rounds(
         yield number, order
 
 
-def run(bench: Bench, points: Sequence[Point], protocol: Interleaved | Adaptive) -> None:
-    """Append the rounds of a sweep that a take lacks, each durable before the next."""
+def run(
+    bench: Bench,
+    points: Sequence[Point],
+    protocol: Interleaved | Adaptive,
+    share: float = 1.0,
+) -> None:
+    """Append the rounds of a sweep that a take lacks, each durable before the next.
+
+    `share` is the part of the take that the sweep is at most.
+    """
     done = len({visit.round for visit in bench.history if not visit.paired})
     for number, order in rounds(points, protocol, done):
         bench.keep(number, [(point, bench.visit(point, protocol.warmup)) for point in order])
-        bench.progress((number + 1) / protocol.rounds)
+        bench.progress(share * (number + 1) / protocol.rounds)

@@ -1,5 +1,6 @@
 """Before anything is timed: kernels are made, run once at every N, checked and described."""
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -44,11 +45,20 @@ def resolved(sweep: Sweep, here: Fingerprint) -> Setting:
     return structs.replace(sweep.setting, dtype=native)
 
 
-def describe(take: OpenTake, every: Sequence[Point], device: str) -> None:
-    """Run each point once, refuse output that is not finite, and put its work on record."""
+def describe(take: OpenTake, every: Sequence[Point], device: str) -> float:
+    """Run each point once, refuse output that is not finite, and put its work on record.
+
+    Returns
+    -------
+    float
+        The seconds of those first forwards, which warm every point up.
+    """
+    warm_s = 0.0
     known = {(e.data.setting, e.data.n) for e in take.events if isinstance(e.data, WorkCounted)}
     for point in every:
+        began = time.perf_counter()
         check_finite(point.kernel, point.n)
+        warm_s += time.perf_counter() - began
         if (point.setting, point.n) not in known:
             take.append(
                 WorkCounted(
@@ -60,6 +70,7 @@ def describe(take: OpenTake, every: Sequence[Point], device: str) -> None:
                 sync=False,
             )
     take.sync()
+    return warm_s
 
 
 def check_finite(kernel: Kernel, n: int) -> None:

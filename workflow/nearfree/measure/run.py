@@ -1,7 +1,6 @@
 """One measuring take: the right machine, the kernels, the protocol, the seal."""
 
 import gc
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -83,10 +82,9 @@ def _work(take: OpenTake, plan: MeasurePlan, here: Fingerprint, progress: Progre
     torch.manual_seed(plan.protocol.seed)
     every = points(plan, here)
     torch.set_num_threads(plan.protocol.threads)
-    began = time.perf_counter()
-    describe(take, every, here.kind)
+    warm_s = describe(take, every, here.kind)
     bench = Bench(take, _clock(take, plan.protocol, here), plan.protocol, progress)
-    bench.timed_s = time.perf_counter() - began  # these forwards warm every point up
+    bench.timed_s = warm_s
     run(bench, every, plan.protocol)
     return bench.timed_s
 

@@ -29,7 +29,9 @@ def cost(takes: Iterable[Take]) -> Grid:
                 Cell(f"{outside / end.wall_s:.1%}" if end.wall_s else "-"),
             )
         )
-    return Grid(("take", "seconds", "in forwards and warm-up", "outside"), tuple(rows))
+    return Grid(
+        ("take", "seconds, last attempt", "in forwards and warm-up", "outside"), tuple(rows)
+    )
 
 
 def adapters(found: Tried) -> Grid:

@@ -74,7 +74,7 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
 
 
 _ANSWER = (
-    *("module", "setting", "N_max", "95 % interval", "verdict"),
+    *("module", "setting", "N_max", "interval", "verdict"),
     *("baseline N", "N_max from T(1)", "T(baseline) / min T"),
 )
 

@@ -36,7 +36,7 @@ BOUNDARIES = Table(
         "n_max": count("last pass: the largest sampled N within the tolerance"),
         "first_exit": count("the last N before the first violation", nullable=True),
         "next_n": count("the grid point after n_max, none at the grid's end", nullable=True),
-        "n_low": count("lower end of n_max by the ratios' 95 % intervals", nullable=True),
+        "n_low": count("lower end of n_max by the ratios' intervals, N by N", nullable=True),
         "n_high": count("upper end of it", nullable=True),
         "verdict": text(
             "sharp: the interval is one N; bracketed: it is wider; undecided: wider than the "
@@ -94,7 +94,8 @@ def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterato
         slow = 1 / min(ratio.value for ratio in curve if ratio.n >= first["baseline"])
         from_1 = _from_1(curve) if first["baseline"] > 1 else []
         for epsilon in tolerances:
-            found = boundary(curve, epsilon, first["baseline"], first["resolution"])
+            promised = first["resolution"] if epsilon == first["tested_epsilon"] else None
+            found = boundary(curve, epsilon, first["baseline"], promised)
             single = boundary(from_1, epsilon, 1) if from_1 else None
             yield {
                 **{name: first[name] for name in _IDENTITY},

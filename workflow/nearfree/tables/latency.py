@@ -1,8 +1,7 @@
 """Table `latency`: T(N), from raw samples to one point with its interval.
 
-A visit's latency is the median of its clean samples; a point's is the median over rounds. Where
-fewer than half of a curve's samples are clean, process CPU time stands in for wall time in the
-whole curve, and the row says so.
+A visit's latency is the median of its clean samples; a point's is the median over rounds. Where fewer than half of a CPU curve's samples are clean, process CPU time
+stands in for wall time in the whole curve, and the row says so.
 """
 
 from collections import defaultdict
@@ -62,6 +61,7 @@ LATENCY = Table(
         "launch": text("one by one, or as a CUDA graph", one_of=("eager", "graph")),
         "protocol": text("how it was timed"),
         "resolution": number("factor within which the protocol was to know N_max", nullable=True),
+        "tested_epsilon": number("the tolerance at which it was to know it", nullable=True),
         "cache": text("whether weights came from memory", one_of=("cold", "warm")),
         "load_1m": number("highest run-queue average while it ran", nullable=True),
         "origin": text("where the number comes from", one_of=ORIGINS),
@@ -167,6 +167,7 @@ def _points(curve: Curve, timed: Timed, *, newest: bool) -> Iterator[dict[str, o
         "launch": first.launch,
         "protocol": first.protocol.name,
         "resolution": getattr(first.protocol, "width", None),
+        "tested_epsilon": getattr(first.protocol, "epsilon", None),
         "cache": first.cache,
         "origin": "measured",
     }

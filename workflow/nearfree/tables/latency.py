@@ -1,7 +1,8 @@
 """Table `latency`: T(N), from raw samples to one point with its interval.
 
-A visit's latency is the median of its clean samples; a point's is the median over rounds. Where fewer than half of a CPU curve's samples are clean, process CPU time
-stands in for wall time in the whole curve, and the row says so.
+A visit's latency is the median of its clean samples; a point's is the median over rounds. Where
+fewer than half of a CPU curve's samples are clean, process CPU time stands in for wall time in the
+whole curve, and the row says so.
 """
 
 from collections import defaultdict

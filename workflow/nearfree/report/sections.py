@@ -120,7 +120,7 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
         every = sorted(group, key=itemgetter("take", "plan8"))
         rows += _compared(every) if len(every) > 1 else []
     return Grid(
-        ("module", "setting", "take", "N_max", "95 % interval", "T(baseline), ms", "overlap"),
+        ("module", "setting", "take", "N_max", "interval", "T(baseline), ms", "overlap"),
         tuple(rows),
     )
 

@@ -24,14 +24,6 @@ def setting_row(setting: Setting) -> dict[str, object]:
     return {"setting_key": setting_key(setting), **structs.asdict(setting)}
 
 
-def labels(frame: pl.DataFrame, own: str) -> pl.Series:
-    """Return what each row's setting is called among the others: see `telling_fields`."""
-    first, *more = telling_fields(frame, own)
-    rows = frame.select(first, *more).to_dicts()
-    texts = [", ".join([str(r[first]), *(f"{name} {r[name]}" for name in more)]) for r in rows]
-    return pl.Series("label", texts, dtype=pl.String)
-
-
 def telling_fields(frame: pl.DataFrame, own: str) -> list[str]:
     """Return the columns that tell a study's settings apart: its own variable, then what differs.
 

@@ -15,10 +15,12 @@ PROFILE = "_profile"
 """What the stream of a study's profiles ends with, after the study's name."""
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float8"]
 """`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
-Module = Literal["dense_ffn", "moe_ffn", "attention", "model"]
-Routing = Literal["balanced", "skewed"]
+Module = Literal["gemm", "dense_ffn", "moe_ffn", "attention", "model"]
+"""`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; it is imported, not run."""
+Routing = Literal["balanced", "skewed", "power_law"]
 
 _REQUIRED: dict[str, tuple[str, ...]] = {
+    "gemm": ("d_model", "d_ff"),
     "dense_ffn": ("d_model", "d_ff"),
     "moe_ffn": ("d_model", "d_ff", "experts", "top_k", "routing"),
     "attention": ("context", "heads", "kv_heads", "head_dim"),
@@ -37,13 +39,15 @@ class Setting(
     `block_size_m` fixes the rows of a padded expert block where the backend lets one choose;
     `api` names the call of a backend that has several, `page_size` the positions of a page of its
     KV cache; `cuda_graph` says that the backend plans for a CUDA graph, which changes its tiles.
+    `gated` says whether an expert or FFN has three matrices (gate, up, down) or two; None where it
+    is the kernels' own form: three for experts, two for the paper's Dense FFN.
     """
 
     module: Module
     backend: str
     dtype: Dtype
     batch: Positive = 1
-    context: Positive | None = None
+    context: Annotated[int, Meta(ge=0)] | None = None
     d_model: Positive | None = None
     d_ff: Positive | None = None
     experts: Positive | None = None
@@ -56,6 +60,7 @@ class Setting(
     api: Name | None = None
     page_size: Positive | None = None
     cuda_graph: bool = False
+    gated: bool | None = None
 
 
 def check_setting(setting: Setting) -> None:

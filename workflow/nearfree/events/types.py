@@ -212,6 +212,31 @@ class LaunchFloor(Payload, frozen=True, kw_only=True):
     samples: tuple[float, ...]
 
 
+class LatencyImported(Payload, frozen=True, kw_only=True):
+    """A curve T(N) that somebody else measured, and the file and rows that it was read from.
+
+    `n` rises strictly, with `latency_us` beside it. Where the source varies the context instead,
+    `contexts` lists L beside each N (all the same), and the setting's own context is the first.
+    """
+
+    type_name = "nearfree.latency.imported.v1"
+    source: str
+    """The release or file that the curve is from."""
+    member: str
+    """The file inside an archive, or the file itself."""
+    member_sha256: str
+    platform: str
+    setting: Setting
+    backend_version: str
+    kernel: str | None = None
+    """The source's own name for what ran."""
+    distribution: str | None = None
+    """The source's own name for how tokens were spread, where `routing` does not say it all."""
+    n: tuple[int, ...]
+    latency_us: tuple[float, ...]
+    contexts: tuple[int, ...] | None = None
+
+
 class BoundaryPublished(Payload, frozen=True, kw_only=True):
     """A boundary that somebody printed: where it stands, and what it speaks of."""
 
@@ -384,6 +409,7 @@ PAYLOADS: tuple[type[Payload], ...] = (
     WorkCounted,
     KernelProfiled,
     LaunchFloor,
+    LatencyImported,
     BoundaryPublished,
     RulePublished,
     SourceFetched,

@@ -55,16 +55,16 @@ def flag(meaning: str, *, nullable: bool = False) -> Column:
 
 SETTING_COLUMNS: dict[str, Column] = {
     "setting_key": text("short name of the setting, the same on every machine"),
-    "module": text("dense_ffn, moe_ffn, attention or model"),
+    "module": text("gemm, dense_ffn, moe_ffn, attention or model"),
     "backend": text("what ran it"),
     "dtype": text("element type"),
     "batch": count("b, requests in one forward"),
-    "context": count("L, cached positions a request", nullable=True),
+    "context": count("L, cached positions a request", nullable=True, at_least=0),
     "d_model": count("hidden width, elements", nullable=True),
     "d_ff": count("FFN (expert) width, elements", nullable=True),
     "experts": count("E", nullable=True),
     "top_k": count("k, experts a token", nullable=True),
-    "routing": text("balanced or skewed", nullable=True),
+    "routing": text("balanced, skewed or power_law", nullable=True),
     "heads": count("query heads", nullable=True),
     "kv_heads": count("key and value heads", nullable=True),
     "head_dim": count("width of a head, elements", nullable=True),
@@ -73,6 +73,8 @@ SETTING_COLUMNS: dict[str, Column] = {
     "api": text("which call of the backend, where it has several", nullable=True),
     "page_size": count("positions of a page of the KV cache", nullable=True),
     "cuda_graph": flag("whether the backend plans for a CUDA graph"),
+    "gated": flag("whether an expert or FFN has three matrices, where the setting says it",
+                  nullable=True),
 }  # fmt: skip
 """The columns that say what a row speaks of."""
 

@@ -3,15 +3,19 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from nearfree.errors import SourceError
+from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
 from nearfree.events.retract import retract
+from nearfree.events.types import TunedIndexed
 from nearfree.events.verify import verify
 from nearfree.sources import record
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.packages import package_name, parse_release
+from nearfree.sources.packages import is_moe, package_name, parse_release
 from nearfree.sources.record import (
+    SCOPE,
     extract_take,
     find_extraction,
     record_extraction,
@@ -20,6 +24,9 @@ from nearfree.sources.record import (
 )
 
 from sources.moe_release import made_release
+
+ROOT = Path(__file__).parents[2]
+ASKED, LOG = ROOT / "config" / "sources.yaml", Layout(ROOT / "results")
 
 
 @pytest.fixture
@@ -70,6 +77,45 @@ def test_a_retracted_take_says_nothing_any_more(layout: Layout) -> None:
     """After a retraction the release is as good as not recorded."""
     retract(layout, str(extract_take("vllm", "1.0")), "read by a faulty reader")
     assert recorded_extraction(layout, "vllm", "1.0") is None
+
+
+def recorded() -> list[tuple[str, str]]:
+    """Return the releases that the shipped config asks for."""
+    return [parse_release(each) for each in yaml.safe_load(ASKED.read_text())["releases"]]
+
+
+@pytest.mark.parametrize("release", recorded(), ids="==".join)
+def test_every_release_that_is_asked_for_is_on_record(release: tuple[str, str]) -> None:
+    """A clone answers without the network: the take of today's plan is sealed."""
+    assert LOG.seal(extract_take(*release)).is_file()
+
+
+def test_releases_have_the_sizes_of_a_whole_block_on_record() -> None:
+    """What today's readers read is what the newest take holds, in every MoE release."""
+    for package, version in recorded():
+        if is_moe(package):
+            found = recorded_extraction(LOG, package, version)
+            assert found is not None
+            sizes = {"block_size_m", "block_size_n", "block_size_k", "group_size_m"}
+            assert sizes <= found.by_name().keys()
+            assert all(bool(each.block_size_k) == (each.odd is None) for each in found.tuned)
+
+
+def test_takes_of_the_first_form_are_still_read() -> None:
+    """An old take has no other sizes, and its rows are those of the newer take."""
+    takes = read_scope(LOG, SCOPE, stream="vllm_0_9_1")
+    assert len(takes) >= 2
+    old, new = (
+        [event.data for event in take.of(TunedIndexed)]
+        for take in sorted(takes, key=lambda each: each.order)[:2]
+    )
+    assert [(e.file, e.tokens, e.block_size_m) for e in old] == [
+        (e.file, e.tokens, e.block_size_m) for e in new
+    ]
+    assert {each.block_size_k for each in old} == {()}
+    found = recorded_extraction(LOG, "vllm", "0.9.1")
+    assert found is not None
+    assert found.tuned == tuple(new)
 
 
 def test_streams_are_names_of_the_log() -> None:

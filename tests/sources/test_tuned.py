@@ -98,6 +98,31 @@ def test_entries_keep_the_order_of_the_file() -> None:
     assert (event.tokens, event.block_size_m) == ((8, 2, 4), (64, 16, 32))
 
 
+def test_all_sizes_of_a_block_are_read_in_the_order_of_the_file() -> None:
+    """Columns, depth and group stand beside the rows, an item for each entry."""
+    sizes = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+    data = json.dumps({"8": sizes, "1": sizes | {"BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}})
+    event = one(PLAIN, data.encode())
+    assert (event.tokens, event.block_size_m, event.block_size_n) == ((8, 1), (16, 16), (32, 32))
+    assert (event.block_size_k, event.group_size_m) == ((64, 32), (1, 8))
+
+
+def test_a_size_that_one_entry_lacks_is_not_read() -> None:
+    """Columns of entries are whole or not there, so that no item stands for another entry."""
+    data = b'{"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_K": 64}, "8": {"BLOCK_SIZE_M": 16}}'
+    event = one(PLAIN, data)
+    assert (event.odd, event.block_size_m, event.block_size_k) == (None, (16, 16), ())
+
+
+@pytest.mark.parametrize("name", ["BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M"])
+@pytest.mark.parametrize("value", ["0", "-1", "true", "32.0", '"32"', "null", "2147483648"])
+def test_a_size_that_is_no_size_makes_the_file_odd(name: str, value: str) -> None:
+    """A file chooses nothing where any of its sizes makes no sense."""
+    event = one(PLAIN, b'{"1": {"BLOCK_SIZE_M": 16, "%s": %s}}' % (name.encode(), value.encode()))
+    assert event.odd == f"{name} at M=1 is no positive integer"
+    assert (event.tokens, event.block_size_m) == ((), ())
+
+
 def test_files_are_ordered_by_path() -> None:
     """Events come by path, however the files came."""
     names = [f"{folder}/{PLAIN}" for folder in ("b", "a", "a/triton_3_1_0")]

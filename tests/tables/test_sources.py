@@ -59,6 +59,37 @@ def test_a_tuned_file_is_its_intervals(layout: Layout) -> None:
     assert set(rows["device"]) == {"NVIDIA_H20"}
 
 
+def test_an_interval_ends_where_any_size_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of one BLOCK_SIZE_M are two intervals where their depth differs."""
+    sizes = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+    entries = {"1": sizes, "8": sizes, "64": sizes | {"BLOCK_SIZE_K": 32}}
+    made = made_release(tuned={next(iter(FILES)): entries})
+    monkeypatch.setattr(record, "extract", lambda *_, **__: made)
+    layout = Layout(tmp_path)
+    record_extraction(layout, "vllm", "1.0", cache=Cache(tmp_path / "cache"))
+    project(layout, SCOPE, {})
+    rows = read_table(layout, SCOPE, TUNED).sort("tokens_from")
+    names = ("tokens_from", "tokens_to", "block_size_m", "block_size_n", "block_size_k")
+    assert rows.select(*names).rows() == [(1, 36, 16, 32, 64), (37, None, 16, 32, 32)]
+    assert rows["group_size_m"].to_list() == [1, 1]
+
+
+def test_only_the_newest_take_of_a_release_has_rows(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that was read again is in the tables once, as it was read last."""
+    monkeypatch.setattr(record, "extract", lambda *_, **__: made_release(tuned=FILES))
+    record_extraction(layout, "vllm", "1.0", cache=Cache(layout.root / "cache"), take=2)
+    project(layout, SCOPE, {})
+    rows = read_table(layout, SCOPE, TUNED)
+    assert rows.height == 3
+    assert all("/2-" in each for ids in rows["from_ids"] for each in ids)
+    rules = read_table(layout, SCOPE, GRANULARITY)
+    assert rules.height == sum(len(rule.branches) for rule in made_release().rules)
+
+
 def test_an_odd_file_is_one_row_that_says_why(layout: Layout) -> None:
     """A file that chooses nothing is not lost."""
     rows = read_table(layout, SCOPE, TUNED).filter(pl.col("odd").is_not_null()).to_dicts()

@@ -66,6 +66,26 @@ def test_without_triton_the_answer_must_not_depend_on_it() -> None:
         find_tuned(outside, NAME, folders="3.4.0", last=9)
 
 
+def test_without_triton_only_the_sizes_that_agree_are_answered() -> None:
+    """Files of one BLOCK_SIZE_M are one answer for it; what they do not share stays open."""
+    entry = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "GROUP_SIZE_M": 1}
+    files = index_tuned(
+        "sglang",
+        "1.0",
+        {
+            f"configs/triton_{folder}/{NAME}": json.dumps(
+                {"1": entry | {"BLOCK_SIZE_K": depth}}
+            ).encode()
+            for folder, depth in (("3_1_0", 32), ("3_4_0", 64))
+        },
+    )
+    for triton, depth in ((None, ()), ("3.1.0", (32,)), ("3.4.0", (64,))):
+        found = find_tuned(files, NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
+        assert found is not None
+        assert (found.block_size_m, found.block_size_n) == ((16,), (64,))
+        assert (found.block_size_k, found.group_size_m) == (depth, (1,))
+
+
 def test_files_that_differ_beyond_the_range_are_the_same_within_it() -> None:
     """Only what is asked for counts."""
     files = [

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.errors import EvidenceError
-from nearfree.sources.answers.nearest import nearest_block_size, tuned_intervals
+from nearfree.sources.answers.nearest import nearest, tuned_intervals
 
 Entries = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -31,7 +31,8 @@ def backend(entries: Entries, m: int) -> int:
 @given(any_entries(), st.integers(-5, 90))
 def test_the_nearest_entry_is_the_backends(entries: Entries, m: int) -> None:
     """At any M the choice is the one that the backends' own expression makes."""
-    assert nearest_block_size(*entries, m) == backend(entries, m)
+    tokens, values = entries
+    assert values[nearest(tokens, m)] == backend(entries, m)
 
 
 @given(any_entries(), st.integers(-5, 90), st.integers(-5, 90))
@@ -44,8 +45,8 @@ def test_the_intervals_are_those_of_trying_every_m(entries: Entries, one: int, t
     )
     for span in intervals:
         values = {backend(entries, m) for m in range(span.first, span.last + 1)}
-        assert values == {span.block_size_m}
-    assert all(a.block_size_m != b.block_size_m for a, b in pairwise(intervals))
+        assert values == {span.value}
+    assert all(a.value != b.value for a, b in pairwise(intervals))
 
 
 @pytest.mark.parametrize(("tokens", "sizes"), [((2, 4), (16, 64)), ((4, 2), (64, 16))])
@@ -53,7 +54,8 @@ def test_a_tie_goes_to_the_first_in_the_file(
     tokens: tuple[int, ...], sizes: tuple[int, ...]
 ) -> None:
     """M=3 is as near to 2 as to 4; what stands first in the file holds."""
-    assert nearest_block_size(tokens, sizes, 3) == sizes[0]
+    assert nearest(tokens, 3) == 0
+    assert tuned_intervals(tokens, sizes, 3, 3) == [(3, 3, sizes[0])]
 
 
 def test_the_intervals_of_a_regular_file() -> None:
@@ -76,14 +78,14 @@ def test_the_range_may_lie_outside_the_keys() -> None:
 
 def test_the_first_of_two_equal_keys_holds() -> None:
     """With a key twice, both ways of asking take the one that comes first."""
-    assert nearest_block_size((4, 4), (16, 64), 9) == 16
+    assert nearest((4, 4), 9) == 0
     assert tuned_intervals((4, 4), (16, 64), 1, 9) == [(1, 9, 16)]
 
 
 def test_no_entries_choose_nothing() -> None:
     """A file without entries is refused, not answered with a default."""
     with pytest.raises(EvidenceError, match="without entries"):
-        nearest_block_size((), (), 1)
+        nearest((), 1)
     with pytest.raises(EvidenceError, match="without entries"):
         tuned_intervals((), (), 1, 2)
 
@@ -91,4 +93,4 @@ def test_no_entries_choose_nothing() -> None:
 def test_keys_and_values_must_pair() -> None:
     """More keys than values, or fewer, is a mistake of the caller."""
     with pytest.raises(ValueError, match="zip"):
-        nearest_block_size((1, 2), (16,), 1)
+        tuned_intervals((1, 2), (16,), 1, 2)

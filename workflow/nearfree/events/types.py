@@ -336,7 +336,9 @@ class RuleExtracted(Payload, frozen=True, kw_only=True):
 class TunedIndexed(Payload, frozen=True, kw_only=True):
     """One tuned configuration file: what it is for and, in the file's order, BLOCK_SIZE_M by M.
 
-    `odd` says why a file's name or content has not the known form; such a file chooses nothing.
+    `block_size_n`, `block_size_k` and `group_size_m` have an item for each of `tokens`, or none
+    where an entry does not say it; events of earlier versions have none. `odd` says why a file's
+    name or content has not the known form; such a file chooses nothing.
     """
 
     type_name = "nearfree.tuned.indexed.v1"
@@ -354,6 +356,9 @@ class TunedIndexed(Payload, frozen=True, kw_only=True):
     triton: str | None = None
     tokens: tuple[int, ...] = ()
     block_size_m: tuple[int, ...] = ()
+    block_size_n: tuple[int, ...] = ()
+    block_size_k: tuple[int, ...] = ()
+    group_size_m: tuple[int, ...] = ()
     lines: tuple[int, ...] = ()
     """The line of each entry, where each stands at the start of a line of its own."""
     odd: str | None = None

@@ -21,6 +21,9 @@ MODULES = {
 }
 """PyPI's name of each package, and the module of `backends` that reads it; the sources of
 FlashAttention 3 come with xformers."""
+FORMS = {"vllm": 2, "sglang": 2}
+"""The form of what is read of a package, where it is no longer the first: another form is another
+plan. The second has block sizes N and K and the group size, beside BLOCK_SIZE_M."""
 ALIASES = {"flashinfer": "flashinfer-python", "flash-attn-3": "xformers"}
 
 

@@ -12,13 +12,14 @@ from nearfree.events.types import RuleExtracted, SourceFetched, TunedIndexed
 from nearfree.settings import ExtractPlan
 from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.packages import FORMS
 
 SCOPE = "sources"
 
 
 def extract_plan(package: str, version: str) -> ExtractPlan:
     """Return the plan of reading one release."""
-    return ExtractPlan(package=package, version=version)
+    return ExtractPlan(package=package, version=version, form=FORMS.get(package, 1))
 
 
 def extract_take(package: str, version: str, take: int = 1) -> TakeName:

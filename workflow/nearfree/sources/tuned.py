@@ -1,4 +1,4 @@
-"""Tuned configuration files of fused MoE kernels: what each is for, and BLOCK_SIZE_M by M.
+"""Tuned configuration files of fused MoE kernels: what each is for, and its block sizes by M.
 
 vLLM and SGLang keep one JSON file a shape and device; it overrides the rule in the source. The
 name says what the file is for, the content maps a number of tokens M to launch parameters:
@@ -32,6 +32,8 @@ _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 _NO_ENTRIES: dict[str, frozenset[str]] = {"vllm": frozenset({"triton_version"})}
 """Keys beside the entries that a package's reader drops; any other one would stop it."""
 _LARGEST = 2**31 - 1
+SIZES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M")
+"""What is read of an entry: rows, columns and depth of a block, and blocks of rows in a group."""
 
 
 class _OddFileError(Exception):
@@ -63,9 +65,14 @@ def _index(package: str, version: str, path: str, data: bytes) -> TunedIndexed:
     except _OddFileError as error:
         return replace(event, odd=str(error))
     tokens = tuple(entries)
-    return replace(
-        event, tokens=tokens, block_size_m=tuple(entries.values()), lines=_lines(data, tokens)
-    )
+    sizes = {name.lower(): _column(entries, name) for name in SIZES}
+    return replace(event, tokens=tokens, lines=_lines(data, tokens), **sizes)
+
+
+def _column(entries: dict[int, dict[str, int]], name: str) -> tuple[int, ...]:
+    """Return one size of every entry; nothing where one of them lacks it."""
+    found = tuple(entry[name] for entry in entries.values() if name in entry)
+    return found if len(found) == len(entries) else ()
 
 
 def _named(event: TunedIndexed) -> TunedIndexed:
@@ -107,12 +114,12 @@ def _what_is_odd(name: str) -> str:
     return "name has not the known form"
 
 
-def _entries(data: bytes, dropped: frozenset[str]) -> dict[int, int]:
-    """Return BLOCK_SIZE_M by M, in the file's order."""
+def _entries(data: bytes, dropped: frozenset[str]) -> dict[int, dict[str, int]]:
+    """Return the sizes by M, in the file's order."""
     content = _parsed(data)
     if not isinstance(content, dict):
         raise _OddFileError("not an object")
-    entries: dict[int, int] = {}
+    entries: dict[int, dict[str, int]] = {}
     for key, value in content.items():
         if key in dropped:
             continue
@@ -120,7 +127,7 @@ def _entries(data: bytes, dropped: frozenset[str]) -> dict[int, int]:
             raise _OddFileError(f"M '{_short(key)}' is no positive integer")
         if int(key) in entries:
             raise _OddFileError(f"M={int(key)} twice")
-        entries[int(key)] = _block_size(int(key), value)
+        entries[int(key)] = _sizes(int(key), value)
     if not entries:
         raise _OddFileError("no entries")
     return entries
@@ -136,15 +143,16 @@ def _lines(data: bytes, tokens: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(line for _, line in found) if tuple(m for m, _ in found) == tokens else ()
 
 
-def _block_size(m: int, value: object) -> int:
+def _sizes(m: int, value: object) -> dict[str, int]:
     if not isinstance(value, dict):
         raise _OddFileError(f"no object at M={m}")
     if "BLOCK_SIZE_M" not in value:
         raise _OddFileError(f"no BLOCK_SIZE_M at M={m}")
-    size = value["BLOCK_SIZE_M"]
-    if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _LARGEST:
-        raise _OddFileError(f"BLOCK_SIZE_M at M={m} is no positive integer")
-    return size
+    sizes = {name: value[name] for name in SIZES if name in value}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _LARGEST:
+            raise _OddFileError(f"{name} at M={m} is no positive integer")
+    return sizes
 
 
 def _parsed(data: bytes) -> object:

@@ -1,6 +1,6 @@
 """Table `granularity`: block and tile rules, a row a branch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nearfree.events.evidence import Take
 from nearfree.events.types import Branch, RuleExtracted, RulePublished, SourceFetched
@@ -47,7 +47,17 @@ def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
                 "branch": rule.row,
                 "from_ids": [event.event_id],
             }
+    for take in newest_extractions(takes):
         yield from _extracted(take)
+
+
+def newest_extractions(takes: Iterable[Take]) -> list[Take]:
+    """Return the newest take of each stream of extracted rules: a release has one at a time."""
+    found: dict[str, Take] = {}
+    for take in sorted(takes, key=lambda each: each.order):
+        if take.of(RuleExtracted):
+            found[take.name.stream] = take
+    return [found[stream] for stream in sorted(found)]
 
 
 def _extracted(take: Take) -> Iterator[dict[str, object]]:

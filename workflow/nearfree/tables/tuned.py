@@ -1,15 +1,18 @@
 """Table `tuned`: what tuned files say, a row an interval of tokens."""
 
 from collections.abc import Iterator
+from itertools import repeat
 
 from nearfree.events.evidence import Take
 from nearfree.events.types import TunedIndexed
 from nearfree.sources.answers.nearest import tuned_intervals
+from nearfree.tables.granularity import newest_extractions
 from nearfree.tables.schema import Table, count, flag, text
 
+_SIZES = ("block_size_m", "block_size_n", "block_size_k", "group_size_m")
 TUNED = Table(
     name="tuned",
-    row="one interval of tokens of one tuned file",
+    row="one interval of tokens of one tuned file, at which all its sizes hold",
     key=("package", "version", "file", "tokens_from"),
     body={
         "package": text("the backend's package"),
@@ -25,6 +28,9 @@ TUNED = Table(
         "tokens_from": count("the first number of tokens of the interval"),
         "tokens_to": count("the last one; nothing where the interval is open", nullable=True),
         "block_size_m": count("BLOCK_SIZE_M there", nullable=True),
+        "block_size_n": count("BLOCK_SIZE_N there, where the file says it", nullable=True),
+        "block_size_k": count("BLOCK_SIZE_K there, where the file says it", nullable=True),
+        "group_size_m": count("GROUP_SIZE_M there, where the file says it", nullable=True),
         "file": text("path inside the artefact"),
         "sha256": text("digest of the file"),
         "odd": text("why the file has not the known form, and chooses nothing", nullable=True),
@@ -34,7 +40,7 @@ TUNED = Table(
 
 def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
     """Yield the intervals of every tuned file; an odd file is one row without a value."""
-    for take in takes:
+    for take in newest_extractions(takes):
         for event in take.of(TunedIndexed):
             file: TunedIndexed = event.data
             shape = file.block_shape
@@ -54,15 +60,16 @@ def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
                 "odd": file.odd,
                 "from_ids": [event.event_id],
             }
-            for first, last, value in _intervals(file):
-                yield common | {"tokens_from": first, "tokens_to": last, "block_size_m": value}
+            for first, last, sizes in _intervals(file):
+                named = dict(zip(_SIZES, sizes, strict=True))
+                yield common | {"tokens_from": first, "tokens_to": last} | named
 
 
-def _intervals(file: TunedIndexed) -> list[tuple[int, int | None, int | None]]:
+def _intervals(file: TunedIndexed) -> list[tuple[int, int | None, tuple[int | None, ...]]]:
+    """Return the intervals at which all sizes hold; past the largest entry nothing changes."""
     if file.odd is not None:
-        return [(1, None, None)]
-    # Past the largest entry nothing changes any more.
-    end = max(file.tokens)
-    found = tuned_intervals(file.tokens, file.block_size_m, 1, end)
-    open_end = [*found[:-1], (found[-1][0], None, found[-1][2])]
-    return [(first, last, value) for first, last, value in open_end]
+        return [(1, None, (None,) * len(_SIZES))]
+    columns = [getattr(file, size) or repeat(None, len(file.tokens)) for size in _SIZES]
+    entries: list[tuple[int | None, ...]] = list(zip(*columns, strict=True))
+    found = tuned_intervals(file.tokens, entries, 1, max(file.tokens))
+    return [*found[:-1], (found[-1].first, None, found[-1].value)]

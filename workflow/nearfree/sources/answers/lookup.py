@@ -1,13 +1,15 @@
 """Which tuned file a backend itself would open, given its name and the folders it looks in."""
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+
+from msgspec.structs import replace
 
 from nearfree.errors import EvidenceError
 from nearfree.events.types import TunedIndexed
 from nearfree.sources.answers.nearest import tuned_intervals
 
 NEWEST_FIRST = "newest first"
+_OTHERS = ("block_size_n", "block_size_k", "group_size_m")
 
 
 def find_tuned(
@@ -33,7 +35,8 @@ def find_tuned(
         None where all files lie in one folder; else the order in which the folders of Triton
         versions are searched after the running one's: versions apart by blanks, or NEWEST_FIRST.
     triton
-        The running Triton's version. Without it, the answer must be the same for any.
+        The running Triton's version. Without it, BLOCK_SIZE_M must be the same for any, and of
+        the other sizes the file that is returned holds those that are.
     last
         The largest number of tokens that is asked for.
 
@@ -42,7 +45,7 @@ def find_tuned(
     EvidenceError
         The answer depends on `triton` and that is not given, or the file is odd.
     """
-    files = [each for each in index if PurePosixPath(each.file).name == name]
+    files = [each for each in index if file_name(each) == name]
     if folders is None:
         found = next((each for each in files if each.triton is None), None)
     else:
@@ -53,6 +56,11 @@ def find_tuned(
             remedy="Read the file; no answer rests on a form that is not known",
         )
     return found
+
+
+def file_name(event: TunedIndexed) -> str:
+    """Return a file's name without its folders; paths inside an artefact have slashes."""
+    return event.file.rpartition("/")[2]
 
 
 def devices(index: Sequence[TunedIndexed]) -> list[str]:
@@ -71,20 +79,26 @@ def _in_folders(
     if triton is not None:
         return by_triton.get(triton, fallback)
     # A running Triton with a folder of its own opens that; any other one opens the fallback.
-    answers = {_answer(each, last) for each in (*by_triton.values(), fallback)}
-    if by_triton and len(answers) > 1:
+    candidates = [*by_triton.values(), fallback]
+    if by_triton and len({_answer(each, "block_size_m", last) for each in candidates}) > 1:
         versions = ", ".join(sorted(by_triton, key=_numbers))
         raise EvidenceError(
             f"which {name} is opened depends on the running Triton; there are files for {versions}",
             remedy="Name its version with --triton",
         )
-    return fallback
+    if fallback is None:
+        return None
+    differ = [
+        each for each in _OTHERS if len({_answer(file, each, last) for file in candidates}) > 1
+    ]
+    return replace(fallback, **dict.fromkeys(differ, ()))
 
 
-def _answer(event: TunedIndexed | None, last: int) -> object:
+def _answer(event: TunedIndexed | None, size: str, last: int) -> object:
     if event is None or event.odd is not None:
         return None if event is None else event.odd
-    return tuple(tuned_intervals(event.tokens, event.block_size_m, 1, last))
+    values: tuple[int, ...] = getattr(event, size)
+    return tuple(tuned_intervals(event.tokens, values, 1, last)) if values else ()
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,19 +1,18 @@
-"""BLOCK_SIZE_M of a fused MoE call, as a release itself would choose it.
+"""The block sizes of a fused MoE call, as a release itself would choose them.
 
 Override, then tuned file, then the fallback rule of the source; and before them all which path
 the call takes, since a path without alignment has no slack that tokens could share.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from nearfree.errors import EvidenceError
 from nearfree.events.types import Branch, TunedIndexed
-from nearfree.sources.answers.lookup import devices, find_tuned
-from nearfree.sources.answers.nearest import nearest_block_size
+from nearfree.sources.answers.lookup import devices, file_name, find_tuned
+from nearfree.sources.answers.nearest import nearest
 from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.rule import Answer, Rule
 
@@ -66,11 +65,24 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
         return bool(self.device) and str(self.device).startswith("AMD")
 
 
+OTHER_SIZES = ("block_size_n", "block_size_k", "group_size_m")
+
+
 class Block(Struct, frozen=True, kw_only=True):
-    """BLOCK_SIZE_M at one number of tokens, and where it comes from."""
+    """The block of the up projection at one number of tokens, and where it comes from.
+
+    `value` is BLOCK_SIZE_M, `block_n` and `block_k` are BLOCK_SIZE_N and BLOCK_SIZE_K, `group_m` is
+    GROUP_SIZE_M, as the configuration gives them: a kernel whose weights are scaled by blocks
+    takes a smaller K step where a scale's block is smaller. None is what the configuration, or an
+    old event, does not say, or what depends on a Triton that is not named; an override sets
+    BLOCK_SIZE_M alone.
+    """
 
     path: str
     value: int
+    block_n: int | None = None
+    block_k: int | None = None
+    group_m: int | None = None
     source: Literal["override", "tuned", "fallback"]
     branch: Branch | None = None
     tuned: TunedIndexed | None = None
@@ -101,6 +113,9 @@ class MoeRules:
         if query.smem_per_block is None and not query.rocm:
             del self.fixed["smem_per_block"]  # a rule that asks for it has no answer
         self.block_size = rules["block_size_m"].specialised(self.fixed)
+        self.others = [
+            rules[name].specialised(self.fixed) if name in rules else None for name in OTHER_SIZES
+        ]
         self.tokens = rules["config_tokens"]
         self.path = rules["path"].specialised(self.fixed)
         self.aligned = query.modular and "absent" in _says(rules, "mechanism_modular_naive")
@@ -139,7 +154,7 @@ class MoeRules:
 
     def _same_anywhere(self, index: Sequence[TunedIndexed], name: Callable[[str], str]) -> None:
         """Refuse to answer without a device where some device has a tuned file."""
-        files = {PurePosixPath(each.file).name for each in (*index, *self.query.own)}
+        files = {file_name(each) for each in (*index, *self.query.own)}
         having = [device for device in devices(index) if name(device) in files]
         if having:
             shown = ", ".join(having)
@@ -167,7 +182,7 @@ class MoeRules:
             return None  # it depends on the compute capability, and the block size does not
 
     def at(self, tokens: int) -> Block:
-        """Return the block size at a number of tokens.
+        """Return the block at a number of tokens.
 
         Where a release works in chunks, it is that of the first chunk.
         """
@@ -180,17 +195,30 @@ class MoeRules:
                 path=taken, value=query.override, source="override", path_branch=path.branch
             )
         if self.tuned is not None:
-            value = nearest_block_size(self.tuned.tokens, self.tuned.block_size_m, m)
-            source: Literal["override", "tuned"] = (
-                "override" if self.tuned in query.own else "tuned"
+            entry = nearest(self.tuned.tokens, m)
+            n, k, group = (
+                values[entry] if values else None
+                for values in (getattr(self.tuned, name) for name in OTHER_SIZES)
             )
             return Block(
-                path=taken, value=value, source=source, tuned=self.tuned, path_branch=path.branch
+                path=taken,
+                value=self.tuned.block_size_m[entry],
+                block_n=n,
+                block_k=k,
+                group_m=group,
+                source="override" if self.tuned in query.own else "tuned",
+                tuned=self.tuned,
+                path_branch=path.branch,
             )
-        answer = self.block_size.value(self.fixed | {"M": m})
+        inputs = self.fixed | {"M": m}
+        answer = self.block_size.value(inputs)
+        n, k, group = (None if rule is None else rule.value(inputs).value for rule in self.others)
         return Block(
             path=taken,
             value=answer.value,
+            block_n=n,
+            block_k=k,
+            group_m=group,
             source="fallback",
             branch=answer.branch,
             path_branch=path.branch,

@@ -4,26 +4,50 @@ vLLM and SGLang, `try_get_optimal_moe_config` in every release: of two equally n
 `min` takes the first it meets, which is the first in the file.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from nearfree.errors import EvidenceError
 
+Value = TypeVar("Value")
 
-class Interval(NamedTuple):
-    """The numbers of tokens M, both ends included, at which one BLOCK_SIZE_M holds."""
+
+class Interval(NamedTuple, Generic[Value]):
+    """The numbers of tokens M, both ends included, at which one value holds."""
 
     first: int
     last: int
-    block_size_m: int
+    value: Value
 
 
-def nearest_block_size(tokens: tuple[int, ...], block_size_m: tuple[int, ...], m: int) -> int:
-    """Return the BLOCK_SIZE_M that a backend takes at `m` tokens.
+def nearest(tokens: Sequence[int], m: int) -> int:
+    """Return the number of the entry that a backend takes at `m` tokens, counted from 0.
 
     Parameters
     ----------
-    tokens, block_size_m
+    tokens
+        The file's keys, in the file's order.
+
+    Raises
+    ------
+    EvidenceError
+        There is no entry.
+    """
+    _check(tokens)
+    return min(range(len(tokens)), key=lambda number: abs(tokens[number] - m))
+
+
+def tuned_intervals(
+    tokens: Sequence[int], values: Sequence[Value], first: int, last: int
+) -> list[Interval[Value]]:
+    """Return the value of each M from `first` to `last`, as intervals in rising order.
+
+    Neighbours differ in their value: entries that agree are one interval. None if last < first.
+
+    Parameters
+    ----------
+    tokens, values
         The file's keys and what each stands for, in the file's order.
 
     Raises
@@ -31,34 +55,21 @@ def nearest_block_size(tokens: tuple[int, ...], block_size_m: tuple[int, ...], m
     EvidenceError
         There is no entry.
     """
-    entries = _by_key(tokens, block_size_m)
-    return entries[min(entries, key=lambda key: abs(key - m))]
-
-
-def tuned_intervals(
-    tokens: tuple[int, ...], block_size_m: tuple[int, ...], first: int, last: int
-) -> list[Interval]:
-    """Return the BLOCK_SIZE_M of each M from `first` to `last`, as intervals in rising order.
-
-    Neighbours differ in their value: entries that agree are one interval. None if last < first.
-
-    Raises
-    ------
-    EvidenceError
-        There is no entry.
-    """
-    entries = _by_key(tokens, block_size_m)
+    _check(tokens)
+    entries: dict[int, Value] = {}
+    for key, value in zip(tokens, values, strict=True):
+        entries.setdefault(key, value)  # the first of equal keys is the one taken
     place = {key: index for index, key in enumerate(entries)}
     keys = sorted(entries)
     # Only neighbours compete for an M: keys differ, so a third one is farther than one of them.
     ends = [_last_of_lower(low, high, place) for low, high in pairwise(keys)]
-    intervals: list[Interval] = []
+    intervals: list[Interval[Value]] = []
     start = first
     for key, end in zip(keys, [*ends, last], strict=True):
         stop = min(end, last)
         if stop < start:
             continue
-        if intervals and intervals[-1].block_size_m == entries[key]:
+        if intervals and intervals[-1].value == entries[key]:
             intervals[-1] = intervals[-1]._replace(last=stop)
         else:
             intervals.append(Interval(start, stop, entries[key]))
@@ -72,14 +83,9 @@ def _last_of_lower(low: int, high: int, place: dict[int, int]) -> int:
     return (low + high) // 2 if place[low] < place[high] else (low + high - 1) // 2
 
 
-def _by_key(tokens: tuple[int, ...], block_size_m: tuple[int, ...]) -> dict[int, int]:
-    """Return the entries by key, in the file's order; the first of equal keys is the one taken."""
-    entries: dict[int, int] = {}
-    for key, value in zip(tokens, block_size_m, strict=True):
-        entries.setdefault(key, value)
-    if not entries:
+def _check(tokens: Sequence[int]) -> None:
+    if not tokens:
         raise EvidenceError(
             "a tuned file without entries chooses no block size",
             remedy="Use the rule in the source, or mend the file",
         )
-    return entries

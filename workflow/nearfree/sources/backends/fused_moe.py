@@ -20,7 +20,7 @@ from nearfree.sources.language.python_cuts import (
     value_of,
 )
 from nearfree.sources.language.python_source import Modules
-from nearfree.sources.language.reading import Reading
+from nearfree.sources.language.reading import DENSE, Reading
 
 LEAVES = {
     r"(envs\.VLLM_BATCH_INVARIANT|vllm_is_batch_invariant\(\))": "deterministic",
@@ -48,6 +48,13 @@ QUANTISATIONS: tuple[tuple[str | None, tuple[int, int] | None], ...] = (
 )
 SHAPES = ((8, 2), (64, 6), (128, 8), (256, 8), (256, 32))
 _ONE = ((256, 8),)
+_SHARES = tuple(
+    ((1 << power) + 1) * experts - step
+    for experts, _ in SHAPES[:4]
+    for power in range(9)
+    for step in (0, 1)
+)
+"""Where the whole tokens an expert, M // E, pass a power of two, from both sides."""
 BIG, SMALL = 232448, 101376
 """Shared memory a block may opt in to, on Hopper and on Ada, in bytes."""
 _MODES: dict[str, Any] = {
@@ -71,22 +78,31 @@ def block_contexts(
     ]
 
 
-def block_size(modules: Modules) -> Reading:
-    """Return how to read BLOCK_SIZE_M where no tuned file exists."""
+def block_sizes(modules: Modules) -> list[Reading]:
+    """Return how to read the sizes of a block and of a group where no tuned file exists.
+
+    Every configuration sets BLOCK_SIZE_M. Some leave the others to the kernel that is launched,
+    which chooses them by rules of its own: those rules say None there.
+    """
     program, root = modules.program(["get_default_config"], LEAVES)
-    return Reading(
-        rule="block_size_m",
-        program=program,
-        root=root,
-        key="BLOCK_SIZE_M",
-        axis="M",
-        contexts=[*block_contexts(), *block_contexts(_ONE, smem_per_block=SMALL)],
-        also=[
-            *block_contexts(_ONE, deterministic=True),
-            *block_contexts(_ONE, is_marlin=True),
-            *block_contexts(_ONE, rocm=True, smem_per_block=None),
-        ],
-    )
+    return [
+        Reading(
+            rule=key.lower(),
+            program=program,
+            root=root,
+            key=key,
+            absent=key != "BLOCK_SIZE_M",
+            axis="M",
+            contexts=[*block_contexts(), *block_contexts(_ONE, smem_per_block=SMALL)],
+            also=[
+                *block_contexts(_ONE, deterministic=True),
+                *block_contexts(_ONE, is_marlin=True),
+                *block_contexts(_ONE, rocm=True, smem_per_block=None),
+            ],
+            dense=(*DENSE, *_SHARES) if key == "GROUP_SIZE_M" else DENSE,
+        )
+        for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M")
+    ]
 
 
 def config_dtype(modules: Modules) -> Reading:

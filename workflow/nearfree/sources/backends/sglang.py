@@ -26,7 +26,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     path, cut = fused_moe.always_aligned(modules)
     program, root = modules.program_of(path, cut, fused_moe.LEAVES)
     return [
-        fused_moe.block_size(modules),
+        *fused_moe.block_sizes(modules),
         fused_moe.config_dtype(modules),
         fused_moe.tuned_key(modules),
         fused_moe.tuned_name(modules),

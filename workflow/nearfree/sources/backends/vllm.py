@@ -41,7 +41,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     """Return how to read a release's rules."""
     modules = Modules(files)
     return [
-        fused_moe.block_size(modules),
+        *fused_moe.block_sizes(modules),
         fused_moe.config_dtype(modules),
         fused_moe.tuned_key(modules),
         fused_moe.tuned_name(modules),

@@ -46,6 +46,8 @@ class Reading:
     """Further contexts at which the two ways are compared: modes that few users run."""
     key: str | None = None
     """The entry of interest, where the answer is a dictionary."""
+    absent: bool = False
+    """Whether a way may leave that entry out; the rule then says None there."""
     whole: bool = True
     """Whether the interpreter runs all of the function; else only what the answer depends on."""
     dense: Sequence[int] = field(default=DENSE)
@@ -78,7 +80,9 @@ def _read(reading: Reading, package: str, version: str) -> RuleExtracted:
     functions = dict(reading.program.functions)
     for name in functions if not reading.whole else [reading.root]:
         key = reading.key if name == reading.root else None
-        functions[name] = slice_to(functions[name], key, checks=reading.whole)
+        functions[name] = slice_to(
+            functions[name], key, absent=reading.absent, checks=reading.whole
+        )
     program = Program(functions, reading.program.constants)
     branches, called = enumerate_paths(program, reading.root, set(reading.inputs), reading.least)
     helpers = tuple(ast.unparse(functions[name]) for name in sorted(reached(program, called)))
@@ -131,7 +135,7 @@ def _compared(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]
     texts = [f"{name}: {ast.unparse(each)}" for name, each in sorted(program.functions.items())]
     texts += [f"{name} = {ast.unparse(each)}" for name, each in sorted(program.constants.items())]
     texts += [reading.root, str(reading.key), repr(reading.axis), repr(reading.contexts)]
-    texts += [repr(reading.also), repr(reading.dense), repr(reading.whole)]
+    texts += [repr(reading.also), repr(reading.dense), repr((reading.whole, reading.absent))]
     branches = [(branch.when, branch.value) for branch in rule.rule.branches]
     texts += [repr(sorted(reading.least.items())), repr(branches), *rule.rule.functions]
     key = sha256("\0".join(texts).encode())
@@ -189,9 +193,9 @@ def _said(reading: Reading, values: Mapping[int, Any]) -> list[tuple[int, Any]]:
 def _interpreted(reading: Reading, interpreter: Interpreter) -> Any:
     value = interpreter.run(reading.root)
     if reading.key is not None and isinstance(value, dict):
-        if reading.key not in value:
+        if reading.key not in value and not reading.absent:
             raise UnknownConstructError(f"{reading.root} sets no {reading.key}")
-        return value[reading.key]
+        return value.get(reading.key)
     return value
 
 

@@ -53,10 +53,13 @@ class Rule:
         """
         narrow = copy.copy(self)
         narrow._branches = []  # noqa: SLF001  # a copy of this very class
+        decided: dict[ast.expr, bool | None] = {}
         for branch, when, value in self._branches:
             rest = []
             for each in when:
-                holds = self._decided(each, fixed)
+                if each not in decided:
+                    decided[each] = self._decided(each, fixed)
+                holds = decided[each]
                 if holds is False:
                     break
                 if holds is None:

@@ -10,13 +10,15 @@ import copy
 
 from nearfree.sources.language.expressions import STRING_METHODS
 from nearfree.sources.language.functions import BUILTINS
-from nearfree.sources.language.program import Function, bound_by, parameters, walk_statements
+from nearfree.sources.language.program import Function, at, bound_by, parameters, walk_statements
 
 HARMLESS = ("logger", "warnings", "print", "logging")
 """What is told to these changes nothing."""
 
 
-def slice_to(function: Function, key: str | None = None, *, checks: bool = True) -> Function:
+def slice_to(
+    function: Function, key: str | None = None, *, absent: bool = False, checks: bool = True
+) -> Function:
     """Return a copy of a function with only what its answer depends on.
 
     Parameters
@@ -25,6 +27,8 @@ def slice_to(function: Function, key: str | None = None, *, checks: bool = True)
         The function; it stays as it is.
     key
         The entry of interest of the dictionaries that it builds; None if it returns plain values.
+    absent
+        Whether a dictionary may be built without that entry, which is then None.
     checks
         Whether assertions belong to the answer. They decide whether a call is accepted.
     """
@@ -32,7 +36,7 @@ def slice_to(function: Function, key: str | None = None, *, checks: bool = True)
     if not checks:
         sliced = _NoChecks().visit(sliced)
     if key is not None:
-        sliced = _OneEntry(key).visit(sliced)
+        sliced = _OneEntry(key, absent=absent).visit(sliced)
     needed = _Needed(sliced)
     sliced.body = needed.keep(sliced.body) or [ast.copy_location(ast.Pass(), function)]
     return sliced
@@ -46,15 +50,19 @@ class _NoChecks(ast.NodeTransformer):
 class _OneEntry(ast.NodeTransformer):
     """Drops the other entries of dictionaries, and assignments to them."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, *, absent: bool) -> None:
         self.key = key
+        self.absent = absent
 
     def visit_Dict(self, node: ast.Dict) -> ast.Dict:
-        pairs = [
+        pairs: list[tuple[ast.expr | None, ast.expr]] = [
             (name, value)
             for name, value in zip(node.keys, node.values, strict=True)
             if name is None or (isinstance(name, ast.Constant) and name.value == self.key)
         ]
+        if self.absent and not pairs:
+            # Without a place of its own, the entry is quoted as the dictionary that lacks it.
+            pairs = [(at(ast.Constant(self.key), node), at(ast.Constant(None), node))]
         node.keys = [name for name, _ in pairs]
         node.values = [value for _, value in pairs]
         return node

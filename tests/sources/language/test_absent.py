@@ -1,0 +1,61 @@
+"""Entries that a way leaves out: the rule says None there, and quotes what lacks the entry."""
+
+import pytest
+from nearfree.errors import SourceError
+from nearfree.sources.language.rule import Rule
+
+from sources.language.rules import read_python, values
+
+TEXT = """
+def f(M):
+    if M <= 2:
+        return {"A": M}
+    config = {"A": 64, "B": 8}
+    if M > 16:
+        config = {"A": 32}
+        if M > 64:
+            config["B"] = 4
+    return config
+"""
+EXPECTED = [None, None, 8, 8, 8, None, None, 4]
+
+
+def test_what_a_way_leaves_out_is_none() -> None:
+    """Only where it is set does the entry have a value; setting it later counts."""
+    rule = read_python(TEXT, key="B", absent=True)
+    assert values(rule) == EXPECTED
+
+
+def test_the_dictionary_that_lacks_an_entry_is_quoted() -> None:
+    """A value of None has a place: that of the dictionary without it."""
+    rule = read_python(TEXT, key="B", absent=True)
+    for m, line in ((1, 4), (17, 7)):
+        place = Rule(rule).value({"M": m}).branch.quotes[-1]
+        assert place.lines == (line, line)
+        assert '"B"' not in place.text
+
+
+def test_an_entry_that_must_be_there_is_missed() -> None:
+    """Where every way must set the entry, one that does not is refused, not answered."""
+    with pytest.raises(SourceError):
+        read_python(TEXT, key="B")
+
+
+def test_an_entry_that_is_always_there_reads_the_same() -> None:
+    """Allowing an entry to be absent changes nothing where it never is."""
+    plain, allowing = (read_python(TEXT, key="A", absent=absent) for absent in (False, True))
+    assert plain == allowing
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'def f(M):\n    config = {"A": 1}\n    config.update(more(M))\n    return config',
+        'def f(M):\n    config = {"A": 1, **more(M)}\n    return config',
+        'def f(M):\n    config = {"A": 1}\n    fill(config)\n    return config',
+    ],
+)
+def test_what_might_set_the_entry_is_no_absence(text: str) -> None:
+    """An entry that unknown code may set is refused: it is not said to be absent."""
+    with pytest.raises(SourceError):
+        read_python(text, key="B", absent=True)

@@ -1,0 +1,172 @@
+"""The import of AIConfigurator's tables: each curve with its source, nothing in part."""
+
+from pathlib import Path
+
+import pytest
+from nearfree.config import Config
+from nearfree.errors import SourceError
+from nearfree.events.names import Layout
+from nearfree.events.seal import read_sealed
+from nearfree.events.types import LatencyImported, SourceFetched
+from nearfree.public.aiconfigurator import Imported, import_aiconfigurator
+from nearfree.sources.fetching.cache import Cache
+from sources.fetching.indexserver import Server, server
+
+from public.tables import GEMM, METADATA, ROOT, WHOLE, member, parquet, put_release
+
+__all__ = ["server"]
+
+PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    """Return an empty cache."""
+    return Cache(tmp_path / "cache")
+
+
+def imported(layout: Layout, cache: Cache, *, offline: bool = False) -> Imported:
+    """Import the release that the index has."""
+    return import_aiconfigurator(layout, PLATFORMS, cache=cache, offline=offline)
+
+
+def curves(layout: Layout, done: Imported) -> list[LatencyImported]:
+    """Return the curves of a sealed import."""
+    events = read_sealed(layout, done.seal)
+    return [event.data for event in events if isinstance(event.data, LatencyImported)]
+
+
+def test_each_table_becomes_curves(server: Server, layout: Layout, cache: Cache) -> None:
+    """Every table's rows are curves of the module's own fields, in microseconds."""
+    put_release(server, WHOLE)
+    found = {each.member: each for each in curves(layout, imported(layout, cache))}
+    assert len(found) == 4
+    gemm = found[member("gemm_perf")]
+    assert (gemm.n, gemm.latency_us) == ((1, 2, 64), (30.0, 31.0, 50.0))
+    assert (gemm.setting.d_model, gemm.setting.d_ff, gemm.setting.batch) == (4096, 8192, 1)
+    moe = found[member("moe_perf")].setting
+    assert (moe.d_model, moe.d_ff, moe.experts, moe.top_k) == (4096, 1024, 64, 8)
+    assert (moe.routing, moe.gated) == ("balanced", None)
+    context = found[member("context_attention_perf")]
+    assert (context.setting.context, context.n, context.contexts) == (0, (64, 4096), None)
+    generation = found[member("generation_attention_perf")]
+    assert (generation.n, generation.contexts) == ((1, 1), (127, 8191))
+    assert generation.setting.context == 127
+    for each in found.values():
+        assert (each.platform, each.setting.backend, each.backend_version) == (
+            "h100",
+            "vllm",
+            "0.24.0",
+        )
+
+
+def test_licence_and_hashes_are_on_record(server: Server, layout: Layout, cache: Cache) -> None:
+    """Each curve names licence and copyright, and the hash under which its member was fetched."""
+    put_release(server, WHOLE)
+    done = imported(layout, cache)
+    (fetched,) = [
+        e.data for e in read_sealed(layout, done.seal) if isinstance(e.data, SourceFetched)
+    ]
+    hashes = {each.path: each.sha256 for each in fetched.members}
+    assert "aiconfigurator_core-0.12.0.dist-info/METADATA" in hashes
+    for each in curves(layout, done):
+        assert each.member_sha256 == hashes[each.member]
+        assert "Apache-2.0, Copyright (c) 2030 Somebody" in each.source
+
+
+def test_importing_twice_is_one_take(server: Server, layout: Layout, cache: Cache) -> None:
+    """The same wheel is imported once; the cache serves it without the network."""
+    put_release(server, WHOLE)
+    first = imported(layout, cache)
+    asked = len(server.seen)
+    again = imported(layout, cache, offline=True)
+    assert (again.fresh, again.seal.segments) == (None, first.seal.segments)
+    assert len(server.seen) == asked
+    assert [take.stream for take in layout.takes()] == ["aiconfigurator_core_0_12_0"]
+
+
+def test_systems_by_their_names(server: Server, layout: Layout, cache: Cache) -> None:
+    """An unknown system keeps its name; what is no NVIDIA GPU is left out."""
+    tables = {member("gemm_perf", system): parquet(GEMM) for system in ("h100_sxm", "gb999", "b60")}
+    put_release(server, tables, systems=("h100_sxm", "gb999", "b60", "a30"))
+    done = imported(layout, cache)
+    assert {each.platform for each in curves(layout, done)} == {"h100", "gb999"}
+    assert done.fresh is not None
+    assert {each.name: each.known for each in done.fresh.systems} == {
+        "gb999": False,
+        "h100_sxm": True,
+    }
+    assert set(done.fresh.left_out) == {"a30", "b60"}
+    assert "Intel" in done.fresh.left_out["b60"]
+
+
+def test_other_facts_are_told(server: Server, layout: Layout, cache: Cache) -> None:
+    """A fact for which the source has another value than the config is told, the same one not."""
+    put_release(server, WHOLE, bandwidth=3_000_000_000_000)
+    done = imported(layout, cache)
+    assert done.fresh is not None
+    assert done.fresh.differences == ["h100: bandwidth, GB/s: 3350 here, 3000 in h100_sxm.yaml"]
+
+
+GEMM_PATH = member("gemm_perf")
+BAD_TABLES = {
+    "no Parquet": b"PAR1 this is none PAR1",
+    "empty": b"",
+    "cut": WHOLE[GEMM_PATH][:-20],
+    "flipped": WHOLE[GEMM_PATH][:200] + bytes(100) + WHOLE[GEMM_PATH][300:],
+    "a missing column": parquet([{k: v for k, v in row.items() if k != "k"} for row in GEMM]),
+    "text for a number": parquet([{**row, "m": "one"} for row in GEMM]),
+    "no value": parquet([*GEMM, {**GEMM[0], "k": None}]),
+    "a URL": parquet([{**row, "kernel_source": "https://x"} for row in GEMM]),
+    "a long text": parquet([{**row, "version": "1" * 201} for row in GEMM]),
+}
+
+
+@pytest.mark.parametrize("raw", BAD_TABLES.values(), ids=BAD_TABLES.keys())
+def test_a_bad_table_is_named(server: Server, layout: Layout, cache: Cache, raw: bytes) -> None:
+    """One table that is odd refuses the import by the member's name, and leaves no trace."""
+    put_release(server, {**WHOLE, GEMM_PATH: raw})
+    with pytest.raises(SourceError) as caught:
+        imported(layout, cache)
+    assert GEMM_PATH in caught.value.what
+    assert "\n" not in str(caught.value)
+    assert "take another version" in caught.value.remedy
+    assert not layout.root.exists()
+
+
+def test_a_release_without_its_licence(server: Server, layout: Layout, cache: Cache) -> None:
+    """A wheel whose metadata names no licence is refused."""
+    put_release(server, WHOLE, metadata=METADATA.replace("License-Expression", "Other"))
+    with pytest.raises(SourceError, match="states no licence"):
+        imported(layout, cache)
+    assert not layout.root.exists()
+
+
+def test_tables_of_a_system_without_facts(server: Server, layout: Layout, cache: Cache) -> None:
+    """A table whose system has no file is refused by name."""
+    put_release(server, WHOLE, systems=("a30",))
+    with pytest.raises(SourceError, match=r"without a file h100_sxm\.yaml"):
+        imported(layout, cache)
+
+
+def test_a_release_of_another_form(server: Server, layout: Layout, cache: Cache) -> None:
+    """A wheel without one believable curve is refused, not imported as empty."""
+    put_release(server, {GEMM_PATH: parquet(GEMM[:1])})
+    with pytest.raises(SourceError, match="no curve of the known form"):
+        imported(layout, cache)
+    assert not layout.root.exists()
+
+
+def test_only_what_is_needed_is_fetched(server: Server, layout: Layout, cache: Cache) -> None:
+    """Tables of other operations, and those of other vendors, are never fetched."""
+    other = {
+        f"{ROOT}data/h100_sxm/mla/vllm/0.24.0/mla_perf.parquet": b"x",
+        member("gemm_perf", "b60"): b"x",
+        f"{ROOT}data/h100_sxm/moe/vllm/0.24.0/wideep_moe_perf.parquet": b"x",
+    }
+    put_release(server, {**WHOLE, **other})
+    done = imported(layout, cache)
+    (fetched,) = [
+        e.data for e in read_sealed(layout, done.seal) if isinstance(e.data, SourceFetched)
+    ]
+    assert not {each.path for each in fetched.members} & set(other)

@@ -1,0 +1,75 @@
+"""Rows of a latency table: those of a setting become points, the others are counted by reason."""
+
+from typing import Any
+
+import pytest
+from nearfree.public.perf_tables import read_rows
+
+from public.tables import member, parquet, rows
+
+LEFT_OUT = [
+    ("gemm_perf", {"gemm_dtype": "fp8_block"}, "dtype fp8_block has no place in a setting"),
+    ("gemm_perf", {"device": "Intel B60"}, "not a GPU of NVIDIA"),
+    ("gemm_perf", {"k": 0}, "a size is not positive"),
+    ("moe_perf", {"moe_dtype": "nvfp4"}, "dtype nvfp4 has no place in a setting"),
+    ("moe_perf", {"moe_ep_size": 2}, "experts spread over several GPUs"),
+    ("moe_perf", {"moe_tp_size": 3}, "d_ff is no whole number"),
+    ("moe_perf", {"moe_tp_size": 0}, "d_ff is no whole number"),
+    ("moe_perf", {"topk": 65}, "top_k is larger than experts"),
+    ("moe_perf", {"distribution": "zipf"}, "distribution zipf is not known"),
+    ("context_attention_perf", {"kv_cache_dtype": "fp8"}, "dtype bfloat16 over a fp8 cache"),
+    ("context_attention_perf", {"window_size": 128}, "attention within a window"),
+    ("context_attention_perf", {"beam_width": 2}, "several beams"),
+    ("context_attention_perf", {"num_key_value_heads": 5}, "heads is no multiple of kv_heads"),
+    ("context_attention_perf", {"num_key_value_heads": 0}, "heads is no multiple of kv_heads"),
+    ("context_attention_perf", {"step": 7}, "cached positions in a context table"),
+    ("generation_attention_perf", {"isl": 2}, "several new positions in a generation table"),
+    ("generation_attention_perf", {"step": -1}, "a size is not positive"),
+]
+
+
+@pytest.mark.parametrize(("table", "changes", "reason"), LEFT_OUT)
+def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) -> None:
+    """A row that a setting cannot say in full is left out, and counted under its reason."""
+    good = rows(table, (1, 1.0), (2, 1.0))
+    found = read_rows(member(table), parquet([*good, *rows(table, (4, 1.0), **changes)]))
+    assert found.skipped == {reason: 1}
+    assert found.points.height == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "dtypes", "expected"),
+    [
+        ("gemm_perf", {"gemm_dtype": "fp8"}, "float8"),
+        ("moe_perf", {"moe_dtype": "float16"}, "float16"),
+        ("context_attention_perf", {"attn_dtype": "fp8", "kv_cache_dtype": "fp8"}, "float8"),
+    ],
+)
+def test_dtypes(table: str, dtypes: dict[str, str], expected: str) -> None:
+    """A dtype that all operands share has the project's name."""
+    found = read_rows(member(table), parquet(rows(table, (1, 1.0), **dtypes)))
+    assert found.points["dtype"].to_list() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "gated"), [("moe_torch_flow_nongated", False), ("moe_torch_flow", None)]
+)
+def test_experts_of_two_matrices(kernel: str, gated: bool | None) -> None:  # noqa: FBT001
+    """A kernel that says it is not gated is of two matrices; else nothing is said."""
+    found = read_rows(member("moe_perf"), parquet(rows("moe_perf", (1, 1.0), kernel_source=kernel)))
+    assert found.points["gated"].to_list() == [gated]
+
+
+def test_a_power_law_keeps_its_name() -> None:
+    """The routing of a power law is `power_law`; its exponent stays in the source's own name."""
+    table = rows("moe_perf", (1, 1.0), distribution="power_law_1.2")
+    found = read_rows(member("moe_perf"), parquet(table)).points
+    assert (found["routing"][0], found["distribution"][0]) == ("power_law", "power_law_1.2")
+
+
+def test_attention_without_a_window_column() -> None:
+    """A table of attention that knows no windows is over all keys."""
+    table = rows("context_attention_perf", (1, 1.0))
+    without = [{k: v for k, v in row.items() if k != "window_size"} for row in table]
+    found = read_rows(member("context_attention_perf"), parquet(without))
+    assert (found.points.height, found.skipped) == (1, {})

@@ -1,0 +1,142 @@
+"""The check against hardware: what can be true passes, another unit of time does not."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.config import Config
+from nearfree.events.types import LatencyImported
+from nearfree.public.curves import curves_of
+from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
+from nearfree.settings import Setting
+from nearfree.work import attention_work, dense_work, moe_work, routed_pairs
+
+PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
+SIZES = st.sampled_from([64, 512, 1000, 4096, 16384])
+GPUS = st.sampled_from(["a100", "h100", "h20", "l40s"])
+NS = (1, 2, 16, 300, 4096)
+
+
+def judged(setting: Setting, latency_us: tuple[float, ...], platform: str = "h100") -> pl.DataFrame:
+    """Return the points of a curve over NS with their slowness."""
+    curve = LatencyImported(
+        source="s",
+        member="m",
+        member_sha256="0" * 64,
+        platform=platform,
+        setting=setting,
+        backend_version="1",
+        n=NS[: len(latency_us)],
+        latency_us=latency_us,
+    )
+    frames = curves_of([(curve, "id")])
+    points = frames.points.drop("context").join(frames.settings, on="curve")
+    return with_slowness(points, PLATFORMS)
+
+
+def is_fast(found: pl.DataFrame) -> bool:
+    """Return whether any point is too fast."""
+    return bool(found.select(too_fast(pl.col("slowness")).any()).item())
+
+
+def is_slow(found: pl.DataFrame) -> bool:
+    """Return whether the curve looks like nanoseconds."""
+    return bool(found.select(unit_too_small(pl.col("slowness_cold"))).item())
+
+
+SETTINGS = st.one_of(
+    st.builds(
+        Setting,
+        module=st.sampled_from(["gemm", "dense_ffn"]),
+        backend=st.just("any"),
+        dtype=st.sampled_from(["bfloat16", "float16"]),
+        batch=st.sampled_from([1, 8]),
+        d_model=SIZES,
+        d_ff=SIZES,
+    ),
+    st.builds(
+        Setting,
+        module=st.just("moe_ffn"),
+        backend=st.just("any"),
+        dtype=st.just("bfloat16"),
+        d_model=SIZES,
+        d_ff=SIZES,
+        experts=st.sampled_from([8, 64, 256]),
+        top_k=st.sampled_from([1, 2, 8]),
+        routing=st.sampled_from(["balanced", "skewed", "power_law"]),
+        gated=st.sampled_from([None, True, False]),
+    ),
+    st.builds(
+        Setting,
+        module=st.just("attention"),
+        backend=st.just("any"),
+        dtype=st.just("bfloat16"),
+        batch=st.sampled_from([1, 8]),
+        context=st.sampled_from([0, 128, 8192]),
+        heads=st.just(32),
+        kv_heads=st.sampled_from([1, 8, 32]),
+        head_dim=st.sampled_from([64, 128]),
+    ),
+)
+
+
+@given(SETTINGS, GPUS, st.floats(1.0, 30.0))
+def test_what_hardware_can_do_passes_and_other_units_do_not(
+    setting: Setting, platform: str, factor: float
+) -> None:
+    """Up to 30 times the fastest time passes; 1000 times more, and 1000 times less, does not."""
+    probe = judged(setting, (1.0,) * len(NS), platform)
+    fastest = [1.0 / cold for cold in probe["slowness_cold"]]
+    true = tuple(factor * each for each in fastest)
+    assert not is_fast(judged(setting, true, platform))
+    assert not is_slow(judged(setting, true, platform))
+    assert is_slow(judged(setting, tuple(1000 * each for each in true), platform))
+    assert is_fast(judged(setting, tuple(each / 1000 for each in true), platform))
+
+
+@given(SETTINGS)
+def test_the_fastest_time_is_that_of_the_counted_work(setting: Setting) -> None:
+    """The limit is FLOPs over phi where these are most, by the package's own count of work."""
+    counted = {"moe_ffn": "moe", "attention": "attention", "dense_ffn": "dense"}
+    kind = counted.get(setting.module)
+    if kind is None or setting.routing == "power_law" or setting.gated is False:
+        return
+    n = NS[-1]
+    if kind == "dense":
+        work = dense_work(setting, n, "test")
+    elif kind == "moe":
+        work = moe_work(setting, routed_pairs(setting, n), "test")
+    else:
+        work = attention_work(setting, n, "test", tile_rows=64)
+    compute_us = work.flop_logical / (PLATFORMS["h100"].peak_tflops[setting.dtype] * 1e6)
+    memory_us = work.bytes_compulsory / ((PLATFORMS["h100"].bandwidth_gb_s or 0) * 1e3)
+    fastest_us = 1.0 / judged(setting, (1.0,) * len(NS))["slowness_cold"][-1]
+    assert max(compute_us, 1.5) <= fastest_us * (1 + 1e-9)
+    assert fastest_us <= max(compute_us, memory_us, 1.5) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "mars"])
+def test_nothing_is_said_of_an_unknown_platform(platform: str) -> None:
+    """Without a GPU's facts a latency is neither too fast nor too slow."""
+    gemm = Setting(module="gemm", backend="any", dtype="bfloat16", d_model=64, d_ff=64)
+    found = judged(gemm, (1e-9, 1e12), platform)
+    assert found["slowness"].null_count() == 2
+    assert not is_fast(found)
+    assert not is_slow(found)
+
+
+def test_nothing_is_said_of_a_whole_model() -> None:
+    """The work of a whole model is not counted."""
+    found = judged(Setting(module="model", backend="any", dtype="bfloat16"), (1e-9, 1e12))
+    assert found["slowness"].null_count() == 2
+
+
+def test_weights_that_a_cache_can_hold() -> None:
+    """Weights smaller than the L2 may be read faster than memory allows, larger ones may not."""
+    small = Setting(module="gemm", backend="any", dtype="bfloat16", d_model=4096, d_ff=4096)
+    large = Setting(module="gemm", backend="any", dtype="bfloat16", d_model=16384, d_ff=16384)
+    assert not is_fast(judged(small, (2.0,)))
+    assert is_fast(judged(large, (40.0,)))
+    assert not is_fast(judged(large, (160.0,)))

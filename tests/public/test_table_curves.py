@@ -1,0 +1,86 @@
+"""From rows to curves: repeats are merged, a curve that cannot be believed is left out whole."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from nearfree.config import Config
+from nearfree.public.perf_tables import read_rows
+from nearfree.public.table_curves import Member, TableCurves, make_curves
+
+from public.tables import GEMM, member, parquet, rows
+
+FACTS = Config(Path(__file__).parents[2] / "config").platforms
+
+
+def made(found: list[dict[str, Any]], table: str = "gemm_perf") -> TableCurves:
+    """Return the curves of a table of an H100."""
+    points = read_rows(member(table), parquet(found)).points.with_columns(
+        pl.lit("h100").alias("platform"), pl.lit("vllm").alias("backend")
+    )
+    over_context = table.startswith("generation")
+    return make_curves(points, Member("s", "m", "0" * 64), FACTS, over_context=over_context)
+
+
+def test_rows_in_any_order() -> None:
+    """N rises along a curve, whatever the order of the rows."""
+    assert made(GEMM[::-1]).events == made(GEMM).events
+    assert made(GEMM).events[0].n == (1, 2, 64)
+
+
+def test_identical_rows_count_once() -> None:
+    """A row that stands twice changes no latency."""
+    assert made([*GEMM, GEMM[0]]).events == made(GEMM).events
+
+
+def test_repeats_stand_for_their_median() -> None:
+    """Several latencies of one point are one: their median."""
+    found = made([*GEMM, {**GEMM[0], "latency": 0.04}, {**GEMM[0], "latency": 0.032}])
+    assert found.events[0].latency_us == (32.0, 31.0, 50.0)
+    assert found.repeats == 1
+
+
+def test_repeats_that_differ_too_much() -> None:
+    """Two latencies of one point over a factor of 2 apart are not of one thing: no curve."""
+    found = made([*GEMM, {**GEMM[0], "latency": 0.061}])
+    assert found.skipped == {"repeats that differ by over a factor of 2": 1}
+    assert found.events == []
+
+
+@pytest.mark.parametrize("ms", [0.0, -0.03, float("nan"), float("inf"), None])
+def test_a_bad_latency_leaves_its_curve_out(ms: float | None) -> None:
+    """A latency that is no positive number takes its own curve out, and no other."""
+    other = rows("gemm_perf", (1, 0.03), (2, 0.03), k=2048)
+    found = made([*GEMM, {**GEMM[0], "m": 4, "latency": ms}, *other])
+    assert found.skipped == {"a latency that is no positive number": 1}
+    assert [each.setting.d_model for each in found.events] == [2048]
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason"),
+    [
+        (1000.0, "as slow as if nanoseconds were microseconds"),
+        (0.001, "faster than the hardware allows"),
+    ],
+)
+def test_another_unit_is_not_believed(factor: float, reason: str) -> None:
+    """A curve in another unit is left out, and named."""
+    found = made([{**row, "latency": row["latency"] * factor} for row in GEMM])
+    assert found.skipped == {reason: 1}
+    assert "m: kernel cublas" in found.examples[reason]
+
+
+def test_one_point_is_no_curve() -> None:
+    """A setting that was measured at one N alone is left out."""
+    assert made(GEMM[:1]).skipped == {"one point alone": 1}
+
+
+def test_what_differs_is_another_curve() -> None:
+    """Rows of another kernel, version, batch or context are other curves."""
+    base = rows("generation_attention_perf", (127, 0.01), (8191, 0.03))
+    changes: list[dict[str, Any]] = [{"kernel_source": "x"}, {"version": "1"}, {"batch_size": 2}]
+    more = [{**row, **change} for change in changes for row in base]
+    found = made([*base, *more], "generation_attention_perf").events
+    assert len(found) == 4
+    assert all(each.contexts == (127, 8191) for each in found)

@@ -1,0 +1,202 @@
+"""Anyone's curves as a CSV file: checked as a whole, then into the log, or beside it.
+
+A file with one mistake is refused: by line, column and remedy.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from nearfree.config import Config
+from nearfree.errors import ConfigError
+from nearfree.events.line import sha256
+from nearfree.events.names import Layout
+from nearfree.events.run import describe_run
+from nearfree.events.seal import Seal
+from nearfree.events.take import OpenTake, ensure_take, take_name
+from nearfree.events.types import LatencyImported
+from nearfree.hardware.platforms import Platform
+from nearfree.public.curve_row import COLUMNS, OPTIONAL, Key, OddFieldError, read_row
+from nearfree.public.curves import SCOPE, Curves, curves_of
+from nearfree.public.unit_check import check_units
+from nearfree.settings import NAME, ImportPlan
+
+SIZE_LIMIT = 64 * 2**20
+"""Bytes of a curve file."""
+
+
+class CurveFile(Struct, frozen=True):
+    """A file that was checked: its plan, its curves in the file's order, and their first lines."""
+
+    plan: ImportPlan
+    curves: list[LatencyImported]
+    first_lines: list[int]
+    unchecked: list[str]
+    """Platforms whose latencies could not be held against their hardware."""
+
+
+def import_curves(
+    layout: Layout, path: Path, config: Config, *, name: str | None = None
+) -> tuple[Seal, CurveFile]:
+    """Make sure that a file's curves are in the log, in the stream `curves_<name>`.
+
+    Parameters
+    ----------
+    name
+        What the file's stream is called; else the file's own name.
+
+    Raises
+    ------
+    ConfigError
+        The file, or its name, has a mistake; nothing of it is imported.
+    """
+    stream = f"curves_{name or re.sub(r'[^a-z0-9]+', '_', path.stem.lower()).strip('_')}"
+    if not re.fullmatch(NAME, stream) or stream == "curves_":
+        raise ConfigError(
+            f"{name or path.stem!r} cannot name curves",
+            remedy="Give --name of lower-case letters, digits and underscores, at most 57",
+        )
+    found = read_file(path, config.platforms)
+
+    def work(take: OpenTake) -> None:
+        for curve in found.curves:
+            take.append(curve, sync=False)
+        take.sync()
+
+    seal = ensure_take(
+        layout,
+        take_name(SCOPE, stream, 1, found.plan),
+        found.plan,
+        lambda attempt: describe_run(f"nearfree import curves {path.name}", found.plan, attempt),
+        work,
+    )
+    return seal, found
+
+
+def curves_from_csv(path: Path, config: Config) -> Curves:
+    """Return a file's curves, checked as an import would, without writing to a log.
+
+    The id of a curve's event is the file's name and the curve's first line.
+    """
+    found = read_file(path, config.platforms)
+    ids = [f"{path.name}:{line}" for line in found.first_lines]
+    return curves_of(zip(found.curves, ids, strict=True))
+
+
+def read_file(path: Path, platforms: Mapping[str, Platform]) -> CurveFile:
+    """Return what a curve file holds.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or a field does not fit, or the N of a curve do not rise, or a
+        curve has one point alone, or its unit cannot be right.
+    """
+    raw = _bytes(path)
+    points: dict[Key, list[tuple[int, float, int]]] = {}
+    for line, values in _lines(path, raw):
+        try:
+            row = read_row(values, platforms)
+        except OddFieldError as error:
+            raise _odd(path, line, error.column, error.what, error.remedy) from error
+        mine = points.setdefault(row.key, [])
+        if mine and row.n <= mine[-1][0]:
+            _refuse_order(path, line, row.n, mine)
+        mine.append((row.n, row.latency_us, line))
+    if not points:
+        raise ConfigError(f"{path} holds no curve", remedy="Give a row a point below the header")
+    digest = sha256(raw)
+    curves = []
+    for key, mine in points.items():
+        if len(mine) == 1:
+            raise _odd(path, mine[0][2], "n", "is the only N of its curve", "Give two or more")
+        curves.append(
+            LatencyImported(
+                source=path.name,
+                member=path.name,
+                member_sha256=digest,
+                platform=key.platform,
+                setting=key.setting,
+                backend_version=key.backend_version,
+                kernel=key.kernel,
+                n=tuple(n for n, _, _ in mine),
+                latency_us=tuple(latency_us for _, latency_us, _ in mine),
+            )
+        )
+    lines = [[line for _, _, line in mine] for mine in points.values()]
+    unchecked = check_units(path, curves, lines, platforms)
+    plan = ImportPlan(files={path.name: digest})
+    return CurveFile(plan, curves, [each[0] for each in lines], unchecked)
+
+
+def _refuse_order(path: Path, line: int, n: int, before: list[tuple[int, float, int]]) -> None:
+    """Raise what there is to say of an N that is not larger than the one before it."""
+    same = [there for other, _, there in before if other == n]
+    if same:
+        remedy = "Keep one of the two, or name their kernels apart"
+        raise _odd(path, line, "n", f"N={n} stands in line {same[0]} already", remedy)
+    what = f"N={n} comes after N={before[-1][0]} of line {before[-1][2]}"
+    raise _odd(path, line, "n", what, "Sort the rows of each curve by N")
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(SIZE_LIMIT + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", remedy="Name a CSV file of curves"
+        ) from error
+    if len(raw) > SIZE_LIMIT:
+        raise ConfigError(f"{path} is over {SIZE_LIMIT} bytes", remedy="Split it by platform")
+    return raw
+
+
+def _lines(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows by column, each with its line, once the header is known to fit."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path} line {line} is not UTF-8", remedy="Save it as UTF-8") from error
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(path, header)
+        for fields in reader:
+            if len(fields) not in (0, len(header)):
+                raise ConfigError(
+                    f"{path} line {reader.line_num} has {len(fields)} fields, not {len(header)}",
+                    remedy="Give one for each column, empty where it does not apply",
+                )
+            if fields:
+                values = {name: field.strip() for name, field in zip(header, fields, strict=True)}
+                yield reader.line_num, values
+    except csv.Error as error:
+        raise ConfigError(
+            f"{path} line {reader.line_num} is not CSV: {error}", remedy="Mend that line"
+        ) from error
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
+    unknown = [name for name in header if name not in COLUMNS]
+    twice = [name for name in header if header.count(name) > 1]
+    for names, what in (
+        (missing, "is missing"),
+        (unknown, "is not known"),
+        (twice, "is there twice"),
+    ):
+        if names:
+            raise ConfigError(
+                f"{path} line 1: the column {names[0][:60]!r} {what}",
+                remedy=f"The columns are {', '.join(COLUMNS)}",
+            )
+
+
+def _odd(path: Path, line: int, column: str, what: str, remedy: str) -> ConfigError:
+    return ConfigError(f"{path} line {line}, column {column}: {what}", remedy=remedy)

@@ -1,0 +1,171 @@
+"""One row of a curve file: every field checked, with the column named where it does not fit."""
+
+import math
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import get_args
+
+import msgspec
+from msgspec import Struct
+
+from nearfree.errors import ConfigError
+from nearfree.events.private import without_private
+from nearfree.hardware.platforms import Platform, resolve
+from nearfree.settings import Module, Routing, Setting, check_setting
+from nearfree.units import BYTES_PER_ELEMENT
+
+COLUMNS = (
+    *("platform", "module", "backend", "backend_version", "dtype", "batch", "context"),
+    *("d_model", "d_ff", "gated", "experts", "top_k", "routing", "heads", "kv_heads", "head_dim"),
+    *("kernel", "n", "latency_us"),
+)
+"""The columns of a curve file, in any order."""
+OPTIONAL = frozenset({"kernel"})
+"""Columns that a file may lack."""
+FIELDS: dict[str, tuple[str, ...]] = {
+    "gemm": ("d_model", "d_ff"),
+    "dense_ffn": ("d_model", "d_ff", "gated"),
+    "moe_ffn": ("d_model", "d_ff", "gated", "experts", "top_k", "routing"),
+    "attention": ("context", "heads", "kv_heads", "head_dim"),
+    "model": (
+        *("context", "d_model", "d_ff", "gated", "experts", "top_k", "routing"),
+        *("heads", "kv_heads", "head_dim"),
+    ),
+}
+"""The fields that a module can have; the others must be empty."""
+_WHOLE = re.compile(r"\d{1,9}", re.ASCII)
+_REAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_CHOICES = {
+    "module": get_args(Module),
+    "dtype": tuple(BYTES_PER_ELEMENT),
+    "routing": get_args(Routing),
+    "gated": ("true", "false"),
+}
+_TEXT_LIMIT = 200
+"""Characters of a text field."""
+
+
+class OddFieldError(Exception):
+    """A field that does not fit: its column, what is wrong, and what to do."""
+
+    def __init__(self, column: str, what: str, remedy: str) -> None:
+        super().__init__(column, what, remedy)
+        self.column = column
+        self.what = what
+        self.remedy = remedy
+
+
+class Key(Struct, frozen=True):
+    """What the rows of one curve have in common."""
+
+    platform: str
+    setting: Setting
+    backend_version: str
+    kernel: str | None
+
+
+class Row(Struct, frozen=True):
+    """One point of a curve."""
+
+    key: Key
+    n: int
+    latency_us: float
+
+
+def read_row(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> Row:
+    """Return the point that a row's fields name; OddFieldError if one does not fit."""
+    module = _choice(values, "module")
+    for name in FIELDS["model"]:
+        if values[name] and name not in FIELDS[module]:
+            raise OddFieldError(
+                name, f"{values[name]!r} says nothing of a {module}", "Leave it empty there"
+            )
+    sizes = [name for name in FIELDS[module] if name not in ("gated", "routing")]
+    fields: dict[str, object] = {name: _size(values, name) for name in sizes}
+    fields |= {
+        "module": module,
+        "backend": _text(values, "backend"),
+        "dtype": _choice(values, "dtype"),
+        "batch": _whole(values, "batch"),
+        "routing": _choice(values, "routing") if values["routing"] else None,
+        "gated": _choice(values, "gated") == "true" if values["gated"] else None,
+    }
+    setting = msgspec.convert(fields, Setting)
+    try:
+        check_setting(setting)
+    except ConfigError as error:
+        words = re.findall(r"\w+", error.what)
+        name = next((word for word in words if word in COLUMNS), "module")
+        raise OddFieldError(name, error.what, "Give a value that the module can have") from error
+    return Row(
+        key=Key(
+            platform=_platform(values, platforms),
+            setting=setting,
+            backend_version=_text(values, "backend_version"),
+            kernel=_text(values, "kernel") if values.get("kernel") else None,
+        ),
+        n=_whole(values, "n"),
+        latency_us=_latency(values),
+    )
+
+
+def _platform(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> str:
+    name = _text(values, "platform")
+    try:
+        return resolve(dict(platforms), name)
+    except ConfigError:
+        names = [alias for known, each in platforms.items() for alias in (known, *each.aliases)]
+        near = get_close_matches(name.lower(), names, n=1)
+        remedy = (
+            f"Did you mean {near[0]}? Else" if near else f"Choose from {', '.join(platforms)}, or"
+        )
+        raise OddFieldError(
+            "platform", f"{name!r} is not known", f"{remedy} add it to config/platforms.yaml"
+        ) from None
+
+
+def _choice(values: Mapping[str, str], column: str) -> str:
+    choices = _CHOICES[column]
+    if values[column] not in choices:
+        raise OddFieldError(column, _said(values[column]), f"Choose from {', '.join(choices)}")
+    return values[column]
+
+
+def _text(values: Mapping[str, str], column: str) -> str:
+    text = values[column]
+    if not text or len(text) > _TEXT_LIMIT or not text.isprintable():
+        raise OddFieldError(
+            column, _said(text), f"Give plain text of at most {_TEXT_LIMIT} letters"
+        )
+    if without_private(text) != text:
+        raise OddFieldError(
+            column, "holds a URL or a folder of yours", "Name it without: events are kept for good"
+        )
+    return text
+
+
+def _size(values: Mapping[str, str], column: str) -> int | None:
+    """Return a size, None for one that is left empty, of which `check_setting` judges."""
+    return _whole(values, column, least=int(column != "context")) if values[column] else None
+
+
+def _whole(values: Mapping[str, str], column: str, *, least: int = 1) -> int:
+    text = values[column]
+    if not _WHOLE.fullmatch(text) or int(text) < least:
+        remedy = f"Give a whole number from {least} to 999999999"
+        raise OddFieldError(column, _said(text), remedy)
+    return int(text)
+
+
+def _latency(values: Mapping[str, str]) -> float:
+    text = values["latency_us"]
+    found = float(text) if _REAL.fullmatch(text) else math.nan
+    if not 0.0 < found < math.inf:
+        remedy = "Give microseconds as a positive decimal number"
+        raise OddFieldError("latency_us", _said(text), remedy)
+    return found
+
+
+def _said(text: str) -> str:
+    return f"{text[:60]!r} does not fit" if text else "is empty"

@@ -1,0 +1,108 @@
+"""Imported curves as two frames: what each curve is of, and its points."""
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.errors import EvidenceError
+from nearfree.events.evidence import Take, read_scope
+from nearfree.events.names import Layout
+from nearfree.events.types import LatencyImported
+from nearfree.settings import Setting, setting_key
+
+SCOPE = "imported"
+"""The scope of all imported curves."""
+_TEXT = frozenset({"setting_key", "module", "backend", "dtype", "routing", "api"})
+_FLAGS = frozenset({"cuda_graph", "gated"})
+_FIELDS = ("setting_key", *Setting.__struct_fields__)
+
+
+def _field_type(name: str) -> Any:
+    return pl.String() if name in _TEXT else pl.Boolean() if name in _FLAGS else pl.Int64()
+
+
+SETTINGS_SCHEMA: dict[str, Any] = {
+    "curve": pl.Int64(),
+    "source": pl.String(),
+    "platform": pl.String(),
+    **{name: _field_type(name) for name in _FIELDS},
+    "backend_version": pl.String(),
+    "kernel": pl.String(),
+    "distribution": pl.String(),
+    "event_id": pl.String(),
+}
+POINTS_SCHEMA: dict[str, Any] = {
+    "curve": pl.Int64(),
+    "n": pl.Int64(),
+    "latency_us": pl.Float64(),
+    "context": pl.Int64(),
+}
+
+
+class Curves(Struct, frozen=True):
+    """Curves T(N): `settings` has a row a curve, `points` a row a point; `curve` joins them.
+
+    `context` of a point is null but where it varies along the curve.
+    """
+
+    settings: pl.DataFrame
+    points: pl.DataFrame
+
+
+def read_curves(layout: Layout, stream: str | None = None) -> Curves:
+    """Return the imported curves of the log, of one stream or of all, always in the same order.
+
+    Of several takes of a stream the newest counts.
+
+    Raises
+    ------
+    EvidenceError
+        Nothing of that stream was imported.
+    """
+    newest: dict[str, Take] = {}
+    for take in sorted(read_scope(layout, SCOPE, stream=stream), key=lambda take: take.order):
+        if take.of(LatencyImported):
+            newest[take.name.stream] = take
+    if not newest:
+        raise EvidenceError(
+            f"the log holds no imported curves{f' of {stream}' if stream else ''}",
+            remedy="Run `nearfree import aiconfigurator` or `nearfree import curves FILE.csv`",
+        )
+    events = [event for name in sorted(newest) for event in newest[name].of(LatencyImported)]
+    return curves_of((event.data, event.event_id) for event in events)
+
+
+def curves_of(imported: Iterable[tuple[LatencyImported, str]]) -> Curves:
+    """Return the frames of curves, each with its event's id, numbered from 0 in their order."""
+    pairs = list(imported)
+    events = [event for event, _ in pairs]
+    asked = [event.setting for event in events]
+    columns: dict[str, list[Any]] = {
+        "curve": list(range(len(events))),
+        **{
+            name: [getattr(event, name) for event in events]
+            for name in ("source", "platform", "backend_version", "kernel", "distribution")
+        },
+        "setting_key": [setting_key(each) for each in asked],
+        **{name: [getattr(each, name) for each in asked] for name in _FIELDS[1:]},
+        "event_id": [event_id for _, event_id in pairs],
+    }
+    lengths = pl.Series("curve", [len(event.n) for event in events], dtype=pl.UInt32)
+    contexts = (event.contexts or (None,) * len(event.n) for event in events)
+    return Curves(
+        settings=pl.DataFrame({name: columns[name] for name in SETTINGS_SCHEMA}, SETTINGS_SCHEMA),
+        points=pl.DataFrame(
+            {
+                "curve": pl.int_range(len(events), dtype=pl.Int64, eager=True)
+                .repeat_by(lengths)
+                .explode(),
+                "n": list(chain.from_iterable(event.n for event in events)),
+                "latency_us": list(chain.from_iterable(event.latency_us for event in events)),
+                "context": list(chain.from_iterable(contexts)),
+            },
+            POINTS_SCHEMA,
+        ),
+    )

@@ -1,0 +1,207 @@
+"""AIConfigurator's latency tables: which rows are curves of a setting, and why others are not.
+
+One file a system, operation, framework and version; a row is one measured point in milliseconds.
+"""
+
+import io
+from collections.abc import Iterator
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.errors import SourceError
+from nearfree.events.private import without_private
+
+ROW_LIMIT = 5_000_000
+"""Rows of one table."""
+TEXT_LIMIT = 200
+"""Characters of a text."""
+_ATTENTION = {
+    "attn_dtype": "dtype",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "batch_size": "batch",
+    "isl": "n",
+    "step": "context",
+    "num_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "beam_width": "beam_width",
+}
+COLUMNS: dict[str, dict[str, str]] = {
+    "gemm_perf": {"gemm_dtype": "dtype", "m": "n", "n": "d_ff", "k": "d_model"},
+    "moe_perf": {
+        "moe_dtype": "dtype",
+        "num_tokens": "n",
+        "hidden_size": "d_model",
+        "inter_size": "inter_size",
+        "topk": "top_k",
+        "num_experts": "experts",
+        "moe_tp_size": "moe_tp_size",
+        "moe_ep_size": "moe_ep_size",
+        "distribution": "distribution",
+    },
+    "context_attention_perf": _ATTENTION,
+    "generation_attention_perf": _ATTENTION,
+}
+"""The columns of each table that matter, and the fields of a setting that they are.
+
+`m`, `n` and `k` of a product are its rows, and the columns and rows of its weight; `step` counts
+the positions that are cached before the `isl` new ones.
+"""
+MODULES = {
+    "gemm_perf": "gemm",
+    "moe_perf": "moe_ffn",
+    "context_attention_perf": "attention",
+    "generation_attention_perf": "attention",
+}
+_ALWAYS = {
+    "device": "device",
+    "version": "backend_version",
+    "kernel_source": "kernel",
+    "latency": "latency_ms",
+}
+_OPTIONAL = {"window_size": "window_size"}
+"""Attention without this column is over all keys."""
+_TEXT = frozenset(
+    {"dtype", "kv_cache_dtype", "distribution", "device", "backend_version", "kernel"}
+)
+_DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8"}
+"""Where weights, activations, keys and values are all of one type; `fp8` scales whole tensors."""
+_NOT_GATED = "nongated"
+"""What the name of a kernel holds whose experts have two matrices."""
+
+
+class Rows(Struct, frozen=True):
+    """A table's rows that are points of a setting, and how many others there are, by reason."""
+
+    points: pl.DataFrame
+    skipped: dict[str, int]
+
+
+def read_rows(member: str, raw: bytes) -> Rows:
+    """Return a table's rows by the fields of settings, with `latency_ms`.
+
+    Raises
+    ------
+    SourceError
+        The file is no Parquet, or lacks a column, or holds a column of another type, no value
+        where there must be one, or too many rows; nothing of it is returned.
+    """
+    table = member.rsplit("/", 1)[1].removesuffix(".parquet")
+    found = _read(member, raw, table)
+    reason = pl.coalesce(
+        pl.when(wrong).then(said) for wrong, said in _reasons(table, found.columns)
+    )
+    found = found.with_columns(reason.alias("reason"))
+    counted = found.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason")
+    kept = found.filter(pl.col("reason").is_null())
+    return Rows(points=_as_settings(kept, table), skipped=dict(counted.iter_rows()))
+
+
+def _read(member: str, raw: bytes, table: str) -> pl.DataFrame:
+    try:
+        schema = pl.read_parquet_schema(io.BytesIO(raw))
+        wanted = {**COLUMNS[table], **_ALWAYS}
+        if "attention" in table:
+            wanted |= {old: new for old, new in _OPTIONAL.items() if old in schema}
+        _check_schema(member, schema, wanted)
+        if pl.scan_parquet(io.BytesIO(raw)).select(pl.len()).collect().item() > ROW_LIMIT:
+            raise odd(member, f"has over {ROW_LIMIT} rows")
+        found = pl.read_parquet(io.BytesIO(raw), columns=list(wanted)).rename(wanted)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise odd(member, f"is no Parquet table ({type(error).__name__})") from error
+    for name in found.columns:
+        if name != "latency_ms" and found[name].null_count():
+            raise odd(member, f"has rows without a {name}")
+        if name in _TEXT and not all(map(_is_plain, found[name].unique())):
+            raise odd(member, f"has a {name} that is no plain text")
+    return found
+
+
+def _is_plain(text: str) -> bool:
+    return len(text) <= TEXT_LIMIT and text.isprintable() and without_private(text) == text
+
+
+def _check_schema(member: str, schema: dict[str, pl.DataType], wanted: dict[str, str]) -> None:
+    for old, new in wanted.items():
+        if old not in schema:
+            raise odd(member, f"lacks the column {old}")
+        text, real = new in _TEXT, new == "latency_ms"
+        kind = schema[old]
+        fits = kind == pl.String if text else kind.is_float() if real else kind == pl.Int64
+        if not fits:
+            raise odd(member, f"has a column {old} of {kind}")
+
+
+def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+    """Yield why a row is no point of a setting, the first that holds counts."""
+    column = pl.col
+    yield ~column("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
+    plain = column("dtype").is_in(list(_DTYPES))
+    yield ~plain, pl.format("dtype {} has no place in a setting", column("dtype"))
+    if table == "moe_perf":
+        yield column("moe_ep_size") != 1, pl.lit("experts spread over several GPUs")
+        whole = column("inter_size") % column("moe_tp_size") == 0
+        yield ~whole.fill_null(value=False), pl.lit("d_ff is no whole number")
+        yield column("top_k") > column("experts"), pl.lit("top_k is larger than experts")
+        named = column("distribution")
+        known = (named == "balanced") | named.str.starts_with("power_law")
+        yield ~known, pl.format("distribution {} is not known", named)
+    if "attention" in table:
+        mixed = column("dtype") != column("kv_cache_dtype")
+        said = pl.format("dtype {} over a {} cache", column("dtype"), column("kv_cache_dtype"))
+        yield mixed, said
+        if "window_size" in columns:
+            yield column("window_size") != 0, pl.lit("attention within a window")
+        yield column("beam_width") != 1, pl.lit("several beams")
+        whole = column("heads") % column("kv_heads") == 0
+        yield ~whole.fill_null(value=False), pl.lit("heads is no multiple of kv_heads")
+        generation = table.startswith("generation")
+        yield (
+            (column("n") != 1, pl.lit("several new positions in a generation table"))
+            if generation
+            else (column("context") != 0, pl.lit("cached positions in a context table"))
+        )
+    sizes = [new for new in COLUMNS[table].values() if new not in _TEXT and new != "context"]
+    yield pl.any_horizontal(column(name) <= 0 for name in sizes), pl.lit("a size is not positive")
+    if "attention" in table:
+        yield column("context") < 0, pl.lit("a size is not positive")
+
+
+def _as_settings(found: pl.DataFrame, table: str) -> pl.DataFrame:
+    """Return rows with a setting's fields alone; what a table has not is null, batch is 1."""
+    column, moe = pl.col, table == "moe_perf"
+    fields = {
+        "module": pl.lit(MODULES[table]),
+        "backend_version": column("backend_version"),
+        "kernel": column("kernel"),
+        "dtype": column("dtype").replace_strict(_DTYPES, return_dtype=pl.String),
+        "batch": column("batch") if "batch" in found.columns else pl.lit(1, pl.Int64),
+        "gated": pl.when(column("kernel").str.contains(_NOT_GATED, literal=True)).then(
+            pl.lit(value=False)
+        )
+        if moe
+        else pl.lit(None, pl.Boolean),
+        "routing": pl.when(column("distribution") == "balanced")
+        .then(pl.lit("balanced"))
+        .otherwise(pl.lit("power_law"))
+        if moe
+        else pl.lit(None, pl.String),
+        "distribution": column("distribution") if moe else pl.lit(None, pl.String),
+        "n": column("n"),
+        "latency_ms": column("latency_ms").cast(pl.Float64),
+    }
+    for name in ("context", "d_model", "d_ff", "experts", "top_k", "heads", "kv_heads", "head_dim"):
+        there = name in found.columns
+        fields[name] = column(name) if there else pl.lit(None, pl.Int64)
+    if moe:
+        fields["d_ff"] = column("inter_size") // column("moe_tp_size")
+    return found.select(each.alias(name) for name, each in fields.items())
+
+
+def odd(member: str, what: str) -> SourceError:
+    """Return the error of a table that is not believed."""
+    return SourceError(
+        f"{member} {what}",
+        remedy="Nothing was imported; take another version, or an index that you trust",
+    )

@@ -1,0 +1,150 @@
+"""Whether latencies can be true: no forward beats a GPU's bandwidth, its peak or its own launch.
+
+The fastest possible time of a point is the largest of three: compulsory bytes that no cache can
+hold over beta, FLOPs over phi (paper, sec. 2.3), and the shortest kernel. It finds mistakes of a
+factor of 1000 in a unit, and rows that no hardware can have produced.
+"""
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from nearfree.hardware.platforms import Platform
+from nearfree.units import BYTES_PER_ELEMENT, BYTES_PER_GB, GFLOP_PER_TFLOP, US_PER_S
+
+MARGIN = 3.0
+"""How far below the fastest time a latency may lie: boost clocks, warm caches, rounded facts."""
+SHORTEST_KERNEL_US = 1.5
+"""Microseconds that an empty kernel takes on a GPU."""
+LARGEST_CACHE_MIB = 256.0
+"""What a GPU whose L2 is not known may hold in its caches."""
+TOO_SLOW = 250.0
+"""Times the fastest time with cold caches that a curve may need at its best point.
+
+Curves of the A100 and H100 need 0.6 to 116 times it, and so 590 times or more if their unit is
+mistaken by a factor of 1000.
+"""
+_FLOP_PER_TFLOP = GFLOP_PER_TFLOP * 1e9
+_BYTES_PER_MIB = 2.0**20
+
+
+def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.DataFrame:
+    """Return points with a column `slowness`, latency over the fastest possible time.
+
+    Parameters
+    ----------
+    points
+        One row a point: `platform`, the fields of a setting, `n` and `latency_us`; `context` is
+        the point's own.
+    platforms
+        Facts by the names in `platform`.
+
+    Returns
+    -------
+    polars.DataFrame
+        Also `slowness_cold`, where no cache holds anything. Both are null where nothing can be
+        said: a module of unknown work, a platform that is no GPU or whose bandwidth is not known.
+    """
+    facts = pl.DataFrame(
+        [
+            (name, dtype, float(size), *_speeds(platform, dtype))
+            for name, platform in platforms.items()
+            if platform.kind == "cuda" and platform.bandwidth_gb_s is not None
+            for dtype, size in BYTES_PER_ELEMENT.items()
+        ],
+        schema=["platform", "dtype", *_FACTS],
+        schema_overrides={"platform": pl.String, "dtype": pl.String}
+        | dict.fromkeys(_FACTS, pl.Float64),
+        orient="row",
+    )
+    moved = _elements() * pl.col("_element_bytes")
+    uncached = (moved - pl.col("_cache_bytes")).clip(lower_bound=0.0)
+    return (
+        points.join(facts, on=["platform", "dtype"], how="left", maintain_order="left")
+        .with_columns(
+            _slowness(uncached).alias("slowness"), _slowness(moved).alias("slowness_cold")
+        )
+        .drop(_FACTS)
+    )
+
+
+def too_fast(slowness: pl.Expr) -> pl.Expr:
+    """Return whether a point is faster than its hardware; a point of unknown slowness is not."""
+    return slowness.fill_null(1.0) < 1.0 / MARGIN
+
+
+def unit_too_small(slowness_cold: pl.Expr) -> pl.Expr:
+    """Return whether all points of a curve look like nanoseconds given as microseconds."""
+    return (slowness_cold.count() > 0) & (slowness_cold.min() > TOO_SLOW)
+
+
+_FACTS = ("_element_bytes", "_peak", "_bandwidth", "_cache_bytes")
+
+
+def _slowness(moved: pl.Expr) -> pl.Expr:
+    """Return latency over the fastest possible time, given the bytes that must be moved."""
+    fastest_us = pl.max_horizontal(
+        moved / pl.col("_bandwidth") * US_PER_S,
+        _flop() / pl.col("_peak") * US_PER_S,
+        pl.lit(SHORTEST_KERNEL_US),
+    )
+    known = pl.col("_bandwidth").is_not_null() & (pl.col("module") != "model")
+    return pl.when(known).then(pl.col("latency_us") / fastest_us)
+
+
+def _speeds(platform: Platform, dtype: str) -> tuple[float | None, float, float]:
+    """Return phi in FLOP/s, beta in byte/s and the bytes of the largest cache."""
+    peak = platform.peak_tflops.get(dtype)
+    return (
+        None if peak is None else peak * _FLOP_PER_TFLOP,
+        (platform.bandwidth_gb_s or 0.0) * BYTES_PER_GB,
+        (platform.l2_mib or LARGEST_CACHE_MIB) * _BYTES_PER_MIB,
+    )
+
+
+def _number(name: str) -> pl.Expr:
+    return pl.col(name).cast(pl.Float64)
+
+
+def _by_module(**of: pl.Expr) -> pl.Expr:
+    """Return one expression a module, null for a module that has none."""
+    return pl.coalesce(pl.when(pl.col("module") == name).then(each) for name, each in of.items())
+
+
+def _matrices() -> pl.Expr:
+    """Return how many matrices an expert, an FFN or a product has."""
+    gated = pl.col("gated")
+    return _by_module(
+        gemm=pl.lit(1.0),
+        dense_ffn=pl.when(gated.fill_null(value=False)).then(3.0).otherwise(2.0),
+        moe_ffn=pl.when(gated.fill_null(value=True)).then(3.0).otherwise(2.0),
+    )
+
+
+def _flop() -> pl.Expr:
+    """Return the FLOPs of a point's definition (paper, sec. 3)."""
+    tokens, n = _number("batch") * _number("n"), _number("n")
+    product = 2.0 * tokens * _matrices() * _number("d_model") * _number("d_ff")
+    pairs = n * _number("context") + n * (n + 1.0) / 2.0
+    attention = 4.0 * _number("batch") * _number("heads") * _number("head_dim") * pairs
+    return _by_module(
+        gemm=product, dense_ffn=product, moe_ffn=product * _number("top_k"), attention=attention
+    )
+
+
+def _elements() -> pl.Expr:
+    """Return the elements that a point must move at least: weights, or keys and values.
+
+    Of experts those that are surely active: all that balanced tokens reach, else one token's.
+    """
+    tokens, n = _number("batch") * _number("n"), _number("n")
+    reached = pl.min_horizontal(_number("experts"), tokens * _number("top_k"))
+    active = pl.when(pl.col("routing") == "balanced").then(reached).otherwise(_number("top_k"))
+    weights = _matrices() * _number("d_model") * _number("d_ff")
+    cached = _number("kv_heads") * (_number("context") + n)
+    return _by_module(
+        gemm=weights + tokens * (_number("d_model") + _number("d_ff")),
+        dense_ffn=weights + 2.0 * tokens * _number("d_model"),
+        moe_ffn=weights * active + 2.0 * tokens * _number("d_model"),
+        attention=2.0 * _number("batch") * _number("head_dim") * (cached + _number("heads") * n),
+    )

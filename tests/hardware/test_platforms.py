@@ -11,6 +11,7 @@ PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
 META = {"kind", "vendor_name", "aliases", "sources", "unknown"}
 FACTS = [name for name in Platform.__struct_fields__ if name not in META]
 SAMPLE = {
+    "device_name": "NVIDIA H20",
     "year": 2024, "architecture": "Hopper", "sm": 90, "sm_count": 78, "boost_clock_mhz": 1980.0,
     "peak_tflops": {"bfloat16": 148.0}, "bandwidth_gb_s": 4000.0, "l2_mib": 60.0,
     "shared_memory_per_sm_kib": 228.0, "shared_memory_per_block_kib": 227.0, "memory_gb": 96.0,

@@ -21,6 +21,7 @@ COMMANDS = (
     "import",
     "rules",
     "granularity",
+    "validate",
     "tables",
     "figures",
     "report",

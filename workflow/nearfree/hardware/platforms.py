@@ -16,11 +16,13 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """One kind of machine; a fact that no trustworthy document gives is None.
 
     `peak_tflops` is phi by dtype, dense; `bandwidth_gb_s` is beta in decimal GB/s; caches and
-    shared memory are in binary units, memory in decimal GB as vendors print it.
+    shared memory are in binary units, memory in decimal GB as vendors print it. `device_name` is
+    what the driver calls the device: backends look for tuned files by it.
     """
 
     kind: Literal["cpu", "cuda"]
     vendor_name: str | None = None
+    device_name: str | None = None
     aliases: tuple[Name, ...] = ()
     year: int | None = None
     architecture: str | None = None

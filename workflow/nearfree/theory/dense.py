@@ -1,4 +1,8 @@
-"""Dense FFN: how many positions fit before compute catches up with memory."""
+"""Dense FFN or one matrix product: how many positions fit before compute catches up with memory.
+
+Only weights count as traffic, so the number of matrices cancels: one product (`gemm`), an FFN of
+two, and a gated one of three (6 and 3 for the paper's 4 and 2) have the same N_idle.
+"""
 
 from typing import TypeVar
 

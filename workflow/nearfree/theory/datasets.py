@@ -1,0 +1,142 @@
+"""The data sets that predictors are scored on, by name, from the log or from a file of curves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from nearfree.config import Config
+from nearfree.errors import ConfigError, EvidenceError
+from nearfree.events.evidence import read_scope
+from nearfree.events.names import Layout
+from nearfree.public import published
+from nearfree.public.curve_file import curves_from_csv
+from nearfree.public.curves import SCOPE, Curves, read_curves
+from nearfree.tables.boundaries import BOUNDARIES
+from nearfree.tables.latency import LATENCY
+from nearfree.tables.store import read_table
+from nearfree.theory.boundary_tables import measured_truth, published_truth
+from nearfree.theory.truth import Truth, narrowed, truth
+from nearfree.units import BYTES_PER_ELEMENT
+
+AICONFIGURATOR = "aiconfigurator"
+"""What the streams of imported AIConfigurator releases begin with."""
+BYTES_PER_MB = 1e6
+
+
+def load_published(layout: Layout, epsilons: Sequence[float]) -> tuple[str, Truth]:
+    """Return the paper's printed boundaries, and what to call them.
+
+    Raises
+    ------
+    EvidenceError
+        They are not in the log.
+    """
+    takes = read_scope(layout, published.SCOPE, stream=published.STREAM)
+    if not takes:
+        raise EvidenceError(
+            "the paper's values are not in the log", remedy="Run `nearfree import published`"
+        )
+    newest = max(takes, key=lambda take: take.order)
+    return f"published ({newest.name})", published_truth(newest, epsilons)
+
+
+def load_aiconfigurator(
+    layout: Layout, epsilons: Sequence[float], minimum_mb: float
+) -> tuple[str, Truth]:
+    """Return what the newest imported release of AIConfigurator says, and what to call it.
+
+    Raises
+    ------
+    EvidenceError
+        None is imported.
+    """
+    streams = {take.stream for take in layout.takes(SCOPE)}
+    releases = [stream for stream in streams if stream.startswith(AICONFIGURATOR)]
+    if not releases:
+        raise EvidenceError(
+            "no curve of AIConfigurator is in the log",
+            remedy="Run `nearfree import aiconfigurator`",
+        )
+    newest = max(releases, key=_release)
+    curves = read_curves(layout, stream=newest)
+    return _of_curves(f"aiconfigurator ({newest})", curves, epsilons, minimum_mb)
+
+
+def load_file(
+    path: Path, config: Config, epsilons: Sequence[float], minimum_mb: float
+) -> tuple[str, Truth]:
+    """Return what a CSV file of curves says, and its name; nothing goes into the log."""
+    curves = curves_from_csv(path, config)
+    return _of_curves(path.name, curves, epsilons, minimum_mb)
+
+
+def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> tuple[str, Truth]:
+    """Return the measured boundaries of every platform that has tables, and what to call them.
+
+    Raises
+    ------
+    EvidenceError
+        No platform has tables.
+    """
+    scopes = [name for name in config.platforms if layout.table(name, BOUNDARIES.name).exists()]
+    if not scopes:
+        raise EvidenceError(
+            f"{layout.root} holds no table of a platform's boundaries",
+            remedy="Run the workflow, or `nearfree tables` stage by stage",
+        )
+    boundaries = pl.concat(read_table(layout, scope, BOUNDARIES) for scope in scopes)
+    latency = pl.concat(read_table(layout, scope, LATENCY) for scope in scopes)
+    return f"measured ({', '.join(scopes)})", measured_truth(boundaries, latency, epsilons)
+
+
+def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Truth:
+    """Return the part of a truth of some platforms or modules, the whole where none is named.
+
+    Raises
+    ------
+    ConfigError
+        One that the data do not have, or data without any boundary.
+    """
+    there = sorted(known.settings[column].unique())
+    for name in names:
+        if name not in there:
+            raise ConfigError(
+                f"{source} has no boundary of the {column} {name!r}",
+                remedy=f"Choose from {', '.join(there) or 'none'}",
+            )
+    if not there:
+        raise ConfigError(f"{source} holds no curve with a boundary", remedy="Give other data")
+    return narrowed(known, pl.col(column).is_in(names)) if names else known
+
+
+def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
+    """Return the curves of every module, but of `gemm` those with large weights alone.
+
+    Smaller weights can stay in a GPU's last-level cache from one call to the next, so that their
+    curves do not show the memory's bandwidth.
+
+    Parameters
+    ----------
+    settings
+        A row a curve.
+    minimum_mb
+        Least size of a gemm's weights, d_model d_ff s, in decimal MB.
+    """
+    element_bytes = pl.col("dtype").replace_strict(BYTES_PER_ELEMENT, return_dtype=pl.Float64)
+    weights = pl.col("d_model") * pl.col("d_ff") * element_bytes
+    return settings.filter((pl.col("module") != "gemm") | (weights >= minimum_mb * BYTES_PER_MB))
+
+
+def _of_curves(
+    name: str, curves: Curves, epsilons: Sequence[float], minimum_mb: float
+) -> tuple[str, Truth]:
+    kept = heavy_enough(curves.settings, minimum_mb)
+    if minimum_mb:
+        left_out = curves.settings.height - kept.height
+        name += f", gemm weights of {minimum_mb:g} MB or more: {left_out} curves left out"
+    return name, truth(kept, curves.points, epsilons)
+
+
+def _release(stream: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in stream.split("_") if part.isdigit())

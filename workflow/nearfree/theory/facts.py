@@ -1,0 +1,39 @@
+"""What laws and rules ask of a platform: one row a platform and dtype."""
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from nearfree.hardware.platforms import Platform
+from nearfree.units import BYTES_PER_ELEMENT
+
+FACTS_SCHEMA = {
+    "platform": pl.String,
+    "dtype": pl.String,
+    "peak_tflops": pl.Float64,
+    "bandwidth_gb_s": pl.Float64,
+    "balance_flop_per_byte": pl.Float64,
+    "sm": pl.Int64,
+    "sm_count": pl.Int64,
+    "device_name": pl.String,
+}
+"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, and the driver's name."""
+
+
+def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
+    """Return the facts of datasheets, a row a platform and dtype; null where one is unknown."""
+    rows = [
+        {
+            "platform": name,
+            "dtype": dtype,
+            "peak_tflops": sheet.peak_tflops.get(dtype),
+            "bandwidth_gb_s": sheet.bandwidth_gb_s,
+            "balance_flop_per_byte": sheet.balance(dtype),
+            "sm": sheet.sm,
+            "sm_count": sheet.sm_count,
+            "device_name": sheet.device_name,
+        }
+        for name, sheet in platforms.items()
+        for dtype in BYTES_PER_ELEMENT
+    ]
+    return pl.DataFrame(rows, schema=FACTS_SCHEMA)

@@ -1,10 +1,12 @@
 """Datasheets: the shipped facts, their sources, and names that resolve."""
 
+import re
 from pathlib import Path
 
 import pytest
 from nearfree.config import Config
 from nearfree.errors import ConfigError
+from nearfree.hardware.compute_capability import shared_memory
 from nearfree.hardware.platforms import Platform, check_platforms, resolve
 
 PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
@@ -60,6 +62,41 @@ def test_an_alias_resolves() -> None:
     assert resolve(PLATFORMS, "h20") == "h20"
     for name, platform in PLATFORMS.items():
         assert {resolve(PLATFORMS, alias) for alias in platform.aliases} <= {name}
+
+
+@pytest.mark.parametrize(
+    ("system", "name"),
+    [
+        ("a100_sxm", "a100"), ("h100_sxm", "h100"), ("h200_sxm", "h200"), ("l40s", "l40s"),
+        ("b200_sxm", "b200"), ("b300_sxm", "b300"), ("gb200", "gb200"), ("gb300", "gb300"),
+        ("rtx_pro_6000_server", "rtx_pro_6000"),
+    ],
+)  # fmt: skip
+def test_the_systems_of_aiconfigurator_are_known(system: str, name: str) -> None:
+    """Each NVIDIA system with curves is a platform, with all that a count of waves needs."""
+    assert resolve(PLATFORMS, system) == name
+    platform = PLATFORMS[name]
+    assert platform.sm
+    assert platform.sm_count
+    assert platform.balance("bfloat16")
+
+
+@pytest.mark.parametrize("name", [name for name, p in PLATFORMS.items() if p.sm])
+def test_shared_memory_is_that_of_the_compute_capability(name: str) -> None:
+    """A datasheet's shared memory is what kernels are told of its compute capability."""
+    platform = PLATFORMS[name]
+    assert platform.sm is not None
+    known = shared_memory(platform.sm)
+    assert platform.shared_memory_per_sm_kib == known.per_sm / 1024
+    assert platform.shared_memory_per_block_kib == known.per_block / 1024
+
+
+@pytest.mark.parametrize("name", [name for name, p in PLATFORMS.items() if p.device_name])
+def test_a_device_name_resolves(name: str) -> None:
+    """A GPU is found by what its driver calls it, with and without the vendor."""
+    device = re.sub(r"[^a-z0-9]+", "_", (PLATFORMS[name].device_name or "").lower())
+    assert resolve(PLATFORMS, device) == name
+    assert resolve(PLATFORMS, device.removeprefix("nvidia_")) == name
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -24,7 +24,7 @@ _OTHER_SCOPES = frozenset(
     {
         *("public", "sources", "all", "probe", "measure", "publish", "extract", "project"),
         "boundaries",
-        *("predictions", "validation", "figures", "report", "ledger"),
+        *("imported", "predictions", "validation", "figures", "report", "ledger"),
     }
 )
 """Scopes that are no platform, and the workflow's rules, beside which a platform is a target."""

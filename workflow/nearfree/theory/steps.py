@@ -110,6 +110,24 @@ class BlockSteps:
             evidence=tuple(self._evidence(*each) for each in zip(tokens, found, strict=True)),
         )
 
+    def sizes(self, tokens: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+        """Return BLOCK_SIZE_M, BLOCK_SIZE_N and BLOCK_SIZE_K at some numbers of tokens.
+
+        Raises
+        ------
+        EvidenceError
+            The kernel chooses one of them itself.
+        """
+        found = [self._memo.at(each) for each in tokens]
+        columns = [block.block_n for block in found if block.block_n is not None]
+        depths = [block.block_k for block in found if block.block_k is not None]
+        if len(columns) < len(found) or len(depths) < len(found):
+            raise EvidenceError(
+                "no rule says BLOCK_SIZE_N and BLOCK_SIZE_K of this layer",
+                remedy="Ask for another release or element type",
+            )
+        return [block.value for block in found], columns, depths
+
     def tau(self, tokens: int) -> int | None:
         """Return the last number of tokens with the block and path of this one, None for no limit.
 

@@ -158,6 +158,20 @@ class ExtractPlan(
     form: int = 1
 
 
+class CalibratePlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="calibrate"
+):
+    """The curves that constants are fitted to, by import and platform, and the form of the fit."""
+
+    source: str
+    """The stream of the curves."""
+    files: dict[str, str]
+    """What was imported into it, by name and SHA-256."""
+    platforms: tuple[Name, ...]
+    epsilon: Annotated[float, Meta(gt=0, lt=1)]
+    form: int
+
+
 class RetractPlan(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="retract"
 ):
@@ -167,7 +181,9 @@ class RetractPlan(
     reason: str
 
 
-Plan = MeasurePlan | ProfilePlan | ProbePlan | ImportPlan | ExtractPlan | RetractPlan
+Plan = (
+    MeasurePlan | ProfilePlan | ProbePlan | ImportPlan | ExtractPlan | CalibratePlan | RetractPlan
+)
 
 
 def plan_digest(plan: Plan) -> str:

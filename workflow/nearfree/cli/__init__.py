@@ -21,6 +21,7 @@ COMMANDS = (
     "import",
     "rules",
     "granularity",
+    "calibrate",
     "validate",
     "tables",
     "figures",

@@ -364,6 +364,41 @@ class TunedIndexed(Payload, frozen=True, kw_only=True):
     odd: str | None = None
 
 
+class CalibratedConstant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """One constant of a form of T(N), under one hypothesis about what the source does not say."""
+
+    hypothesis: str
+    name: str
+    unit: str
+    meaning: str
+    value: float
+
+
+class ConstantsCalibrated(Payload, frozen=True, kw_only=True):
+    """The constants of one family of kernels, and the curves that they were fitted to.
+
+    `band` is how far the logarithm of T(N) / T(baseline) may be off, as seen on curves left out of
+    the fit. `rows_sha256` is a digest of the curves that were used: their
+    settings and points, in their order; `selection` says in words which those are.
+    """
+
+    type_name = "nearfree.constants.calibrated.v1"
+    family: str
+    constants: tuple[CalibratedConstant, ...]
+    band: float
+    epsilon: float
+    platforms: tuple[str, ...]
+    selection: str
+    curves: int
+    rows_sha256: str
+    files: dict[str, str]
+    """What the curves were imported from, by name and SHA-256."""
+    members: dict[str, str]
+    """The files inside it that hold them, by path and SHA-256."""
+    tried: tuple[str, ...]
+    """Every form of T(N) that was tried on these curves, and how well it did."""
+
+
 class ObservationRetracted(Payload, frozen=True, kw_only=True):
     """An event, or a whole take, that must not be used any more, and why."""
 
@@ -420,6 +455,7 @@ PAYLOADS: tuple[type[Payload], ...] = (
     SourceFetched,
     RuleExtracted,
     TunedIndexed,
+    ConstantsCalibrated,
     ObservationRetracted,
     SegmentRecovered,
 )

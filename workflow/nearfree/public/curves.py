@@ -17,6 +17,9 @@ SCOPE = "imported"
 """The scope of all imported curves."""
 _TEXT = frozenset({"setting_key", "module", "backend", "dtype", "routing", "api"})
 _FLAGS = frozenset({"cuda_graph", "gated"})
+_OF_EVENTS = (
+    "source", "member", "member_sha256", "platform", "backend_version", "kernel", "distribution",
+)  # fmt: skip
 _FIELDS = ("setting_key", *Setting.__struct_fields__)
 
 
@@ -27,6 +30,8 @@ def _field_type(name: str) -> Any:
 SETTINGS_SCHEMA: dict[str, Any] = {
     "curve": pl.Int64(),
     "source": pl.String(),
+    "member": pl.String(),
+    "member_sha256": pl.String(),
     "platform": pl.String(),
     **{name: _field_type(name) for name in _FIELDS},
     "backend_version": pl.String(),
@@ -82,10 +87,7 @@ def curves_of(imported: Iterable[tuple[LatencyImported, str]]) -> Curves:
     asked = [event.setting for event in events]
     columns: dict[str, list[Any]] = {
         "curve": list(range(len(events))),
-        **{
-            name: [getattr(event, name) for event in events]
-            for name in ("source", "platform", "backend_version", "kernel", "distribution")
-        },
+        **{name: [getattr(event, name) for event in events] for name in _OF_EVENTS},
         "setting_key": [setting_key(each) for each in asked],
         **{name: [getattr(each, name) for each in asked] for name in _FIELDS[1:]},
         "event_id": [event_id for _, event_id in pairs],

@@ -37,3 +37,17 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
         for dtype in BYTES_PER_ELEMENT
     ]
     return pl.DataFrame(rows, schema=FACTS_SCHEMA)
+
+
+def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+    """Return questions with the facts of their platform; `known` is null where there are none.
+
+    Parameters
+    ----------
+    facts
+        One row a platform and dtype, as `datasheet_facts` gives them.
+    """
+    known = facts.with_columns(pl.lit(value=True).alias("known"))
+    return asked.join(
+        known, on=["platform", "dtype"], how="left", validate="m:1", maintain_order="left"
+    )

@@ -11,6 +11,7 @@ import polars as pl
 
 from nearfree.errors import ConfigError
 from nearfree.theory import attention, dense, moe, printed
+from nearfree.theory.facts import with_facts
 from nearfree.theory.refusals import idle_refusal, principle_refusal, resolved_refusal
 from nearfree.theory.resolve import Resolver
 from nearfree.theory.resolved import resolved_inputs
@@ -75,10 +76,7 @@ def answer_laws(
     unknown = [name for name in predictors if name not in _LAWS]
     if unknown:
         raise ConfigError(f"no law {unknown[0]!r}", remedy=f"Choose from {', '.join(_LAWS)}")
-    known = facts.with_columns(pl.lit(value=True).alias("known"))
-    rows = asked.join(
-        known, on=["platform", "dtype"], how="left", validate="m:1", maintain_order="left"
-    )
+    rows = with_facts(asked, facts)
     tolerances = pl.DataFrame({"epsilon": list(epsilons)}, schema={"epsilon": pl.Float64})
     said = [_said(rows, name, resolver).join(tolerances, how="cross") for name in predictors]
     empty = pl.DataFrame(schema=ANSWERS_SCHEMA)

@@ -18,7 +18,7 @@ _NEEDED = {
 
 def idle_refusal() -> pl.Expr:
     """Return why idle compute says nothing; null where it does."""
-    return pl.coalesce(shape_refusal(), _facts())
+    return pl.coalesce(shape_refusal(), facts_refusal())
 
 
 def principle_refusal() -> pl.Expr:
@@ -28,48 +28,57 @@ def principle_refusal() -> pl.Expr:
     no_tile = (_module == "attention") & printed.m_attn().is_null()
     return pl.coalesce(
         shape_refusal(),
-        pl.when(_module.is_in(_DENSE)).then(_facts()),
-        pl.when(no_block).then(_text("the paper prints no M_moe of {} for {}", "backend", "dtype")),
-        pl.when(unnamed).then(_text("the paper prints no M_moe of the kernel {}", "kernel")),
-        pl.when(no_tile).then(_text("the paper prints no M_attn of {} for {}", "backend", "dtype")),
+        pl.when(_module.is_in(_DENSE)).then(facts_refusal()),
+        pl.when(no_block).then(
+            written("the paper prints no M_moe of {} for {}", "backend", "dtype")
+        ),
+        pl.when(unnamed).then(written("the paper prints no M_moe of the kernel {}", "kernel")),
+        pl.when(no_tile).then(
+            written("the paper prints no M_attn of {} for {}", "backend", "dtype")
+        ),
     )
 
 
 def resolved_refusal() -> pl.Expr:
     """Return why the principle cannot be asked of a release's rules; null where it can."""
-    return pl.coalesce(shape_refusal(), pl.when(_module.is_in(_DENSE)).then(_facts()))
+    return pl.coalesce(shape_refusal(), pl.when(_module.is_in(_DENSE)).then(facts_refusal()))
 
 
-def shape_refusal() -> pl.Expr:
-    """Return what a question itself lacks for any law; null where it lacks nothing."""
+def shape_refusal(*, cached: bool = True) -> pl.Expr:
+    """Return what a question itself lacks for any law; null where it lacks nothing.
+
+    The paper's laws speak of attention over a cache alone; `cached` says whether that is asked.
+    """
     unspread = (_module == "moe_ffn") & ~pl.col("routing").is_in(["balanced", "skewed"])
-    uncached = (_module == "attention") & (pl.col("context") == 0)
+    uncached = (_module == "attention") & (pl.col("context") == 0) & cached
     missing = [
         pl.when((_module == module) & pl.col(field).is_null()).then(
-            _text(f"the {{}} setting lacks {field}", "module")
+            written(f"the {{}} setting lacks {field}", "module")
         )
         for module, fields in _NEEDED.items()
         for field in fields
     ]
     return pl.coalesce(
         pl.when(~_module.is_in(list(_NEEDED))).then(
-            _text("no law for the module {} yet", "module")
+            written("no law for the module {} yet", "module")
         ),
         *missing,
-        pl.when(unspread).then(_text("no law for {} routing", "routing")),
+        pl.when(unspread).then(written("no law for {} routing", "routing")),
         pl.when(uncached).then(pl.lit("no law for attention without a cache (context 0)")),
     )
 
 
-def _facts() -> pl.Expr:
+def facts_refusal() -> pl.Expr:
+    """Return which fact of the platform is missing: phi or beta; null where none is."""
     return pl.coalesce(
-        pl.when(pl.col("known").is_null()).then(_text("no facts of {}", "platform")),
+        pl.when(pl.col("known").is_null()).then(written("no facts of {}", "platform")),
         pl.when(pl.col("peak_tflops").is_null()).then(
-            _text("no phi of {} for {}", "platform", "dtype")
+            written("no phi of {} for {}", "platform", "dtype")
         ),
-        pl.when(pl.col("bandwidth_gb_s").is_null()).then(_text("no beta of {}", "platform")),
+        pl.when(pl.col("bandwidth_gb_s").is_null()).then(written("no beta of {}", "platform")),
     )
 
 
-def _text(form: str, *columns: str) -> pl.Expr:
+def written(form: str, *columns: str) -> pl.Expr:
+    """Return a sentence with columns in its places, a question mark for null."""
     return pl.format(form, *(pl.col(name).fill_null("?") for name in columns))

@@ -47,6 +47,12 @@ Source: Requires-Dist in the METADATA of each wheel: torch==2.9.1 (0.5.9, 0.5.10
 (0.5.14); of torch 2.9.1, triton==3.5.1, of torch 2.11.0, triton==3.6.0."""
 
 
+def is_moe_package(backend: pl.Expr) -> pl.Expr:
+    """Return whether a backend is a release whose fused-MoE rules are read."""
+    named = [name for name in (*_PRINTED, *_PACKAGES) if _package(name) in _MOE_PACKAGES]
+    return backend.is_in(named)
+
+
 def is_triton_moe(kernel: pl.Expr) -> pl.Expr:
     """Return whether a kernel is Triton's fused MoE by its name; one without a name is."""
     named = kernel.str.contains(TRITON_MOE) & ~kernel.str.contains(OTHER_MOE)

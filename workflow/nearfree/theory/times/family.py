@@ -8,6 +8,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
 Features = Mapping[str, Any]
 """What a form asks of rows of questions: arrays [rows, 1] of facts and shapes, [rows, grid] of what
 changes with N, all float64."""

@@ -1,13 +1,12 @@
 """From questions to arrays: what the forms of T(N) ask of each row and each N of its grid."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from nearfree.errors import NearfreeError
-from nearfree.theory.resolve import MoeQuestion, Resolver
-from nearfree.theory.times.family import Array, Features
+from nearfree.theory.times.family import Array, Flags
 from nearfree.units import BYTES_PER_ELEMENT, US_PER_S
 
 _FLOP_PER_TFLOP = 1e12
@@ -15,7 +14,7 @@ _BYTES_PER_GB = 1e9
 _GATED, _PLAIN = 3.0, 2.0
 
 
-def grids(rows: pl.DataFrame) -> tuple[Array, Array]:
+def grids(rows: pl.DataFrame) -> tuple[Array, Flags]:
     """Return N [rows, grid] and which of it is a row's own; shorter grids repeat their last N."""
     lists = rows["grid"].to_list()
     width = max((len(each) for each in lists), default=0)
@@ -32,11 +31,12 @@ def common(rows: pl.DataFrame, n: Array) -> dict[str, Array]:
         "sms": column(rows, "sm_count"),
         "element_bytes": _mapped(rows, "dtype", BYTES_PER_ELEMENT.__getitem__),
         "n": n,
+        "grid": n,
         "tokens": column(rows, "batch") * n,
     }
 
 
-def gemm_features(rows: pl.DataFrame, n: Array) -> Features:
+def gemm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     """Return the features of rows of `gemm`, or of rows of `dense_ffn`: one module at a time."""
     shared = common(rows, n)
     d_model, d_ff = column(rows, "d_model"), column(rows, "d_ff")
@@ -47,7 +47,7 @@ def gemm_features(rows: pl.DataFrame, n: Array) -> Features:
     return {**shared, "rows": shared["tokens"], "matrices": matrices}
 
 
-def moe_features(rows: pl.DataFrame, n: Array) -> Features:
+def moe_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     """Return the features of MoE layers without their blocks."""
     gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
     return {
@@ -58,29 +58,10 @@ def moe_features(rows: pl.DataFrame, n: Array) -> Features:
     }
 
 
-def attention_features(rows: pl.DataFrame, n: Array) -> Features:
+def attention_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     """Return the features of attention without its tiles."""
     names = ("batch", "context", "heads", "kv_heads", "head_dim")
     return {**common(rows, n), **{name: column(rows, name) for name in names}}
-
-
-def resolved_blocks(
-    rows: pl.DataFrame, n: Array, resolver: Resolver
-) -> tuple[dict[str, Array], list[str | None]]:
-    """Return block_m, block_n and block_k [rows, grid] as releases say, and why where they do not.
-
-    A row that is refused holds ones.
-    """
-    sizes = np.ones((3, *n.shape))
-    refused: list[str | None] = [None] * rows.height
-    names = MoeQuestion.__struct_fields__
-    tokens = (column(rows, "batch") * n).astype(np.int64)
-    for place, row in enumerate(rows.select(names).iter_rows(named=True)):
-        try:
-            sizes[:, place] = resolver.moe(MoeQuestion(**row)).sizes(tokens[place].tolist())
-        except NearfreeError as error:
-            refused[place] = error.what
-    return dict(zip(("block_m", "block_n", "block_k"), sizes, strict=True)), refused
 
 
 def column(rows: pl.DataFrame, name: str) -> Array:

@@ -1,10 +1,12 @@
 """Fitting the constants of a family to measured curves, and how far its boundaries then miss."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
-from nearfree.theory.times.family import Array, Family, Features
+from nearfree.theory.times.family import Array, Family, Features, Flags
 from nearfree.theory.times.model import Fitted, ratios_of
 
 _UP_TO = 4.0
@@ -13,8 +15,8 @@ _LEVEL_WEIGHT = 0.2
 """Weight of a curve's level, T(baseline), against that of its shape."""
 _SOFT = 0.01
 """Residuals beyond this (of a logarithm) count linearly, so that odd curves do not decide."""
-_COVERED = 0.85
-"""Share of the calibration's curves that an interval is to cover."""
+_COVERED = 0.8
+"""Share of the curves left out that intervals are to meet."""
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -26,7 +28,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
     features: Features
     latency_us: Array
-    counts: npt.NDArray[np.bool_]
+    counts: Flags
 
 
 def fit(family: Family, measured: Measured, epsilon: float) -> Fitted:
@@ -38,7 +40,8 @@ def fit(family: Family, measured: Measured, epsilon: float) -> Fitted:
     from scipy.optimize import least_squares
 
     low, start, high = (
-        [getattr(constant, end) for constant in family.constants] for end in ("low", "start", "high")
+        [getattr(constant, end) for constant in family.constants]
+        for end in ("low", "start", "high")
     )
     names = [constant.name for constant in family.constants]
     weight = _weights(measured, epsilon)
@@ -54,8 +57,8 @@ def fit(family: Family, measured: Measured, epsilon: float) -> Fitted:
             residuals, start, bounds=(low, high), x_scale=np.maximum(np.abs(start), 0.1),
             loss="soft_l1", f_scale=_SOFT, diff_step=1e-4,
         )  # fmt: skip
-        values[hypothesis] = dict(zip(names, (float(f"{v:.6g}") for v in found.x), strict=True))
-    return Fitted(family=family.name, values=values, lift=0.0, band=0.0)
+        values[hypothesis] = dict(zip(names, (float(f"{v:.4g}") for v in found.x), strict=True))
+    return Fitted(family=family.name, values=values, band=0.0)
 
 
 def _weights(measured: Measured, epsilon: float) -> Array:
@@ -74,30 +77,52 @@ def _residuals(predicted: Array, measured: Measured, weight: Array) -> Array:
     return np.concatenate([shape.ravel(), _LEVEL_WEIGHT * error[:, 0]])
 
 
-def spread(family: Family, fitted: Fitted, measured: Measured, epsilon: float) -> tuple[float, float]:
-    """Return lift and band of a fit, seen on curves; both are logarithms of T(N) / T(baseline).
+def band(family: Family, measured: Measured, groups: Sequence[str], epsilon: float) -> float:
+    """Return how far T(N) must be moved, both ways, for intervals to meet boundaries not fitted.
 
-    A measured curve wavers, and N_max is its last pass: the lift is how far above the tolerance the
-    prediction may be so that as many boundaries are missed above as below. The band is how far T(N)
-    must be moved both ways for the interval to meet [N_max, next N) in most curves.
+    Each group of curves is left out in turn and predicted with the constants of the others; the
+    band is a logarithm of T(N) / T(baseline). With one group alone its own fit is judged.
+
+    Parameters
+    ----------
+    groups
+        What each curve belongs to: a platform, or a release where there is one platform.
     """
+    of = np.array(groups)
+    names = sorted(set(groups))
+    needed = []
+    for name in names:
+        mine = of == name
+        others = ~mine if len(names) > 1 else mine
+        fitted = fit(family, taken(measured, others), epsilon)
+        needed.append(_needed(family, fitted, taken(measured, mine), epsilon))
+    return float(f"{np.quantile(np.concatenate(needed), _COVERED):.4g}")
+
+
+def _needed(family: Family, fitted: Fitted, measured: Measured, epsilon: float) -> Array:
+    """Return, for each curve, how far the prediction must be moved to meet [N_max, next N)."""
     predicted = np.log(ratios_of(family, fitted, measured.features))
     true = np.log(measured.latency_us / measured.latency_us[:, :1])
     limit = np.log1p(epsilon)
     n = np.arange(true.shape[1])[None, :]
     last = np.max(np.where(measured.counts & (true <= limit), n, 0), axis=1, keepdims=True)
-    # The prediction passes at or beyond N_max if moved by `reach`, and nowhere beyond it by `leave`.
-    at_or_beyond = measured.counts & (n >= last)
-    reach = np.min(np.where(at_or_beyond, predicted, np.inf), axis=1) - limit
-    leave = np.min(np.where(measured.counts & (n > last), predicted, np.inf), axis=1) - limit
-    lift = _balanced(reach, leave)
-    needed = np.maximum.reduce([reach - lift, lift - leave, np.zeros(len(reach))])
-    return lift, float(np.quantile(needed, _COVERED))
+    reaches = np.min(np.where(measured.counts & (n >= last), predicted, np.inf), axis=1)
+    leaves = np.min(np.where(measured.counts & (n > last), predicted, np.inf), axis=1)
+    return np.asarray(np.maximum(np.maximum(reaches - limit, limit - leaves), 0.0))
 
 
-def _balanced(reach: Array, leave: Array) -> float:
-    """Return the lift, not below zero, at which as many predictions are too small as too large."""
-    tried = np.linspace(0.0, 0.1, 41)
-    too_small = (reach[:, None] > tried).sum(axis=0)
-    too_large = (leave[:, None] <= tried).sum(axis=0)
-    return float(f"{tried[np.argmin(np.abs(too_small - too_large))]:.6g}")
+def taken(measured: Measured, kept: Flags) -> Measured:
+    """Return some of the curves."""
+
+    def rows(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return value[kept]
+        return (
+            [tuple(rows(v) for v in each) for each in value] if isinstance(value, list) else value
+        )
+
+    return Measured(
+        features={name: rows(value) for name, value in measured.features.items()},
+        latency_us=measured.latency_us[kept],
+        counts=measured.counts[kept],
+    )

@@ -3,32 +3,30 @@
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
-from nearfree.theory.times.family import Array, Family, Features
+from nearfree.theory.times.family import Array, Family, Features, Flags, Places
 
 
 class Fitted(Struct, frozen=True, kw_only=True):
     """The calibrated constants of a family.
 
-    `values` by hypothesis and name. `lift` and `band` are logarithms of T(N) / T(baseline): how far
-    above the tolerance a prediction may be, as measured curves waver, and how far it may be off.
+    `values` by hypothesis and name; `band` is how far the logarithm of T(N) / T(baseline) may be
+    off.
     """
 
     family: str
     values: Mapping[str, Mapping[str, float]]
-    lift: float
     band: float
 
 
 class Boundaries(Struct, frozen=True, kw_only=True):
     """Places in a row's grid, [rows]: the predicted last pass, its interval, and the first exit."""
 
-    last: npt.NDArray[np.int64]
-    low: npt.NDArray[np.int64]
-    high: npt.NDArray[np.int64]
-    first_exit: npt.NDArray[np.int64]
+    last: Places
+    low: Places
+    high: Places
+    first_exit: Places
 
 
 def latencies_us(family: Family, fitted: Fitted, features: Features) -> Array:
@@ -43,9 +41,7 @@ def ratios_of(family: Family, fitted: Fitted, features: Features) -> Array:
     return np.asarray(np.exp(times - times[:, :1]))
 
 
-def boundaries(
-    ratio: Array, counts: npt.NDArray[np.bool_], epsilon: float, fitted: Fitted
-) -> Boundaries:
+def boundaries(ratio: Array, counts: Flags, epsilon: float, fitted: Fitted) -> Boundaries:
     """Return where predicted curves leave a tolerance (paper, sec. 2.2).
 
     Parameters
@@ -55,12 +51,12 @@ def boundaries(
     counts
         Which points are a row's own, [rows, grid].
     """
-    limit = np.log1p(epsilon) + fitted.lift
+    limit = np.log1p(epsilon)
     logs = np.where(counts, np.log(ratio), np.inf)
     logs[:, 0] = -np.inf
     places = np.arange(ratio.shape[1])[None, :]
 
-    def last_pass(moved: float) -> npt.NDArray[np.int64]:
+    def last_pass(moved: float) -> Places:
         return np.asarray(np.max(np.where(logs <= limit + moved, places, 0), axis=1))
 
     violation = np.where(counts & (logs > limit), places, counts.sum(axis=1, keepdims=True))

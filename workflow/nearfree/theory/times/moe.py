@@ -13,6 +13,8 @@ _OWN_TILES = (16.0, 32.0, 64.0, 128.0)
 _OWN_COLUMNS, _OWN_K = 128.0, 64.0
 _BYTES_PER_US = 1e3
 """Bytes a microsecond of a GB/s."""
+_FLOP_PER_US = 1e6
+"""FLOPs a microsecond of a TFLOP/s."""
 
 
 def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
@@ -28,16 +30,17 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     steps = [block_k <= _NARROW_K, block_k <= _HALF_K]
     slowdown = np.select(steps, [values["narrow_k"], values["half_k"]], 1.0)
     blocks = features["block_m"], features["block_n"], block_k
-    return _executed(features, values, *blocks, slowdown)
+    return _executed(features, values, blocks, slowdown)
 
 
 def own_tile_latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     """Return T(N) of a library that picks the best of several row tiles, [rows, grid]."""
     del hypothesis
     shape = features["tokens"].shape
-    others = np.full(shape, _OWN_COLUMNS), np.full(shape, _OWN_K), np.ones(shape)
-    each = [_executed(features, values, np.full(shape, tile), *others) for tile in _OWN_TILES]
-    return np.minimum.reduce(each)
+    columns, depth, even = np.full(shape, _OWN_COLUMNS), np.full(shape, _OWN_K), np.ones(shape)
+    each = [_executed(features, values, (np.full(shape, tile), columns, depth), even)
+            for tile in _OWN_TILES]  # fmt: skip
+    return np.asarray(np.minimum.reduce(each))
 
 
 def blocks_of(features: Features, block_m: Array) -> Array:
@@ -50,23 +53,22 @@ def blocks_of(features: Features, block_m: Array) -> Array:
     more = tokens * top_k - whole * experts
     balanced = more * np.ceil((whole + 1) / block_m) + (experts - more) * np.ceil(whole / block_m)
     skewed = top_k * np.ceil(tokens / block_m)
-    return np.where(features["skewed"] > 0, skewed, balanced)
+    return np.asarray(np.where(features["skewed"] > 0, skewed, balanced))
 
 
 def _executed(
     features: Features,
     values: Values,
-    block_m: Array,
-    block_n: Array,
-    block_k: Array,
+    blocks: tuple[Array, Array, Array],
     slowdown: Array,
 ) -> Array:
-    """Return T(N) of row blocks of a size; `slowdown` is that of narrow steps of K.
+    """Return T(N) of blocks of M rows, N columns and K; `slowdown` is that of narrow steps of K.
 
     Features: `tokens` (b N) [rows, grid]; `experts`, `top_k`, `skewed` (1 or 0), `d_model`,
     `d_ff`, `matrices` (3 or 2 an expert), `element_bytes`, `phi` (FLOP/us), `beta` (bytes/us),
     `sms` [rows, 1].
     """
+    block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
     size, beta = features["element_bytes"], values["bandwidth_share"] * features["beta"]
     pairs = tokens * features["top_k"]
@@ -74,15 +76,16 @@ def _executed(
         features["skewed"] > 0, features["top_k"], np.minimum(features["experts"], pairs)
     )
     up = (features["matrices"] - 1) * d_ff
-    blocks = blocks_of(features, block_m)
+    count = blocks_of(features, block_m)
     columns_up, columns_down = np.ceil(up / block_n), np.ceil(d_model / block_n)
     depth_up, depth_down = (np.ceil(each / block_k) * block_k for each in (d_model, d_ff))
     elements = block_n * (columns_up * depth_up + columns_down * depth_down)
-    flop = 2.0 * blocks * block_m * elements
-    compute = slowdown * flop / (values["compute_share"] * features["phi"])
-    loaded = size * (blocks * elements + pairs * (d_model * columns_up + d_ff * columns_down))
+    flop = 2.0 * count * block_m * elements
+    fed = values["tflop_s_per_sm"] * _FLOP_PER_US * features["sms"]
+    compute = slowdown * flop * (1.0 / features["phi"] + 1.0 / fed)
+    loaded = size * (count * elements + pairs * (d_model * columns_up + d_ff * columns_down))
     l2 = values["l2_gb_s_per_sm"] * _BYTES_PER_US * features["sms"]
-    tiles = values["tile_us"] * blocks * (columns_up + columns_down) / features["sms"]
+    tiles = values["tile_us"] * count * (columns_up + columns_down) / features["sms"]
     on_chip = np.maximum(compute, loaded / l2 + tiles)
     weights = slowdown * size * features["matrices"] * d_model * d_ff * active / beta
     moved = size * (tokens * d_model + pairs * (3 * d_model + 2 * up + 2 * d_ff))
@@ -91,8 +94,8 @@ def _executed(
 
 
 _SHARED = (
-    Constant(name="compute_share", unit="1", start=0.65, low=0.2, high=1.3,
-             meaning="share of phi that padded blocks reach"),
+    Constant(name="tflop_s_per_sm", unit="TFLOP/s", start=20.0, low=1.0, high=500.0,
+             meaning="what an SM can be fed: the faster its tensor cores, the less of phi is left"),
     Constant(name="bandwidth_share", unit="1", start=0.95, low=0.2, high=1.3,
              meaning="share of beta that weights reach"),
     Constant(name="sharpness", unit="1", start=2.5, low=1.0, high=8.0,

@@ -1,0 +1,75 @@
+"""What answers users' questions, and what is scored: every predictor behind one door.
+
+It sees settings, facts, rules and constants, and never a latency.
+"""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from nearfree.config import Config
+from nearfree.events.names import Layout
+from nearfree.sources.fetching.cache import Cache, default_cache
+from nearfree.theory.facts import datasheet_facts, with_facts
+from nearfree.theory.laws import ANSWERS_SCHEMA, LAWS, answer_laws
+from nearfree.theory.resolve import Resolver
+from nearfree.theory.times.answer import PREDICTOR, Timed
+from nearfree.theory.times.constants import recorded_constants
+
+
+class Answerer:
+    """All predictors, on the datasheets of a config and the rules and constants of a log.
+
+    Parameters
+    ----------
+    layout
+        The results root: rules of releases, and constants.
+    config
+        The platforms.
+    offline
+        Whether a release that the log lacks is not fetched.
+    """
+
+    def __init__(self, layout: Layout, config: Config, *, offline: bool = False) -> None:
+        self._facts = datasheet_facts(config.platforms)
+        self._resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
+        self._constants = recorded_constants(layout)
+
+    def answers(
+        self, asked: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
+    ) -> pl.DataFrame:
+        """Return a row a question, predictor and tolerance.
+
+        Parameters
+        ----------
+        asked
+            Questions: asked (their key), platform, the setting's columns, backend_version, kernel,
+            baseline, and grid: the N over which N_max is sought, rising from the baseline.
+        epsilons
+            Tolerances.
+        predictors
+            Laws, or the work model.
+
+        Returns
+        -------
+        The columns of ANSWERS_SCHEMA and `in_sample`: whether the platform is one of those that
+        the constants were calibrated on.
+        """
+        laws = [name for name in predictors if name in LAWS]
+        found = [
+            answer_laws(asked, self._facts, epsilons, self._resolver, laws).with_columns(
+                pl.lit(value=False).alias("in_sample")
+            )
+        ]
+        if PREDICTOR in predictors:
+            timed = self._timed(asked).answers(epsilons)
+            empty = pl.DataFrame(schema={**ANSWERS_SCHEMA, "in_sample": pl.Boolean})
+            found.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
+        return pl.concat(found)
+
+    def ratios(self, asked: pl.DataFrame) -> pl.DataFrame:
+        """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
+        return self._timed(asked).ratios()
+
+    def _timed(self, asked: pl.DataFrame) -> Timed:
+        return Timed(with_facts(asked, self._facts), self._resolver, self._constants)

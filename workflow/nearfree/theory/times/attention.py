@@ -6,7 +6,15 @@ cache, kernels split the keys so that all SMs work, and T(N) steps where a tile 
 
 import numpy as np
 
-from nearfree.theory.times.family import Array, Constant, Family, Features, Values, power_mean_sum
+from nearfree.theory.times.family import (
+    FLOP_PER_US,
+    Array,
+    Constant,
+    Family,
+    Features,
+    Values,
+    power_mean_sum,
+)
 
 _LEAST_KEYS = 64.0
 """Keys of a step: no tile computes fewer."""
@@ -41,7 +49,8 @@ def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array
     # Causal: tile i sees the cache and the positions up to its own last row.
     seen = whole * context + whole * (whole + 1) / 2 * tile / packed
     seen = seen + np.where(rows > whole * tile, context + n, 0.0)
-    rate = values["compute_share"] * features["phi"] / features["sms"]
+    fed = values["tflop_s_per_sm"] * FLOP_PER_US
+    rate = 1.0 / (features["sms"] / features["phi"] + 1.0 / fed)
     keys = np.maximum(seen / tiles, _LEAST_KEYS)
     one_us = 4.0 * tile * width * keys / rate + values["tile_us"]
     share = batch * features["heads"] / packed * tiles / features["sms"]
@@ -52,8 +61,8 @@ def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array
 
 
 _CONSTANTS = (
-    Constant(name="compute_share", unit="1", start=0.5, low=0.05, high=1.3,
-             meaning="share of phi that padded tiles reach"),
+    Constant(name="tflop_s_per_sm", unit="TFLOP/s", start=10.0, low=0.5, high=500.0,
+             meaning="what an SM can be fed: the faster its tensor cores, the less of phi is left"),
     Constant(name="bandwidth_share", unit="1", start=0.7, low=0.1, high=1.5,
              meaning="share of beta that queries, keys and values reach"),
     Constant(name="sharpness", unit="1", start=2.0, low=1.0, high=8.0,

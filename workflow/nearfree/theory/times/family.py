@@ -10,6 +10,8 @@ from msgspec import Struct
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
+FLOP_PER_US = 1e6
+"""FLOPs a microsecond of a TFLOP/s."""
 Features = Mapping[str, Any]
 """What a form asks of rows of questions: arrays [rows, 1] of facts and shapes, [rows, grid] of what
 changes with N, all float64."""

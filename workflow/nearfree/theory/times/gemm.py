@@ -24,8 +24,10 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
         `rows` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `element_bytes` and, for
         each product, `matrices` as (K, N) [rows, 1] with how often it is done.
     """
-    tile = _TILES[hypothesis]
     m = features["rows"]
+    # No library pads to a tile whose compute alone outlasts the weights' traffic.
+    fits = features["phi"] / features["beta"] * features["element_bytes"] / 2
+    tile = np.minimum(_TILES[hypothesis], np.exp2(np.floor(np.log2(fits))))
     phi = values["compute_share"] * features["phi"]
     beta = values["bandwidth_share"] * features["beta"]
     padded = np.ceil(m / tile) * tile

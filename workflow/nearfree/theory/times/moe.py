@@ -1,20 +1,24 @@
 """T(N) of a fused MoE layer: what crosses the memory bus, against what happens on the chip.
 
-On the chip, the larger of the compute of padded blocks and the traffic between L2 and SMs, to which
-each tile adds a cost of its own. Weights that are loaded in narrow steps of K are loaded slower.
+On the chip, the larger of the compute of padded blocks and the traffic between L2 and SMs, and what
+each tile costs besides. Weights that are loaded in narrow steps of K are loaded slower.
 """
 
 import numpy as np
 
-from nearfree.theory.times.family import Array, Constant, Family, Features, Values, power_mean_sum
+from nearfree.theory.times.family import (
+    FLOP_PER_US,
+    Array,
+    Constant,
+    Family,
+    Features,
+    Values,
+    power_mean_sum,
+)
 
 _NARROW_K, _HALF_K = 32, 64
 _OWN_TILES = (16.0, 32.0, 64.0, 128.0)
 _OWN_COLUMNS, _OWN_K = 128.0, 64.0
-_BYTES_PER_US = 1e3
-"""Bytes a microsecond of a GB/s."""
-_FLOP_PER_US = 1e6
-"""FLOPs a microsecond of a TFLOP/s."""
 
 
 def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
@@ -81,12 +85,12 @@ def _executed(
     depth_up, depth_down = (np.ceil(each / block_k) * block_k for each in (d_model, d_ff))
     elements = block_n * (columns_up * depth_up + columns_down * depth_down)
     flop = 2.0 * count * block_m * elements
-    fed = values["tflop_s_per_sm"] * _FLOP_PER_US * features["sms"]
+    fed = values["tflop_s_per_sm"] * FLOP_PER_US * features["sms"]
     compute = slowdown * flop * (1.0 / features["phi"] + 1.0 / fed)
     loaded = size * (count * elements + pairs * (d_model * columns_up + d_ff * columns_down))
-    l2 = values["l2_gb_s_per_sm"] * _BYTES_PER_US * features["sms"]
+    l2 = values["l2_over_memory"] * features["beta"]
     tiles = values["tile_us"] * count * (columns_up + columns_down) / features["sms"]
-    on_chip = np.maximum(compute, loaded / l2 + tiles)
+    on_chip = np.maximum(compute, loaded / l2) + tiles
     weights = slowdown * size * features["matrices"] * d_model * d_ff * active / beta
     moved = size * (tokens * d_model + pairs * (3 * d_model + 2 * up + 2 * d_ff))
     off_chip = weights + values["routed_traffic"] * moved / beta
@@ -102,8 +106,8 @@ _SHARED = (
              meaning="p: how well chip and memory overlap"),
     Constant(name="fixed_us", unit="us", start=25.0, low=0.0, high=80.0,
              meaning="routing, sorting and the launches of one layer"),
-    Constant(name="l2_gb_s_per_sm", unit="GB/s", start=60.0, low=2.0, high=900.0,
-             meaning="what one SM loads from L2"),
+    Constant(name="l2_over_memory", unit="1", start=3.0, low=0.5, high=90.0,
+             meaning="what SMs load from L2, as a multiple of beta"),
     Constant(name="tile_us", unit="us", start=0.4, low=0.0, high=4.0,
              meaning="what one tile costs an SM besides"),
     Constant(name="routed_traffic", unit="1", start=1.1, low=0.0, high=5.0,

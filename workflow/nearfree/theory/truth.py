@@ -19,6 +19,10 @@ EXCLUDED_COLUMNS = {
     "event_id": pl.String,
     "platform": pl.String,
     "module": pl.String,
+    "backend": pl.String,
+    "dtype": pl.String,
+    "routing": pl.String,
+    "kernel": pl.String,
     "reason": pl.String,
 }
 NO_BASELINE = "no grid N at or above its baseline E/(b k)"
@@ -35,7 +39,7 @@ class Truth(Struct, frozen=True, kw_only=True):
     first_exit (the last N before the first violation), next_n_first (the grid N after that),
     censored (n_max is the last grid N), undecided (a measurement too loose to tell). `ratios` is
     T(N) / T(baseline) by curve and n, without rows where only the boundary is known. `excluded`
-    names the curves that have no boundary: curve, event_id, platform, module and reason.
+    names the curves that have no boundary: the columns of EXCLUDED_COLUMNS.
     """
 
     settings: pl.DataFrame
@@ -87,7 +91,7 @@ def truth(settings: pl.DataFrame, points: pl.DataFrame, epsilons: Sequence[float
 
 
 def narrowed(known: Truth, condition: pl.Expr) -> Truth:
-    """Return the part of a truth whose curves meet a condition on curve, platform and module."""
+    """Return the part of a truth whose curves meet a condition on what `excluded` has, too."""
     kept = known.settings.filter(condition)
     curves = kept.select("curve")
     return Truth(

@@ -59,6 +59,7 @@ check: $(VENV)/tested
 bench: $(VENV)/tested
 	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.sources
+	$(BIN)/python -m benchmarks.predict
 
 bench-protocol: $(VENV)/installed
 	$(BIN)/python -m benchmarks.protocol

@@ -23,6 +23,7 @@ from nearfree.tables.schema import Column
 from nearfree.tables.settings import SETTINGS
 from nearfree.tables.tuned import TUNED
 from nearfree.tables.work import WORK
+from nearfree.theory.accuracy import ACCURACY, DRIFT
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
 
@@ -36,6 +37,8 @@ TABLES = (
     SENSITIVITY,
     PREDICTIONS,
     VALIDATION,
+    ACCURACY,
+    DRIFT,
     GRANULARITY,
     TUNED,
 )

@@ -9,8 +9,16 @@ localrules:
 
 rule figures:
     input:
-        PIPELINE.table("{scope}", "latency", "work", "boundaries", "predictions"),
+        PIPELINE.table(
+            "{scope}", "latency", "work", "boundaries", "predictions", "validation"
+        ),
         PIPELINE.table(PUBLIC, "latency", "boundaries", "predictions"),
+        lambda wildcards: [
+            file
+            for scope in PIPELINE.imported
+            for file in PIPELINE.table(scope, "accuracy", "drift")
+            if wildcards.scope == PUBLIC
+        ],
     output:
         f"{RESULTS}/figures/{{scope}}/figures.json",
     log:
@@ -19,6 +27,7 @@ rule figures:
         ENVIRONMENT
     params:
         command=nearfree("figures"),
+        imports=lambda wildcards: PIPELINE.site.imports * (wildcards.scope == PUBLIC),
         epsilon=PIPELINE.site.epsilon,
         code=PIPELINE.code("figures"),
     shell:
@@ -46,7 +55,8 @@ rule report:
             )
             for scope in PIPELINE.scopes
         ],
-        expand(f"{RESULTS}/figures/{{scope}}/figures.json", scope=PIPELINE.platforms),
+        [PIPELINE.table(scope, "accuracy", "drift") for scope in PIPELINE.imported],
+        expand(f"{RESULTS}/figures/{{scope}}/figures.json", scope=PIPELINE.scopes),
     output:
         REPORT,
     log:
@@ -55,6 +65,7 @@ rule report:
         ENVIRONMENT
     params:
         command=nearfree("report"),
+        imports=PIPELINE.site.imports,
         epsilon=PIPELINE.site.epsilon,
         code=PIPELINE.code("report"),
     shell:
@@ -64,6 +75,7 @@ rule report:
 rule ledger:
     input:
         [PIPELINE.evidence(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
+        [IMPORT.format(stream=stream) for stream in PIPELINE.imports],
     output:
         LEDGER,
     log:

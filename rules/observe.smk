@@ -6,6 +6,7 @@ inputs but receipts, and no digest of code."""
 localrules:
     publish,
     extract,
+    import_curves,
 
 
 rule probe:
@@ -74,3 +75,19 @@ rule extract:
         release=lambda wildcards: PIPELINE.release(wildcards.stream),
     shell:
         "{params.command} {params.release} --take {wildcards.take} > {log} 2>&1"
+
+
+rule import_curves:
+    output:
+        touch(IMPORT),
+    log:
+        f"{LOGS}/import/{{stream}}.log",
+    wildcard_constraints:
+        stream="|".join(PIPELINE.imports) or "none",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree("import"),
+        release=lambda wildcards: " --version ".join(PIPELINE.imports[wildcards.stream]),
+    shell:
+        "{params.command} {params.release} > {log} 2>&1"

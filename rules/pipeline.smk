@@ -4,13 +4,15 @@ import sys
 from pathlib import Path
 
 from nearfree.errors import NearfreeError
-from nearfree.pipeline import PUBLIC, SOURCES, Pipeline
+from nearfree.pipeline import IMPORTED, PUBLIC, SOURCES, Pipeline
 
 RESULTS = config.get("results", "results")
 CONFIG = config.get("config", "config")
 REPORT = f"{RESULTS}/report/index.html"
 LEDGER = f"{RESULTS}/state/ledger.json"
 LOGS = config.get("logs", "logs")
+# An import's seal is named after the file that was found, so a mark stands for it.
+IMPORT = f"{LOGS}/import/{{stream}}.done"
 ENVIRONMENT = "../envs/cpu.yaml"
 
 try:

@@ -6,6 +6,7 @@ localrules:
     boundaries,
     predictions,
     validation,
+    accuracy,
 
 
 rule project:
@@ -54,6 +55,7 @@ rule boundaries:
 rule predictions:
     input:
         PIPELINE.table("{scope}", "settings", "platforms"),
+        PIPELINE.answering(),
     output:
         PIPELINE.table("{scope}", "predictions"),
     log:
@@ -62,6 +64,7 @@ rule predictions:
         ENVIRONMENT
     params:
         command=nearfree("tables predictions"),
+        tolerances=PIPELINE.site.tolerances,
         code=PIPELINE.code("predictions"),
     shell:
         "{params.command} {wildcards.scope} > {log} 2>&1"
@@ -81,3 +84,22 @@ rule validation:
         code=PIPELINE.code("validation"),
     shell:
         "{params.command} {wildcards.scope} > {log} 2>&1"
+
+
+rule accuracy:
+    input:
+        [IMPORT.format(stream=stream) for stream in PIPELINE.imports],
+        PIPELINE.answering(),
+    output:
+        PIPELINE.table(IMPORTED, "accuracy", "drift"),
+    log:
+        f"{LOGS}/tables/{IMPORTED}-accuracy.log",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree(f"tables accuracy {IMPORTED}"),
+        epsilon=PIPELINE.site.epsilon,
+        datasheets=PIPELINE.datasheets(PUBLIC),
+        code=PIPELINE.code("accuracy"),
+    shell:
+        "{params.command} > {log} 2>&1"

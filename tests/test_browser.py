@@ -62,7 +62,7 @@ def test_the_report_opens_from_a_file(built, browser):
     open_page(browser, built / "results/report/index.html")
     assert browser.find_element(By.TAG_NAME, "h1").text == "How many positions are near-free here?"
     figures = browser.find_elements(By.CSS_SELECTOR, "figure svg")
-    assert len(figures) == 5
+    assert len(figures) == 11
     assert all(figure.size["height"] > 200 for figure in figures)
 
 

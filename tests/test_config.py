@@ -80,6 +80,9 @@ MISTAKES: list[tuple[str, Change, str]] = [
     ("config.yaml", put("sets", value=["A set"]), "sets"),
     ("config.yaml", put("sets", value="default"), "sets"),
     ("config.yaml", put("untested", value="sometimes"), "untested"),
+    ("config.yaml", put("imports", value=["aiconfigurator"]), "imports"),
+    ("config.yaml", put("imports", value=["../x==1.0"]), "imports"),
+    ("config.yaml", put("imports", value=["aiconfigurator==0.12.0"] * 2), "name a release twice"),
     # backends
     ("backends.yaml", drop("torch", "environment"), "environment"),
     ("backends.yaml", put("torch", "environment", value="a b"), "environment"),

@@ -4,6 +4,11 @@ import os
 import shutil
 
 import pytest
+from nearfree import pipeline
+from nearfree.pipeline import Pipeline
+from nearfree.public import aiconfigurator, curves
+from nearfree.sources.record import stream_name
+from nearfree.theory.times import constants
 
 from workflow import ROOT, Project, make_project
 
@@ -15,7 +20,7 @@ EVERYTHING = {
     "boundaries": 2,
     "predictions": 2,
     "validation": 2,
-    "figures": 1,
+    "figures": 2,
     "report": 1,
     "ledger": 1,
 }
@@ -29,6 +34,9 @@ AFTER_PROJECT = {
     "figures": 1,
     "report": 1,
 }
+
+AFTER_RULES = {"predictions": 2, "validation": 2, "figures": 2, "report": 1, "ledger": 1}
+"""What follows from rules, constants or a formula, in the scopes of this machine and the paper."""
 
 
 @pytest.fixture
@@ -68,16 +76,18 @@ def test_a_platform_without_evidence_says_so(project):
 
 
 def test_a_tolerance_recomputes_boundaries_and_measures_nothing(project):
-    """Another tolerance touches boundaries and what follows from them."""
+    """Another tolerance touches boundaries and predictions, and what follows from them.
+
+    Predictions, too: the work model says another N_max at each tolerance.
+    """
     project.edit("config/config.yaml", "[0.05, 0.10,", "[0.05, 0.08, 0.10,")
-    expected = {"boundaries": 2, "validation": 2, "figures": 1, "report": 1, "ledger": 1}
-    assert project.jobs() == expected
+    assert project.jobs() == {"boundaries": 2, **AFTER_RULES}
 
 
 def test_another_headline_tolerance_redraws_only(project):
     """The reported tolerance is a matter of figures and report."""
     project.edit("config/config.yaml", "epsilon: 0.2", "epsilon: 0.3")
-    assert project.jobs() == {"figures": 1, "report": 1, "ledger": 1}
+    assert project.jobs() == {"figures": 2, "report": 1, "ledger": 1}
 
 
 def test_a_new_take_measures_that_platform_once(project):
@@ -105,7 +115,7 @@ def test_a_platform_fact_recomputes_the_scope_that_uses_it(project):
     """A datasheet of a GPU is used by the public tables, not by those of the CPU."""
     project.edit("config/platforms.yaml", "bandwidth_gb_s: 4000", "bandwidth_gb_s: 4001")
     # figures of the CPU show the published panel beside the measured one
-    assert project.jobs() == {**AFTER_PROJECT, "ledger": 1}
+    assert project.jobs() == {**AFTER_PROJECT, "figures": 2, "ledger": 1}
 
 
 def test_an_added_batch_size_is_a_new_job_beside_the_old_seal(project):
@@ -120,7 +130,7 @@ def test_an_added_batch_size_is_a_new_job_beside_the_old_seal(project):
 def test_a_changed_figure_redraws_only(project):
     """A figure's code touches figures and report."""
     project.edit("workflow/nearfree/figures/latency.py", "size=32", "size=33")
-    assert project.jobs() == {"figures": 1, "report": 1, "ledger": 1}
+    assert project.jobs() == {"figures": 2, "report": 1, "ledger": 1}
 
 
 def test_changed_formula_code_recomputes_predictions(project):
@@ -129,15 +139,14 @@ def test_changed_formula_code_recomputes_predictions(project):
     project.edit(
         path, "balance * element_bytes / (2 * batch)", "balance * element_bytes / 2 / batch"
     )
-    expected = {"predictions": 2, "validation": 2, "figures": 1, "report": 1, "ledger": 1}
-    assert project.jobs() == expected
+    assert project.jobs() == AFTER_RULES
 
 
 def test_a_changed_schema_recomputes_its_table(project):
-    """A column of validation touches validation and what follows."""
+    """A column of validation touches validation and what follows; figures show it, too."""
     path = "workflow/nearfree/theory/validation.py"
     project.edit(path, "which hardware facts", "which facts of the hardware")
-    assert project.jobs() == {"validation": 2, "report": 1, "ledger": 1}
+    assert project.jobs() == {"validation": 2, "figures": 2, "report": 1, "ledger": 1}
 
 
 def test_forcing_everything_measures_nothing(project):
@@ -234,16 +243,63 @@ def with_rules(project: Project) -> Project:
 
 
 def test_rules_on_record_need_no_network(with_rules, monkeypatch):
-    """A recorded release is not fetched again; its tables are made, and the report shows them."""
+    """A recorded release is not fetched again; its tables are made, and the report shows them.
+
+    What it says can change every prediction, so those follow.
+    """
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("NEARFREE_CACHE", str(with_rules / "no" / "cache"))
-    assert with_rules.jobs() == {"extract": 1, "project": 1, "report": 1, "ledger": 1}
+    assert with_rules.jobs() == {"extract": 1, "project": 1, **AFTER_RULES}
     before = with_rules.events()
     with_rules.snakemake()
     assert with_rules.events() == before
     assert with_rules.jobs() == {}
     assert "flashinfer-python 0.6.13" in (with_rules / "results/report/index.html").read_text()
     assert "0 damaged, 0 notices" in with_rules.nearfree("verify")
+
+
+def test_adopted_constants_are_used(project):
+    """Constants in the log are evidence of every prediction, and their event is cited."""
+    recorded = "results/events/public/constants"
+    shutil.copytree(ROOT / recorded, project / recorded)
+    jobs = project.jobs()
+    # the scope of the paper holds them, so its tables are made again from its seals
+    assert jobs == {**AFTER_RULES, "project": 1, "boundaries": 1}
+    project.snakemake()
+    assert project.jobs() == {}
+    page = (project / "results/report/index.html").read_text()
+    assert "calibrated on a100, h100" in page
+    assert "public/constants/" in page
+
+
+IMPORTED = "results/events/imported/aiconfigurator_core_0_12_0/1-00000000.seal.json"
+
+
+def test_imported_curves_are_not_a_platform(project):
+    """What was imported by hand changes nothing of the workflow before the config asks for it."""
+    seal = next((project / "results/events/public").rglob("*.seal.json"))
+    (project / IMPORTED).parent.mkdir(parents=True)
+    shutil.copy(seal, project / IMPORTED)
+    assert project.jobs() == {}
+
+
+def test_an_import_is_a_job_where_the_config_asks_for_it(project):
+    """The import, the table of its scores, and what shows them; nothing is measured."""
+    project.edit("config/config.yaml", "imports: []", "imports: [aiconfigurator==0.12.0]")
+    jobs = project.jobs()
+    assert jobs == {"import_curves": 1, "accuracy": 1, "figures": 1, "report": 1, "ledger": 1}
+
+
+def test_the_names_that_rules_use_are_those_of_the_log():
+    """The scope of imports, the stream of constants and the package have one name each."""
+    assert (pipeline.IMPORTED, pipeline.PUBLIC) == (curves.SCOPE, constants.SCOPE)
+    assert constants.STREAM == pipeline.CONSTANTS
+    asked = Pipeline(ROOT / "results", ROOT / "config")
+    assert asked.imports == {}
+    assert asked.imported == []
+    assert "imported" not in asked.platforms
+    stream = stream_name(aiconfigurator.PACKAGE, "0.12.0")
+    assert stream == "aiconfigurator_core_0_12_0"
 
 
 @pytest.mark.slow

@@ -1,15 +1,21 @@
 """`nearfree validate`: its text and its JSON, how it groups, and what it refuses."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from msgspec import json
 from nearfree.cli import validate_
+from nearfree.events.names import Layout
 from nearfree.theory.evaluation import EVERY
 from nearfree.theory.scores import GROUP_KEYS, MORE_KEYS
+from nearfree.theory.times.constants import recorded_constants
+from nearfree.theory.times.left_out import LEFT_OUT
 from nearfree.theory.truth import Truth
 from theory.curves import IdleCompute
+from theory.questions import LOG
+from theory.test_datasets import HEADER
 
 from cli.conftest import Call
 
@@ -84,6 +90,81 @@ def test_measured_tables_are_scored(call: Call) -> None:
     assert [g["t_ratio_error"] is None for g in groups] == [True, True, True, False]
 
 
+def test_what_was_chosen_is_said(call: Call) -> None:
+    """Filters narrow what is scored, and stand in the text's head."""
+    argv = ("--module", "moe_ffn", "--routing", "skewed", "--backend", "vllm_0_9_1")
+    (group,) = scored(call, *argv, "--predictor", "principle", "--by", "predictor")
+    assert group["settings"] == 8
+    _, out, _ = call("validate", *argv)
+    assert "chosen      module moe_ffn; backend vllm_0_9_1; routing skewed" in out
+    assert "seen        no constants are in the log" in out
+
+
+@pytest.fixture
+def constants(project: Path) -> Layout:
+    """Put the constants of this repository into the project's log."""
+    stream = Path("events", "public", "constants")
+    shutil.copytree(LOG.root / stream, project / "results" / stream)
+    return LOG
+
+
+@pytest.mark.usefixtures("constants")
+def test_what_was_seen_is_said(call: Call) -> None:
+    """The head names the calibration set and what forms were chosen on; each form on demand."""
+    _, short, _ = call("validate", "--module", "dense_ffn")
+    _, long, _ = call("validate", "--module", "dense_ffn", "--tried")
+    for out in (short, long):
+        assert "seen        constants: a100, h100 alone; forms: chosen in view of A100, H100" in out
+        assert "out of sample for constants, not for forms" in out
+        for name, event in recorded_constants(LOG).items():
+            forms = event.data.tried
+            assert f"tried       {name}: {len(forms)} forms" in out
+            assert all((form in out) == (out == long) for form in forms)
+
+
+@pytest.fixture
+def file(project: Path) -> str:
+    """Write curves of products on three platforms, which leave the tolerance at other N."""
+    rows = [
+        f"{platform},gemm,vllm,0.9.0,bfloat16,1,,8192,{width},,,,,,,,,{n},{us}"
+        for platform in ("a100", "h100", "h200")
+        for width in (8192, 16384)
+        for n, us in ((1, 90), (2, 120), (64, 125), (256, 170), (1024, 500))
+    ]
+    (project / "mine.csv").write_text(HEADER + "\n".join(rows) + "\n")
+    return "mine.csv"
+
+
+@pytest.mark.usefixtures("constants")
+def test_seen_platforms_and_small_n_are_left_out(call: Call, file: str) -> None:
+    """`--unseen` keeps what no constant saw; with `--least-n` the baseline is a later N."""
+    by = ("--predictor", "idle_compute", "--by", "platform")
+    every = scored(call, "--curves", file, *by)
+    assert [(g["platform"], g["settings"]) for g in every] == [
+        ("a100", 2), ("h100", 2), ("h200", 2)
+    ]  # fmt: skip
+    unseen = scored(call, "--curves", file, "--unseen", *by)
+    assert [g["platform"] for g in unseen] == ["h200"]
+    _, out, _ = call("validate", "--curves", file, "--unseen", "--least-n", "2", *by)
+    assert "excluded    4 curves: constants were calibrated on its platform" in out
+    assert "mine.csv, N of 2 or more" in out
+    assert "chosen      platforms that constants were not calibrated on; N of 2 or more" in out
+    assert scored(call, "--curves", file, "--least-n", "2", *by) != every
+    code, _, err = call("validate", "--curves", file, "--unseen", "--platform", "a100")
+    assert code == 2
+    assert "no platform that no constant was calibrated on" in err
+
+
+def test_platforms_are_left_out_in_turn(call: Call, file: str) -> None:
+    """A platform of a file is scored with constants of the others in it."""
+    groups = scored(call, "--curves", file, "--leave-one-out", "--by", "predictor,platform",
+                    "--predictor", "idle_compute", "--offline")  # fmt: skip
+    left = [g for g in groups if g["predictor"] == LEFT_OUT]
+    assert [(g["platform"], g["answered"], g["in_sample"]) for g in left] == [
+        (name, 2, None) for name in ("a100", "h100", "h200")
+    ]
+
+
 def test_a_platform_may_be_named_by_an_alias(call: Call) -> None:
     """A platform's other names mean it, too."""
     named = scored(call, "--platform", "nvidia_h20", "--predictor", "principle")
@@ -107,6 +188,16 @@ def test_a_platform_may_be_named_by_an_alias(call: Call) -> None:
         ("--predictor twin_version", "twin_version needs a second version of a curve"),
         ("--dataset aiconfigurator", "Run `nearfree import aiconfigurator`"),
         ("--curves nowhere.csv", "nowhere.csv"),
+        ("--backend triton", "no boundary of the backend 'triton'. Choose from flash_attn_2"),
+        ("--dtype float8", "no boundary of the dtype 'float8'. Choose from bfloat16"),
+        ("--routing power_law", "no boundary of the routing 'power_law'. Choose from balanced"),
+        ("--routing odd", "invalid choice: 'odd'"),
+        ("--module dense_ffn --routing skewed", "the routing 'skewed'. Choose from none"),
+        ("--least-n 0", "'0' is no N: give a whole number, 1 or more"),
+        ("--least-n 2", "Use --least-n with curves"),
+        ("--unseen", "no constants are in the log. Run `nearfree calibrate`"),
+        ("--own", "Run `nearfree calibrate --own PLATFORM"),
+        ("--leave-one-out", "Run `nearfree import aiconfigurator`"),
         ("--dataset measured --curves nowhere.csv", "not allowed with argument"),
     ],
 )

@@ -75,12 +75,13 @@ def test_the_end_of_a_grid_is_marked(moe: Rows) -> None:
 def test_laws_are_lines(dense: Rows) -> None:
     """Each prediction is on a line, laws that say the same share one, and refusals have none."""
     lines = marks(nmax_against_own(dense.boundaries, dense.predictions, 0.2, DENSE), "law")
-    answered = dense.predictions.drop_nulls("n_max").select("platform", "basis", "batch").unique()
+    at = dense.predictions.filter(pl.col("epsilon") == 0.2)
+    answered = at.drop_nulls("n_max").select("platform", "basis", "batch").unique()
     assert len(lines) == answered.height == 2 * 3 + 6
     assert {line["line"] for line in lines} == {
-        "idle compute = principle, datasheet phi and beta",
-        "idle compute = principle, probed, beta by streaming",
-        "idle compute = principle, probed, beta by weight traffic",
+        "idle compute = principle = principle resolved, datasheet phi and beta",
+        "idle compute = principle = principle resolved, probed, beta by streaming",
+        "idle compute = principle = principle resolved, probed, beta by weight traffic",
     }
     h20 = {line["own"]: line["n_max"] for line in lines if line["panel"] == "h20 (published)"}
     assert h20 == {1: 37.0, 2: 18.5, 4: 9.25, 8: 4.625, 16: 2.3125, 32: 1.15625}
@@ -94,7 +95,7 @@ def test_laws_that_part_somewhere_are_two_lines(dense: Rows) -> None:
     )
     lines = marks(nmax_against_own(dense.boundaries, parted, 0.2, DENSE), "law")
     h20 = [line for line in lines if line["panel"] == "h20 (published)"]
-    assert {line["law"] for line in h20} == {"idle compute", "principle"}
+    assert {line["law"] for line in h20} == {"idle compute = principle resolved", "principle"}
     assert len(h20) == 12
     assert max(line["n_max"] for line in h20 if line["law"] == "principle") == 10.0
 
@@ -121,8 +122,8 @@ def test_a_law_without_facts_says_so(dense: Rows) -> None:
     """A predictor that needs no facts of the hardware has a line, too."""
     bare = dense.predictions.with_columns(
         pl.lit(None, dtype=pl.String).alias("basis"), pl.lit(64.0).alias("n_max")
-    ).unique(["setting_key", "predictor"], keep="first", maintain_order=True)
+    ).unique(["setting_key", "predictor", "epsilon"], keep="first", maintain_order=True)
     lines = marks(nmax_against_own(dense.boundaries, bare, 0.2, DENSE), "law")
     assert {line["line"] for line in lines} == {
-        "idle compute = principle, no facts of the platform"
+        "idle compute = principle = principle resolved = work model, no facts of the platform"
     }

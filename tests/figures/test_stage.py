@@ -14,6 +14,7 @@ from nearfree.tables.latency import LATENCY
 from nearfree.tables.store import read_table
 from nearfree.tables.work import WORK
 from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.validation import VALIDATION
 from tables.logs import make_tables, write_probe, write_public
 
 from figures.studies import write_module_study
@@ -24,6 +25,9 @@ NAMES = [
     "dense_ffn_sensitivity",
     "dense_ffn_utilization_against_batch",
     "dense_ffn_utilization_against_n",
+    "accuracy_predicted_against_measured",
+    "accuracy_shares",
+    "accuracy_error_by_backend",
 ]
 
 
@@ -86,7 +90,7 @@ def test_the_list_names_the_rows_that_are_shown(made: Layout, drawn: Path) -> No
     rows = {
         row
         for scope in ("cpu", "public")
-        for kind in (LATENCY, WORK, BOUNDARIES, PREDICTIONS)
+        for kind in (LATENCY, WORK, BOUNDARIES, PREDICTIONS, VALIDATION)
         for row in read_table(made, scope, kind)["row_id"]
     }
     for figure in listed(drawn):
@@ -111,10 +115,17 @@ def test_pages_work_without_a_network(drawn: Path) -> None:
         assert '<link rel="stylesheet" href="http' not in text
 
 
-def test_a_scope_without_curves_has_an_empty_list(copy: Layout) -> None:
-    """What was only published has no figures of its own."""
+def test_what_was_only_published_is_drawn_against_its_predictions(copy: Layout) -> None:
+    """A scope without curves has the figures of predictions alone."""
     draw(copy, "public", 0.2)
-    assert listed(copy.root / "figures" / "public") == []
+    names = [figure.name for figure in listed(copy.root / "figures" / "public")]
+    assert names == [name for name in NAMES if name.startswith("accuracy_")]
+
+
+def test_imported_curves_are_drawn_only_where_they_are_asked_for(copy: Layout) -> None:
+    """Without their tables they are refused where asked for, and not missed where not."""
+    with pytest.raises(NearfreeError, match="accuracy"):
+        draw(copy, "public", 0.2, imported=True)
 
 
 def test_a_scope_without_tables_leaves_nothing(copy: Layout) -> None:

@@ -9,6 +9,7 @@ from nearfree.figures.stage import draw
 from nearfree.report.stage import write_report
 from tables.logs import SHEETS, make_tables, write_probe, write_public, write_study
 
+CONSTANTS = Path(__file__).parents[2] / "results/events/public/constants"
 SCOPES = ["cpu", "h20", "public"]
 
 
@@ -21,9 +22,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
         write_study(layout, scope)
     write_study(layout, take=2, slower=1.1)
     write_public(layout)
+    shutil.copytree(CONSTANTS, layout.events / "public" / "constants")
     for scope in SCOPES:
         make_tables(layout, scope)
-    for scope in SCOPES[:-1]:
+    for scope in SCOPES:
         draw(layout, scope, 0.2)
     return layout
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from nearfree.errors import NearfreeError, TableError
 from nearfree.events.names import Layout
+from nearfree.figures.stage import draw
 from nearfree.public.published import import_published
 from nearfree.report.stage import write_report
 from tables.logs import CONFIG, SHEETS, make_tables
@@ -38,6 +39,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Page:
         patch.setenv("NEARFREE_HOST_LABEL", " ".join(HOSTILE.values()))
         import_published(layout, folder)
     make_tables(layout, "public")
+    draw(layout, "public", 0.2)
     return Page(write_report(layout, ["public"], SHEETS, 0.2).read_text(encoding="utf-8"))
 
 

@@ -150,7 +150,7 @@ def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLE
     sheets = {name: sheet for name, sheet in SHEETS.items() if scope in (name, "public")}
     project(layout, scope, sheets)
     bound(layout, scope, tolerances)
-    write_predictions(layout, scope)
+    write_predictions(layout, scope, Config(CONFIG), tolerances)
     write_validation(layout, scope)
 
 

@@ -25,6 +25,7 @@ from nearfree.tables.schema import Table
 from nearfree.tables.settings import SETTINGS
 from nearfree.tables.store import read_table
 from nearfree.tables.work import WORK
+from nearfree.theory.datasets import load_published
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
 
@@ -235,3 +236,16 @@ def make_tables_without_probe(layout: Layout) -> None:
     """Run the stages that need no facts of the hardware."""
     project(layout, "cpu", {})
     bound(layout, "cpu", (0.1, 0.2))
+
+
+def test_a_setting_knows_the_grid_of_its_curve(made: Layout) -> None:
+    """The grid is what was measured, or what the printed value names, from the baseline up."""
+    measured = read_table(made, "cpu", SETTINGS).filter(origin="measured")
+    points = read_table(made, "cpu", LATENCY).filter("newest", pl.col("n") >= pl.col("baseline"))
+    grids = points.group_by("setting_key").agg(pl.col("n").unique().sort())
+    assert dict(measured.select("setting_key", "grid").rows()) == dict(grids.rows())
+    published = read_table(made, "public", SETTINGS)
+    _, known = load_published(made, [0.2])
+    assert dict(published.select("setting_key", "grid").rows()) == dict(
+        known.settings.select("setting_key", "grid").rows()
+    )

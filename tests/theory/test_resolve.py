@@ -217,7 +217,10 @@ def test_a_cuda_graph_is_looked_at_up_to_its_capture() -> None:
 @pytest.mark.parametrize(
     ("changes", "missing"),
     [
-        ({"backend": "flash_attn", "backend_version": "2.8.3"}, r"which call of flash_attn .*api"),
+        (
+            {"backend": "flash_attn", "backend_version": "2.8.3", "context": 0},
+            r"which call of flash_attn .*api",
+        ),
         ({"backend": "vllm"}, "no rules of the attention kernels of vllm"),
         ({"dtype": "float8"}, "no tile rules of flash-attn for float8"),
         ({"sm_count": None}, "number of SMs"),
@@ -228,3 +231,11 @@ def test_what_a_call_lacks_is_named(changes: dict[str, Any], missing: str) -> No
     """Nothing is taken for granted."""
     with pytest.raises(EvidenceError, match=missing):
         RESOLVER.attention(call(**changes)).m_attn()
+
+
+def test_over_a_cache_the_call_is_that_for_a_cache() -> None:
+    """FlashAttention by its own name and version says what the paper's backend says."""
+    printed = RESOLVER.attention(call(backend="flash_attn_2"))
+    named = RESOLVER.attention(call(backend="flash-attn", backend_version="2.8.3"))
+    assert named.at([1, 65]) == printed.at([1, 65])
+    assert named.m_attn() == printed.m_attn() == 64

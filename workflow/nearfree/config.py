@@ -24,7 +24,8 @@ _OTHER_SCOPES = frozenset(
     {
         *("public", "sources", "all", "probe", "measure", "publish", "extract", "project"),
         "boundaries",
-        *("imported", "predictions", "validation", "figures", "report", "ledger"),
+        *("imported", "import_curves", "accuracy"),
+        *("predictions", "validation", "figures", "report", "ledger"),
     }
 )
 """Scopes that are no platform, and the workflow's rules, beside which a platform is a target."""
@@ -39,6 +40,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sets: Annotated[tuple[Name, ...], Meta(min_length=1)] = ("default",)
     python: dict[Name, str] = {}
     untested: bool = False
+    imports: tuple[Annotated[str, Meta(pattern=r"^aiconfigurator==[0-9]+(\.[0-9]+)+$")], ...] = ()
 
 
 class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +88,11 @@ class Config:
             raise ConfigError(
                 f"{self.folder}/config.yaml: epsilon {site.epsilon} is not one of the tolerances",
                 remedy="Add it to `tolerances`",
+            )
+        if len(set(site.imports)) < len(site.imports):
+            raise ConfigError(
+                f"{self.folder}/config.yaml: imports {list(site.imports)} name a release twice",
+                remedy="List it once",
             )
         return site
 

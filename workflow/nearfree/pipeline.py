@@ -21,11 +21,18 @@ from nearfree.sources.packages import parse_release
 from nearfree.sources.record import SCOPE as SOURCES
 from nearfree.sources.record import extract_take, stream_name
 
+IMPORTED = "imported"
+"""The scope of imported curves: there without being a platform, used only where it is asked for."""
+CONSTANTS = "constants"
+"""The stream of calibrated constants, in the public scope."""
+_IMPORTS = {"aiconfigurator": "aiconfigurator-core"}
+"""The package behind each name that the config can ask to import."""
 _STAGES = {
     "project": ("nearfree.tables.project",),
     "boundaries": ("nearfree.tables.bound",),
     "predictions": ("nearfree.theory.predictions", "nearfree.tables.store"),
     "validation": ("nearfree.theory.validation", "nearfree.tables.store"),
+    "accuracy": ("nearfree.theory.accuracy", "nearfree.theory.answers", "nearfree.tables.store"),
     "figures": ("nearfree.figures.stage",),
     "report": ("nearfree.report.stage",),
 }
@@ -49,6 +56,10 @@ class Pipeline:
                 self.config.measure_plan(scope, study)
         self.releases = {
             stream_name(*release): release for release in map(parse_release, self.config.releases)
+        }
+        asked = (each.split("==") for each in self.site.imports)
+        self.imports = {
+            stream_name(_IMPORTS[name], version): (name, version) for name, version in asked
         }
         self._check_takes()
 
@@ -75,7 +86,7 @@ class Pipeline:
     @cached_property
     def recorded(self) -> list[str]:
         """Platforms with sealed takes that are not this machine."""
-        others = {PUBLIC, SOURCES, *self.site.here}
+        others = {PUBLIC, SOURCES, IMPORTED, *self.site.here}
         return sorted({take.scope for take in self.layout.takes()} - others)
 
     @cached_property
@@ -93,6 +104,19 @@ class Pipeline:
         """The scope of rules, if a release is asked for or on record; it has no boundaries."""
         recorded = any(take.scope == SOURCES for take in self.layout.takes(SOURCES))
         return [SOURCES] if self.releases or recorded else []
+
+    @property
+    def imported(self) -> list[str]:
+        """The scope of imported curves, if the config asks for an import."""
+        return [IMPORTED] if self.imports else []
+
+    def answering(self) -> list[str]:
+        """Return what predictions rest on besides a scope's tables: rules, and constants."""
+        constants = [take for take in self.layout.takes(PUBLIC) if take.stream == CONSTANTS]
+        return [
+            *(file for scope in self.sources for file in self.evidence(scope)),
+            *(str(self.layout.seal(take)) for take in constants),
+        ]
 
     def release(self, stream: str) -> str:
         """Return the release that a stream of rules is of, as package==version."""

@@ -5,7 +5,7 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("platform", help="a platform with tables")
+    parser.add_argument("platform", help="a platform with tables, or public")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -14,5 +14,7 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.events.names import Layout, check_part
     from nearfree.figures.stage import draw
 
-    draw(Layout(args.results), check_part(args.platform), Config(args.config).site.epsilon)
+    site = Config(args.config).site
+    scope = check_part(args.platform)
+    draw(Layout(args.results), scope, site.epsilon, imported=bool(site.imports))
     return 0

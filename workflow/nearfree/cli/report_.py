@@ -18,6 +18,12 @@ def run(args: argparse.Namespace) -> int:
     pipeline = Pipeline(args.results, args.config)
     datasheets = pipeline.config.datasheets(SCOPE)
     scopes = pipeline.scopes + pipeline.sources
-    path = write_report(Layout(args.results), scopes, datasheets, pipeline.site.epsilon)
+    path = write_report(
+        Layout(args.results),
+        scopes,
+        datasheets,
+        pipeline.site.epsilon,
+        imported=bool(pipeline.imports),
+    )
     print(path)
     return 0

@@ -1,14 +1,14 @@
-"""Make a scope's tables, one stage at a time: project, boundaries, predictions, validation."""
+"""Make a scope's tables, one stage at a time; `accuracy` is of imported curves alone."""
 
 import argparse
 
-STAGES = ("project", "boundaries", "predictions", "validation")
+STAGES = ("project", "boundaries", "predictions", "validation", "accuracy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("stage", choices=STAGES, help="which tables")
-    parser.add_argument("scope", help="a platform, or public")
+    parser.add_argument("scope", help="a platform, public, or imported")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.events.names import Layout, check_part
     from nearfree.tables.bound import bound
     from nearfree.tables.project import project
-    from nearfree.theory.stages import write_predictions, write_validation
+    from nearfree.theory.stages import write_accuracy, write_predictions, write_validation
 
     layout, scope, config = Layout(args.results), check_part(args.scope), Config(args.config)
     if args.stage == "project":
@@ -25,7 +25,9 @@ def run(args: argparse.Namespace) -> int:
     elif args.stage == "boundaries":
         bound(layout, scope, config.site.tolerances)
     elif args.stage == "predictions":
-        write_predictions(layout, scope)
+        write_predictions(layout, scope, config, config.site.tolerances)
+    elif args.stage == "accuracy":
+        write_accuracy(layout, config, config.site.epsilon)
     else:
         write_validation(layout, scope)
     return 0

@@ -4,14 +4,20 @@ Truth is the last pass over the grid from the baseline upwards, where the baseli
 N, and the smallest N >= ceil(E / (b k)) where routing is balanced. A hit is a real-valued
 prediction in [N_max, next grid N), unbounded above where N_max is the last grid N. What is refused
 or undecided counts as a miss. `twin_version` is the noise ceiling: another version's curve.
+
+The platforms that constants were calibrated on are in sample; `--unseen` leaves them out. Rows that
+rest on a platform's own constants (`--own`) are in sample, too, and listed apart.
 """
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearfree.cli.amounts import count, epsilon, size
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nearfree.config import Config
     from nearfree.events.names import Layout
     from nearfree.theory.scores import Answering
@@ -24,7 +30,10 @@ BY = (
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
     *("epsilon", "dtype", "routing", "kernel"),
 )
+ROUTINGS = ("balanced", "skewed", "power_law")
+_BY = ("predictor", "platform", "module", "epsilon")
 _MINIMUM_MB = 64.0
+_FILTERS = ("platform", "module", "backend", "dtype", "routing")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--epsilon",
-        type=_epsilon,
+        type=epsilon,
         action="append",
         help="a tolerance, or `all` of the config's; repeatable (default: the config's epsilon)",
     )
@@ -46,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("predictor", PREDICTORS, "a predictor to score"),
         ("platform", None, "a platform to score on"),
         ("module", MODULES, "a module to score on"),
+        ("backend", None, "a backend to score on"),
+        ("dtype", None, "an element type to score on"),
+        ("routing", ROUTINGS, "a routing of mixtures of experts to score on"),
     ):
         parser.add_argument(
             f"--{name}",
@@ -56,16 +68,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         type=_by,
-        default=("predictor", "platform", "module", "epsilon"),
         help=f"what to group by, with commas between: {', '.join(BY)} "
-        "(default: predictor,platform,module,epsilon)",
+        f"(default: {','.join(_BY)}, and in_sample with --own)",
+    )
+    parser.add_argument(
+        "--unseen",
+        action="store_true",
+        help="leave out the platforms that constants were calibrated on",
+    )
+    parser.add_argument(
+        "--own",
+        action="store_true",
+        help="use platforms' own constants, and leave out the curves that they were fitted to",
+    )
+    parser.add_argument(
+        "--leave-one-out",
+        action="store_true",
+        help="score the work model with constants of all platforms but the one asked of, too",
+    )
+    parser.add_argument(
+        "--least-n",
+        type=count,
+        default=1,
+        help="drop smaller grid N of curves; with 2, attention is judged inside the kernel for "
+        "several positions (default: 1)",
     )
     parser.add_argument(
         "--minimum-mb",
-        type=_size,
+        type=size,
         help="least weights of a gemm in MB; smaller ones can stay in the cache "
         f"(default: {_MINIMUM_MB:g} for aiconfigurator, else 0)",
     )
+    parser.add_argument("--tried", action="store_true", help="print every form that was tried")
     parser.add_argument("--offline", action="store_true", help="do without the network")
     parser.add_argument(
         "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
@@ -77,28 +111,33 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.config import Config
     from nearfree.errors import EvidenceError
     from nearfree.events.names import Layout
-    from nearfree.report.scores import head, table
+    from nearfree.report.scores import basis, head, table
     from nearfree.theory.evaluation import evaluate
     from nearfree.theory.scores import groups
+    from nearfree.theory.times.constants import recorded_constants
 
     layout, config = Layout(args.results), Config(args.config)
     epsilons = _tolerances(args, config)
     source, known = _truth(args, layout, config, epsilons)
-    known = _narrowed(args, source, known, config)
+    known = _narrowed(args, source, known, layout, config)
     predictors = list(dict.fromkeys(args.predictor or PREDICTORS))
-    found = evaluate(known, answering(args, layout, config), epsilons, predictors)
+    left_out = left_out_answering(args, layout, config) if args.leave_one_out else None
+    found = evaluate(known, answering(args, layout, config), epsilons, predictors, left_out)
     if found.scores.is_empty():
         raise EvidenceError(
             f"{source}: no setting of it can be scored by {', '.join(predictors)}",
             remedy="Choose other predictors; twin_version needs a second version of a curve",
         )
-    rows = groups(found.scores, args.by)
+    by = args.by or (*_BY[:3], *(["in_sample"] if args.own else []), *_BY[3:])
+    rows = groups(found.scores, by)
     if args.format == "json":
         import msgspec
 
         print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
         return 0
-    for line in (*head(source, known, found, epsilons), "", *table(rows, args.by)):
+    about = basis(recorded_constants(layout), every_form=args.tried)
+    for line in (*head(source, known, found, epsilons), *_chosen(args), *about, "",
+                 *table(rows, by)):  # fmt: skip
         print(line)
     return 0
 
@@ -107,31 +146,23 @@ def answering(args: argparse.Namespace, layout: "Layout", config: "Config") -> "
     """Return what answers users' questions, which is what is scored."""
     from nearfree.theory.answers import Answerer
 
-    return Answerer(layout, config, offline=args.offline)
+    return Answerer(layout, config, offline=args.offline, own=args.own)
 
 
-def _epsilon(text: str) -> float | None:
-    """Return a tolerance, None for `all`."""
-    if text == "all":
-        return None
-    epsilon = _number(text)
-    if not 0 < epsilon < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1, nor `all`")
-    return epsilon
+def left_out_answering(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answering":
+    """Return what answers without the platform asked of: constants of the others' curves."""
+    from nearfree.public.curve_file import curves_from_csv
+    from nearfree.public.curves import read_curves
+    from nearfree.theory.answers import Answerer
+    from nearfree.theory.datasets import newest_release
 
-
-def _size(text: str) -> float:
-    size = _number(text)
-    if not 0 <= size < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no size: give a number of MB, 0 or more")
-    return size
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    curves = (
+        curves_from_csv(args.curves, config)
+        if args.curves
+        else read_curves(layout, stream=newest_release(layout))
+    )
+    answerer = Answerer(layout, config, offline=args.offline)
+    return answerer.left_out(curves, epsilon=config.site.epsilon)
 
 
 def _by(text: str) -> tuple[str, ...]:
@@ -153,23 +184,49 @@ def _truth(
     args: argparse.Namespace, layout: "Layout", config: "Config", epsilons: list[float]
 ) -> "tuple[str, Truth]":
     """Return the name of the data and what is known of them."""
+    from nearfree.errors import ConfigError
     from nearfree.theory import datasets
 
     if args.curves:
-        return datasets.load_file(args.curves, config, epsilons, args.minimum_mb or 0.0)
+        least = args.minimum_mb or 0.0
+        return datasets.load_file(args.curves, config, epsilons, least, args.least_n)
+    if args.dataset != "aiconfigurator" and args.least_n > 1:
+        raise ConfigError(
+            f"the boundaries of {args.dataset} are given, whatever --least-n is",
+            remedy="Use --least-n with curves: --dataset aiconfigurator, or --curves FILE",
+        )
     if args.dataset == "published":
         return datasets.load_published(layout, epsilons)
     if args.dataset == "measured":
         return datasets.load_measured(layout, config, epsilons)
     least = _MINIMUM_MB if args.minimum_mb is None else args.minimum_mb
-    return datasets.load_aiconfigurator(layout, epsilons, least)
+    return datasets.load_aiconfigurator(layout, epsilons, least, args.least_n)
 
 
-def _narrowed(args: argparse.Namespace, source: str, known: "Truth", config: "Config") -> "Truth":
-    """Return the truth of the chosen platforms and modules; ConfigError if that is nothing."""
-    from nearfree.theory.datasets import chosen
+def _narrowed(
+    args: argparse.Namespace, source: str, known: "Truth", layout: "Layout", config: "Config"
+) -> "Truth":
+    """Return the truth of what was chosen; ConfigError if that is nothing."""
+    from nearfree.theory.narrowing import chosen, not_fitted, unseen
+    from nearfree.theory.times.constants import recorded_constants
+    from nearfree.theory.times.own import recorded_own
 
+    constants = recorded_constants(layout)
     aliases = {alias: name for name, each in config.platforms.items() for alias in each.aliases}
-    platforms = [aliases.get(name, name) for name in args.platform or ()]
-    known = chosen(source, known, "platform", platforms)
-    return chosen(source, known, "module", args.module or ())
+    for column in _FILTERS:
+        names = getattr(args, column) or ()
+        if column == "platform":
+            names = [aliases.get(name, name) for name in names]
+        known = chosen(source, known, column, names)
+    if args.unseen:
+        known = unseen(source, known, constants)
+    return not_fitted(known, recorded_own(layout, constants)) if args.own else known
+
+
+def _chosen(args: argparse.Namespace) -> "Iterator[str]":
+    """Yield the lines that say what was left out by choice."""
+    parts = [f"{name} {', '.join(getattr(args, name))}" for name in _FILTERS if getattr(args, name)]
+    parts += ["platforms that constants were not calibrated on"] if args.unseen else []
+    parts += [f"N of {args.least_n} or more"] if args.least_n > 1 else []
+    if parts:
+        yield f"chosen      {'; '.join(parts)}"

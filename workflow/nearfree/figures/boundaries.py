@@ -42,7 +42,7 @@ def nmax_against_own(
         .with_columns(panel_of_platform(), pl.col(own).alias("own"), _series())
         .sort("origin", "panel", "own", "from_one")
     )
-    lines = laws(predictions, at, module)
+    lines = laws(predictions.filter(pl.col("epsilon") == epsilon), at, module)
     points = at.select(
         *("panel", "own", "n_max", "n_low", "n_high", "verdict", "series", "row_id"),
         (pl.col("next_n").is_null() & ~pl.col("from_one")).alias("at_end"),

@@ -10,6 +10,12 @@ from nearfree.figures.boundaries import nmax_against_own
 from nearfree.figures.latency import latency_against_n
 from nearfree.figures.listing import Figure
 from nearfree.figures.modules import DrawnModule
+from nearfree.figures.predicted import (
+    error_by_backend,
+    predicted_against_measured,
+    share_bars,
+    shares_of,
+)
 from nearfree.figures.sensitivity import sensitivity_map
 from nearfree.figures.staircase import flop_against_n, intensity_against_n
 from nearfree.figures.utilization import utilization_against_n, utilization_at_one
@@ -37,7 +43,7 @@ def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawin
     if latency.is_empty():
         return
     at = every.filter(pl.col("epsilon") == epsilon)
-    laws = rows.predictions.drop_nulls("n_max")
+    laws = rows.predictions.filter(pl.col("epsilon") == epsilon).drop_nulls("n_max")
     yield (
         _figure(
             module,
@@ -92,6 +98,50 @@ def _of_work(work: pl.DataFrame, module: DrawnModule) -> Iterator[Drawing]:
         caption = "utilisation of compute and bandwidth against N."
         figure = _figure(module, "utilization_against_n", caption, used)
         yield figure, utilization_against_n(used, module)
+
+
+def accuracy_drawings(validation: pl.DataFrame, epsilon: float) -> Iterator[Drawing]:
+    """Yield the figures of predictions against boundaries; nothing where nothing was predicted.
+
+    Parameters
+    ----------
+    validation
+        Rows of that table, of one scope.
+    """
+    at = validation.filter(pl.col("epsilon") == epsilon)
+    answered = at.filter("answered")
+    if answered.is_empty():
+        return
+    for what, caption, shown, chart in (
+        (
+            "predicted_against_measured",
+            "predicted against measured N_max.",
+            at,
+            predicted_against_measured(at, epsilon),
+        ),
+        (
+            "shares",
+            "shares of hits by predictor and module.",
+            at,
+            share_bars(
+                shares_of(at, epsilon),
+                f"Shares of hits, tolerance {epsilon:.0%}",
+                "Of all measured settings: what is refused or undecided is a miss.",
+            ),
+        ),
+        (
+            "error_by_backend",
+            "how far predictions are from the boundary, by backend and version.",
+            answered.drop_nulls("log2_error"),
+            error_by_backend(at, epsilon),
+        ),
+    ):
+        figure = Figure(
+            name=f"accuracy_{what}",
+            caption=f"Predictions: {caption}",
+            rows=tuple(shown["row_id"]),
+        )
+        yield figure, chart
 
 
 def _figure(module: DrawnModule, what: str, caption: str, *shown: pl.DataFrame) -> Figure:

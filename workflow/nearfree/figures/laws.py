@@ -22,10 +22,10 @@ def laws(predictions: pl.DataFrame, boundaries: pl.DataFrame, module: DrawnModul
     boundaries
         The rows that are drawn, with their `panel`; a setting's predictions go where it is.
     """
-    places = boundaries.select("platform", "setting_key", "panel").unique()
+    places = boundaries.select("platform", "origin", "setting_key", "panel").unique()
     answered = (
         predictions.drop_nulls("n_max")
-        .join(places, on=["platform", "setting_key"])
+        .join(places, on=["platform", "origin", "setting_key"])
         .with_columns(
             pl.col(module.own).alias("own"),
             pl.col("basis").fill_null("none").replace(BASES).alias("facts"),

@@ -11,23 +11,36 @@ import polars as pl
 
 from nearfree.events.document import replace
 from nearfree.events.names import Layout
-from nearfree.figures.families import Drawing, Rows, drawings
+from nearfree.figures.families import Drawing, Rows, accuracy_drawings, drawings
+from nearfree.figures.imported import imported_drawings
 from nearfree.figures.modules import MODULES
+from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.schema import Table
 from nearfree.tables.store import read_table
 from nearfree.tables.work import WORK
+from nearfree.theory.accuracy import ACCURACY, DRIFT
 from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.validation import VALIDATION
 
 LIST = "figures.json"
 
 
-def draw(layout: Layout, scope: str, epsilon: float) -> None:
-    """Draw a platform's figures and list them in its `figures.json`."""
+def draw(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) -> None:
+    """Draw a scope's figures and list them in its `figures.json`.
+
+    Parameters
+    ----------
+    imported
+        Whether those of the imported curves are drawn beside the published ones.
+    """
     folder = layout.root / "figures" / scope
     drawn = list(_charts(layout, scope, epsilon))
+    if imported and scope == PUBLIC:
+        tables = (read_table(layout, IMPORTED, table) for table in (ACCURACY, DRIFT))
+        drawn += imported_drawings(*tables)
     folder.mkdir(parents=True, exist_ok=True)
     with alt.data_transformers.disable_max_rows():
         for figure, chart in drawn:
@@ -44,14 +57,16 @@ def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
     def of(table: Table, *scopes: str) -> pl.DataFrame:
         return pl.concat(read_table(layout, name, table) for name in scopes)
 
+    scopes = dict.fromkeys((scope, PUBLIC))
     rows = Rows(
         latency=of(LATENCY, scope),
         work=of(WORK, scope),
-        boundaries=of(BOUNDARIES, scope, PUBLIC),
-        predictions=of(PREDICTIONS, scope, PUBLIC),
+        boundaries=of(BOUNDARIES, *scopes),
+        predictions=of(PREDICTIONS, *scopes),
     )
     for module in MODULES:
         yield from drawings(rows.of(module.name), epsilon, module)
+    yield from accuracy_drawings(of(VALIDATION, scope), epsilon)
 
 
 def _save(chart: alt.FacetChart, stem: Path) -> None:

@@ -8,6 +8,15 @@ import polars as pl
 MEASURED, PUBLISHED, THEORY, BAND = "#0072b2", "#d55e00", "#555555", "#009e73"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 LAWS = ("#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
+PREDICTORS = {
+    "idle_compute": "#e69f00",
+    "principle": "#cc79a7",
+    "principle_resolved": "#009e73",
+    "work_model": "#0072b2",
+    "work_model_left_out": "#56b4e9",
+    "twin_version": "#777777",
+}
+"""The colour of each predictor, and of another version's curve."""
 PANEL = {"width": 260, "height": 200}
 SMALL_PANEL = {"width": 210, "height": 160}
 Line = tuple[str, list[int]]
@@ -42,6 +51,16 @@ def lines_by(
             field, scale=alt.Scale(domain=names, range=dashes), legend=legend
         ),
     }
+
+
+def predictors(there: pl.Series) -> alt.Color:
+    """Return the colours of the predictors that there are, under a legend."""
+    names = [name for name in PREDICTORS if name in there.to_list()]
+    return alt.Color(
+        "predictor:N",
+        scale=alt.Scale(domain=names, range=[PREDICTORS[name] for name in names]),
+        legend=alt.Legend(orient="bottom", title=None, columns=3),
+    )
 
 
 def dressed(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:

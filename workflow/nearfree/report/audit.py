@@ -16,6 +16,7 @@ _FORMULAS = {
     "sensitivity": "the boundary at each tolerance",
     "predictions": "",
     "validation": "a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
+    "accuracy": "scores of the function that answers users, which never sees the curves",
     "platforms": "rho = phi / beta, paper sec. 2.3",
     "granularity": "as printed, or read from source in two ways that agree",
     "settings": "what was asked, with the event that first speaks of it",
@@ -104,7 +105,7 @@ def audit_lines(name: str, frame: pl.DataFrame, says: tuple[str, ...]) -> list[A
                 row_id=row["row_id"],
                 subject=subject(row),
                 says=shown,
-                formula=row.get("formula") or row.get("refusal") or _FORMULAS[name],
+                formula=row.get("evidence") or row.get("refusal") or _FORMULAS[name],
                 made_from=tuple(_links(row["from_ids"])),
             )
         )

@@ -1,10 +1,12 @@
 """Scores of predictors as text: what was scored, how, and one line a group."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
+from nearfree.events.types import Event
 from nearfree.theory.evaluation import Evaluation
+from nearfree.theory.narrowing import calibrated_on
 from nearfree.theory.truth import Truth
 
 Row = dict[str, object]
@@ -13,6 +15,11 @@ TRUTH = (
     "ceil(E / (b k)))"
 )
 HIT = "N_max <= prediction < next grid N; refused and undecided settings count as misses"
+FORMS_SEEN = (
+    "forms: chosen in view of A100, H100 and the paper's printed H20 tables, after a feasibility "
+    "study that had tried forms on the same tables of all nine GPUs; other platforms are out of "
+    "sample for constants, not for forms"
+)
 _COUNTS = {"settings": "settings", "answered": "answered", "refused": "refused",
            "undecided": "undecided", "hits": "hits"}  # fmt: skip
 _AMOUNTS = {"hit_share": "hit", "within_1_31": "x1.31", "within_2": "x2",
@@ -46,6 +53,29 @@ def head(source: str, known: Truth, found: Evaluation, epsilons: Sequence[float]
     )
     for row in reasons.to_dicts():
         yield f"excluded    {row['curves']} curves: {row['reason']} (first: {row['event_id']})"
+
+
+def basis(constants: Mapping[str, Event], *, every_form: bool) -> Iterator[str]:
+    """Yield what constants and forms of T(N) were chosen on, and every form that was tried.
+
+    Parameters
+    ----------
+    constants
+        The newest calibration of each family.
+    every_form
+        Whether to print each form that was tried, not only how many.
+    """
+    if not constants:
+        yield "seen        no constants are in the log"
+        return
+    names = ", ".join(calibrated_on(constants))
+    yield f"seen        constants: {names} alone; {FORMS_SEEN}"
+    for name, event in constants.items():
+        forms = event.data.tried
+        more = "" if every_form else " (--tried prints them)"
+        yield f"tried       {name}: {len(forms)} forms on {event.data.curves} curves{more}"
+        if every_form:
+            yield from (f"            - {form}" for form in forms)
 
 
 def table(rows: Sequence[Row], by: Sequence[str]) -> Iterator[str]:

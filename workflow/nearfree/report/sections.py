@@ -47,11 +47,14 @@ def interval(row: Row) -> str:
 def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) -> Grid:
     """Return the newest boundary of every setting at the headline tolerance, with predictions."""
     newest = boundaries.filter("newest", pl.col("epsilon") == epsilon)
-    laws = predictions.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
-    said = {(r["setting_key"], r["predictor"], r["basis"]): r for r in predictions.to_dicts()}
+    at = predictions.filter(pl.col("epsilon") == epsilon)
+    laws = at.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
+    said = {
+        tuple(row[key] for key in (*_ASKED, "predictor", "basis")): row for row in at.to_dicts()
+    }
     rows = []
     for row in _named(newest):
-        guesses = [said.get((row["setting_key"], *law)) for law in laws]
+        guesses = [said.get((*(row[key] for key in _ASKED), *law)) for law in laws]
         single = "-" if row["n_max_from_1"] is None else row["n_max_from_1"]
         rows.append(
             (
@@ -63,16 +66,21 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
                 cell(row["baseline"], row["row_id"]),
                 cell(single, row["row_id"]),
                 cell(f"{row['baseline_over_min']:.2f}", row["row_id"]),
-                *(
-                    cell(f"{g['n_max']:.1f}", g["row_id"]) if g and g["n_max"] else Cell("refused")
-                    for g in guesses
-                ),
+                *map(_guess, guesses),
             )
         )
     names = tuple(f"{law.replace('_', ' ')}, {basis.replace('_', ' ')}" for law, basis in laws)
     return Grid((*_ANSWER, *names), tuple(rows))
 
 
+def _guess(said: Row | None) -> Cell:
+    if said and said["unbounded"]:
+        return cell("unbounded", said["row_id"])
+    return cell(f"{said['n_max']:.1f}", said["row_id"]) if said and said["n_max"] else _REFUSED
+
+
+_REFUSED = Cell("refused")
+_ASKED = ("setting_key", "baseline")
 _ANSWER = (
     *("module", "setting", "N_max", "interval", "verdict"),
     *("baseline N", "N_max from T(1)", "T(baseline) / min T"),
@@ -168,35 +176,6 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
             )
     head = ("study or table", "platform", "setting", *(f"{e:.0%}" for e in epsilons), "verdict")
     return Grid(head, tuple(rows))
-
-
-def scores(validation: pl.DataFrame, epsilon: float) -> tuple[Grid, list[tuple[str, list[str]]]]:
-    """Return hits by platform, module and predictor, and the rows behind each line."""
-    at = validation.filter(pl.col("epsilon") == epsilon)
-    keys = ["platform", "origin", "module", "predictor", "basis"]
-    rows, backing = [], []
-    for group in at.sort(keys).partition_by(keys, maintain_order=True):
-        first = group.row(0, named=True)
-        name = "score:" + "-".join(str(first[key]) for key in keys)
-        backing.append((name, group["row_id"].to_list()))
-        counts = (
-            group.height,
-            group["predicted"].is_not_null().sum(),
-            group["hit"].sum(),
-            group["within_2"].sum(),
-        )
-        rows.append(
-            (
-                Cell(f"{first['platform']} ({first['origin']})"),
-                Cell(first["module"]),
-                Cell(first["predictor"].replace("_", " ")),
-                Cell((first["basis"] or "-").replace("_", " ")),
-                *(cell(count, name) for count in counts),
-                Cell(first["refusal"] or ""),
-            )
-        )
-    head = ("platform", "module", "predictor", "facts", "settings", "answered", "hits", "within x2")
-    return Grid((*head, "refusal"), tuple(rows)), backing
 
 
 def facts(platforms: pl.DataFrame) -> Grid:

@@ -15,8 +15,9 @@ from nearfree.events.reader import read_bytes
 from nearfree.figures.listing import Figure
 from nearfree.hardware.platforms import Platform
 from nearfree.measure.tried import tried
+from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.public.published import SCOPE as PUBLIC
-from nearfree.report import harness, sections
+from nearfree.report import accuracy, harness, sections
 from nearfree.report.audit import AuditLine, Link, anchor, audit_lines, runs
 from nearfree.report.svg import safe_svg
 from nearfree.sources.record import SCOPE as SOURCES
@@ -28,7 +29,9 @@ from nearfree.tables.schema import Table
 from nearfree.tables.settings import SETTINGS
 from nearfree.tables.store import read_table
 from nearfree.tables.work import WORK
+from nearfree.theory.accuracy import ACCURACY
 from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.times.constants import recorded_constants
 from nearfree.theory.validation import VALIDATION
 
 _SAYS: tuple[tuple[Table, tuple[str, ...]], ...] = (
@@ -51,20 +54,45 @@ _SAYS: tuple[tuple[Table, tuple[str, ...]], ...] = (
         ),
     ),
     (SENSITIVITY, ("n_max_low", "n_max_high", "verdict")),
-    (PREDICTIONS, ("n_max", "balance_flop_per_byte")),
-    (VALIDATION, ("n_max", "predicted", "hit", "within_2")),
+    (
+        PREDICTIONS,
+        (
+            *("n_max", "n_max_extended", "low", "high", "balance_flop_per_byte"),
+            *("limiting_term", "margin", "constants"),
+        ),
+    ),
+    (VALIDATION, ("n_max", "predicted", "hit", "within_1_31", "within_2", "covered")),
+)
+_SAYS_ACCURACY = (
+    *("settings", "answered", "undecided", "hits", "within_1_31", "within_2", "t_ratio_error"),
+    *("interval_coverage", "interval_width"),
 )
 _OBSERVED = (PLATFORMS, GRANULARITY, SETTINGS, LATENCY, WORK)
 Frames = dict[str, pl.DataFrame]
 
 
 def write_report(
-    layout: Layout, scopes: list[str], datasheets: dict[str, Platform], epsilon: float
+    layout: Layout,
+    scopes: list[str],
+    datasheets: dict[str, Platform],
+    epsilon: float,
+    *,
+    imported: bool = False,
 ) -> Path:
-    """Write the page over the tables and figures of all scopes, and return its path."""
+    """Write the page over the tables and figures of all scopes, and return its path.
+
+    Parameters
+    ----------
+    imported
+        Whether the scores on imported curves are shown, too.
+    """
     loaded = {scope: _frames(layout, scope) for scope in scopes}
     everything = {t.name: _once([f[t.name] for f in loaded.values()]) for t, _ in _SAYS}
-    score, backing = sections.scores(everything["validation"], epsilon)
+    score, backing = accuracy.scores(everything["validation"], epsilon)
+    calibrated = recorded_constants(layout)
+    groups = ACCURACY.build(ACCURACY.frame([]), [])
+    if imported:
+        groups = accuracy.shown(read_table(layout, IMPORTED, ACCURACY))
     page = _template().render(
         epsilon=f"{epsilon:.0%}",
         platforms=[
@@ -72,16 +100,29 @@ def write_report(
         ],
         tolerance=sections.by_tolerance(everything["boundaries"], everything["sensitivity"]),
         scores=score,
+        imported_scores=accuracy.imported_scores(groups),
+        calibrated_on=accuracy.calibrated_on(calibrated),
+        calibrations=accuracy.calibrations(calibrated),
+        constants=accuracy.constants(calibrated),
+        forms=accuracy.forms(calibrated.values()),
+        accuracy_figures=_figures(layout, PUBLIC) if PUBLIC in scopes else [],
         facts=sections.facts(everything["platforms"]),
         rules=sections.rules(everything["granularity"]),
         extracted=sections.extracted(everything["granularity"]),
         adapters=harness.adapters(tried(layout)),
-        audit=_audit(everything, backing),
+        audit=[
+            *_audit(everything, backing),
+            *audit_lines(ACCURACY.name, groups, _SAYS_ACCURACY),
+        ],
         datasheets=[
             (anchor(config_id(name, sheet)), config_id(name, sheet), sheet.sources)
             for name, sheet in datasheets.items()
         ],
-        runs=[run for scope in scopes for run in runs(read_scope(layout, scope))],
+        runs=[
+            run
+            for scope in [*scopes, *([IMPORTED] if imported else [])]
+            for run in runs(read_scope(layout, scope))
+        ],
     )
     return replace(layout.root / "report" / "index.html", page.encode())
 

@@ -1,5 +1,7 @@
 """The stage `project`: from a scope's events to what was observed there."""
 
+from collections.abc import Iterable
+
 from nearfree.errors import EvidenceError
 from nearfree.events.evidence import Take, read_scope
 from nearfree.events.names import Layout
@@ -80,23 +82,28 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
 
 def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, object]]:
     found: dict[tuple[str, str, Setting, int], str] = {}
-    for curve in every:
+    grids: dict[tuple[str, str, Setting, int], Iterable[int]] = {}
+    for curve in sorted(every, key=lambda curve: curve.order):
         first = next(iter(curve.visits.values()))[0]
         key = (curve.take.name.scope, "measured", curve.setting, first.data.baseline)
         found.setdefault(key, first.event_id)
+        grids[key] = curve.visits
     for take in takes:
         for event in take.of(BoundaryPublished):
             data = event.data
             if data.quantity == "n_max":
                 key = (data.platform, "published", data.setting, data.baseline)
                 found.setdefault(key, event.event_id)
+                grids.setdefault(key, data.grid)
     return [
         {
             "platform": platform,
             "origin": origin,
             **setting_row(setting),
             "baseline": baseline,
+            "grid": sorted(n for n in grids[key] if n >= baseline),
             "from_ids": [event_id],
         }
-        for (platform, origin, setting, baseline), event_id in found.items()
+        for key, event_id in found.items()
+        for platform, origin, setting, baseline in [key]
     ]

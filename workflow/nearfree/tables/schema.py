@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandera.polars as pa
 
 IDS = pl.List(pl.String())
+COUNTS = pl.List(pl.Int64())
 ORIGINS = ("measured", "imported", "published", "simulated")
 
 
@@ -36,6 +37,11 @@ def text(meaning: str, *, nullable: bool = False, one_of: tuple[str, ...] | None
 def count(meaning: str, *, nullable: bool = False, at_least: int = 1) -> Column:
     """Return a column of whole numbers."""
     return Column(dtype=pl.Int64(), meaning=meaning, nullable=nullable, at_least=at_least)
+
+
+def counts(meaning: str) -> Column:
+    """Return a column of lists of whole numbers."""
+    return Column(dtype=COUNTS, meaning=meaning)
 
 
 def amount(meaning: str, *, nullable: bool = False) -> Column:

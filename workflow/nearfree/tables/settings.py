@@ -4,7 +4,7 @@ import polars as pl
 from msgspec import structs
 
 from nearfree.settings import Setting, setting_key
-from nearfree.tables.schema import ORIGINS, SETTING_COLUMNS, Table, count, text
+from nearfree.tables.schema import ORIGINS, SETTING_COLUMNS, Table, count, counts, text
 
 SETTINGS = Table(
     name="settings",
@@ -15,6 +15,7 @@ SETTINGS = Table(
         "origin": text("where its latencies or boundaries come from", one_of=ORIGINS),
         **SETTING_COLUMNS,
         "baseline": count("the N that ratios refer to"),
+        "grid": counts("the N of the newest curve, rising from the baseline; published: as named"),
     },
 )
 

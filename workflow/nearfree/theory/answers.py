@@ -4,17 +4,21 @@ It sees settings, facts, rules and constants, and never a latency.
 """
 
 from collections.abc import Sequence
+from copy import copy
 
 import polars as pl
 
 from nearfree.config import Config
 from nearfree.events.names import Layout
+from nearfree.public.curves import Curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 from nearfree.theory.facts import datasheet_facts, with_facts
 from nearfree.theory.laws import ANSWERS_SCHEMA, LAWS, answer_laws
 from nearfree.theory.resolve import Resolver
 from nearfree.theory.times.answer import PREDICTOR, Timed
 from nearfree.theory.times.constants import recorded_constants
+from nearfree.theory.times.left_out import LeftOut
+from nearfree.theory.times.own import recorded_own
 
 
 class Answerer:
@@ -28,12 +32,32 @@ class Answerer:
         The platforms.
     offline
         Whether a release that the log lacks is not fetched.
+    log_alone
+        Whether rules come from the log alone, whatever this machine has cached.
+    own
+        Whether platforms' own constants are used where the log has some.
     """
 
-    def __init__(self, layout: Layout, config: Config, *, offline: bool = False) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        config: Config,
+        *,
+        offline: bool = False,
+        log_alone: bool = False,
+        own: bool = False,
+    ) -> None:
+        cache = None if log_alone else Cache(default_cache())
         self._facts = datasheet_facts(config.platforms)
-        self._resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
+        self._resolver = Resolver(layout, cache=cache, offline=offline)
         self._constants = recorded_constants(layout)
+        self._own = recorded_own(layout, self._constants) if own else {}
+
+    def on(self, facts: pl.DataFrame) -> "Answerer":
+        """Return the same rules and constants on other facts, one row a platform and dtype."""
+        other = copy(self)
+        other._facts = facts  # noqa: SLF001 (its own class)
+        return other
 
     def answers(
         self, asked: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
@@ -71,5 +95,9 @@ class Answerer:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
         return self._timed(asked).ratios()
 
+    def left_out(self, curves: Curves, *, epsilon: float) -> LeftOut:
+        """Return the work model with, for each platform, constants of all others with curves."""
+        return LeftOut(curves, self._facts, self._resolver, epsilon=epsilon)
+
     def _timed(self, asked: pl.DataFrame) -> Timed:
-        return Timed(with_facts(asked, self._facts), self._resolver, self._constants)
+        return Timed(with_facts(asked, self._facts), self._resolver, self._constants, self._own)

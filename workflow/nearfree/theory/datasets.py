@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from nearfree.config import Config
-from nearfree.errors import ConfigError, EvidenceError
+from nearfree.errors import EvidenceError
 from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
 from nearfree.public import published
@@ -16,7 +16,7 @@ from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.store import read_table
 from nearfree.theory.boundary_tables import measured_truth, published_truth
-from nearfree.theory.truth import Truth, narrowed, truth
+from nearfree.theory.truth import Truth, truth
 from nearfree.units import BYTES_PER_ELEMENT
 
 AICONFIGURATOR = "aiconfigurator"
@@ -42,9 +42,29 @@ def load_published(layout: Layout, epsilons: Sequence[float]) -> tuple[str, Trut
 
 
 def load_aiconfigurator(
-    layout: Layout, epsilons: Sequence[float], minimum_mb: float
+    layout: Layout, epsilons: Sequence[float], minimum_mb: float, least_n: int = 1
 ) -> tuple[str, Truth]:
     """Return what the newest imported release of AIConfigurator says, and what to call it.
+
+    Parameters
+    ----------
+    minimum_mb
+        Least weights of a gemm, in MB.
+    least_n
+        Smaller grid N are dropped.
+
+    Raises
+    ------
+    EvidenceError
+        None is imported.
+    """
+    newest = newest_release(layout)
+    curves = read_curves(layout, stream=newest)
+    return _of_curves(f"aiconfigurator ({newest})", curves, epsilons, minimum_mb, least_n)
+
+
+def newest_release(layout: Layout) -> str:
+    """Return the stream of the newest imported release of AIConfigurator.
 
     Raises
     ------
@@ -58,17 +78,15 @@ def load_aiconfigurator(
             "no curve of AIConfigurator is in the log",
             remedy="Run `nearfree import aiconfigurator`",
         )
-    newest = max(releases, key=_release)
-    curves = read_curves(layout, stream=newest)
-    return _of_curves(f"aiconfigurator ({newest})", curves, epsilons, minimum_mb)
+    return max(releases, key=_release)
 
 
 def load_file(
-    path: Path, config: Config, epsilons: Sequence[float], minimum_mb: float
+    path: Path, config: Config, epsilons: Sequence[float], minimum_mb: float, least_n: int = 1
 ) -> tuple[str, Truth]:
     """Return what a CSV file of curves says, and its name; nothing goes into the log."""
     curves = curves_from_csv(path, config)
-    return _of_curves(path.name, curves, epsilons, minimum_mb)
+    return _of_curves(path.name, curves, epsilons, minimum_mb, least_n)
 
 
 def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> tuple[str, Truth]:
@@ -90,26 +108,6 @@ def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> 
     return f"measured ({', '.join(scopes)})", measured_truth(boundaries, latency, epsilons)
 
 
-def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Truth:
-    """Return the part of a truth of some platforms or modules, the whole where none is named.
-
-    Raises
-    ------
-    ConfigError
-        One that the data do not have, or data without any boundary.
-    """
-    there = sorted(known.settings[column].unique())
-    for name in names:
-        if name not in there:
-            raise ConfigError(
-                f"{source} has no boundary of the {column} {name!r}",
-                remedy=f"Choose from {', '.join(there) or 'none'}",
-            )
-    if not there:
-        raise ConfigError(f"{source} holds no curve with a boundary", remedy="Give other data")
-    return narrowed(known, pl.col(column).is_in(names)) if names else known
-
-
 def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
     """Return the curves of every module, but of `gemm` those with large weights alone.
 
@@ -129,13 +127,16 @@ def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
 
 
 def _of_curves(
-    name: str, curves: Curves, epsilons: Sequence[float], minimum_mb: float
+    name: str, curves: Curves, epsilons: Sequence[float], minimum_mb: float, least_n: int
 ) -> tuple[str, Truth]:
     kept = heavy_enough(curves.settings, minimum_mb)
     if minimum_mb:
         left_out = curves.settings.height - kept.height
         name += f", gemm weights of {minimum_mb:g} MB or more: {left_out} curves left out"
-    return name, truth(kept, curves.points, epsilons)
+    if least_n > 1:
+        name += f", N of {least_n} or more"
+    points = curves.points.filter((pl.col("n") >= least_n) | pl.col("context").is_not_null())
+    return name, truth(kept, points, epsilons)
 
 
 def _release(stream: str) -> tuple[int, ...]:

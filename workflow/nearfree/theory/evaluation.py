@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from nearfree.theory.ceiling import TWIN, twin_answers, twin_ratios, twins
 from nearfree.theory.scores import PREDICTORS, Answering, score
+from nearfree.theory.times.left_out import LEFT_OUT
 from nearfree.theory.truth import Truth, narrowed, questions
 
 EVERY = (*PREDICTORS, TWIN)
@@ -24,7 +25,11 @@ class Evaluation(Struct, frozen=True):
 
 
 def evaluate(
-    known: Truth, answering: Answering, epsilons: Sequence[float], predictors: Sequence[str]
+    known: Truth,
+    answering: Answering,
+    epsilons: Sequence[float],
+    predictors: Sequence[str],
+    left_out: Answering | None = None,
 ) -> Evaluation:
     """Return how predictors do on a truth, of which they see settings and grids alone.
 
@@ -32,10 +37,13 @@ def evaluate(
     ----------
     predictors
         Some of EVERY. The twin's rows are of the curves that have one.
+    left_out
+        What answers as the work model without the platform that is asked of; it is scored too.
     """
     asked = questions(known)
     laws = [name for name in predictors if name != TWIN]
-    frames, constants = [], {}
+    frames: list[pl.DataFrame] = []
+    constants: dict[str, list[str]] = {}
     if laws:
         answers = answering.answers(asked, epsilons, laws)
         timed = "work_model" in laws and not known.ratios.is_empty()
@@ -46,6 +54,11 @@ def evaluate(
         )
         frames.append(score(known, answers, laws, predicted))
         constants = _constants(answers)
+    if left_out is not None:
+        answers = left_out.answers(asked, epsilons, [LEFT_OUT])
+        predicted = left_out.ratios(asked).with_columns(pl.lit(LEFT_OUT).alias("predictor"))
+        frames.append(score(known, answers, [LEFT_OUT], predicted))
+        constants |= _constants(answers)
     if TWIN in predictors:
         pairs = twins(known)
         paired = narrowed(known, pl.col("curve").is_in(pairs["curve"].implode()))

@@ -39,6 +39,32 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=FACTS_SCHEMA)
 
 
+def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.DataFrame:
+    """Return the facts of probes; what a probe does not tell comes from the datasheets.
+
+    Parameters
+    ----------
+    probed
+        Rows of the table `platforms`, one a platform and dtype. Its `sm_count` is the cores of a
+        CPU, of which there are no SMs.
+    """
+    rows = [
+        {
+            "platform": name,
+            "sm": sheet.sm,
+            "device_name": sheet.device_name,
+            "has_sms": sheet.kind == "cuda",
+        }
+        for name, sheet in platforms.items()
+    ]
+    types = {"platform": pl.String, "sm": pl.Int64, "device_name": pl.String, "has_sms": pl.Boolean}
+    return (
+        probed.join(pl.DataFrame(rows, schema=types), on="platform", how="left")
+        .with_columns(pl.when("has_sms").then("sm_count").alias("sm_count"))
+        .select(*FACTS_SCHEMA)
+    )
+
+
 def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     """Return questions with the facts of their platform; `known` is null where there are none.
 

@@ -31,9 +31,12 @@ ANSWERS_SCHEMA = {
     "evidence": pl.String,
     "margin": pl.Float64,
     "constants": pl.String,
+    "calibration": pl.String,
     "refusal": pl.String,
 }
-"""What a predictor says of a question at a tolerance: a value (+inf: unbounded) or a refusal."""
+"""What a predictor says of a question at a tolerance: a value (+inf: unbounded) or a refusal.
+
+`evidence` is where its rule or formula stands, `calibration` the event of its constants."""
 _DENSE_TERM, _DENSE_PLACE = "rho s / 2 b", "paper sec. 4.1"
 _KEYS = {"asked", "predictor", "epsilon", "refusal"}
 _module = pl.col("module")
@@ -89,7 +92,10 @@ def _said(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataFram
     return judged.with_columns(
         pl.lit(predictor).alias("predictor"),
         _module.alias("limiting_module"),
-        *(pl.lit(None, ANSWERS_SCHEMA[name]).alias(name) for name in ("low", "high", "constants")),
+        *(
+            pl.lit(None, ANSWERS_SCHEMA[name]).alias(name)
+            for name in ("low", "high", "constants", "calibration")
+        ),
     ).with_columns(
         pl.when(stands).then(pl.col(name)).alias(name)
         for name in ANSWERS_SCHEMA

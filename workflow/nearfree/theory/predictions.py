@@ -1,38 +1,68 @@
 """Table `predictions`: what each predictor says of each setting, or why it refuses."""
 
+from collections.abc import Mapping, Sequence
+
 import polars as pl
 
+from nearfree.hardware.platforms import Platform
 from nearfree.tables.platforms import newest_balances
-from nearfree.tables.schema import SETTING_COLUMNS, Table, amount, text
-from nearfree.theory import dense
-from nearfree.units import BYTES_PER_ELEMENT
+from nearfree.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    number,
+    text,
+)
+from nearfree.theory.answers import Answerer
+from nearfree.theory.facts import datasheet_facts, probed_facts
+from nearfree.theory.scores import PREDICTORS
 
+_IDENTITY = ("platform", "origin", "setting_key", "baseline")
 PREDICTIONS = Table(
     name="predictions",
-    row="one predictor's N_max for one setting, on one basis of hardware facts",
-    key=("platform", "setting_key", "predictor", "basis"),
+    row="one predictor's N_max for one setting at one tolerance, on one basis of hardware facts",
+    key=(*_IDENTITY, "predictor", "basis", "epsilon"),
     body={
         "platform": text("the kind of machine"),
+        "origin": text("where the setting's boundary comes from", one_of=ORIGINS),
         **SETTING_COLUMNS,
-        "predictor": text("which law", one_of=("idle_compute", "principle")),
-        "basis": text("which facts: datasheet, or probed by one of two methods", nullable=True),
+        "baseline": count("the N that ratios refer to"),
+        "predictor": text("which predictor", one_of=PREDICTORS),
+        "basis": text("which facts: datasheet, or probed by one of two methods; none where there "
+                      "are none of the platform and dtype", nullable=True),
+        "epsilon": amount("tolerance; a law says the same at each"),
         "n_max": amount("the prediction, a real number", nullable=True),
+        "unbounded": flag("whether it says that no N is too large"),
+        "n_max_extended": amount("the same with the extensions of the formulas", nullable=True),
+        "low": amount("lower end of its interval", nullable=True),
+        "high": amount("upper end of it", nullable=True),
         "balance_flop_per_byte": amount("rho that it used", nullable=True),
         "limiting_module": text("what stops it", nullable=True),
         "limiting_term": text("the term of the law that is smallest", nullable=True),
-        "formula": text("the law, and where the paper states it", nullable=True),
+        "evidence": text("file and lines of the rule, or where the paper states it", nullable=True),
+        "margin": number("next smallest term / smallest", nullable=True),
+        "constants": text("which constants, and what they were calibrated on", nullable=True),
+        "in_sample": flag("whether its constants were calibrated on this platform"),
         "refusal": text("which rule or fact is missing", nullable=True),
     },
-)
+)  # fmt: skip
+_SAID = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module",
+         "limiting_term", "evidence", "margin", "constants", "calibration", "in_sample", "refusal")  # fmt: skip
+_NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
+_UNSAID = ("backend_version", "kernel")
+"""What tables do not hold of a setting; a backend of the paper names its version itself."""
 
-_FORMULAS = {
-    "idle_compute": "rho s / (2 b), paper sec. 3.2",
-    "principle": "rho s / (2 b), paper sec. 4.1 for a Dense FFN alone",
-}
-_LAWS = {"idle_compute": dense.idle_compute, "principle": dense.principle}
 
-
-def predict(settings: pl.DataFrame, platforms: pl.DataFrame) -> pl.DataFrame:
+def predict(
+    settings: pl.DataFrame,
+    platforms: pl.DataFrame,
+    sheets: Mapping[str, Platform],
+    answerer: Answerer,
+    epsilons: Sequence[float],
+) -> pl.DataFrame:
     """Return the rows of `predictions` for every setting, with every basis of its platform.
 
     Parameters
@@ -41,37 +71,45 @@ def predict(settings: pl.DataFrame, platforms: pl.DataFrame) -> pl.DataFrame:
         Rows of the table `settings`.
     platforms
         Rows of the table `platforms`; of several probes the newest counts.
+    sheets
+        The datasheets of those platforms.
+    answerer
+        The predictors; it is put on the facts of each basis.
+    epsilons
+        Tolerances.
     """
-    asked = settings.unique(["platform", "setting_key"], keep="first", maintain_order=True)
-    facts = newest_balances(platforms).select(
+    newest = newest_balances(platforms)
+    facts = newest.select(
         "platform", "dtype", "basis", "balance_flop_per_byte", pl.col("row_id").alias("fact_id")
     )
-    joined = asked.join(facts, on=["platform", "dtype"], how="left", maintain_order="left_right")
-    element_bytes = pl.col("dtype").replace_strict(
-        BYTES_PER_ELEMENT, default=None, return_dtype=pl.Float64
-    )
-    answered = (pl.col("module") == "dense_ffn") & pl.col("balance_flop_per_byte").is_not_null()
-    frames = [
-        joined.with_columns(
-            pl.lit(name).alias("predictor"),
-            pl.when(answered)
-            .then(law(pl.col("balance_flop_per_byte"), pl.col("batch"), element_bytes))
-            .alias("n_max"),
-            pl.when(answered).then(pl.lit("dense_ffn")).alias("limiting_module"),
-            pl.when(answered).then(pl.lit("rho s / 2 b")).alias("limiting_term"),
-            pl.when(answered).then(pl.lit(_FORMULAS[name])).alias("formula"),
-            _refusal().alias("refusal"),
-            pl.concat_list("row_id", "fact_id").list.drop_nulls().alias("from_ids"),
+    asked = (
+        settings.join(facts, on=["platform", "dtype"], how="left", maintain_order="left_right")
+        .with_row_index("asked")
+        .with_columns(
+            pl.col("asked").cast(pl.Int64),
+            pl.col("baseline").alias("stated"),
+            pl.col("grid").list.first().alias("baseline"),
+            *(pl.lit(None, pl.String).alias(name) for name in _UNSAID),
         )
-        for name, law in _LAWS.items()
-    ]
-    return pl.concat(frames)
-
-
-def _refusal() -> pl.Expr:
-    return (
-        pl.when(pl.col("module") != "dense_ffn")
-        .then(pl.format("no law for the module {} yet", "module"))
-        .when(pl.col("balance_flop_per_byte").is_null())
-        .then(pl.format("no phi or beta of {} for {}", "platform", "dtype"))
     )
+    frames = []
+    for (basis,), part in asked.group_by("basis", maintain_order=True):
+        probed = basis not in (None, "datasheet")
+        known = (
+            probed_facts(newest.filter(basis=basis), sheets) if probed else datasheet_facts(sheets)
+        )
+        answers = answerer.on(known).answers(part, epsilons, PREDICTORS)
+        frames.append(part.join(answers.select("asked", *_SAID), on="asked", how="inner"))
+    empty = asked.clear().with_columns(pl.lit(None).alias(name) for name in _SAID)
+    return _rows(pl.concat(frames) if frames else empty)
+
+
+def _rows(answered: pl.DataFrame) -> pl.DataFrame:
+    """Return answers as rows of the table: what is infinite has no number, but a flag."""
+    numbers = answered.with_columns(pl.col(_NUMBERS).cast(pl.Float64))
+    return numbers.with_columns(
+        pl.col("n_max").is_infinite().fill_null(value=False).alias("unbounded"),
+        *(pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in _NUMBERS),
+        pl.col("stated").alias("baseline"),
+        pl.concat_list("row_id", "fact_id", "calibration").list.drop_nulls().alias("from_ids"),
+    ).select(*(name for name in PREDICTIONS.body), "from_ids")

@@ -100,18 +100,25 @@ def attention_release(backend: str, version: str | None) -> Release:
 
 
 def _package(backend: str) -> str | None:
-    return _PRINTED[backend].package if backend in _PRINTED else _PACKAGES.get(backend)
+    name = _plain(backend)
+    return _PRINTED[name].package if name in _PRINTED else _PACKAGES.get(name)
+
+
+def _plain(backend: str) -> str:
+    """Return a backend's name as this project writes it: `flash-attn` is `flash_attn`."""
+    return backend.lower().replace("-", "_")
 
 
 def _release(backend: str, version: str | None) -> Release:
-    if backend in _PRINTED:
-        return _PRINTED[backend]
+    name = _plain(backend)
+    if name in _PRINTED:
+        return _PRINTED[name]
     if not version:
         raise EvidenceError(
             f"no version of {backend} is given, and rules differ between versions",
             remedy="Give `backend_version`",
         )
-    return Release(*parse_release(f"{_PACKAGES[backend]}=={version}"))
+    return Release(*parse_release(f"{_PACKAGES[name]}=={version}"))
 
 
 def _refused(what: str) -> EvidenceError:

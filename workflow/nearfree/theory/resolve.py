@@ -33,8 +33,6 @@ _QUANTISATIONS: dict[str, Dtype] = {"bfloat16": "bf16", "float16": "fp16", "floa
 """What a release calls an element type; float8 is scaled per tensor."""
 _TILED = ("bfloat16", "float16")
 """Element types of which tile rules are read."""
-_SPLIT_KV = "flash_attn_2"
-"""The paper's FlashAttention-2: its calls are those with a KV cache (app. C.4)."""
 
 
 class MoeQuestion(Struct, frozen=True, kw_only=True):
@@ -128,9 +126,9 @@ class Resolver:
             override=asked.block_size_m,
         )
         layer = MoeRules(said.rules, said.found.tuned, query, MOST_TOKENS)
-        # Layers for which every rule has the same inputs share their answers.
-        inputs = {name: str(layer.fixed[name]) for name in said.inputs if name in layer.fixed}
-        key = (release, layer.tuned, layer.aligned, query.override, tuple(sorted(inputs.items())))
+        # Layers that are alike in all that the rules still ask for share their answers.
+        inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
+        key = (release, layer.tuned, layer.aligned, query.override, inputs)
         if key not in self._memos:
             self._memos[key] = Memo(layer.at, lambda block: (block.path, block.value))
         return BlockSteps(self._memos[key], said.files)
@@ -189,7 +187,6 @@ class _Said:
         self.found = found
         self.rules: dict[str, Rule] = found.by_name()
         self.files = Files(found.fetched)
-        self.inputs = {name for rule in found.rules for name in rule.inputs}
 
 
 def _once(kept: _Kept, asked: object, answer: Callable[..., T]) -> T:
@@ -206,8 +203,12 @@ def _once(kept: _Kept, asked: object, answer: Callable[..., T]) -> T:
 
 
 def _api(asked: AttentionQuestion, release: Release) -> _Api:
-    """Return which call is made; FlashInfer's rules do not depend on it."""
-    if asked.backend == _SPLIT_KV or release.package == "flashinfer-python":
+    """Return which call is made: with a cache, where nothing is said, that for a KV cache.
+
+    FlashInfer's rules do not depend on it.
+    """
+    cached = asked.api is None and asked.context > 0
+    if cached or release.package == "flashinfer-python":
         return "kvcache"
     if asked.api not in get_args(_Api):
         raise _unknown(f"which call of {asked.backend} is made (`api`) is not given")

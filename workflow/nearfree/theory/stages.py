@@ -1,22 +1,44 @@
-"""The stages `predictions` and `validation`: tables in, tables out."""
+"""The stages `predictions`, `validation` and `accuracy`: tables in, tables out."""
 
+from collections.abc import Sequence
+
+from nearfree.config import Config
+from nearfree.events.line import sha256
 from nearfree.events.names import Layout
+from nearfree.public.curves import SCOPE as IMPORTED
+from nearfree.sources.record import SCOPE as SOURCES
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.platforms import PLATFORMS
 from nearfree.tables.schema import Table
 from nearfree.tables.settings import SETTINGS
-from nearfree.tables.store import read_table, table_digest, write_table
+from nearfree.tables.store import read_table, seals_digest, table_digest, write_table
+from nearfree.theory.accuracy import ACCURACY, DRIFT, accuracy
+from nearfree.theory.answers import Answerer
 from nearfree.theory.predictions import PREDICTIONS, predict
+from nearfree.theory.times.constants import recorded_constants
 from nearfree.theory.validation import VALIDATION, validate
 
 
-def write_predictions(layout: Layout, scope: str) -> None:
-    """Write a scope's predictions."""
+def write_predictions(
+    layout: Layout, scope: str, config: Config, tolerances: Sequence[float]
+) -> None:
+    """Write a scope's predictions, by the rules and constants of the log alone.
+
+    Parameters
+    ----------
+    config
+        The platforms.
+    """
     settings = read_table(layout, scope, SETTINGS)
     platforms = read_table(layout, scope, PLATFORMS)
-    known = {*settings["row_id"], *platforms["row_id"]}
-    frame = PREDICTIONS.build(predict(settings, platforms), known)
-    write_table(layout, scope, PREDICTIONS, frame, _digests(layout, scope, SETTINGS, PLATFORMS))
+    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances)
+    calibrated = _calibrated(layout)
+    known = {*settings["row_id"], *platforms["row_id"], *calibrated.values()}
+    made_from = (
+        _digests(layout, scope, SETTINGS, PLATFORMS) | _tolerances(tolerances) | _read(layout)
+    )
+    write_table(layout, scope, PREDICTIONS, PREDICTIONS.build(rows, known), made_from)
 
 
 def write_validation(layout: Layout, scope: str) -> None:
@@ -27,6 +49,38 @@ def write_validation(layout: Layout, scope: str) -> None:
     frame = VALIDATION.build(validate(boundaries, predictions), known)
     made_from = _digests(layout, scope, BOUNDARIES, PREDICTIONS)
     write_table(layout, scope, VALIDATION, frame, made_from)
+
+
+def write_accuracy(layout: Layout, config: Config, epsilon: float) -> None:
+    """Write how predictors do on the imported curves, and how boundaries moved between versions.
+
+    Raises
+    ------
+    EvidenceError
+        Nothing is imported.
+    """
+    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    scored, moved, known = accuracy(layout, answerer, epsilon)
+    made_from = seals_digest(layout, IMPORTED) | _tolerances([epsilon]) | _read(layout)
+    write_table(layout, IMPORTED, ACCURACY, ACCURACY.build(scored, known), made_from)
+    write_table(layout, IMPORTED, DRIFT, DRIFT.build(moved, known), made_from)
+
+
+def _read(layout: Layout) -> dict[str, str]:
+    """Return the rules and constants that answers rest on, by name and digest."""
+    return seals_digest(layout, SOURCES) | {
+        f"constants/{family}": sha256(event_id.encode())
+        for family, event_id in _calibrated(layout).items()
+    }
+
+
+def _calibrated(layout: Layout) -> dict[str, str]:
+    """Return the event of each family's constants."""
+    return {name: event.event_id for name, event in recorded_constants(layout).items()}
+
+
+def _tolerances(tolerances: Sequence[float]) -> dict[str, str]:
+    return {"config/config.yaml:tolerances": sha256(repr(tuple(tolerances)).encode())}
 
 
 def _digests(layout: Layout, scope: str, *tables: Table) -> dict[str, str]:

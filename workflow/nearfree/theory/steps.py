@@ -69,6 +69,8 @@ class Memo(Generic[Choice]):
         self.most = most
         self._known: dict[int, Choice] = {}
         self._ends: list[tuple[int, int]] = []
+        self.cited: dict[int, str] = {}
+        """Where the answer at a number stands, once it was asked for."""
 
     def at(self, number: int) -> Choice:
         """Return the rule's answer."""
@@ -144,8 +146,10 @@ class BlockSteps:
         return self._memo.last_alike(tokens)
 
     def _evidence(self, tokens: int, block: Block) -> str:
-        _, (interval,) = moe_intervals(lambda _: block, tokens, tokens, self._files)
-        return cited(interval)
+        if tokens not in self._memo.cited:
+            _, (interval,) = moe_intervals(lambda _: block, tokens, tokens, self._files)
+            self._memo.cited[tokens] = cited(interval)
+        return self._memo.cited[tokens]
 
 
 class TileSteps:
@@ -174,8 +178,10 @@ class TileSteps:
         return self._memo.last_alike(1)
 
     def _evidence(self, positions: int, tile: Tile) -> str:
-        _, (interval,) = attention_intervals(lambda _: tile, positions, positions, self._files)
-        return cited(interval)
+        if positions not in self._memo.cited:
+            _, (interval,) = attention_intervals(lambda _: tile, positions, positions, self._files)
+            self._memo.cited[positions] = cited(interval)
+        return self._memo.cited[positions]
 
 
 def cited(interval: Interval) -> str:

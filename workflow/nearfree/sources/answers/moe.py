@@ -224,6 +224,12 @@ class MoeRules:
             path_branch=path.branch,
         )
 
+    def inputs(self) -> dict[str, Any]:
+        """Return the layer's facts that its answers depend on, besides the number of tokens."""
+        rules = (self.block_size, self.path, *self.others)
+        asked = {name for rule in rules if rule is not None for name in rule.asked()}
+        return {name: self.fixed[name] for name in sorted(asked) if name in self.fixed}
+
     def _path(self, tokens: int) -> Answer:
         return self.path.value(self.fixed | {"num_tokens": tokens})
 

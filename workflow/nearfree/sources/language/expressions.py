@@ -8,6 +8,7 @@ import ast
 import operator
 import struct
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from nearfree.errors import UnknownConstructError as UnknownConstructError  # noqa: PLC0414
@@ -98,14 +99,15 @@ def negated(node: ast.expr) -> ast.expr:
     return ast.copy_location(ast.UnaryOp(ast.Not(), node), node)
 
 
-def variables(node: ast.AST) -> set[str]:
+@lru_cache(maxsize=1 << 16)
+def variables(node: ast.AST) -> frozenset[str]:
     """Return the names that an expression reads, functions' names excepted."""
     functions = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
-    return {
+    return frozenset(
         each.id
         for each in ast.walk(node)
         if isinstance(each, ast.Name) and id(each) not in functions
-    }
+    )
 
 
 def evaluate(node: ast.expr, inputs: Inputs, call: Callable[..., Any] | None = None) -> Any:

@@ -86,11 +86,14 @@ class Rule:
         stop = isinstance(node.op, ast.Or)
         return stop if stop in [self._decided(each, fixed) for each in node.values] else None
 
+    def asked(self) -> set[str]:
+        """Return the inputs that its open branches ask for."""
+        nodes = {node for _, when, value in self._branches for node in (*when, value)}
+        return {name for node in nodes for name in variables(node)}
+
     def missing(self, inputs: Mapping[str, Any]) -> set[str]:
         """Return the inputs that an answer still depends on where some are given."""
-        narrow = self.specialised(inputs)
-        left = [node for _, when, value in narrow._branches for node in (*when, value)]  # noqa: SLF001
-        return {name for node in left for name in variables(node)} - inputs.keys()
+        return self.specialised(inputs).asked() - inputs.keys()
 
     def value(self, inputs: Mapping[str, Any]) -> Answer:
         """Return the value at some inputs, and its branch.

@@ -8,8 +8,10 @@ import polars as pl
 from nearfree.events.types import ConstantsCalibrated, Event
 from nearfree.theory.resolve import Resolver
 from nearfree.theory.times.constants import fitted
+from nearfree.theory.times.evidence import rule_places
 from nearfree.theory.times.family import Array, Places
 from nearfree.theory.times.model import Boundaries, boundaries, ratios_of
+from nearfree.theory.times.own import Own, said, with_own
 from nearfree.theory.times.prepare import Prepared, Refused, prepare
 
 PREDICTOR = "work_model"
@@ -33,12 +35,18 @@ class Timed:
         The rules of releases.
     constants
         The newest calibration of each family.
+    own
+        Platforms' own constants, by family and platform; none where not given.
     """
 
     def __init__(
-        self, rows: pl.DataFrame, resolver: Resolver, constants: Mapping[str, Event]
+        self,
+        rows: pl.DataFrame,
+        resolver: Resolver,
+        constants: Mapping[str, Event],
+        own: Mapping[str, Mapping[str, Own]] | None = None,
     ) -> None:
-        self._constants = constants
+        self._resolver, self._constants, self._own = resolver, constants, own or {}
         self._parts: list[tuple[Prepared, Array]] = []
         self._refused: list[pl.DataFrame] = []
         for part in prepare(rows, resolver):
@@ -49,7 +57,8 @@ class Timed:
                 self._refused.append(part.rows.select("asked", reason.alias("refusal")))
             else:
                 known = fitted(constants[part.family.name].data)
-                self._parts.append((part, ratios_of(part.family, known, part.features)))
+                ratio = ratios_of(part.family, known, part.features)
+                self._parts.append((part, with_own(part, known, ratio, self._own)))
 
     def answers(self, epsilons: Sequence[float]) -> pl.DataFrame:
         """Return a row a question and tolerance, with the columns of an answer."""
@@ -74,10 +83,13 @@ class Timed:
     def _frame(
         self, part: Prepared, ratio: Array, found: Boundaries, epsilon: float
     ) -> pl.DataFrame:
-        event = self._constants[part.family.name]
+        event, own = self._constants[part.family.name], said(self._own.get(part.family.name, {}))
+        text = f"{event.data.family} on {', '.join(event.data.platforms)}"
         grid, rows = part.features["grid"], np.arange(part.rows.height)
         last = grid[rows, found.last]
         after = np.minimum(found.last + 1, part.counts.sum(axis=1) - 1)
+        leaves = grid[rows, after].astype(int).tolist()
+        places = rule_places(part.family, part.rows, leaves, self._resolver)
         return part.rows.select(
             "asked",
             pl.lit(PREDICTOR).alias("predictor"),
@@ -88,10 +100,11 @@ class Timed:
             pl.Series("high", grid[rows, found.high]),
             pl.col("module").alias("limiting_module"),
             pl.Series("limiting_term", _terms(part, found.last, after), dtype=pl.String),
-            pl.lit(event.event_id).alias("evidence"),
+            pl.Series("evidence", places, dtype=pl.String),
+            pl.lit(event.event_id).alias("calibration"),
             pl.Series("margin", ratio[rows, after] / (1.0 + epsilon)),
-            pl.lit(f"{event.data.family} on {', '.join(event.data.platforms)}").alias("constants"),
-            pl.col("platform").is_in(event.data.platforms).alias("in_sample"),
+            pl.concat_str(pl.lit(text), own, ignore_nulls=True).alias("constants"),
+            (pl.col("platform").is_in(event.data.platforms) | own.is_not_null()).alias("in_sample"),
             pl.lit(None, pl.String).alias("refusal"),
         )
 

@@ -9,7 +9,7 @@ from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
 from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
-from nearfree.events.take import OpenTake, ensure_take, take_name
+from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.hardware.platforms import Platform
 from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.public.curves import Curves, read_curves
@@ -63,23 +63,30 @@ def calibrate(
         source=stream, files=files, platforms=tuple(on), epsilon=epsilon, form=FORM
     )
 
+    name = take_name(SCOPE, STREAM, 1, plan)
+    sealed = ensure_sealed(layout, name)
+    if sealed is not None:
+        return sealed
+    # What can be refused is refused before the take is opened.
+    curves = _of_platforms(read_curves(layout, stream), on)
+    resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
+    found = samples(curves, datasheet_facts(platforms), resolver)
+    if not found:
+        raise ConfigError(
+            f"no curve of {stream} on {', '.join(on)} can be calibrated on",
+            remedy="Give platforms with facts in config/platforms.yaml and 16-bit curves",
+        )
+    events = calibrated(found, platforms=on, epsilon=epsilon, files=files)
+
     def work(take: OpenTake) -> None:
-        curves = _of_platforms(read_curves(layout, stream), on)
-        resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
-        found = samples(curves, datasheet_facts(platforms), resolver)
-        if not found:
-            raise ConfigError(
-                f"no curve of {stream} on {', '.join(on)} can be calibrated on",
-                remedy="Give platforms with facts in config/platforms.yaml and 16-bit curves",
-            )
-        for event in calibrated(found, platforms=on, epsilon=epsilon, files=files):
+        for event in events:
             take.append(event, sync=False)
         take.writer.sync()
 
     command = f"nearfree calibrate --on {','.join(on)} --stream {stream} --epsilon {epsilon:g}"
     return ensure_take(
         layout,
-        take_name(SCOPE, STREAM, 1, plan),
+        name,
         plan,
         lambda attempt: describe_run(command, plan, attempt),
         work,

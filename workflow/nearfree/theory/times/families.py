@@ -39,8 +39,16 @@ def family_name() -> pl.Expr:
 
 def times_refusal() -> pl.Expr:
     """Return why no T(N) is known of a question; null where one is."""
+    product = _module.is_in(["gemm", "dense_ffn"])
+    lacking = [
+        pl.when(product & pl.col(field).is_null()).then(
+            written(f"the {{}} setting lacks {field}", "module")
+        )
+        for field in ("d_model", "d_ff")
+    ]
     return pl.coalesce(
         shape_refusal(cached=False),
+        *lacking,
         facts_refusal(),
         pl.when(pl.col("sm_count").is_null()).then(written("no number of SMs of {}", "platform")),
         pl.when(~pl.col("dtype").is_in(CALIBRATED_DTYPES)).then(

@@ -44,24 +44,25 @@ def fit(family: Family, measured: Measured, epsilon: float) -> Fitted:
         for end in ("low", "start", "high")
     )
     names = [constant.name for constant in family.constants]
-    weight = _weights(measured, epsilon)
+    weight = weights(measured, epsilon)
     values = {}
     for hypothesis in family.hypotheses:
 
-        def residuals(x: Array, hypothesis: str = hypothesis) -> Array:
+        def misses(x: Array, hypothesis: str = hypothesis) -> Array:
             given = dict(zip(names, map(float, x), strict=True))
-            return _residuals(family.latency_us(measured.features, given, hypothesis),
-                              measured, weight)  # fmt: skip
+            return residuals(family.latency_us(measured.features, given, hypothesis),
+                             measured, weight)  # fmt: skip
 
         found = least_squares(
-            residuals, start, bounds=(low, high), x_scale=np.maximum(np.abs(start), 0.1),
+            misses, start, bounds=(low, high), x_scale=np.maximum(np.abs(start), 0.1),
             loss="soft_l1", f_scale=_SOFT, diff_step=1e-4,
         )  # fmt: skip
         values[hypothesis] = dict(zip(names, (float(f"{v:.4g}") for v in found.x), strict=True))
     return Fitted(family=family.name, values=values, band=0.0)
 
 
-def _weights(measured: Measured, epsilon: float) -> Array:
+def weights(measured: Measured, epsilon: float) -> Array:
+    """Return the weight of each point's residual, [rows, grid]; every curve has the same."""
     ratio = measured.latency_us / measured.latency_us[:, :1]
     n = measured.features["n"]
     passes = measured.counts & (ratio <= 1.0 + epsilon)
@@ -71,7 +72,8 @@ def _weights(measured: Measured, epsilon: float) -> Array:
     return np.asarray(np.sqrt(used / np.maximum(used.sum(axis=1, keepdims=True), 1)))
 
 
-def _residuals(predicted: Array, measured: Measured, weight: Array) -> Array:
+def residuals(predicted: Array, measured: Measured, weight: Array) -> Array:
+    """Return what a fit makes small, flat: errors of shape, weighted, and of each curve's level."""
     error = np.log(predicted / measured.latency_us)
     shape = (error - error[:, :1]) * weight
     return np.concatenate([shape.ravel(), _LEVEL_WEIGHT * error[:, 0]])

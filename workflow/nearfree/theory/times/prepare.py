@@ -19,7 +19,7 @@ from nearfree.theory.times.features import (
     moe_features,
 )
 
-_ROWS_AT_ONCE = 20_000
+ROWS_AT_ONCE = 20_000
 PACKING = r"(?i)flash|fa[234]\b"
 """Attention kernels that put the query heads of a key-value head on one row axis, by name."""
 _PREFILL_TILE = 128.0
@@ -40,8 +40,10 @@ class Refused(Struct, frozen=True):
     rows: pl.DataFrame
 
 
-def prepare(rows: pl.DataFrame, resolver: Resolver) -> Iterator[Prepared | Refused]:
-    """Yield questions by family, at most some thousand rows at once, and those refused.
+def prepare(
+    rows: pl.DataFrame, resolver: Resolver, at_once: int = ROWS_AT_ONCE
+) -> Iterator[Prepared | Refused]:
+    """Yield questions by family and module, so many rows at once at most, and those refused.
 
     Parameters
     ----------
@@ -54,8 +56,8 @@ def prepare(rows: pl.DataFrame, resolver: Resolver) -> Iterator[Prepared | Refus
     for name in FAMILIES:
         mine = open_.filter(pl.col("family") == name)
         for _, part in mine.group_by("module", maintain_order=True):
-            for begin in range(0, part.height, _ROWS_AT_ONCE):
-                yield from _prepared(FAMILIES[name], part[begin : begin + _ROWS_AT_ONCE], resolver)
+            for begin in range(0, part.height, at_once):
+                yield from _prepared(FAMILIES[name], part[begin : begin + at_once], resolver)
 
 
 def _prepared(

@@ -51,7 +51,8 @@ def samples(curves: Curves, facts: pl.DataFrame, resolver: Resolver) -> dict[str
     """
     settings = curves.settings.filter(pl.col("dtype").is_in(CALIBRATED_DTYPES))
     kept = heavy_enough(settings, _LEAST_MB).filter(
-        (pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced")
+        (pl.col("module") != "dense_ffn")
+        & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))
     )
     several = (pl.col("module") != "attention") | (pl.col("n") > 1)
     points = curves.points.join(kept.select("curve", "module"), on="curve").filter(several)
@@ -59,7 +60,7 @@ def samples(curves: Curves, facts: pl.DataFrame, resolver: Resolver) -> dict[str
     latency = known.ratios.join(points.select("curve", "n", "latency_us"), on=["curve", "n"])
     asked = with_facts(questions(known), facts)
     parts: dict[str, list[Prepared]] = {}
-    for part in prepare(asked.sort("asked"), resolver):
+    for part in prepare(asked.sort("asked"), resolver, at_once=max(asked.height, 1)):
         if isinstance(part, Prepared):
             parts.setdefault(part.family.name, []).append(part)
     found = {name: _sample(each, latency, kept) for name, each in parts.items()}
@@ -68,7 +69,7 @@ def samples(curves: Curves, facts: pl.DataFrame, resolver: Resolver) -> dict[str
 
 
 def _sample(parts: list[Prepared], latency: pl.DataFrame, settings: pl.DataFrame) -> Sample:
-    (part,) = parts  # the calibration's curves of a family are of one module, and few
+    (part,) = parts  # every family is of one module here, and all of its rows come at once
     lists = latency.sort("curve", "n").group_by("curve", maintain_order=True).agg("latency_us")
     rows = part.rows.select(pl.col("asked").alias("curve")).join(
         lists, on="curve", how="left", maintain_order="left"
@@ -89,9 +90,10 @@ def _over_contexts(
         .agg(pl.col("context").alias("grid"), "latency_us")
     )
     rows = settings.filter(pl.col("module") == "attention").join(lists, on="curve")
+    known = ("peak_tflops", "bandwidth_gb_s", "sm_count")
+    rows = with_facts(rows, facts).drop_nulls(known).sort("curve")
     if rows.is_empty():
         return None
-    rows = with_facts(rows, facts).sort("curve")
     contexts, counts = grids(rows)
     one = np.ones_like(contexts)
     packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]

@@ -1,0 +1,132 @@
+"""Predictors on 100,000 settings that ask for no rule, and on some that releases' rules answer.
+
+Seconds are ratios to a plain numpy pass over as many grids. What a rule says is worked out once for
+each distinct layer or call, so the time of ruled settings grows with those, not with all settings.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from nearfree.config import Config
+from nearfree.events.names import Layout
+from nearfree.settings import Setting
+from nearfree.tables.schema import SETTING_COLUMNS
+from nearfree.tables.settings import setting_row
+from nearfree.theory.answers import Answerer
+from nearfree.theory.scores import PREDICTORS
+
+ROOT = Path(__file__).parents[1]
+SETTINGS, RULED = 100_000, 300
+SEED = 1
+PLATFORMS = ("a100", "h20", "h100", "h200", "b200", "l40s")
+DTYPES = ("bfloat16", "float8")
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+WIDTHS = tuple(1024 * step for step in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16))
+MODELS = (
+    *((8, 2, 4096, 14336), (16, 1, 5120, 8192), (64, 6, 2048, 1408), (128, 8, 2048, 768)),
+    *((128, 8, 4096, 1536), (160, 6, 5120, 1536), (256, 8, 7168, 2048), (384, 8, 7168, 2048)),
+    (512, 10, 2048, 512),
+)
+"""E, k, d_model and d_ff; each is cut over 1, 2 and 4 GPUs."""
+RELEASES = (("vllm", "0.14.0"), ("vllm", "0.24.0"), ("sglang", "0.5.10"), ("sglang", "0.5.14"))
+ENGINES, KERNELS = ("vllm", "sglang", "trtllm"), ("flash_attn_2", "flashinfer")
+CONTEXTS = (0, 512, 1024, 4096, 16384, 65536)
+GRID = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
+
+
+def products() -> list[dict[str, Any]]:
+    """Return matrix products and Dense FFNs."""
+    names = ("module", "backend", "d_model", "d_ff")
+    made = product(("gemm", "dense_ffn"), ("vllm",), WIDTHS, WIDTHS)
+    return [dict(zip(names, each, strict=True)) for each in made]
+
+
+def layers() -> list[dict[str, Any]]:
+    """Return MoE layers of four releases."""
+    return [
+        {"module": "moe_ffn", "backend": backend, "backend_version": version, "experts": experts,
+         "top_k": top_k, "d_model": d_model, "d_ff": d_ff // cut, "routing": routing}
+        for (experts, top_k, d_model, d_ff), cut, (backend, version), routing in product(
+            MODELS, (1, 2, 4), RELEASES, ("balanced", "skewed"))
+    ]  # fmt: skip
+
+
+def calls(backends: Sequence[str]) -> list[dict[str, Any]]:
+    """Return attention calls, with and without a cache."""
+    return [
+        {"module": "attention", "backend": backend, "heads": heads, "kv_heads": heads // group,
+         "head_dim": 128, "context": context}
+        for backend, context, heads, group in product(
+            backends, CONTEXTS, (8, 16, 32, 64), (1, 2, 4, 8))
+    ]  # fmt: skip
+
+
+def asked(count: int, made: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    """Return as many distinct questions, drawn from shapes, batches, platforms and dtypes."""
+    draw = random.Random(SEED)  # noqa: S311  # which settings, not a secret
+    rows: list[dict[str, Any]] = []
+    every = list(product(made, BATCHES, PLATFORMS, DTYPES))
+    for fields, batch, platform, dtype in draw.sample(every, count):
+        version = fields.get("backend_version")
+        named = {name: each for name, each in fields.items() if name != "backend_version"}
+        setting = Setting(**named, batch=batch, dtype=dtype)
+        beside = {"platform": platform, "backend_version": version, "kernel": None}
+        rows.append({"asked": len(rows), **setting_row(setting), **beside, **grid(setting)})
+    types = {
+        **{name: column.dtype for name, column in SETTING_COLUMNS.items()},
+        **dict.fromkeys(("backend_version", "kernel"), pl.String),
+    }
+    return pl.DataFrame(rows, schema_overrides=types, infer_schema_length=None)
+
+
+def grid(setting: Setting) -> dict[str, Any]:
+    """Return the baseline of a setting and its N from there on."""
+    active = setting.batch * (setting.top_k or 1)
+    whole = -(-(setting.experts or 1) // active) if setting.routing == "balanced" else 1
+    return {"baseline": whole, "grid": [whole, *(n for n in GRID if n > whole)]}
+
+
+def plain(questions: pl.DataFrame) -> float:
+    """Return the seconds of a roofline over the same number of settings and N."""
+    batch = questions["batch"].cast(pl.Float64).to_numpy()[:, None]
+    n = np.array(GRID, dtype=np.float64)[None, :]
+    began = time.perf_counter()
+    ratio = np.maximum(1.0, batch * n / 295.0)
+    np.max(np.where(ratio <= 1.2, n, 0.0), axis=1)
+    return time.perf_counter() - began
+
+
+def seconds(questions: pl.DataFrame, predictors: Sequence[str]) -> float:
+    """Return the seconds that some predictors take, with nothing known beforehand."""
+    answering = Answerer(Layout(ROOT / "results"), Config(ROOT / "config"), offline=True)
+    began = time.perf_counter()
+    found = answering.answers(questions, [0.2], predictors)
+    if found.height != questions.height * len(predictors):
+        raise SystemExit(f"{questions.height} questions have {found.height} answers")
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Print the seconds of each predictor on each part, and their ratios to a plain pass."""
+    parts = {
+        "products, engines' attention": asked(SETTINGS, [*products(), *calls(ENGINES)]),
+        "MoE layers": asked(RULED, layers()),
+        "attention kernels' calls": asked(RULED, calls(KERNELS)),
+    }
+    seconds(parts["MoE layers"][:1], PREDICTORS)  # imports are no part of the time
+    for part, questions in parts.items():
+        base = min(plain(questions) for _ in range(5))
+        print(f"{part}: {questions.height:,} settings; plain numpy pass {base * 1e3:.3f} ms")
+        for name in PREDICTORS:
+            taken = seconds(questions, [name])
+            print(f"  {name:22}{taken:8.3f} s {taken / base:10.0f} x plain")
+
+
+if __name__ == "__main__":
+    main()

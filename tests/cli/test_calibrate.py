@@ -1,0 +1,68 @@
+"""`nearfree calibrate`: what it prints, that it may be repeated, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+from nearfree.events.names import Layout
+from public.test_curves import put
+from theory.times.imported import STREAM, along_n, put_curves
+
+from cli.conftest import Call
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for releases in the log alone."""
+    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "cache"))
+
+
+def test_constants_of_every_family(project: Path, call: Call) -> None:
+    """Each constant is printed with unit and meaning; again, the same text and the same log."""
+    put_curves(Layout(project / "results"))
+    code, out, err = call("calibrate", "--stream", STREAM, "--offline")
+    assert (code, err) == (0, "")
+    assert out.startswith("public/constants/1-")
+    for said in (
+        "gemm, 8 curves: 16-bit products with weights of 64 MB or more",
+        "attention_cached, 6 curves: 16-bit attention of one position",
+        "tile_128     bandwidth_share",
+        "how far ln T(N)/T(baseline) may be off",
+        "what a call costs besides",
+    ):
+        assert said in out
+    assert call("verify")[0] == 0
+    log = {path: path.read_bytes() for path in project.rglob("*.jsonl")}
+    assert call("calibrate", "--stream", STREAM, "--offline") == (code, out, err)
+    assert {path: path.read_bytes() for path in project.rglob("*.jsonl")} == log
+
+
+def test_platforms_by_their_aliases_and_once(project: Path, call: Call) -> None:
+    """A platform's other name means it, and one named twice counts once."""
+    put(Layout(project / "results"), STREAM, *along_n("gemm"))
+    one = call("calibrate", "--stream", STREAM, "--on", "h100,h100_sxm,h100")
+    assert one[0] == 0
+    assert "gemm, 4 curves" in one[1]
+    assert call("calibrate", "--stream", STREAM, "--on", "h100") == one
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--on mars", "mars"),
+        ("--on h20", "there is no curve of h20. Choose from a100, h100"),
+        ("--on ,", "name at least one platform"),
+        ("--stream nowhere", "the log holds no imported curves of nowhere"),
+        ("", "the log holds no imported curves of aiconfigurator_core_0_12_0"),
+    ],
+)
+def test_mistakes(project: Path, call: Call, argv: str, said: str) -> None:
+    """Each mistake ends with exit code 2, names the thing and a remedy, and seals nothing."""
+    layout = Layout(project / "results")
+    put(layout, STREAM, *along_n("gemm"))
+    if "--stream" not in argv and argv:
+        argv += f" --stream {STREAM}"
+    before = layout.takes()
+    code, out, err = call("calibrate", *argv.split())
+    assert (code, out) == (2, "")
+    assert said in err
+    assert layout.takes() == before

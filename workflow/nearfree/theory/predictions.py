@@ -50,7 +50,8 @@ PREDICTIONS = Table(
     },
 )  # fmt: skip
 _SAID = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module",
-         "limiting_term", "evidence", "margin", "constants", "calibration", "in_sample", "refusal")  # fmt: skip
+         "limiting_term", "evidence", "margin", "constants", "calibration", "in_sample",
+         "refusal")  # fmt: skip
 _NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
 _UNSAID = ("backend_version", "kernel")
 """What tables do not hold of a setting; a backend of the paper names its version itself."""

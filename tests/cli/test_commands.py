@@ -44,6 +44,7 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
     for scope in ("cpu", "public"):
         for stage in ("project", "boundaries", "predictions", "validation"):
             assert call("tables", stage, scope, *root) == (0, "", "")
+    for scope in ("cpu", "public"):
         assert call("figures", scope, *root) == (0, "", "")
     assert call("report", *root) == (0, "fresh/report/index.html\n", "")
     assert call("ledger", *root)[1].startswith("ledger 1: 3 seals, root ")

@@ -239,3 +239,15 @@ def test_over_a_cache_the_call_is_that_for_a_cache() -> None:
     named = RESOLVER.attention(call(backend="flash-attn", backend_version="2.8.3"))
     assert named.at([1, 65]) == printed.at([1, 65])
     assert named.m_attn() == printed.m_attn() == 64
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4096), st.sampled_from(("0.9.1", "0.20.2", "0.33.0")))
+def test_a_step_is_what_a_block_says(tokens: int, version: str) -> None:
+    """The short way to path and BLOCK_SIZE_M says what the whole block says."""
+    said = recorded_extraction(LOG, "vllm", version)
+    assert said is not None
+    query = MoeQuery(experts=256, top_k=8, d_ff=1024, d_model=4096, device="NVIDIA H20", sm=90)
+    rules = MoeRules(said.by_name(), said.tuned, query, 4096)
+    block = rules.at(tokens)
+    assert rules.step(tokens) == (block.path, block.value)

@@ -28,7 +28,7 @@ def memo(values: list[int], seen: Counter[int] | None = None) -> Memo[Block]:
             seen[number] += 1
         return block(values[number - 1])
 
-    return Memo(at, lambda each: each.value, most=len(values))
+    return Memo(at, lambda n: at(n).value, most=len(values))
 
 
 @given(

@@ -130,7 +130,7 @@ class Resolver:
         inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
         key = (release, layer.tuned, layer.aligned, query.override, inputs)
         if key not in self._memos:
-            self._memos[key] = Memo(layer.at, lambda block: (block.path, block.value))
+            self._memos[key] = Memo(layer.at, layer.step)
         return BlockSteps(self._memos[key], said.files)
 
     def _attention(self, asked: AttentionQuestion) -> TileSteps:
@@ -163,7 +163,12 @@ class Resolver:
             return module.tile(said.rules, replace(query, context=room), n)
 
         most = asked.most if asked.cuda_graph else MOST_TOKENS
-        return TileSteps(Memo(tile, lambda each: (each.tile, each.tiles), most), said.files)
+
+        def step(n: int) -> tuple[int, int]:
+            found = tile(n)
+            return found.tile, found.tiles
+
+        return TileSteps(Memo(tile, step, most), said.files)
 
     def _read(self, release: Release) -> "_Said":
         if self._cache is None:

@@ -1,6 +1,7 @@
 """Where the granularity of one MoE layer or attention call steps, as its release chooses it."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -55,17 +56,17 @@ class Memo(Generic[Choice]):
     ----------
     at
         The rule.
-    key
-        What must stay the same.
+    step
+        What must stay the same, at a number.
     most
         The largest number that is looked at.
     """
 
     def __init__(
-        self, at: Callable[[int], Choice], key: Callable[[Choice], object], most: int = MOST_TOKENS
+        self, at: Callable[[int], Choice], step: Callable[[int], object], most: int = MOST_TOKENS
     ) -> None:
         self._at: Callable[[int], Choice] = at
-        self._key: Callable[[Choice], object] = key
+        self._step: Callable[[int], object] = cache(step)
         self.most = most
         self._known: dict[int, Choice] = {}
         self._ends: list[tuple[int, int]] = []
@@ -86,8 +87,8 @@ class Memo(Generic[Choice]):
         for begin, end in self._ends:
             if begin <= first <= end:
                 return end if end < self.most else None
-        same, last = self._key(self.at(first)), first
-        while last < self.most and self._key(self.at(last + 1)) == same:
+        same, last = self._step(first), first
+        while last < self.most and self._step(last + 1) == same:
             last += 1
         self._ends.append((first, last))
         return last if last < self.most else None

@@ -224,6 +224,16 @@ class MoeRules:
             path_branch=path.branch,
         )
 
+    def step(self, tokens: int) -> tuple[str, int]:
+        """Return the path and BLOCK_SIZE_M that `at` returns, without the rest of it."""
+        m = self.tokens.value({"num_tokens": tokens}).value
+        taken = ALIGNED if self.aligned else self._path(m).value
+        if self.query.override is not None:
+            return taken, self.query.override
+        if self.tuned is not None:
+            return taken, self.tuned.block_size_m[nearest(self.tuned.tokens, m)]
+        return taken, self.block_size.value(self.fixed | {"M": m}).value
+
     def inputs(self) -> dict[str, Any]:
         """Return the layer's facts that its answers depend on, besides the number of tokens."""
         rules = (self.block_size, self.path, *self.others)

@@ -86,7 +86,7 @@ class Answerer:
             )
         ]
         if PREDICTOR in predictors:
-            timed = self._timed(asked).answers(epsilons)
+            timed = self._seen(asked, self._timed(asked).answers(epsilons))
             empty = pl.DataFrame(schema={**ANSWERS_SCHEMA, "in_sample": pl.Boolean})
             found.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
         return pl.concat(found)
@@ -98,6 +98,12 @@ class Answerer:
     def left_out(self, curves: Curves, *, epsilon: float) -> LeftOut:
         """Return the work model with, for each platform, constants of all others with curves."""
         return LeftOut(curves, self._facts, self._resolver, epsilon=epsilon)
+
+    def _seen(self, asked: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:
+        """Return answers, with refusals on platforms of the calibration in sample too."""
+        on = {name for event in self._constants.values() for name in event.data.platforms}
+        seen = asked.filter(pl.col("platform").is_in(on))["asked"]
+        return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(seen.implode()))
 
     def _timed(self, asked: pl.DataFrame) -> Timed:
         return Timed(with_facts(asked, self._facts), self._resolver, self._constants, self._own)

@@ -1,0 +1,70 @@
+"""Config files of small models, one a model type, each with the least that it must say."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nearfree.errors import ConfigError
+
+CONFIG = Path(__file__).parents[2] / "config"
+SHIPPED = sorted((CONFIG / "models").glob("*.json"))
+_ATTENTION = {
+    "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,
+    "num_attention_heads": 8, "num_key_value_heads": 2,
+}  # fmt: skip
+_DENSE = {**_ATTENTION, "intermediate_size": 96}
+_WINDOWED = {**_DENSE, "sliding_window": None}
+_WIDE = {**_DENSE, "head_dim": 16}
+_QWEN_MOE = {
+    **_ATTENTION, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+    "decoder_sparse_step": 1,
+}  # fmt: skip
+_FIRST_DENSE = {
+    **_DENSE, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+    "num_shared_experts": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
+_FILES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("llama", "granite", "olmo2", "qwen2"), _DENSE),
+    **dict.fromkeys(("mistral", "phi3"), _WINDOWED),
+    **dict.fromkeys(("qwen3", "wedlm", "seed_oss", "ernie4_5"), _WIDE),
+    "mixtral": {**_WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "granitemoe": {**_DENSE, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": {**_DENSE, "num_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {**_QWEN_MOE, "shared_expert_intermediate_size": 80},
+    "qwen3_moe": {**_QWEN_MOE, "head_dim": 16},
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _FIRST_DENSE),
+    "glm4_moe": {
+        **_DENSE, "n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "n_shared_experts": 2, "first_k_dense_replace": 1,
+    },
+    "ernie4_5_moe": {
+        **_DENSE, "moe_num_experts": 16, "moe_k": 4, "moe_intermediate_size": 24,
+        "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_end_index": -1,
+        "moe_layer_interval": 1,
+    },
+}  # fmt: skip
+SMALL = {kind: {"model_type": kind, **values} for kind, values in _FILES.items()}
+"""By model type."""
+
+
+def refusal(call: Callable[[], object]) -> ConfigError | None:
+    """Return how a call is refused, None if it is not; any other exception is raised."""
+    try:
+        call()
+    except ConfigError as error:
+        return error
+    return None
+
+
+def write(folder: Path, document: object, name: str = "small.json") -> Path:
+    """Write a document as JSON and return the file's path."""
+    path = folder / name
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def change(kind: str, **changes: Any) -> dict[str, Any]:
+    """Return the small file of a model type with some keys changed; those set to ... are gone."""
+    changed = SMALL[kind] | changes
+    return {key: value for key, value in changed.items() if value is not ...}

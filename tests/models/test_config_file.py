@@ -1,0 +1,301 @@
+"""A config.json as a decoder: each family by its rule, and nothing that is not understood."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.errors import ConfigError
+from nearfree.models.config_file import read_decoder
+from nearfree.models.decoder import Decoder, Experts
+from nearfree.models.families import FAMILIES
+
+from models.files import CONFIG, SHIPPED, SMALL, change, refusal, write
+
+_8B = {
+    "dtype": "bfloat16", "d_model": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "head_dim": 128,
+}  # fmt: skip
+_MINI = {
+    "dtype": "bfloat16", "d_model": 2048, "layers": 20, "vocabulary": 157184, "heads": 16,
+    "kv_heads": 4, "head_dim": 128, "d_ff": 5120, "moe_layers": 19,
+    "experts": Experts(experts=256, top_k=8, d_ff=512, shared_d_ff=512),
+}  # fmt: skip
+_QWEN3 = {**_8B, "layers": 36, "vocabulary": 151936, "d_ff": 12288}
+DECODERS: dict[str, dict[str, Any]] = {
+    "qwen3_8b": {**_QWEN3, "model_type": "qwen3"},
+    "wedlm_8b": {**_QWEN3, "model_type": "wedlm"},
+    "ling_2_0_mini": {**_MINI, "model_type": "bailing_moe"},
+    "llada_2_1_mini": {**_MINI, "model_type": "llada2_moe"},
+    "llama_3_1_8b": {**_8B, "model_type": "llama", "vocabulary": 128256, "d_ff": 14336},
+    "mistral_7b_v0_3": {**_8B, "model_type": "mistral", "vocabulary": 32768, "d_ff": 14336},
+    "mixtral_8x7b": {
+        **_8B, "model_type": "mixtral", "vocabulary": 32000, "moe_layers": 32,
+        "experts": Experts(experts=8, top_k=2, d_ff=14336),
+    },
+    "qwen3_30b_a3b": {
+        "model_type": "qwen3_moe", "dtype": "bfloat16", "d_model": 2048, "layers": 48,
+        "vocabulary": 151936, "heads": 32, "kv_heads": 4, "head_dim": 128, "moe_layers": 48,
+        "experts": Experts(experts=128, top_k=8, d_ff=768),
+    },
+}  # fmt: skip
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5))
+VALUES = st.one_of(
+    SCALARS,
+    st.sampled_from([0, -1, 10**7 + 1, 10**400, "1", 1.0, [], [1], {}, [[]], "\ud800"]),
+    st.lists(SCALARS, max_size=3),
+    st.dictionaries(st.text(max_size=3), SCALARS, max_size=2),
+)
+
+
+def read(folder: Path, document: object) -> Decoder:
+    """Return what is read of a document."""
+    return read_decoder(write(folder, document))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_each_shipped_model_is_read_in_full(path: Path) -> None:
+    """Each file under config/models gives the published shape of its model."""
+    assert read_decoder(path) == Decoder(name=path.stem, **DECODERS[path.stem])
+
+
+def test_all_shipped_models_are_compared() -> None:
+    """No shipped model is without its shape here, and no shape without its file."""
+    assert {path.stem for path in SHIPPED} == set(DECODERS)
+
+
+def test_every_family_has_a_small_file(tmp_path: Path) -> None:
+    """A model type is read from its least keys; what the file says of shape is what is read."""
+    assert set(SMALL) == set(FAMILIES)
+    for kind, document in SMALL.items():
+        found = read(tmp_path, document)
+        head_dim = document.get("head_dim", 8)
+        assert (found.model_type, found.name) == (kind, "small")
+        assert (found.d_model, found.layers, found.vocabulary) == (64, 6, 500)
+        assert (found.heads, found.kv_heads, found.head_dim) == (8, 2, head_dim)
+        assert found.dense_layers == 0 or found.d_ff == 96
+        assert (found.experts is None) == (found.moe_layers == 0)
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_wrong_value_of_any_key_is_refused_by_name(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever a key holds, the file is read or refused by its name; a shape's key by its own."""
+    folder = tmp_path_factory.getbasetemp()
+    kind = data.draw(st.sampled_from(sorted(SMALL)))
+    key = data.draw(st.sampled_from(sorted(SMALL[kind])))
+    value = data.draw(VALUES)
+    path = write(folder, change(kind, **{key: value}))
+    error = refusal(lambda: read_decoder(path))
+    number = type(value) is int and -1 <= value <= 10**7
+    if error is None:
+        assert number or value == SMALL[kind][key]
+    else:
+        assert str(path) in error.what
+        assert number or re.search(rf": (\w+ or )?{key}\b| is not JSON", error.what)
+
+
+@given(st.sampled_from(sorted(SMALL)), st.dictionaries(st.text(max_size=30), VALUES, max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_keys_that_are_not_read_change_nothing(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, others: dict[str, Any]
+) -> None:
+    """Keys that no rule reads may hold anything that is JSON."""
+    document = {f"x_{key}": value for key, value in others.items()} | SMALL[kind]
+    path = write(tmp_path_factory.getbasetemp(), document)
+    error = refusal(lambda: read_decoder(path))
+    assert error is None or "is not JSON" in error.what  # NaN, or a number of too many digits
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [(kind, key) for kind, document in SMALL.items() for key in document]
+)
+def test_a_missing_key_is_named(tmp_path: Path, kind: str, key: str) -> None:
+    """No key that decides the work has a value that the file does not say."""
+    path = write(tmp_path, change(kind, **{key: ...}))
+    with pytest.raises(ConfigError) as error:
+        read_decoder(path)
+    assert re.fullmatch(rf"{path}: (\w+ or )?{key}( or \w+)? is missing", error.value.what)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "named"),
+    [
+        ("qwen3", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        ("llama", {"text_config": {}}, "text_config"),
+        ("bailing_moe", {"kv_lora_rank": 512}, "kv_lora_rank 512"),
+        ("bailing_moe", {"layer_group_size": 5}, "layer_group_size 5"),
+        ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder True"),
+        ("llama", {"model_type": "lama"}, "model_type 'lama'"),
+        ("llama", {"torch_dtype": "float8_e4m3fn"}, "torch_dtype 'float8_e4m3fn'"),
+        ("llama", {"torch_dtype": "auto"}, "torch_dtype 'auto'"),
+        ("llama", {"dtype": "float16"}, "dtype 'float16' differs from torch_dtype"),
+        ("llama", {"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide"),
+        ("llama", {"hidden_size": 65}, "hidden_size 65 is no multiple"),
+        ("llama", {"sliding_window": 4096}, "sliding_window 4096"),
+        ("llama", {"layer_types": ["full_attention"]}, "layer_types"),
+        ("llama", {"layer_types": ["full_attention"] * 5 + ["mamba"]}, "'mamba'"),
+        ("mistral", {"sliding_window": 8, "layer_types": ["full_attention"] * 6}, "layer_types"),
+        ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok 5 is larger"),
+        ("qwen3_moe", {"mlp_only_layers": [True]}, "mlp_only_layers [...] is no list"),
+        ("llama", {"is_encoder_decoder": "no"}, "is_encoder_decoder 'no'"),
+        ("mixtral", {"num_experts": 5}, "differs from num_experts"),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 3}, "max_window_layers 3"),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 0}, "sliding_window is miss"),
+        ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window True"),
+        ("bailing_moe", {"moe_shared_expert_intermediate_size": 48}, "moe_shared_expert"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(
+    tmp_path: Path, kind: str, changes: dict[str, Any], named: str
+) -> None:
+    """What changes the work and is not read is named with its value, never left out."""
+    with pytest.raises(ConfigError, match=r"small\.json: ") as error:
+        read(tmp_path, change(kind, **changes))
+    assert named in error.value.what
+
+
+def test_the_nearest_model_types_are_named(tmp_path: Path) -> None:
+    """An unknown model type says which known ones are like it."""
+    with pytest.raises(ConfigError) as error:
+        read(tmp_path, change("qwen3_moe", model_type="qwen3_moee"))
+    assert "qwen3_moe," in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "window"),
+    [
+        ("mistral", {"sliding_window": None}, None),
+        ("mistral", {"sliding_window": 4096}, 4096),
+        ("mistral", {"sliding_window": 9, "layer_types": ["sliding_attention"] * 6}, 9),
+        ("qwen2", {"use_sliding_window": False, "sliding_window": 4096}, None),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 6}, None),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0}, 9),
+        ("llada2_moe", {"use_sliding_window": False, "sliding_window": 4096}, None),
+        ("llama", {"layer_types": ["full_attention"] * 6}, None),
+    ],
+)
+def test_a_window_of_every_layer_is_read(
+    tmp_path: Path, kind: str, changes: dict[str, Any], window: int | None
+) -> None:
+    """A window counts where it is switched on and holds for all layers."""
+    assert read(tmp_path, change(kind, **changes)).window == window
+
+
+@given(
+    layers=st.integers(1, 40), step=st.integers(1, 9), without=st.lists(st.integers(-3, 45)),
+    kind=st.sampled_from(["qwen2_moe", "qwen3_moe"]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_qwens_sparse_layers_are_counted(
+    tmp_path_factory: pytest.TempPathFactory, layers: int, step: int, without: list[int], kind: str
+) -> None:
+    """A layer has experts if its number is a multiple of the step and it is in no list."""
+    folder = tmp_path_factory.getbasetemp()
+    changes = {
+        "decoder_sparse_step": step, "mlp_only_layers": without, "num_hidden_layers": layers,
+        "intermediate_size": 96,
+    }  # fmt: skip
+    found = read(folder, change(kind, **changes))
+    sparse = [i for i in range(layers) if i not in without and (i + 1) % step == 0]
+    assert found.moe_layers == len(sparse)
+    assert (found.d_ff is None) == (len(sparse) == layers)
+
+
+@given(
+    layers=st.integers(1, 40), start=st.integers(0, 45), end=st.integers(-1, 45),
+    interval=st.integers(1, 9),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_ernies_sparse_layers_are_counted(
+    tmp_path_factory: pytest.TempPathFactory, layers: int, start: int, end: int, interval: int
+) -> None:
+    """A layer has experts if it is in the range and its number a multiple of the interval."""
+    folder = tmp_path_factory.getbasetemp()
+    changes = {
+        "num_hidden_layers": layers, "moe_layer_start_index": start,
+        "moe_layer_end_index": end, "moe_layer_interval": interval,
+    }  # fmt: skip
+    last = layers - 1 if end == -1 else end
+    sparse = [i for i in range(layers) if start <= i <= last and (i + 1) % interval == 0]
+    assert read(folder, change("ernie4_5_moe", **changes)).moe_layers == len(sparse)
+
+
+@pytest.mark.parametrize(("given", "moe_layers"), [(0, 6), (1, 5), (6, 0), (7, 0)])
+def test_first_layers_are_dense(tmp_path: Path, given: int, moe_layers: int) -> None:
+    """As many first layers as the file says have no experts, all of them if it says too many."""
+    found = read(tmp_path, change("bailing_moe_v2", first_k_dense_replace=given))
+    assert (found.moe_layers, found.experts is None) == (moe_layers, moe_layers == 0)
+
+
+@pytest.mark.parametrize(("kind", "shared"), [
+    ("bailing_moe", 48), ("glm4_moe", 48), ("ernie4_5_moe", 48), ("qwen2_moe", 80),
+    ("qwen3_moe", 0), ("mixtral", 0),
+])  # fmt: skip
+def test_shared_experts_are_one_ffn(tmp_path: Path, kind: str, shared: int) -> None:
+    """Experts that every token passes are as wide as all of them together."""
+    experts = read(tmp_path, SMALL[kind]).experts
+    assert experts is not None
+    assert experts.shared_d_ff == shared
+
+
+def test_a_folder_gives_its_name(tmp_path: Path) -> None:
+    """A folder stands for its config.json, and names the decoder."""
+    folder = tmp_path / "Tiny-1B"
+    folder.mkdir()
+    write(folder, SMALL["llama"], "config.json")
+    assert read_decoder(folder) == read_decoder(folder / "config.json")
+    assert read_decoder(folder).name == "Tiny-1B"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is not JSON"),
+        (b"\xff\xfe{", "is not JSON"),
+        (b"\xef\xbb\xbf{}", "is not JSON"),
+        (b"[]", "holds no JSON object"),
+        (b'{"vocab_size": NaN}', "NaN"),
+        (b'{"vocab_size": 1, "vocab_size": 2}', "'vocab_size' stands twice"),
+        (b'{"vocab_size": ' + b"9" * 5000 + b"}", "is not JSON"),
+        (b"[" * 200_000, "is not JSON"),
+        (b'{"hidden_size": ' + b"[" * 900 + b"]" * 900 + b"}", "model_type is missing"),
+        (b" " * 1_000_001, "is larger than"),
+        (b"{}", "model_type is missing"),
+    ],
+    ids=range(11),
+)
+def test_a_hostile_file_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    """Any bytes end in one message that names the file."""
+    path = tmp_path / "small.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as error:
+        read_decoder(path)
+    assert str(path) in error.value.what
+    assert said in error.value.what
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_random_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    """No bytes raise anything but a ConfigError."""
+    path = tmp_path_factory.getbasetemp() / "random.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError):
+        read_decoder(path)
+
+
+@pytest.mark.parametrize("path", ["nowhere.json", "x" * 5000, "a\0b", "/dev/null/x", "/dev/zero"])
+def test_a_path_without_a_file_is_refused(path: str) -> None:
+    """What is no file is said to be none, whatever the system says of its name."""
+    with pytest.raises(ConfigError):
+        read_decoder(Path(path))
+
+
+def test_a_folder_without_a_config_is_refused() -> None:
+    """A folder without config.json says which file is missing."""
+    with pytest.raises(ConfigError, match=r"published/config\.json is not there"):
+        read_decoder(CONFIG / "published")

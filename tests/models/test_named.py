@@ -1,0 +1,75 @@
+"""Models by name and by path."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.errors import ConfigError
+from nearfree.models.named import decoder_names, find_decoder
+
+from models.files import CONFIG, SHIPPED, SMALL, refusal, write
+
+
+@pytest.mark.parametrize("given", ["Qwen3-8B", "qwen3_8b", "QWEN3.8b"])
+def test_a_name_is_found_however_it_is_written(given: str) -> None:
+    """Case does not matter, and `-` and `.` are `_`."""
+    assert find_decoder(CONFIG, given).name == "qwen3_8b"
+
+
+@pytest.mark.parametrize(
+    "given", ["WeDLM-8B", "Ling-2.0-mini", "LLaDA-2.1-mini", "Mistral-7B-v0.3", "Llama-3.1-8B"]
+)
+def test_published_names_are_found(given: str) -> None:
+    """The names that papers and model cards use are names here."""
+    assert find_decoder(CONFIG, given).layers
+
+
+def test_all_shipped_names_are_listed() -> None:
+    """Every file under config/models has a name by which it is found."""
+    assert decoder_names(CONFIG) == [path.stem for path in SHIPPED]
+
+
+def test_a_path_is_read(tmp_path: Path) -> None:
+    """A file or folder anywhere is read, whether or not the config folder has models."""
+    path = write(tmp_path, SMALL["llama"], "config.json")
+    assert find_decoder(CONFIG, str(path)) == find_decoder(tmp_path, str(tmp_path))
+
+
+def test_the_nearest_names_are_told() -> None:
+    """An unknown name, also one with its owner, says which known ones are like it."""
+    for name in ("Qwen3-8", "Qwen/Qwen3-8B"):
+        with pytest.raises(ConfigError) as error:
+            find_decoder(CONFIG, name)
+        assert repr(name) in error.value.what
+        assert "qwen3_8b" in error.value.remedy
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "", "."])
+def test_what_no_system_can_name_is_refused(name: str) -> None:
+    """A text that is neither a name nor a path of a config.json is refused, however odd."""
+    with pytest.raises(ConfigError):
+        find_decoder(CONFIG, name)
+
+
+def test_no_models_are_no_names(tmp_path: Path) -> None:
+    """A config folder without models knows none, and says so."""
+    with pytest.raises(ConfigError, match="Known are none"):
+        find_decoder(tmp_path, "qwen3_8b")
+
+
+def test_a_name_does_not_leave_the_folder(tmp_path: Path) -> None:
+    """A name with dots and slashes finds no file beside models/."""
+    (tmp_path / "models").mkdir()
+    write(tmp_path, SMALL["llama"], "secret.json")
+    for name in ("../secret", "models/../secret", "..-secret", "./secret"):
+        with pytest.raises(ConfigError, match="no model"):
+            find_decoder(tmp_path, name)
+
+
+@given(st.text(max_size=300))
+@settings(max_examples=100, deadline=None)
+def test_any_text_is_found_or_refused(given: str) -> None:
+    """No text raises anything but a ConfigError."""
+    error = refusal(lambda: find_decoder(CONFIG, given))
+    assert error is None or error.remedy

@@ -1,0 +1,92 @@
+"""The keys of a config.json, read by type: an error names the file, the key and the value."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from nearfree.errors import ConfigError
+
+T = TypeVar("T", int, str)
+_KINDS = {int: "whole numbers", str: "texts"}
+_LIMIT = 10**7
+"""No width, count or vocabulary of a model is larger."""
+
+
+class Keys:
+    """The keys of one file; a key that is null counts as one that is not there."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        self.path = path
+        self._values = values
+
+    def has(self, key: str) -> bool:
+        """Return whether a key is there and not null."""
+        return self._values.get(key) is not None
+
+    def one_of(self, *names: str) -> str:
+        """Return which of several names of one key is there.
+
+        Raises
+        ------
+        ConfigError
+            None is there, or two are and differ.
+        """
+        given = [name for name in names if self.has(name)]
+        if len({_shown(self._values[name]) for name in given}) > 1:
+            raise self.wrong(given[0], f"differs from {given[1]}", "Leave one of them out")
+        return given[0] if given else self._missing(" or ".join(names))
+
+    def whole(self, key: str, *, least: int = 1) -> int:
+        """Return a whole number from `least` to ten million; ConfigError if it is none."""
+        value = self._required(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LIMIT:
+            raise self.wrong(key, f"is no whole number from {least} to {_LIMIT}")
+        return value
+
+    def whole_or_null(self, key: str) -> int | None:
+        """Return a whole number from one on, None where null is written; a key must be there."""
+        return None if key in self._values and not self.has(key) else self.whole(key)
+
+    def list_of(self, key: str, kind: type[T]) -> list[T]:
+        """Return a list whose entries all are of one type, empty where the key is not there."""
+        value = self._values[key] if self.has(key) else []
+        if not isinstance(value, list) or any(type(each) is not kind for each in value):
+            raise self.wrong(key, f"is no list of {_KINDS[kind]}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Return true or false, false where the key is not there."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(key, "is neither true nor false")
+        return bool(value)
+
+    def text(self, key: str) -> str:
+        """Return a text; ConfigError if there is none."""
+        value = self._required(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "is no text")
+        return value
+
+    def wrong(
+        self, key: str, why: str, remedy: str = "Compare with the model's published config.json"
+    ) -> ConfigError:
+        """Return the error that a key's value cannot be used, and why."""
+        return ConfigError(
+            f"{self.path}: {key} {_shown(self._values.get(key))} {why}", remedy=remedy
+        )
+
+    def _required(self, key: str) -> Any:
+        return self._values[key] if self.has(key) else self._missing(key)
+
+    def _missing(self, key: str) -> NoReturn:
+        raise ConfigError(
+            f"{self.path}: {key} is missing", remedy="Add it from the model's published config.json"
+        )
+
+
+def _shown(value: object) -> str:
+    """Return a value as a message shows it; what is nested is only named."""
+    if isinstance(value, list):
+        return "[...]"
+    return "{...}" if isinstance(value, dict) else f"{value!r:.60}"

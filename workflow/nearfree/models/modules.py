@@ -1,0 +1,131 @@
+"""The modules that a decoder's forward runs, each as a setting, and how often each runs."""
+
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from nearfree.errors import ConfigError
+from nearfree.models.backend import Backend
+from nearfree.models.decoder import Decoder, Experts
+from nearfree.settings import Dtype, Routing, Setting, check_setting
+
+_TORCH = Backend("torch")
+"""What runs all but attention and the routed experts."""
+
+
+class ModuleUse(Struct, frozen=True, kw_only=True):
+    """One module of a forward.
+
+    `role` says what it is in the model, `count` how often a forward runs it. `main` holds for the
+    modules that the paper's law speaks of: attention, and the FFN of most layers.
+    """
+
+    role: str
+    count: int
+    setting: Setting
+    backend_version: str | None
+    main: bool = False
+
+
+def modules(
+    decoder: Decoder,
+    *,
+    batch: int,
+    context: int,
+    attention: Backend,
+    moe: Backend | None,
+    routing: Routing | None,
+    dtype: Dtype | None = None,
+) -> tuple[ModuleUse, ...]:
+    """Return the modules of a decoder's forward, in the order in which they first run.
+
+    Query, key and value are one product. The LM head computes the logits of all positions.
+    Embeddings, norms, rotations, activations and sums are left out.
+
+    Parameters
+    ----------
+    decoder
+        The model.
+    batch
+        Requests b, at least one.
+    context
+        Positions L in the KV cache of each; a model's window shortens it.
+    attention
+        What runs attention.
+    moe
+        What runs the routed experts; not asked for where there are none.
+    routing
+        How tokens fall on experts; not asked for where there are none.
+    dtype
+        Of weights and activations; the decoder's own if None.
+
+    Raises
+    ------
+    ConfigError
+        The decoder has experts, and `moe` or `routing` is None.
+    """
+    use = partial(_use, dtype=dtype or decoder.dtype, batch=batch)
+    gemm = partial(use, backend=_TORCH, module="gemm")
+    ffn = partial(use, backend=_TORCH, module="dense_ffn", d_model=decoder.d_model, gated=True)
+    d_model, layers, width = decoder.d_model, decoder.layers, decoder.heads * decoder.head_dim
+    qkv = width + 2 * decoder.kv_heads * decoder.head_dim
+    found = [
+        gemm("qkv projection", layers, d_model=d_model, d_ff=qkv),
+        use(
+            "attention",
+            layers,
+            backend=attention,
+            main=True,
+            module="attention",
+            context=min(context, decoder.window or context),
+            heads=decoder.heads,
+            kv_heads=decoder.kv_heads,
+            head_dim=decoder.head_dim,
+            api="kvcache" if attention.name.startswith("flash_attn") else None,
+        ),
+        gemm("output projection", layers, d_model=width, d_ff=d_model),
+    ]
+    if decoder.d_ff and decoder.dense_layers:
+        main = not decoder.moe_layers
+        found.append(ffn("Dense FFN", decoder.dense_layers, main=main, d_ff=decoder.d_ff))
+    if decoder.experts:
+        experts, moe_layers = decoder.experts, decoder.moe_layers
+        found += [
+            gemm("router", moe_layers, d_model=d_model, d_ff=experts.experts),
+            use(
+                "MoE FFN",
+                moe_layers,
+                backend=_asked(moe, decoder, experts),
+                main=True,
+                module="moe_ffn",
+                d_model=d_model,
+                d_ff=experts.d_ff,
+                experts=experts.experts,
+                top_k=experts.top_k,
+                routing=routing,
+            ),
+        ]
+        if experts.shared_d_ff:
+            found.append(ffn("shared experts", moe_layers, d_ff=experts.shared_d_ff))
+    found.append(gemm("LM head", 1, d_model=d_model, d_ff=decoder.vocabulary))
+    return tuple(found)
+
+
+def _use(
+    role: str, count: int, *, backend: Backend, main: bool = False, **fields: Any
+) -> ModuleUse:
+    setting = Setting(backend=backend.name, **fields)
+    check_setting(setting)
+    return ModuleUse(
+        role=role, count=count, setting=setting, backend_version=backend.version, main=main
+    )
+
+
+def _asked(moe: Backend | None, decoder: Decoder, experts: Experts) -> Backend:
+    if moe is None:
+        raise ConfigError(
+            f"{decoder.name} has {experts.experts} experts, and what runs them is not said",
+            remedy="Give --moe, such as --moe vllm==0.20.2",
+        )
+    return moe

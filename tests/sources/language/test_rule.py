@@ -103,8 +103,8 @@ def test_helpers_do_not_see_inputs() -> None:
 
 
 def test_damaged() -> None:
-    """A record that holds no Python is an error, not a crash."""
+    """A record that holds no Python is an error where it is asked, not a crash."""
     with pytest.raises(SourceError):
-        rule((("M <",), "1"))
+        rule((("M <",), "1")).value({"M": 1})
     with pytest.raises(SourceError):
-        rule(((), "1"), functions=("def f(:",))
+        rule(((), "f(M)"), functions=("def f(:",)).value({"M": 1})

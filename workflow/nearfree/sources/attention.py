@@ -1,6 +1,7 @@
 """What is asked of an attention backend, and its answer at one number of positions."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -34,6 +35,21 @@ class AttentionQuery(Struct, frozen=True, kw_only=True):
     def group(self) -> int:
         """Query heads that share one key-value head."""
         return self.heads // self.kv_heads
+
+
+class Point(NamedTuple):
+    """What differs between the points of a surface: whole numbers, or arrays of such."""
+
+    positions: Any
+    batch: Any
+    context: Any
+
+
+class Asked(NamedTuple):
+    """A rule that is asked for a tile, by name, and the facts that it is given."""
+
+    name: str
+    facts: Mapping[str, Any]
 
 
 class Tile(Struct, frozen=True, kw_only=True):

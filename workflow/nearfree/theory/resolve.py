@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Literal, TypeVar, cast, get_args
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.events.names import Layout
@@ -25,6 +24,7 @@ from nearfree.theory.releases import (
     moe_release,
 )
 from nearfree.theory.steps import MOST_TOKENS, BlockSteps, Memo, TileSteps
+from nearfree.theory.tiles import Call, Tiling
 
 T = TypeVar("T")
 _Kept = dict[object, object]
@@ -105,6 +105,10 @@ class Resolver:
         """Return the query tiles of a call; the errors are those of `moe`."""
         return _once(self._calls, asked, self._attention)
 
+    def call(self, asked: AttentionQuestion) -> Call:
+        """Return a call with the rules of its release, to ask at other batches and contexts too."""
+        return self._call(asked)[0]
+
     def _moe(self, asked: MoeQuestion) -> BlockSteps:
         release = moe_release(asked.backend, asked.backend_version, asked.kernel)
         if asked.dtype not in _QUANTISATIONS:
@@ -134,6 +138,18 @@ class Resolver:
         return BlockSteps(self._memos[key], said.files)
 
     def _attention(self, asked: AttentionQuestion) -> TileSteps:
+        call, files = self._call(asked)
+
+        def tile(n: int) -> Tile:
+            return call.tile(asked.context, n)
+
+        def step(n: int) -> tuple[int, int]:
+            found = tile(n)
+            return found.tile, found.tiles
+
+        return TileSteps(Memo(tile, step, asked.most if asked.cuda_graph else MOST_TOKENS), files)
+
+    def _call(self, asked: AttentionQuestion) -> tuple[Call, Files]:
         release = attention_release(asked.backend, asked.backend_version)
         if asked.dtype not in _TILED:
             raise _unknown(f"no tile rules of {release.package} for {asked.dtype} are read")
@@ -154,21 +170,8 @@ class Resolver:
             backend="fa3" if asked.backend.endswith("_fa3") else "fa2",
             capture_positions=asked.most if asked.cuda_graph else None,
         )
-        module = reader(release.package)
-
-        def tile(n: int) -> Tile:
-            # A call has room for its own keys, in whole pages.
-            keys = asked.context + n
-            room = -(-keys // page) * page if page else keys
-            return module.tile(said.rules, replace(query, context=room), n)
-
-        most = asked.most if asked.cuda_graph else MOST_TOKENS
-
-        def step(n: int) -> tuple[int, int]:
-            found = tile(n)
-            return found.tile, found.tiles
-
-        return TileSteps(Memo(tile, step, most), said.files)
+        module = cast("Tiling", reader(release.package))
+        return Call(module=module, rules=said.rules, query=query, page=page), said.files
 
     def _read(self, release: Release) -> "_Said":
         if self._cache is None:

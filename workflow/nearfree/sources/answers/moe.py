@@ -112,6 +112,8 @@ class MoeRules:
         }
         if query.smem_per_block is None and not query.rocm:
             del self.fixed["smem_per_block"]  # a rule that asks for it has no answer
+        # What changes with the number of tokens is put in place: thousands of them are asked.
+        self._sized, self._counted = dict(self.fixed), dict(self.fixed)
         self.block_size = rules["block_size_m"].specialised(self.fixed)
         self.others = [
             rules[name].specialised(self.fixed) if name in rules else None for name in OTHER_SIZES
@@ -210,9 +212,10 @@ class MoeRules:
                 tuned=self.tuned,
                 path_branch=path.branch,
             )
-        inputs = self.fixed | {"M": m}
-        answer = self.block_size.value(inputs)
-        n, k, group = (None if rule is None else rule.value(inputs).value for rule in self.others)
+        answer = self._size(m)
+        n, k, group = (
+            None if rule is None else rule.value(self._sized).value for rule in self.others
+        )
         return Block(
             path=taken,
             value=answer.value,
@@ -232,7 +235,7 @@ class MoeRules:
             return taken, self.query.override
         if self.tuned is not None:
             return taken, self.tuned.block_size_m[nearest(self.tuned.tokens, m)]
-        return taken, self.block_size.value(self.fixed | {"M": m}).value
+        return taken, self._size(m).value
 
     def inputs(self) -> dict[str, Any]:
         """Return the layer's facts that its answers depend on, besides the number of tokens."""
@@ -241,7 +244,12 @@ class MoeRules:
         return {name: self.fixed[name] for name in sorted(asked) if name in self.fixed}
 
     def _path(self, tokens: int) -> Answer:
-        return self.path.value(self.fixed | {"num_tokens": tokens})
+        self._counted["num_tokens"] = tokens
+        return self.path.value(self._counted)
+
+    def _size(self, m: int) -> Answer:
+        self._sized["M"] = m
+        return self.block_size.value(self._sized)
 
 
 def _says(rules: Mapping[str, Rule], name: str) -> str:

@@ -35,7 +35,8 @@ def nearest(tokens: Sequence[int], m: int) -> int:
         There is no entry.
     """
     _check(tokens)
-    return min(range(len(tokens)), key=lambda number: abs(tokens[number] - m))
+    distances = [abs(each - m) for each in tokens]
+    return distances.index(min(distances))
 
 
 def tuned_intervals(

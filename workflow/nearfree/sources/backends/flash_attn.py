@@ -9,10 +9,10 @@ from typing import Any
 
 from nearfree.errors import EvidenceError
 from nearfree.hardware.compute_capability import shared_memory
-from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
 from nearfree.sources.backends.flash_attn_api import FUNCTIONS, PASSED, passed_on
 from nearfree.sources.backends.flash_attn_grid import ceiling_grid, fixed_rows
-from nearfree.sources.backends.launch import answered, facts, tiles_of
+from nearfree.sources.backends.launch import answered, facts, point_of, tiles_of
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.cpp.special import dispatch
@@ -138,6 +138,15 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     ]
 
 
+THEN = ("path", "tile")
+"""The rules that are asked with what a call passes on."""
+
+
+def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
+    """Return the rules that read where a call is, and their facts; `THEN` go on from there."""
+    return (Asked(f"{asked.api}_call", facts(asked, point) | device_facts(asked.sm)),)
+
+
 def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
     """Return how a call is tiled.
 
@@ -155,18 +164,18 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
     EvidenceError
         A fact that a rule asks for is missing, or the backend has no kernel for the call.
     """
-    known = facts(asked, positions) | device_facts(asked.sm)
-    call = answered(rules, f"{asked.api}_call", known)
+    ((name, known),) = asks(asked, point_of(asked, positions))
+    call = answered(rules, name, known)
     if asked.paged and "paged" not in call.rule.inputs:
         raise EvidenceError(
             f"{call.rule.package} {call.rule.version} reads no page table in its {asked.api} call",
             remedy="Ask without paged, or for a later release",
         )
-    passed = known | dict(zip(PASSED, call.value, strict=True))
+    passed = {**known, **dict(zip(PASSED, call.value, strict=True))}
     path, rows = answered(rules, "path", passed), answered(rules, "tile", passed)
-    name, each = path.value[0], passed["rows"]
+    kernel, each = path.value[0], passed["rows"]
     return Tile(
-        path=f"{name}_swapped" if each > 1 else name,
+        path=f"{kernel}_swapped" if each > 1 else kernel,
         tile=rows.value,
         rows_per_position=each,
         tiles=tiles_of(rows.value, positions * each),

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfree.errors import EvidenceError
-from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
 from nearfree.sources.backends.flash_attn_grid import packed_grid
-from nearfree.sources.backends.launch import Answered, answered, facts, tiles_of
+from nearfree.sources.backends.launch import Answered, answered, facts, point_of, tiles_of
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.cpp.translate import Meaning
@@ -227,6 +227,21 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     return [packed_grid(CppFiles(files), "run_flash_fwd", "grid")]
 
 
+THEN = ("launch", "tile")
+"""The rules that are asked with what a call passes on."""
+
+
+def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, Asked]:
+    """Return the call that is made, and the same with pages that every block divides."""
+    name = f"{asked.api}_paged_call" if asked.paged else f"{asked.api}_call"
+    known = facts(asked, point) | {
+        "cc_major": None if asked.sm is None else asked.sm // 10,
+        "cc_minor": None if asked.sm is None else asked.sm % 10,
+        "tokens_per_page": asked.page_size or 1,
+    }
+    return Asked(name, known), Asked(name, known | {"tokens_per_page": ANY_BLOCK})
+
+
 def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
     """Return how a call is tiled; packed heads share a tile, so a position takes several rows.
 
@@ -249,13 +264,9 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
         raise EvidenceError(
             f"{PACKAGE}: a {asked.api} call has no paged cache", remedy="Ask for another call"
         )
-    known = facts(asked, positions) | {
-        "cc_major": None if asked.sm is None else asked.sm // 10,
-        "cc_minor": None if asked.sm is None else asked.sm % 10,
-        "tokens_per_page": asked.page_size or 1,
-    }
-    passed, call = _passed(rules, f"{way}_call", known)
-    whole, _ = _passed(rules, f"{way}_call", known | {"tokens_per_page": ANY_BLOCK})
+    one, other = asks(asked, point_of(asked, positions))
+    passed, call = _passed(rules, one)
+    whole, _ = _passed(rules, other)
     if asked.page_size is None and whole["pagedkv_tma"]:
         raise EvidenceError(
             f"{PACKAGE}: at {positions} positions the tile depends on the cache's page size",
@@ -280,9 +291,7 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
     )
 
 
-def _passed(
-    rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]
-) -> tuple[dict[str, Any], Answered]:
+def _passed(rules: Mapping[str, Rule], asked: Asked) -> tuple[dict[str, Any], Answered]:
     """Return what a call passes on, with all that is known, and the answer that says so."""
-    call = answered(rules, name, known)
-    return {**known, **dict(zip(PASSED, call.value, strict=True))}, call
+    call = answered(rules, asked.name, asked.facts)
+    return {**asked.facts, **dict(zip(PASSED, call.value, strict=True))}, call

@@ -7,16 +7,37 @@ each query head that shares the key-value head.
 from collections.abc import Mapping
 
 from nearfree.errors import EvidenceError
-from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
 from nearfree.sources.backends.flash_attn_4_links import KERNELS, mechanisms
 from nearfree.sources.backends.flash_attn_4_rules import call_facts, readings
-from nearfree.sources.backends.launch import answered, holding, tiles_of
+from nearfree.sources.backends.launch import answered, holding, point_of, tiles_of
 from nearfree.sources.language.rule import Rule
 
 __all__ = ["PACKAGE", "WANTED", "mechanisms", "readings", "tile"]
 
 PACKAGE = "flash-attn-4"
 WANTED = r"(flash_attn/cute/)?(interface|flash_fwd(_sm90|_sm100)?)\.py"
+
+
+THEN = ()
+"""No rule is asked with the answer of another."""
+
+
+def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
+    """Return the one rule that is asked, that of the capability's family, and its facts."""
+    facts = call_facts(
+        asked.head_dim,
+        asked.group,
+        positions=point.positions,
+        heads=asked.heads,
+        kv_heads=asked.kv_heads,
+        batch=point.batch,
+        context=point.context,
+        causal=asked.causal,
+        cu_seqlens_q="given" if asked.api == "varlen" else None,
+    )
+    family = None if asked.sm is None else asked.sm // 10 * 10
+    return (Asked(f"tile_sm{family}", facts | {"sms": asked.sms}),)
 
 
 def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
@@ -42,7 +63,8 @@ def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
             remedy="Name the device with --device, or give --sm and --sms",
         )
     family = asked.sm // 10 * 10
-    chosen = answered(rules, f"tile_sm{family}", _facts(asked, positions))
+    ((name, known),) = asks(asked, point_of(asked, positions))
+    chosen = answered(rules, name, known)
     rows, stages, splits, packed, built = chosen.value
     _checked(rules, built, packed=bool(packed), staged=stages > 1)
     each_position = asked.group if packed else 1
@@ -65,18 +87,3 @@ def _checked(rules: Mapping[str, Rule], built: str, *, packed: bool, staged: boo
     links = ["tiles"] + ["packed"] * packed + ["stages"] * staged
     for each in links:
         holding(rules, f"{each}_{KERNELS[built]}", PACKAGE)
-
-
-def _facts(asked: AttentionQuery, positions: int) -> dict[str, object]:
-    facts = call_facts(
-        asked.head_dim,
-        asked.group,
-        positions=positions,
-        heads=asked.heads,
-        kv_heads=asked.kv_heads,
-        batch=asked.batch,
-        context=asked.context,
-        causal=asked.causal,
-        cu_seqlens_q="given" if asked.api == "varlen" else None,
-    )
-    return facts | {"sms": asked.sms}

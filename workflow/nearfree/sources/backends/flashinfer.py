@@ -10,10 +10,17 @@ from typing import Any
 
 from nearfree.errors import EvidenceError
 from nearfree.hardware.compute_capability import shared_memory
-from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
 from nearfree.sources.backends.flashinfer_links import mechanisms
 from nearfree.sources.backends.flashinfer_rules import CUDA, backend_facts, readings
-from nearfree.sources.backends.launch import Answered, answered, holding, is_absent, tiles_of
+from nearfree.sources.backends.launch import (
+    Answered,
+    answered,
+    holding,
+    is_absent,
+    point_of,
+    tiles_of,
+)
 from nearfree.sources.language.rule import Rule
 
 __all__ = ["PACKAGE", "WANTED", "mechanisms", "notes", "readings", "tile"]
@@ -26,6 +33,26 @@ WANTED = (
 BYTES_16_BIT = 2
 NO_PROMISE = 0
 """The uniform length of requests where the caller promises none, as by default."""
+
+
+THEN = ("tile", "sm90_tile")
+"""The rules that are asked without a point, or with a length that another rule gives."""
+
+
+def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
+    """Return the rule that reads where a call of `fa2` is, and its facts; `fa3` reads nothing."""
+    captured = asked.capture_positions
+    facts = {
+        "qo_len": point.positions,
+        "batch_size": point.batch,
+        "num_qo_heads": asked.heads,
+        "num_kv_heads": asked.kv_heads,
+        "head_dim": asked.head_dim,
+        "enable_cuda_graph": captured is not None,
+        "total_num_rows": (point.positions if captured is None else captured) * point.batch,
+        "uniform_q_len": NO_PROMISE,
+    }
+    return () if asked.backend == "fa3" else (Asked("packed_length", facts),)
 
 
 def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
@@ -87,20 +114,8 @@ def _fa2(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Ti
             f"a CUDA graph captured for {captured} positions takes no {positions}",
             remedy="Ask for at most as many positions as were captured",
         )
-    packed = answered(
-        rules,
-        "packed_length",
-        {
-            "qo_len": positions,
-            "batch_size": asked.batch,
-            "num_qo_heads": asked.heads,
-            "num_kv_heads": asked.kv_heads,
-            "head_dim": asked.head_dim,
-            "enable_cuda_graph": captured is not None,
-            "total_num_rows": (captured or positions) * asked.batch,
-            "uniform_q_len": NO_PROMISE,
-        },
-    )
+    ((name, known),) = asks(asked, point_of(asked, positions))
+    packed = answered(rules, name, known)
     length, head_dim = packed.value
     facts = {
         "avg_packed_qo_len": length,

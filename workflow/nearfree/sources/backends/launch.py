@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from nearfree.errors import EvidenceError
 from nearfree.events.types import Branch, RuleExtracted
-from nearfree.sources.attention import AttentionQuery
+from nearfree.sources.attention import AttentionQuery, Point
 from nearfree.sources.language.interpret import REFUSED
 from nearfree.sources.language.rule import Rule
 
@@ -19,6 +19,13 @@ FACTS = {
 """What a user calls the inputs that a question may leave out."""
 
 
+VARYING = frozenset(
+    {"positions", "batch", "context"}
+    | {"qo_len", "batch_size", "total_num_rows", "avg_packed_qo_len"}
+)
+"""Inputs that differ from point to point: a rule is kept specialised for all others."""
+
+
 class Answered(NamedTuple):
     """A rule, its value, and the branch that gave it."""
 
@@ -27,15 +34,20 @@ class Answered(NamedTuple):
     branch: Branch
 
 
-def facts(asked: AttentionQuery, positions: int) -> dict[str, Any]:
+def point_of(asked: AttentionQuery, positions: int) -> Point:
+    """Return the point that a call is at."""
+    return Point(positions, asked.batch, asked.context)
+
+
+def facts(asked: AttentionQuery, point: Point) -> dict[str, Any]:
     """Return what is asked, by the names that rules call it."""
     return {
-        "positions": positions,
-        "batch": asked.batch,
+        "positions": point.positions,
+        "batch": point.batch,
         "heads": asked.heads,
         "kv_heads": asked.kv_heads,
         "head_dim": asked.head_dim,
-        "context": asked.context,
+        "context": point.context,
         "sms": asked.sms,
         "causal": asked.causal,
         "paged": asked.paged,
@@ -56,16 +68,15 @@ def answered(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> 
             remedy="Extract the release's rules, or ask for a case that does not need it",
         )
     rule = rules[name]
-    who = f"{rule.rule.package} {rule.rule.version}: {name}"
-    # Of a fact that a question may leave out, None says that it did; else None is a value.
-    given = {fact: each for fact, each in known.items() if each is not None or fact not in FACTS}
+    given = stated(known)
     missing = sorted({FACTS.get(fact, fact) for fact in rule.missing(given)})
+    who = f"{rule.rule.package} {rule.rule.version}: {name}"
     if missing:
         raise EvidenceError(
             f"{who} depends on the {' and the '.join(missing)}, which is not given",
             remedy="Name the device with --device, or give --sm and --sms",
         )
-    answer = rule.value(given)
+    answer = rule.steady(given, VARYING).value(given)
     if answer.value is None or answer.value == REFUSED:
         where = ", ".join(f"{fact}={known.get(fact)}" for fact in rule.rule.inputs)
         raise EvidenceError(
@@ -73,6 +84,14 @@ def answered(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> 
             remedy="The backend refuses such a call: ask for another",
         )
     return Answered(rule.rule, answer.value, answer.branch)
+
+
+def stated(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that a question states.
+
+    Of a fact that it may leave out, None says that it did; else None is a value.
+    """
+    return {fact: each for fact, each in known.items() if each is not None or fact not in FACTS}
 
 
 def holding(rules: Mapping[str, Rule], mechanism: str, package: str) -> None:

@@ -2,59 +2,65 @@
 
 import ast
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from nearfree.errors import EvidenceError, SourceError
 from nearfree.events.types import Branch, RuleExtracted
+from nearfree.sources.language.branches import Branches, Parsed
+from nearfree.sources.language.closures import NO_VALUE, Closures, UnsettledError
 from nearfree.sources.language.expressions import UnknownConstructError, evaluate, parse, variables
-from nearfree.sources.language.interpret import REFUSED, Interpreter
-from nearfree.sources.language.program import Program
+from nearfree.sources.language.helpers import Helpers, typed
+from nearfree.sources.language.interpret import REFUSED
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """A rule's value, and the branch that it comes from."""
 
     value: Any
     branch: Branch
 
 
-class _Refusal(Exception):  # noqa: N818  # the backend's, not an error of this package
+class _Refusal(UnsettledError):  # noqa: N818  # the backend's, not an error of this package
     """A helper of the backend ends in an error, so the whole call does."""
 
 
-_Parsed = tuple[Branch, list[ast.expr], ast.expr]
-
-
 class Rule:
-    """The branches of one rule, parsed once."""
+    """The branches of one rule, parsed once, when they are first asked for."""
 
     def __init__(self, rule: RuleExtracted) -> None:
         self.rule = rule
-        self.functions: dict[str, ast.FunctionDef] = {}
-        self._called: dict[tuple[str, str], Any] = {}
-        for text in rule.functions:
-            for node in parse_functions(text):
-                self.functions[node.name] = node
-        # Branches share conditions: one tree for each text, so that it is evaluated once a point.
-        texts = {text for branch in rule.branches for text in branch.when}
-        trees = {text: parse(text) for text in texts}
-        self._branches: list[_Parsed] = [
-            (branch, [trees[text] for text in branch.when], parse(branch.value))
-            for branch in rule.branches
-        ]
+        self._fixed: dict[str, Any] = {}
+        self._kept: dict[object, Rule] = {}
+
+    @cached_property
+    def functions(self) -> dict[str, ast.FunctionDef]:
+        """The helpers, by name."""
+        trees = [node for text in self.rule.functions for node in parse_functions(text)]
+        return {node.name: node for node in trees}
+
+    @cached_property
+    def _helpers(self) -> Helpers:
+        return Helpers(self.functions)
+
+    @cached_property
+    def branches(self) -> list[Parsed]:
+        """The branches that are open."""
+        # Branches share conditions and values: one tree for each text, evaluated once a point.
+        branches = self.rule.branches
+        trees = {text: parse(text) for each in branches for text in (*each.when, each.value)}
+        return [(each, [trees[text] for text in each.when], trees[each.value]) for each in branches]
 
     def specialised(self, fixed: Mapping[str, Any]) -> "Rule":
         """Return the rule with only the branches that some inputs leave open.
 
-        A condition that has no value at these inputs stays: an earlier one may rule it out.
+        It is to be asked with those inputs as they are here, and with others. A condition that has
+        no value at these inputs stays: an earlier one may rule it out.
         """
-        narrow = copy.copy(self)
-        narrow._branches = []  # noqa: SLF001  # a copy of this very class
+        branches: list[Parsed] = []
         decided: dict[ast.expr, bool | None] = {}
-        for branch, when, value in self._branches:
+        for branch, when, value in self.branches:
             rest = []
             for each in when:
                 if each not in decided:
@@ -65,8 +71,25 @@ class Rule:
                 if holds is None:
                     rest.append(each)
             else:
-                narrow._branches.append((branch, rest, value))  # noqa: SLF001
+                branches.append((branch, rest, value))
+        narrow = copy.copy(self)
+        for name in ("_asked", "_quick", "closures"):
+            vars(narrow).pop(name, None)
+        # What helpers were called with is known to both.
+        vars(narrow).update(branches=branches, _helpers=self._helpers, _kept={})
+        vars(narrow).update(_fixed={**self._fixed, **fixed})
         return narrow
+
+    def steady(self, inputs: Mapping[str, Any], varying: Collection[str]) -> "Rule":
+        """Return the rule specialised for all of its inputs but those that vary by the point.
+
+        It is kept, so that it costs no more than looking it up where the others are the same.
+        """
+        names = [name for name in self.asked() if name in inputs and name not in varying]
+        key = (*names, typed([inputs[name] for name in names]))
+        if key not in self._kept:
+            self._kept[key] = self.specialised({name: inputs[name] for name in names})
+        return self._kept[key]
 
     def _decided(self, node: ast.expr, fixed: Mapping[str, Any]) -> bool | None:
         if not variables(node) <= fixed.keys():
@@ -86,14 +109,20 @@ class Rule:
         stop = isinstance(node.op, ast.Or)
         return stop if stop in [self._decided(each, fixed) for each in node.values] else None
 
-    def asked(self) -> set[str]:
+    def asked(self) -> frozenset[str]:
         """Return the inputs that its open branches ask for."""
-        nodes = {node for _, when, value in self._branches for node in (*when, value)}
-        return {name for node in nodes for name in variables(node)}
+        return self._asked
+
+    @cached_property
+    def _asked(self) -> frozenset[str]:
+        nodes = {node for _, when, value in self.branches for node in (*when, value)}
+        return frozenset(name for node in nodes for name in variables(node))
 
     def missing(self, inputs: Mapping[str, Any]) -> set[str]:
         """Return the inputs that an answer still depends on where some are given."""
-        return self.specialised(inputs).asked() - inputs.keys()
+        if self._asked <= inputs.keys():
+            return set()
+        return set(self.specialised(inputs).asked() - inputs.keys())
 
     def value(self, inputs: Mapping[str, Any]) -> Answer:
         """Return the value at some inputs, and its branch.
@@ -105,9 +134,29 @@ class Rule:
         SourceError
             Two branches apply: the rule was misread.
         """
+        try:
+            return (
+                self._slowly(inputs) if self._quick is None else Answer(*self._quick.value(inputs))
+            )
+        except NO_VALUE:
+            return self._slowly(inputs)
+
+    @cached_property
+    def closures(self) -> Closures:
+        """What turns its expressions into closures."""
+        return Closures(self._fixed, lambda name, arguments, _: self._call(name, arguments))
+
+    @cached_property
+    def _quick(self) -> Branches | None:
+        try:
+            return Branches(self.branches, self.closures)
+        except NO_VALUE:
+            return None
+
+    def _slowly(self, inputs: Mapping[str, Any]) -> Answer:
         found, refusing = [], []
         held: dict[ast.expr, bool] = {}
-        for branch, when, value in self._branches:
+        for branch, when, value in self.branches:
             try:
                 if all(self._holds(each, inputs, held) for each in when):
                     found.append((branch, value))
@@ -148,12 +197,10 @@ class Rule:
             ) from error
 
     def _call(self, name: str, arguments: list[Any]) -> Any:
-        key = (name, repr(arguments))
-        if key not in self._called:
-            self._called[key] = Interpreter(Program(self.functions), {}).call(name, arguments)
-        if isinstance(self._called[key], str) and self._called[key] == REFUSED:
+        value = self._helpers.value(name, arguments)
+        if isinstance(value, str) and value == REFUSED:
             raise _Refusal
-        return self._called[key]
+        return value
 
 
 def parse_functions(text: str) -> list[ast.FunctionDef]:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from nearfree.errors import NearfreeError
 from nearfree.theory.resolve import AttentionQuestion, MoeQuestion, Resolver
+from nearfree.theory.tile_sizes import tile_sizes
 from nearfree.theory.times.families import FAMILIES, family_name, times_refusal
 from nearfree.theory.times.family import Array, Family, Features, Flags
 from nearfree.theory.times.features import (
@@ -115,15 +116,9 @@ def _attention_rules(
     rows: pl.DataFrame, n: Array, resolver: Resolver
 ) -> tuple[dict[str, Array], list[str | None]]:
     """Return tile_rows and rows_per_position [rows, grid], and why where no rule says them."""
-    found = np.ones((2, *n.shape))
-    refused: list[str | None] = []
     given = rows.with_columns(pl.col("grid").list.max().alias("most"))
     names = AttentionQuestion.__struct_fields__
-    for place, row in enumerate(given.select(names).iter_rows(named=True)):
-        try:
-            tiles = resolver.attention(AttentionQuestion(**row)).at(n[place].astype(int).tolist())
-            found[:, place] = tiles.tile_rows, tiles.rows_per_position
-            refused.append(None)
-        except NearfreeError as error:
-            refused.append(error.what)
-    return dict(zip(("tile_rows", "rows_per_position"), found, strict=True)), refused
+    asked = [AttentionQuestion(**row) for row in given.select(names).iter_rows(named=True)]
+    sizes, errors = tile_sizes(resolver, asked, n.astype(np.int64))
+    refused = [None if error is None else error.what for error in errors]
+    return dict(zip(("tile_rows", "rows_per_position"), sizes.astype(float), strict=True)), refused

@@ -1,0 +1,88 @@
+"""Expressions as closures: what they return is what the evaluator returns, at all inputs."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.errors import UnknownConstructError
+from nearfree.sources.language.closures import NO_VALUE, Closures, Fixed
+from nearfree.sources.language.expressions import evaluate, parse, same
+
+NUMBERS = ("0", "1", "7", "-3", "True", "None", "0.5", "4611686018427387904", "'fp8'")
+NAMES = ("M", "n", "flag", "shape")
+leaves = st.sampled_from([*NUMBERS, *NAMES])
+
+
+def _joined(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    binary = st.sampled_from(["+", "-", "*", "//", "%", "/", "<<", "|", "and", "or"])
+    compared = st.sampled_from(["<", "<=", "==", "!=", ">", "is", "is not", "in"])
+    called = st.sampled_from(["quotient", "remainder", "min", "max"])
+    alone = st.sampled_from(["not ({})", "-({})", "({})[0]", "float32({})", "int({})", "ceil({})"])
+    return st.one_of(
+        st.builds("({} {} {})".format, parts, binary, parts),
+        st.builds("({} {} {} {} {})".format, parts, compared, parts, compared, parts),
+        st.builds("({} {} {})".format, parts, compared, parts),
+        st.builds("({} if {} else {})".format, parts, parts, parts),
+        st.builds("{}({}, {})".format, called, parts, parts),
+        st.builds("({}, {})".format, parts, parts),
+        st.builds(str.format, alone, parts),
+    )
+
+
+texts = st.recursive(leaves, _joined, max_leaves=12)
+inputs = st.fixed_dictionaries(
+    {
+        "M": st.integers(-5, 300) | st.integers(2**61, 2**64),
+        "n": st.integers(0, 9),
+        "flag": st.booleans() | st.none(),
+        "shape": st.sampled_from([None, (128, 128), (0, 64)]),
+    }
+)
+
+
+def outcome(text: str, names: dict[str, Any]) -> Any:
+    """Return what the evaluator says, a list for a refusal."""
+    try:
+        return evaluate(parse(text), names)
+    except UnknownConstructError:
+        return []
+
+
+@given(texts, inputs, st.sets(st.sampled_from(NAMES)))
+def test_a_closure_says_what_the_evaluator_says(
+    text: str, names: dict[str, Any], settled: set[str]
+) -> None:
+    """Value and type are the same, whichever names are fixed; a refusal is never a value."""
+    fixed = {name: names[name] for name in settled}
+    try:
+        found = Closures(fixed, lambda *_: None).of(parse(text))(names)
+    except NO_VALUE:
+        return  # the evaluator is asked then
+    expected = outcome(text, names)
+    assert same(found, expected), (found, expected)
+
+
+@pytest.mark.parametrize("text", ["M + 1", "4 * M // 3", "M > 2 or n > 1", "(M, n)", "min(M, 7)"])
+def test_what_is_settled_is_worked_out(text: str) -> None:
+    """With all names fixed, nothing is left to do at a point."""
+    closure = Closures({"M": 5, "n": 2}, lambda *_: None).of(parse(text))
+    assert isinstance(closure, Fixed)
+    assert closure({}) == evaluate(parse(text), {"M": 5, "n": 2})
+
+
+@pytest.mark.parametrize("text", ["M * M", "M + M", "-M - M", "M / 0.1", "4 * M // 2"])
+def test_a_large_number_is_no_value(text: str) -> None:
+    """A closure stops where the evaluator refuses: past 2**62, either way."""
+    names = {"M": 2**61 + 1}
+    assert outcome(text, names) == []
+    with pytest.raises(NO_VALUE):
+        Closures({}, lambda *_: None).of(parse(text))(names)
+
+
+def test_what_is_not_reached_is_not_evaluated() -> None:
+    """A part without a value counts only where the evaluator would come to it."""
+    closure = Closures({"n": 0}, lambda *_: None).of(parse("M > 4 and 16 // n > 2"))
+    assert closure({"M": 3, "n": 0}) is False
+    with pytest.raises(NO_VALUE):
+        closure({"M": 5, "n": 0})

@@ -1,0 +1,108 @@
+"""Rules asked at many points at once: points of one kind have one answer, errors are never kept."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.errors import EvidenceError, SourceError
+from nearfree.events.types import Branch, RuleExtracted
+from nearfree.sources.language.closures import NO_VALUE
+from nearfree.sources.language.expressions import same
+from nearfree.sources.language.points import column, combined, kinds
+from nearfree.sources.language.rule import Rule
+
+HELPER = (
+    "def up(x, y):\n    for i in range(0, 9):\n        if i >= x:\n            return i + y\n"
+    "    raise ValueError"
+)
+VALUES = (
+    "M // 3 + n * M",
+    "(n, M % 5, 'a')",
+    "M if n > 2 and M // n > 3 else n",
+    "up(M // 40, n) + up(n, 1)",
+    "16 // (n - 3) if n != 3 or M > 99 else 0",
+    "M * n * 40000000000000000",
+    "float32(M / n) if n > 0 else -1.0",
+)
+WHENS = (("M <= 64", "M > 64"), ("M > n * 20", "not M > n * 20"), ("M > 3", "M <= 4"))
+numbers = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 5)), min_size=1, max_size=30)
+
+
+def rule(when: tuple[str, str], values: tuple[str, str]) -> Rule:
+    """Return a rule of two branches."""
+    return Rule(
+        RuleExtracted(
+            package="package",
+            version="1.0",
+            rule="tile",
+            symbol="f",
+            inputs=("M", "n"),
+            branches=tuple(
+                Branch(when=(each,), value=value, quotes=())
+                for each, value in zip(when, values, strict=True)
+            ),
+            functions=(HELPER,),
+            meaning="",
+            points=0,
+        )
+    )
+
+
+@given(st.sampled_from(WHENS), st.tuples(st.sampled_from(VALUES), st.sampled_from(VALUES)), numbers)
+def test_points_of_a_kind_have_one_answer(
+    when: tuple[str, str], values: tuple[str, str], points: list[tuple[int, int]]
+) -> None:
+    """Codes are equal only where the scalar answer is; where a point has none, nothing is said."""
+    asked = rule(when, values)
+    m, n = (np.array(each, np.int64) for each in zip(*points, strict=True))
+    try:
+        codes, most = kinds(asked, {}, {"M": column(m), "n": column(n)})
+    except NO_VALUE:
+        codes = None
+    answers: dict[int, Any] = {}
+    plain = True
+    for place, (one, other) in enumerate(points):
+        try:
+            answer = asked.value({"M": one, "n": other})
+        except (EvidenceError, SourceError):
+            plain = False
+            continue
+        if codes is not None:
+            assert codes[place] < most
+            kept = answers.setdefault(int(codes[place]), answer)
+            assert same(kept.value, answer.value)
+            assert kept.branch is answer.branch
+    assert plain or codes is None
+
+
+def test_a_part_is_evaluated_once_a_value() -> None:
+    """A helper is called for distinct arguments alone, however many points there are."""
+    asked = rule(("M > 0", "M <= 0"), ("up(M // 100, n)", "0"))
+    m, n = (np.repeat(np.arange(1, 401), 5), np.tile(np.arange(5), 400))
+    codes, _ = kinds(asked, {}, {"M": column(m), "n": column(n)})
+    assert len(set(codes.tolist())) == 9
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1))
+def test_combinations_are_told_apart(pairs: list[tuple[int, int]]) -> None:
+    """Combined codes are equal exactly where both are, and each has a point."""
+    parts = [np.array(each, np.int64) for each in zip(*pairs, strict=True)]
+    codes, some = combined([(parts[0], 4), (parts[1], 5)])
+    assert len(some) == len(set(pairs))
+    assert [pairs[some[code]] for code in codes.tolist()] == pairs
+
+
+def test_a_value_that_is_no_number_tells_points_apart_by_type() -> None:
+    """True and 1 are two values."""
+    asked = rule(("M > 0", "M <= 0"), ("n if M > 2 else n == 1", "0"))
+    m, n = np.array([1, 3, 4]), np.array([1, 1, 1])
+    codes, _ = kinds(asked, {}, {"M": column(m), "n": column(n)})
+    assert codes[0] != codes[1] == codes[2]
+
+
+def test_no_point_without_a_branch() -> None:
+    """Where no branch applies at a single point, nothing is said of any."""
+    with pytest.raises(NO_VALUE):
+        kinds(rule(("M > 3", "M > 9"), ("1", "2")), {}, {"M": column(np.array([5, 2]))})

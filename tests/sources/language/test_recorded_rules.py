@@ -1,0 +1,112 @@
+"""Every rule on record answers as its text reads: the quick way and the plain one agree."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.errors import NearfreeError, UnknownConstructError
+from nearfree.events.evidence import read_scope
+from nearfree.events.names import Layout
+from nearfree.events.types import RuleExtracted
+from nearfree.sources.language.expressions import evaluate, parse, same
+from nearfree.sources.language.interpret import REFUSED, Interpreter
+from nearfree.sources.language.program import Program
+from nearfree.sources.language.rule import Rule, parse_functions
+
+ROOT = Path(__file__).parents[3]
+RULES = [
+    event.data
+    for take in read_scope(Layout(ROOT / "results"), "sources")
+    for event in take.of(RuleExtracted)
+    if event.data.inputs
+]
+SIZES = st.sampled_from([1, 2, 3, 8, 16, 64, 90, 128, 132, 300]) | st.integers(0, 70_000)
+OWN: dict[str, st.SearchStrategy[Any]] = {
+    "dtype": st.sampled_from([None, "fp8_w8a8", "int4_w4a16", "float32"]),
+    "block_shape": st.sampled_from([None, (128, 128), (0, 64)]),
+    "device": st.sampled_from(["NVIDIA H200", "NVIDIA H20"]),
+    "cuda": st.sampled_from([(12, 3), (11, 8)]),
+    "activation": st.sampled_from(["SILU", "SWIGLUOAI"]),
+    "cc_major": st.sampled_from([7, 8, 9, 10]),
+    "cc_minor": st.sampled_from([0, 6, 9]),
+    "arch": st.sampled_from([80, 86, 90]),
+    "head_dim": st.sampled_from([64, 100, 128, 192, 256, 512]),
+    "positions": st.integers(1, 300),
+}
+FLAGS = ("is_", "use_", "enable_", "paged", "causal", "rocm", "deterministic", "varlen", "pack_gqa")
+
+
+def inputs_of(rule: RuleExtracted) -> st.SearchStrategy[dict[str, Any]]:
+    """Return what a rule may be asked with."""
+    return st.fixed_dictionaries(
+        {
+            name: OWN.get(name, st.booleans() if name.startswith(FLAGS) else SIZES)
+            for name in rule.inputs
+        }
+    )
+
+
+parsed = cache(parse)
+
+
+@cache
+def kept(rule: RuleExtracted) -> Rule:
+    """Return a rule, parsed once."""
+    return Rule(rule)
+
+
+class _RefusedError(Exception):
+    pass
+
+
+def read(rule: RuleExtracted, inputs: dict[str, Any]) -> Any:
+    """Return the values and branches that a rule's text has, evaluated one by one."""
+    functions = {each.name: each for text in rule.functions for each in parse_functions(text)}
+
+    def call(name: str, arguments: list[Any]) -> Any:
+        value = Interpreter(Program(functions), {}).call(name, arguments)
+        if isinstance(value, str) and value == REFUSED:
+            raise _RefusedError
+        return value
+
+    helped = call if functions else None
+    held: dict[str, bool] = {}
+    found = []
+    for branch in rule.branches:
+        for text in branch.when:
+            if text not in held:
+                held[text] = bool(evaluate(parsed(text), inputs, helped))
+            if not held[text]:
+                break
+        else:
+            found.append((evaluate(parsed(branch.value), inputs, helped), branch))
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.package}-{rule.rule}")
+@settings(deadline=None, max_examples=6)
+@given(data=st.data())
+def test_a_recorded_rule_answers_as_it_reads(rule: RuleExtracted, data: st.DataObject) -> None:
+    """Value, type and branch are those of the text; specialised too; errors are errors."""
+    inputs = data.draw(inputs_of(rule))
+    settled = {name: inputs[name] for name in rule.inputs if data.draw(st.booleans())}
+    ready = kept(rule)
+    for each in (ready, ready.specialised(settled), ready.steady(inputs, ("positions", "M"))):
+        try:
+            ((value, branch),) = read(rule, inputs)
+        except (UnknownConstructError, ValueError, _RefusedError):
+            with pytest.raises(NearfreeError):
+                raise_refusal(each.value(inputs).value)
+            continue
+        answer = each.value(inputs)
+        assert same(answer.value, value)
+        assert answer.branch == branch
+
+
+def raise_refusal(value: Any) -> None:
+    """Raise where a value says that the backend refuses."""
+    if value == REFUSED:
+        raise NearfreeError(REFUSED, remedy="")

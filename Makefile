@@ -60,6 +60,7 @@ bench: $(VENV)/tested
 	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.sources
 	$(BIN)/python -m benchmarks.predict
+	$(BIN)/python -m benchmarks.forecast
 
 bench-protocol: $(VENV)/installed
 	$(BIN)/python -m benchmarks.protocol

@@ -24,6 +24,7 @@ from nearfree.tables.settings import SETTINGS
 from nearfree.tables.tuned import TUNED
 from nearfree.tables.work import WORK
 from nearfree.theory.accuracy import ACCURACY, DRIFT
+from nearfree.theory.outlook_stage import TABLES as OUTLOOK
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
 
@@ -39,6 +40,7 @@ TABLES = (
     VALIDATION,
     ACCURACY,
     DRIFT,
+    *OUTLOOK,
     GRANULARITY,
     TUNED,
 )

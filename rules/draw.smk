@@ -19,6 +19,7 @@ rule figures:
             for file in PIPELINE.table(scope, "accuracy", "drift")
             if wildcards.scope == PUBLIC
         ],
+        lambda wildcards: PIPELINE.outlook * (wildcards.scope == PUBLIC),
     output:
         f"{RESULTS}/figures/{{scope}}/figures.json",
     log:
@@ -56,6 +57,7 @@ rule report:
             for scope in PIPELINE.scopes
         ],
         [PIPELINE.table(scope, "accuracy", "drift") for scope in PIPELINE.imported],
+        PIPELINE.outlook,
         expand(f"{RESULTS}/figures/{{scope}}/figures.json", scope=PIPELINE.scopes),
     output:
         REPORT,

@@ -7,6 +7,7 @@ localrules:
     predictions,
     validation,
     accuracy,
+    outlook,
 
 
 rule project:
@@ -101,5 +102,25 @@ rule accuracy:
         epsilon=PIPELINE.site.epsilon,
         datasheets=PIPELINE.datasheets(PUBLIC),
         code=PIPELINE.code("accuracy"),
+    shell:
+        "{params.command} > {log} 2>&1"
+
+
+rule outlook:
+    input:
+        PIPELINE.table(PUBLIC, "platforms"),
+        PIPELINE.evidence(PUBLIC),
+        PIPELINE.answering(),
+    output:
+        PIPELINE.outlook,
+    log:
+        f"{LOGS}/tables/{PUBLIC}-outlook.log",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree(f"tables outlook {PUBLIC}"),
+        epsilon=PIPELINE.site.epsilon,
+        deployments=PIPELINE.deployments(),
+        code=PIPELINE.code("outlook"),
     shell:
         "{params.command} > {log} 2>&1"

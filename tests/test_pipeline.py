@@ -20,6 +20,7 @@ EVERYTHING = {
     "boundaries": 2,
     "predictions": 2,
     "validation": 2,
+    "outlook": 1,
     "figures": 2,
     "report": 1,
     "ledger": 1,
@@ -35,7 +36,14 @@ AFTER_PROJECT = {
     "report": 1,
 }
 
-AFTER_RULES = {"predictions": 2, "validation": 2, "figures": 2, "report": 1, "ledger": 1}
+AFTER_RULES = {
+    "predictions": 2,
+    "validation": 2,
+    "outlook": 1,
+    "figures": 2,
+    "report": 1,
+    "ledger": 1,
+}
 """What follows from rules, constants or a formula, in the scopes of this machine and the paper."""
 
 
@@ -81,13 +89,15 @@ def test_a_tolerance_recomputes_boundaries_and_measures_nothing(project):
     Predictions, too: the work model says another N_max at each tolerance.
     """
     project.edit("config/config.yaml", "[0.05, 0.10,", "[0.05, 0.08, 0.10,")
-    assert project.jobs() == {"boundaries": 2, **AFTER_RULES}
+    jobs = {"boundaries": 2, **AFTER_RULES}
+    del jobs["outlook"]  # it knows the headline tolerance alone
+    assert project.jobs() == jobs
 
 
 def test_another_headline_tolerance_redraws_only(project):
-    """The reported tolerance is a matter of figures and report."""
+    """The reported tolerance is a matter of figures, report and what is predicted of models."""
     project.edit("config/config.yaml", "epsilon: 0.2", "epsilon: 0.3")
-    assert project.jobs() == {"figures": 2, "report": 1, "ledger": 1}
+    assert project.jobs() == {"outlook": 1, "figures": 2, "report": 1, "ledger": 1}
 
 
 def test_a_new_take_measures_that_platform_once(project):
@@ -115,7 +125,7 @@ def test_a_platform_fact_recomputes_the_scope_that_uses_it(project):
     """A datasheet of a GPU is used by the public tables, not by those of the CPU."""
     project.edit("config/platforms.yaml", "bandwidth_gb_s: 4000", "bandwidth_gb_s: 4001")
     # figures of the CPU show the published panel beside the measured one
-    assert project.jobs() == {**AFTER_PROJECT, "figures": 2, "ledger": 1}
+    assert project.jobs() == {**AFTER_PROJECT, "outlook": 1, "figures": 2, "ledger": 1}
 
 
 def test_an_added_batch_size_is_a_new_job_beside_the_old_seal(project):
@@ -140,6 +150,16 @@ def test_changed_formula_code_recomputes_predictions(project):
         path, "balance * element_bytes / (2 * batch)", "balance * element_bytes / 2 / batch"
     )
     assert project.jobs() == AFTER_RULES
+
+
+def test_another_deployment_is_predicted_anew(project):
+    """A deployment, or the file of a model, touches what is predicted of models alone."""
+    after = {"outlook": 1, "figures": 1, "report": 1, "ledger": 1}
+    project.edit("config/deployments.yaml", "batch: [1]", "batch: [1, 8]")
+    assert project.jobs() == after
+    project.snakemake()
+    project.edit("config/models/qwen3_8b.json", '"num_hidden_layers": 36', '"num_hidden_layers": 9')
+    assert project.jobs() == {**after, "ledger": 1}
 
 
 def test_a_changed_schema_recomputes_its_table(project):

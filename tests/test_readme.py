@@ -46,9 +46,9 @@ def test_every_command_of_the_readme_runs(tmp_path):
     project = make_project(tmp_path / "clone")
     for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
         (project / name).write_bytes((ROOT / name).read_bytes())
-    # The rules on record are part of a clone, and answer without the network.
-    recorded = "results/events/sources"
-    shutil.copytree(ROOT / recorded, project / recorded)
+    # The rules and constants on record are part of a clone, and answer without the network.
+    for recorded in ("results/events/sources", "results/events/public/constants"):
+        shutil.copytree(ROOT / recorded, project / recorded)
     give_environment(project)
     asked = [command for command in commands("README.md") if command != "make test"]
     assert asked[0] == "make run"

@@ -44,6 +44,7 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
     for scope in ("cpu", "public"):
         for stage in ("project", "boundaries", "predictions", "validation"):
             assert call("tables", stage, scope, *root) == (0, "", "")
+    assert call("tables", "outlook", "public", *root) == (0, "", "")
     for scope in ("cpu", "public"):
         assert call("figures", scope, *root) == (0, "", "")
     assert call("report", *root) == (0, "fresh/report/index.html\n", "")
@@ -51,7 +52,7 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
     code, out, err = call("verify", *root)
     assert (code, err) == (0, "")
     assert out.startswith("fresh: 3 sealed takes, ")
-    assert out.endswith("20 tables; 0 damaged, 0 notices\n")
+    assert out.endswith("25 tables; 0 damaged, 0 notices\n")
 
 
 def test_measuring_twice_is_one_measurement(small: Path, call: Call) -> None:

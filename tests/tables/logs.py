@@ -27,9 +27,11 @@ from nearfree.public.published import import_published
 from nearfree.settings import MeasurePlan, ProbePlan, Setting, Sweep
 from nearfree.tables.bound import bound
 from nearfree.tables.project import project
+from nearfree.theory.outlook_stage import write_outlook
 from nearfree.theory.stages import write_predictions, write_validation
 
 CONFIG = Path(__file__).parents[2] / "config"
+TINY = Path(__file__).parents[1] / "configs" / "tiny"
 SHEETS = Config(CONFIG).platforms
 TOLERANCES = (0.05, 0.1, 0.2, 0.3)
 GRID = (1, 2, 4, 8, 16, 32)
@@ -152,6 +154,8 @@ def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLE
     bound(layout, scope, tolerances)
     write_predictions(layout, scope, Config(CONFIG), tolerances)
     write_validation(layout, scope)
+    if scope == "public":
+        write_outlook(layout, Config(CONFIG), 0.2)
 
 
 def copy_config(folder: Path) -> Path:
@@ -163,6 +167,7 @@ def copy_config(folder: Path) -> Path:
     blocks = re.split(r"\n(?=\w+:\n)", path.read_text())
     assert len(blocks) > 10
     path.write_text("\n".join(blocks[:8]))
+    shutil.copy(TINY / "deployments.yaml", folder)
     return folder
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from nearfree.deployed import Asked
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve
 from nearfree.protocols import Positive
@@ -24,7 +25,7 @@ _OTHER_SCOPES = frozenset(
     {
         *("public", "sources", "all", "probe", "measure", "publish", "extract", "project"),
         "boundaries",
-        *("imported", "import_curves", "accuracy"),
+        *("imported", "import_curves", "accuracy", "outlook"),
         *("predictions", "validation", "figures", "report", "ledger"),
     }
 )
@@ -116,14 +117,14 @@ class Config:
         studies: dict[str, Study] = read_entries(self.folder / "studies.yaml", kind)
         self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
-            self._known(name, "backend", study.backend, list(self.backends))
+            self._known("studies.yaml", name, "backend", study.backend, list(self.backends))
             if name.removesuffix(PROFILE) in set(studies) - {name}:
                 raise ConfigError(
                     f"{self.folder}/studies.yaml: {name} is the stream of another study's profile",
                     remedy="Choose another name",
                 )
             for platform in study.platforms:
-                self._known(name, "platforms", platform, list(self.platforms))
+                self._known("studies.yaml", name, "platforms", platform, list(self.platforms))
             try:
                 study.sweeps()
             except ConfigError as error:
@@ -140,6 +141,16 @@ class Config:
         for release in found:
             if found.count(release) > 1:
                 raise ConfigError(f"{path} names {release} twice", remedy="List it once")
+        return found
+
+    @cached_property
+    def deployments(self) -> dict[str, Asked]:
+        """What the tables of deployments answer about; nothing if there is no deployments.yaml."""
+        path = self.folder / "deployments.yaml"
+        found = read_entries(path, Asked) if path.exists() else {}
+        for name, asked in found.items():
+            for platform in asked.platforms:
+                self._known("deployments.yaml", name, "platforms", platform, list(self.platforms))
         return found
 
     @cached_property
@@ -203,10 +214,10 @@ class Config:
                 remedy="Choose another name",
             )
 
-    def _known(self, study: str, field: str, value: str, known: list[str]) -> None:
+    def _known(self, file: str, name: str, field: str, value: str, known: list[str]) -> None:
         if value not in known:
             raise ConfigError(
-                f"{self.folder}/studies.yaml: {study}.{field} names the unknown {value!r}",
+                f"{self.folder}/{file}: {name}.{field} names the unknown {value!r}",
                 remedy=f"Choose from {', '.join(known)}",
             )
 
@@ -219,6 +230,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "backends": dict[Name, Backend],
         "studies": dict[Name, Study],
         "sources": Sources,
+        "deployments": dict[Name, Asked],
         "takes": dict[Name, dict[Name, Positive]],
     }
     return {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}

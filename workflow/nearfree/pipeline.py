@@ -27,12 +27,15 @@ CONSTANTS = "constants"
 """The stream of calibrated constants, in the public scope."""
 _IMPORTS = {"aiconfigurator": "aiconfigurator-core"}
 """The package behind each name that the config can ask to import."""
+OUTLOOK = ("lookup", "forecast", "published_lookup", "trend", "version_drift")
+"""The tables of the stage `outlook`."""
 _STAGES = {
     "project": ("nearfree.tables.project",),
     "boundaries": ("nearfree.tables.bound",),
     "predictions": ("nearfree.theory.predictions", "nearfree.tables.store"),
     "validation": ("nearfree.theory.validation", "nearfree.tables.store"),
     "accuracy": ("nearfree.theory.accuracy", "nearfree.theory.answers", "nearfree.tables.store"),
+    "outlook": ("nearfree.theory.outlook_stage", "nearfree.tables.store"),
     "figures": ("nearfree.figures.stage",),
     "report": ("nearfree.report.stage",),
 }
@@ -118,6 +121,18 @@ class Pipeline:
             *(str(self.layout.seal(take)) for take in constants),
         ]
 
+    @property
+    def outlook(self) -> list[str]:
+        """Return the files of what is said of models, datasheets and releases."""
+        return self.table(PUBLIC, *OUTLOOK)
+
+    def deployments(self) -> str:
+        """Return a digest of the deployments, and of the files of the models that they name."""
+        asked = self.config.deployments
+        files = sorted((self.config.folder / "models").glob("*.json"))
+        raw = json.encode(asked, order="deterministic")
+        return sha256(raw + b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
+
     def release(self, stream: str) -> str:
         """Return the release that a stream of rules is of, as package==version."""
         return "==".join(self.releases[stream])
@@ -169,7 +184,8 @@ class Pipeline:
 
     def config_digest(self) -> str:
         """Return a digest of every config file, which a ledger holds."""
-        files = sorted(self.config.folder.rglob("*.yaml"))
+        every = (self.config.folder.rglob(kind) for kind in ("*.yaml", "models/*.json"))
+        files = sorted(file for found in every for file in found)
         return sha256(b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
 
     @staticmethod

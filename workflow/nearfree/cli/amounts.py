@@ -22,6 +22,14 @@ def size(text: str) -> float:
     return value
 
 
+def tokens(text: str) -> float:
+    """Return a number of tokens a forward, above 0."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of tokens above 0")
+    return value
+
+
 def count(text: str) -> int:
     """Return a number of positions N, 1 or more."""
     if not text.isdecimal() or int(text) < 1:

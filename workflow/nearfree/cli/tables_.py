@@ -1,8 +1,11 @@
-"""Make a scope's tables, one stage at a time; `accuracy` is of imported curves alone."""
+"""Make a scope's tables, one stage at a time.
+
+`accuracy` is of imported curves alone, and `outlook` of the public scope alone.
+"""
 
 import argparse
 
-STAGES = ("project", "boundaries", "predictions", "validation", "accuracy")
+STAGES = ("project", "boundaries", "predictions", "validation", "accuracy", "outlook")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +31,10 @@ def run(args: argparse.Namespace) -> int:
         write_predictions(layout, scope, config, config.site.tolerances)
     elif args.stage == "accuracy":
         write_accuracy(layout, config, config.site.epsilon)
+    elif args.stage == "outlook":
+        from nearfree.theory.outlook_stage import write_outlook
+
+        write_outlook(layout, config, config.site.epsilon)
     else:
         write_validation(layout, scope)
     return 0

@@ -103,7 +103,7 @@ def write_ledger(layout: Layout, folder: Path, seals: dict[str, str], config: Pa
 
 def _texts(config: Path) -> dict[str, str]:
     texts = {}
-    for path in sorted(config.rglob("*.yaml")):
+    for path in sorted([*config.rglob("*.yaml"), *config.glob("models/*.json")]):
         try:
             texts[path.relative_to(config).as_posix()] = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:

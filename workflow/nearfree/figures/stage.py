@@ -1,6 +1,7 @@
 """The stage `figures`: every figure that a platform's tables can fill, as SVG and offline HTML."""
 
 import io
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +9,17 @@ from pathlib import Path
 import altair as alt
 import msgspec
 import polars as pl
+from msgspec import structs
 
 from nearfree.events.document import replace
 from nearfree.events.names import Layout
+from nearfree.figures.drift import drift_drawings
 from nearfree.figures.families import Drawing, Rows, accuracy_drawings, drawings
 from nearfree.figures.imported import imported_drawings
+from nearfree.figures.listing import OUTLOOK
 from nearfree.figures.modules import MODULES
+from nearfree.figures.outlook import outlook_drawings
+from nearfree.figures.trend import trend_drawings
 from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.tables.boundaries import BOUNDARIES
@@ -22,7 +28,10 @@ from nearfree.tables.schema import Table
 from nearfree.tables.store import read_table
 from nearfree.tables.work import WORK
 from nearfree.theory.accuracy import ACCURACY, DRIFT
+from nearfree.theory.drift import VERSION_DRIFT
+from nearfree.theory.outlook import FORECAST, LOOKUP
 from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.trend import TREND
 from nearfree.theory.validation import VALIDATION
 
 LIST = "figures.json"
@@ -41,6 +50,11 @@ def draw(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) 
     if imported and scope == PUBLIC:
         tables = (read_table(layout, IMPORTED, table) for table in (ACCURACY, DRIFT))
         drawn += imported_drawings(*tables)
+    if scope == PUBLIC:
+        drawn += [
+            (structs.replace(figure, about=OUTLOOK), chart)
+            for figure, chart in _outlook(layout, epsilon)
+        ]
     folder.mkdir(parents=True, exist_ok=True)
     with alt.data_transformers.disable_max_rows():
         for figure, chart in drawn:
@@ -51,6 +65,15 @@ def draw(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) 
     for path in folder.iterdir():
         if path.name not in {*names, LIST}:
             path.unlink()
+
+
+def _outlook(layout: Layout, epsilon: float) -> Iterator[Drawing]:
+    """Yield the figures of what is predicted of models, and of what follows from datasheets."""
+    yield from outlook_drawings(
+        read_table(layout, PUBLIC, LOOKUP), read_table(layout, PUBLIC, FORECAST), epsilon
+    )
+    yield from trend_drawings(read_table(layout, PUBLIC, TREND))
+    yield from drift_drawings(read_table(layout, PUBLIC, VERSION_DRIFT))
 
 
 def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
@@ -72,12 +95,19 @@ def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
 def _save(chart: alt.FacetChart, stem: Path) -> None:
     drawn, page = io.StringIO(), io.StringIO()
     chart.save(drawn, format="svg")
-    chart.save(page, format="html", inline=True)
+    chart.save(page, format="html", inline=True, json_kwds={"cls": _InScript})
     replace(
         stem.with_suffix(".svg"),
         _own_ids(drawn.getvalue(), f"{stem.parent.name}-{stem.name}").encode(),
     )
     replace(stem.with_suffix(".html"), page.getvalue().encode())
+
+
+class _InScript(json.JSONEncoder):
+    """JSON inside a script of a page: no text of the data can end that script."""
+
+    def encode(self, o: object) -> str:
+        return super().encode(o).replace("<", r"\u003c")
 
 
 def _own_ids(svg: str, name: str) -> str:

@@ -13,6 +13,7 @@ NAMES = {
     "flash-attn": "flash_attn",
     "flash-attn-3": "flash_attn_3",
     "xformers": "flash_attn_3",
+    "flash-attn-4": "flash_attn_4",
     "flashinfer": "flashinfer_fa2",
     "flashinfer-python": "flashinfer_fa2",
     "flashinfer-fa2": "flashinfer_fa2",

@@ -19,6 +19,10 @@ _FORMULAS = {
     "accuracy": "scores of the function that answers users, which never sees the curves",
     "platforms": "rho = phi / beta, paper sec. 2.3",
     "granularity": "as printed, or read from source in two ways that agree",
+    "lookup": "minimum of the modules' boundaries, or of the sum of their T(N)",
+    "published_lookup": "paper sec. 3.2, 3.3 and 4, with M_attn and d_ff as given",
+    "trend": "rho s / (2 b), and M_attn as the paper or a release has it",
+    "version_drift": "the rules of each release at the same layer or call",
     "settings": "what was asked, with the event that first speaks of it",
 }
 
@@ -119,9 +123,23 @@ _OF_A_SETTING = (
 )
 
 
+_OF_A_MODEL = (
+    *("model", "model_type", "platform", "attention", "moe", "package", "version", "module"),
+    *("routing", "dtype", "batch", "context", "experts", "top_k", "term", "reference"),
+    *("query_group", "baseline", "predictor", "composition", "epsilon"),
+)
+
+
+def _fields(row: dict[str, object]) -> tuple[str, ...]:
+    """Return what tells a row apart: of a model, of a setting, or of a fact."""
+    if {"model", "model_type", "term"} & row.keys():
+        return _OF_A_MODEL
+    return _OF_A_SETTING if "module" in row else _OF_A_FACT
+
+
 def subject(row: dict[str, object]) -> str:
     """Return what a row speaks of, in the fields that it has."""
-    fields = _OF_A_SETTING if "module" in row else _OF_A_FACT
+    fields = _fields(row)
     parts = []
     for field in fields:
         value = row.get(field)

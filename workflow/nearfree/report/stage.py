@@ -12,12 +12,12 @@ from nearfree.events.document import replace
 from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
 from nearfree.events.reader import read_bytes
-from nearfree.figures.listing import Figure
+from nearfree.figures.listing import OUTLOOK, Figure
 from nearfree.hardware.platforms import Platform
 from nearfree.measure.tried import tried
 from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.public.published import SCOPE as PUBLIC
-from nearfree.report import accuracy, harness, sections
+from nearfree.report import accuracy, harness, outlook, sections
 from nearfree.report.audit import AuditLine, Link, anchor, audit_lines, runs
 from nearfree.report.svg import safe_svg
 from nearfree.sources.record import SCOPE as SOURCES
@@ -88,6 +88,7 @@ def write_report(
     """
     loaded = {scope: _frames(layout, scope) for scope in scopes}
     everything = {t.name: _once([f[t.name] for f in loaded.values()]) for t, _ in _SAYS}
+    known = {t.name: _outlook(layout, t, scopes) for t, _ in outlook.SAYS}
     score, backing = accuracy.scores(everything["validation"], epsilon)
     calibrated = recorded_constants(layout)
     groups = ACCURACY.build(ACCURACY.frame([]), [])
@@ -105,7 +106,11 @@ def write_report(
         calibrations=accuracy.calibrations(calibrated),
         constants=accuracy.constants(calibrated),
         forms=accuracy.forms(calibrated.values()),
-        accuracy_figures=_figures(layout, PUBLIC) if PUBLIC in scopes else [],
+        accuracy_figures=_figures(layout, PUBLIC, about="") if PUBLIC in scopes else [],
+        models=outlook.models(known["lookup"]),
+        published_lookup=outlook.published(known["published_lookup"]),
+        changes=outlook.changes(known["version_drift"]),
+        outlook_figures=_figures(layout, PUBLIC, about=OUTLOOK) if PUBLIC in scopes else [],
         facts=sections.facts(everything["platforms"]),
         rules=sections.rules(everything["granularity"]),
         extracted=sections.extracted(everything["granularity"]),
@@ -113,6 +118,11 @@ def write_report(
         audit=[
             *_audit(everything, backing),
             *audit_lines(ACCURACY.name, groups, _SAYS_ACCURACY),
+            *(
+                line
+                for t, says in outlook.SAYS
+                for line in audit_lines(t.name, known[t.name], says)
+            ),
         ],
         datasheets=[
             (anchor(config_id(name, sheet)), config_id(name, sheet), sheet.sources)
@@ -125,6 +135,13 @@ def write_report(
         ],
     )
     return replace(layout.root / "report" / "index.html", page.encode())
+
+
+def _outlook(layout: Layout, table: Table, scopes: list[str]) -> pl.DataFrame:
+    """Return a table of the public scope that no other scope has, empty without that scope."""
+    if PUBLIC in scopes:
+        return read_table(layout, PUBLIC, table)
+    return table.build(table.frame([]), [])
 
 
 def _once(frames: list[pl.DataFrame]) -> pl.DataFrame:
@@ -161,7 +178,8 @@ def _share(part: pl.Series, whole: pl.Series) -> float:
     return float(sum(part.to_list()) / max(sum(whole.to_list()), 1))
 
 
-def _figures(layout: Layout, scope: str) -> list[dict[str, Any]]:
+def _figures(layout: Layout, scope: str, about: str | None = None) -> list[dict[str, Any]]:
+    """Return a scope's figures, or those of one subject."""
     folder = layout.root / "figures" / scope
     try:
         listed = msgspec.json.decode(read_bytes(folder / "figures.json"), type=list[Figure])
@@ -176,6 +194,7 @@ def _figures(layout: Layout, scope: str) -> list[dict[str, Any]]:
             "svg": safe_svg(folder / f"{figure.name}.svg"),
         }
         for figure in listed
+        if about in (None, figure.about)
     ]
 
 

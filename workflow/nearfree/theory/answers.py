@@ -14,6 +14,7 @@ from nearfree.public.curves import Curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 from nearfree.theory.facts import datasheet_facts, with_facts
 from nearfree.theory.laws import ANSWERS_SCHEMA, LAWS, answer_laws
+from nearfree.theory.releases import Release
 from nearfree.theory.resolve import Resolver
 from nearfree.theory.times.answer import PREDICTOR, Timed
 from nearfree.theory.times.constants import recorded_constants
@@ -94,6 +95,14 @@ class Answerer:
     def ratios(self, asked: pl.DataFrame) -> pl.DataFrame:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
         return self._timed(asked).ratios()
+
+    def check(self, package: str, version: str) -> None:
+        """Raise NearfreeError unless the rules of a release are here or to be had."""
+        self._resolver.check(Release(package, version))
+
+    def timed(self, asked: pl.DataFrame) -> Timed:
+        """Return the work model's T(N) of questions, without platforms' own constants."""
+        return Timed(with_facts(asked, self._facts), self._resolver, self._constants)
 
     def left_out(self, curves: Curves, *, epsilon: float) -> LeftOut:
         """Return the work model with, for each platform, constants of all others with curves."""

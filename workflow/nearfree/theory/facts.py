@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from nearfree.events.evidence import read_scope
+from nearfree.events.names import Layout
 from nearfree.hardware.platforms import Platform
+from nearfree.tables.platforms import PLATFORMS, newest_balances, platform_rows
 from nearfree.units import BYTES_PER_ELEMENT
 
 FACTS_SCHEMA = {
@@ -63,6 +66,23 @@ def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.
         .with_columns(pl.when("has_sms").then("sm_count").alias("sm_count"))
         .select(*FACTS_SCHEMA)
     )
+
+
+def known_facts(layout: Layout, platforms: Mapping[str, Platform]) -> pl.DataFrame:
+    """Return the facts of datasheets, and of the newest probe where a platform has no datasheet.
+
+    Of the two ways of probing beta that by streaming counts.
+    """
+    sheets = datasheet_facts(platforms)
+    frames = [sheets]
+    for name, sheet in platforms.items():
+        takes = [] if sheet.peak_tflops else read_scope(layout, name, stream="hardware")
+        rows = PLATFORMS.frame(platform_rows({}, takes, name))
+        probed = probed_facts(newest_balances(rows.filter(basis="probed_stream")), platforms)
+        frames.append(probed)
+    probed = pl.concat(frames[1:]) if frames[1:] else sheets.clear()
+    unknown = sheets.join(probed, on=["platform", "dtype"], how="anti", maintain_order="left")
+    return pl.concat([unknown, probed])
 
 
 def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:

@@ -33,6 +33,7 @@ _PACKAGES = {
     "sglang": "sglang",
     "flash_attn": "flash-attn",
     "flash_attn_3": "xformers",
+    "flash_attn_4": "flash-attn-4",
     "flashinfer_fa2": "flashinfer-python",
     "flashinfer_fa3": "flashinfer-python",
 }
@@ -97,6 +98,22 @@ def attention_release(backend: str, version: str | None) -> Release:
     if _package(backend) in (None, *_MOE_PACKAGES):
         raise _refused(f"no rules of the attention kernels of {backend} are read")
     return _release(backend, version)
+
+
+def has_rules(backend: str) -> bool:
+    """Return whether rules of a backend's package are read."""
+    return _package(backend) is not None
+
+
+def ruled_release(backend: str, version: str | None) -> Release | None:
+    """Return the release whose rules speak of a backend, None where no rules of it are read.
+
+    Raises
+    ------
+    EvidenceError
+        Its version is not given.
+    """
+    return _release(backend, version) if has_rules(backend) else None
 
 
 def _package(backend: str) -> str | None:

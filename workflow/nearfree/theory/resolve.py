@@ -31,6 +31,8 @@ _Kept = dict[object, object]
 _Api = Literal["kvcache", "varlen", "dense"]
 _QUANTISATIONS: dict[str, Dtype] = {"bfloat16": "bf16", "float16": "fp16", "float8": "fp8"}
 """What a release calls an element type; float8 is scaled per tensor."""
+_RUNS_ON = {"flashinfer_fa3": {90}, "flash_attn_3": {80, 86, 89, 90}}
+"""Compute capabilities that backends have kernels for, where their rules do not ask."""
 _TILED = ("bfloat16", "float16")
 """Element types of which tile rules are read."""
 
@@ -89,6 +91,16 @@ class Resolver:
         self._layers: _Kept = {}
         self._calls: _Kept = {}
         self._memos: dict[object, Memo[Block]] = {}
+
+    def check(self, release: Release) -> None:
+        """Raise what stands in the way of a release's rules: they are neither here nor to be had.
+
+        Raises
+        ------
+        NearfreeError
+            The log lacks the release, and so does the cache or the index.
+        """
+        _once(self._releases, release, self._read)
 
     def moe(self, asked: MoeQuestion) -> BlockSteps:
         """Return the expert blocks of a layer.
@@ -155,6 +167,8 @@ class Resolver:
             raise _unknown(f"no tile rules of {release.package} for {asked.dtype} are read")
         if asked.heads % asked.kv_heads:
             raise _unknown(f"{asked.heads} heads are no multiple of {asked.kv_heads} kv_heads")
+        if asked.sm is not None and asked.sm not in _RUNS_ON.get(asked.backend, {asked.sm}):
+            raise _unknown(f"{asked.backend} has no kernels for compute capability {asked.sm}")
         said = _once(self._releases, release, self._read)
         page = asked.page_size
         query = AttentionQuery(

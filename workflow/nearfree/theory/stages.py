@@ -33,10 +33,12 @@ def write_predictions(
     platforms = read_table(layout, scope, PLATFORMS)
     answerer = Answerer(layout, config, offline=True, log_alone=True)
     rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances)
-    calibrated = _calibrated(layout)
-    known = {*settings["row_id"], *platforms["row_id"], *calibrated.values()}
+    constants = calibrated(layout)
+    known = {*settings["row_id"], *platforms["row_id"], *constants.values()}
     made_from = (
-        _digests(layout, scope, SETTINGS, PLATFORMS) | _tolerances(tolerances) | _read(layout)
+        digests(layout, scope, SETTINGS, PLATFORMS)
+        | tolerances_digest(tolerances)
+        | read_from(layout)
     )
     write_table(layout, scope, PREDICTIONS, PREDICTIONS.build(rows, known), made_from)
 
@@ -47,7 +49,7 @@ def write_validation(layout: Layout, scope: str) -> None:
     predictions = read_table(layout, scope, PREDICTIONS)
     known = {*boundaries["row_id"], *predictions["row_id"]}
     frame = VALIDATION.build(validate(boundaries, predictions), known)
-    made_from = _digests(layout, scope, BOUNDARIES, PREDICTIONS)
+    made_from = digests(layout, scope, BOUNDARIES, PREDICTIONS)
     write_table(layout, scope, VALIDATION, frame, made_from)
 
 
@@ -61,27 +63,29 @@ def write_accuracy(layout: Layout, config: Config, epsilon: float) -> None:
     """
     answerer = Answerer(layout, config, offline=True, log_alone=True)
     scored, moved, known = accuracy(layout, answerer, epsilon)
-    made_from = seals_digest(layout, IMPORTED) | _tolerances([epsilon]) | _read(layout)
+    made_from = seals_digest(layout, IMPORTED) | tolerances_digest([epsilon]) | read_from(layout)
     write_table(layout, IMPORTED, ACCURACY, ACCURACY.build(scored, known), made_from)
     write_table(layout, IMPORTED, DRIFT, DRIFT.build(moved, known), made_from)
 
 
-def _read(layout: Layout) -> dict[str, str]:
+def read_from(layout: Layout) -> dict[str, str]:
     """Return the rules and constants that answers rest on, by name and digest."""
     return seals_digest(layout, SOURCES) | {
         f"constants/{family}": sha256(event_id.encode())
-        for family, event_id in _calibrated(layout).items()
+        for family, event_id in calibrated(layout).items()
     }
 
 
-def _calibrated(layout: Layout) -> dict[str, str]:
+def calibrated(layout: Layout) -> dict[str, str]:
     """Return the event of each family's constants."""
     return {name: event.event_id for name, event in recorded_constants(layout).items()}
 
 
-def _tolerances(tolerances: Sequence[float]) -> dict[str, str]:
+def tolerances_digest(tolerances: Sequence[float]) -> dict[str, str]:
+    """Return tolerances as an input, by name and digest."""
     return {"config/config.yaml:tolerances": sha256(repr(tuple(tolerances)).encode())}
 
 
-def _digests(layout: Layout, scope: str, *tables: Table) -> dict[str, str]:
+def digests(layout: Layout, scope: str, *tables: Table) -> dict[str, str]:
+    """Return tables as inputs, by name and digest."""
     return {table.name: table_digest(layout, scope, table) for table in tables}

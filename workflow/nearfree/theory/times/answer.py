@@ -4,24 +4,35 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nearfree.events.types import ConstantsCalibrated, Event
 from nearfree.theory.resolve import Resolver
 from nearfree.theory.times.constants import fitted
 from nearfree.theory.times.evidence import rule_places
-from nearfree.theory.times.family import Array, Places
-from nearfree.theory.times.model import Boundaries, boundaries, ratios_of
+from nearfree.theory.times.family import Array
+from nearfree.theory.times.model import Boundaries, boundaries, ratios_of, times_of
 from nearfree.theory.times.own import Own, said, with_own
 from nearfree.theory.times.prepare import Prepared, Refused, prepare
+from nearfree.theory.times.terms import stop_terms
 
 PREDICTOR = "work_model"
-_TERMS = {
-    "gemm": "compute of padded rows against the weights' traffic",
-    "moe_triton": "padded expert blocks and traffic between L2 and SMs",
-    "moe_library": "padded expert blocks and traffic between L2 and SMs",
-    "attention_prefill": "waves of query tiles",
-    "attention_cached": "padded query tiles over the cache",
-}
+
+
+class Curves(Struct, frozen=True, kw_only=True):
+    """T(N) of questions of one family: `asked` [rows], `latency_us` [rows, grid].
+
+    `band` is how far the logarithm of T(N) / T(baseline) may be off; `constants` says on what they
+    were calibrated, in the event `calibration`, and `in_sample` [rows] whether a row's platform was
+    among it.
+    """
+
+    asked: list[int]
+    latency_us: Array
+    band: float
+    constants: str
+    calibration: str
+    in_sample: list[bool]
 
 
 class Timed:
@@ -73,6 +84,51 @@ class Timed:
             frames.append(lists.explode("n").with_columns(flat))
         return pl.concat(frames)
 
+    def curves(self) -> Iterator[Curves]:
+        """Yield T(N) by family, of platforms' shared constants alone."""
+        for part, _ in self._parts:
+            event = self._constants[part.family.name]
+            yield Curves(
+                asked=part.rows["asked"].to_list(),
+                latency_us=times_of(part.family, fitted(event.data), part.features),
+                band=event.data.band,
+                constants=_calibrated_on(event.data),
+                calibration=event.event_id,
+                in_sample=part.rows["platform"].is_in(event.data.platforms).to_list(),
+            )
+
+    def refusals(self) -> dict[int, str]:
+        """Return why no T(N) is known, by question."""
+        return {asked: reason for rows in self._refused for asked, reason in rows.rows()}
+
+    def stops(self, exits: pl.DataFrame) -> pl.DataFrame:
+        """Return what changes between two N of a question, and which lines of a rule say so.
+
+        Parameters
+        ----------
+        exits
+            asked, last and after: places in the question's grid, the second one past the first.
+
+        Returns
+        -------
+        A row each, with `limiting_term` and `evidence`; none for questions without T(N).
+        """
+        frames = [exits.clear().with_columns(
+            pl.lit(None, pl.String).alias(name) for name in ("limiting_term", "evidence")
+        )]  # fmt: skip
+        for part, _ in self._parts:
+            mine = part.rows.select("asked").with_row_index("at").join(exits, on="asked")
+            rows, last, after = (mine[name].to_numpy() for name in ("at", "last", "after"))
+            leaves = part.features["grid"][rows, after].astype(int).tolist()
+            chosen = part.rows[rows.tolist()]
+            places = rule_places(part.family, chosen, leaves, self._resolver)
+            frames.append(mine.select(
+                *exits.columns,
+                pl.Series("limiting_term", stop_terms(part, rows, last, after), dtype=pl.String),
+                pl.Series("evidence", places, dtype=pl.String),
+            ))  # fmt: skip
+        return pl.concat(frames)
+
     def _judged(self, epsilons: Sequence[float]) -> Iterator[pl.DataFrame]:
         for part, ratio in self._parts:
             event: ConstantsCalibrated = self._constants[part.family.name].data
@@ -84,7 +140,7 @@ class Timed:
         self, part: Prepared, ratio: Array, found: Boundaries, epsilon: float
     ) -> pl.DataFrame:
         event, own = self._constants[part.family.name], said(self._own.get(part.family.name, {}))
-        text = f"{event.data.family} on {', '.join(event.data.platforms)}"
+        text = _calibrated_on(event.data)
         grid, rows = part.features["grid"], np.arange(part.rows.height)
         last = grid[rows, found.last]
         after = np.minimum(found.last + 1, part.counts.sum(axis=1) - 1)
@@ -99,7 +155,7 @@ class Timed:
             pl.Series("low", grid[rows, found.low]),
             pl.Series("high", grid[rows, found.high]),
             pl.col("module").alias("limiting_module"),
-            pl.Series("limiting_term", _terms(part, found.last, after), dtype=pl.String),
+            pl.Series("limiting_term", stop_terms(part, rows, found.last, after), dtype=pl.String),
             pl.Series("evidence", places, dtype=pl.String),
             pl.lit(event.event_id).alias("calibration"),
             pl.Series("margin", ratio[rows, after] / (1.0 + epsilon)),
@@ -116,14 +172,5 @@ class Timed:
             )
 
 
-def _terms(part: Prepared, last: Places, after: Places) -> list[str]:
-    """Return what stops each row: a step of the rule, where block or tile change there."""
-    rows = np.arange(part.rows.height)
-    plain = _TERMS[part.family.name]
-    for name, word in (("block_m", "BLOCK_SIZE_M"), ("tile_rows", "query tile")):
-        sizes = part.features.get(name)
-        if sizes is not None:
-            before, then = sizes[rows, last].astype(int), sizes[rows, after].astype(int)
-            return [plain if a == b else f"{word} {a} -> {b}"
-                    for a, b in zip(before, then, strict=True)]  # fmt: skip
-    return [plain] * len(rows)
+def _calibrated_on(event: ConstantsCalibrated) -> str:
+    return f"{event.family} on {', '.join(event.platforms)}"

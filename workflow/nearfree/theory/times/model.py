@@ -35,6 +35,11 @@ def latencies_us(family: Family, fitted: Fitted, features: Features) -> Array:
     return np.stack(each)
 
 
+def times_of(family: Family, fitted: Fitted, features: Features) -> Array:
+    """Return T(N) in microseconds, [rows, grid]: the geometric mean of the hypotheses."""
+    return np.asarray(np.exp(np.log(latencies_us(family, fitted, features)).mean(axis=0)))
+
+
 def ratios_of(family: Family, fitted: Fitted, features: Features) -> Array:
     """Return T(N) / T(first N of the grid), [rows, grid]: the geometric mean of the hypotheses."""
     times = np.log(latencies_us(family, fitted, features)).mean(axis=0)

@@ -1,0 +1,277 @@
+"""`nearfree predict`: text, JSON and CSV, forward and the other way round, and what it refuses."""
+
+import csv
+import io
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models.files import change, write
+from msgspec import json
+from theory.questions import ROOT
+
+from cli.conftest import Call
+from cli.test_mistakes import one_message
+
+DENSE, SPARSE = ("--model", "qwen3_8b"), ("--model", "qwen3_30b_a3b")
+H800 = ("--platform", "h800")
+SHORT = ("--largest", "48")
+LAWS = ["idle_compute", "principle", "principle_resolved"]
+
+
+@pytest.fixture(autouse=True)
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in this repository, whose log holds rules and constants, with no release cached."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "no" / "cache"))
+
+
+def printed(call: Call, *argv: str) -> str:
+    """Return what the command prints."""
+    code, out, err = call("predict", *argv)
+    assert (code, err) == (0, "")
+    return out
+
+
+def as_json(call: Call, *argv: str) -> list[dict[str, Any]]:
+    """Return what the command prints as JSON."""
+    out = printed(call, *argv, "--format", "json")
+    assert not re.search(r"\b(NaN|Infinity)\b", out)
+    found: list[dict[str, Any]] = json.decode(out)
+    return found
+
+
+def as_csv(call: Call, *argv: str) -> list[dict[str, str]]:
+    """Return what the command prints as CSV."""
+    return list(csv.DictReader(io.StringIO(printed(call, *argv, "--format", "csv"))))
+
+
+def test_the_text_says_what_limits_and_where(call: Call) -> None:
+    """The text has each predictor's N_max, limiter and place, shares, knobs and constants."""
+    out = printed(call, *DENSE, *H800, *SHORT, "--attention", "flash-attn==2.8.3")
+    lines = out.splitlines()
+    assert lines[0] == ("qwen3_8b on h800, bfloat16, b = 1, L = 4096, attention flash_attn 2.8.3")
+    assert "N_max, the largest N with T(N) <= 1.2 T(1), from N = 1" in lines
+    (law,) = (line for line in lines if line.startswith("  principle "))
+    assert law.split()[:4] == ["principle", "64", "attention:", "M_attn"]
+    assert law.endswith("paper sec. 4.1, M_attn of tab:fa2-kblockm, split-KV")
+    (resolved,) = (line for line in lines if line.startswith("  principle_resolved "))
+    assert re.search(r"csrc/[\w/.]+\.h:\d+-\d+ \([0-9a-f]{12}\)", resolved)
+    heads = next(line for line in lines if line.split()[:2] == ["N", "T(N)/T(1)"])
+    for role in ("qkv projection", "attention", "output projection", "Dense FFN", "LM head"):
+        assert role in heads
+        assert any(line.startswith(f"  {role} ") for line in lines)
+    assert "Modules by themselves, by the work model from N = 1" in lines
+    assert any(line.startswith("To move it, where ") for line in lines)
+    assert "constants (out of sample): attention_cached on a100, h100; gemm on a100, h100" in lines
+
+
+def test_where_nothing_limits_no_rule_stands(call: Call) -> None:
+    """A boundary at the grid's end is a lower bound, without a limiter or a rule beside it."""
+    lines = printed(call, *DENSE, *H800, "--largest", "8").splitlines()
+    (line,) = (line for line in lines if line.startswith("  work_model  "))
+    assert line.split() == ["work_model", ">=", "8", "[8,", "8]", "nothing", "up", "to", "there"]
+
+
+def test_nothing_limits_what_is_unbounded(call: Call) -> None:
+    """A law without a bound is said to be unbounded, by nothing."""
+    argv = ("--model", "ling_2_0_mini", *H800, "--context", "100", *SHORT)
+    line = next(x for x in printed(call, *argv).splitlines() if x.startswith("  idle_compute"))
+    assert line.split()[1:3] == ["unbounded", "nothing"]
+    (answer,) = as_json(call, *argv)
+    first = answer["answers"][0]
+    assert (first["n_max"], first["unbounded"]) == (None, True)
+
+
+def test_both_baselines_of_balanced_experts(call: Call) -> None:
+    """Balanced experts have two tables: from N = 1, and from where every expert is active."""
+    out = printed(call, *SPARSE, *H800, "--batch", "4", *SHORT)
+    assert "from N = 1\n" in out
+    assert "T(4), from N = 4, where balanced routing has woken every expert\n" in out
+    skewed = printed(call, *SPARSE, *H800, "--batch", "4", "--routing", "skewed", *SHORT)
+    assert "woken" not in skewed
+
+
+def test_json_holds_everything(call: Call) -> None:
+    """The JSON has deployment, answers, modules and curve, and the text's numbers in them."""
+    (found,) = as_json(call, *SPARSE, *H800, "--batch", "4", *SHORT, "--accepted", "2.5")
+    assert set(found) == {"deployment", "answers", "modules", "curve"}
+    said = {name: found["deployment"][name] for name in ("model", "platform", "batch", "context")}
+    assert said == {"model": "qwen3_30b_a3b", "platform": "h800", "batch": 4, "context": 4096}
+    assert [row["n"] for row in found["curve"]] == list(range(1, 49))
+    assert found["curve"][0]["ratio"] == 1.0
+    names = [(row["predictor"], row["composition"], row["baseline"]) for row in found["answers"]]
+    each = [*((name, "minimum") for name in LAWS), ("work_model", "sum"), ("work_model", "minimum")]
+    assert names == [(*pair, baseline) for baseline in (1, 4) for pair in each]
+    for row in found["answers"]:
+        assert row["accepted_per_n_max"] == pytest.approx(2.5 / row["n_max"])
+        assert row["unbounded"] is False
+    assert math.isclose(sum(row["share"] for row in found["modules"]), 1.0)
+    assert all(row["knobs"] and row["evidence"] for row in found["modules"])
+
+
+def test_csv_is_the_curve(call: Call) -> None:
+    """The CSV has T(N) of every deployment, a row an N, and shares that sum to 1."""
+    rows = as_csv(call, "--model", "qwen3_8b,mixtral_8x7b", *H800, "--batch", "1,2", *SHORT)
+    settings = [(row["model"], row["batch"], row["n"]) for row in rows]
+    assert settings == [
+        (model, batch, str(n))
+        for model in ("qwen3_8b", "mixtral_8x7b") for batch in "12" for n in range(1, 49)
+    ]  # fmt: skip
+    first = [row for row in rows if row["n"] == "1"]
+    assert [row["ratio"] for row in first] == ["1.0"] * 4
+    for row in rows:
+        shares = [float(value) for name, value in row.items() if "share" in name and value]
+        assert float(row["latency_us"]) > 0
+        assert math.isclose(sum(shares), 1.0)
+
+
+def test_lists_are_all_their_combinations(call: Call) -> None:
+    """Lists with commas are answered one combination after the other, doubles once."""
+    found = as_json(
+        call, "--model", "qwen3_8b,qwen3_30b_a3b", "--platform", "h20,h800", "--batch", "1,1",
+        "--context", "512, 1024", "--routing", "balanced,skewed", "--largest", "2",
+    )  # fmt: skip
+    said = [tuple(each["deployment"][name] for name in ("model", "platform", "routing", "context"))
+            for each in found]  # fmt: skip
+    assert said == [
+        (model, platform, routing, context)
+        for model in ("qwen3_8b", "qwen3_30b_a3b")
+        for platform in ("h20", "h800")
+        for routing in ([None] if model == "qwen3_8b" else ["balanced", "skewed"])
+        for context in (512, 1024)
+    ]
+
+
+def test_the_other_way_round(call: Call) -> None:
+    """With K, settings where K positions are near-free come first; all formats say the same."""
+    argv = (*DENSE, *H800, "--batch", "1,64", "--context", "1024,65536", "--positions", "8")
+    lines = printed(call, *argv, "--accepted", "4").splitlines()
+    rows = as_json(call, *argv, "--accepted", "4")
+    free = [row for row in rows if row["verdict"] == "near-free"]
+    assert 0 < len(free) < len(rows) == 4
+    assert lines[0] == (
+        "8 positions are near-free (T(8) <= 1.2 T(1), by the work model) in "
+        f"{len(free)} of 4 settings"
+    )
+    ends = [line.endswith("near-free") for line in lines[2:]]
+    assert ends == [True] * len(free) + [False] * (4 - len(free))
+    assert "accepted / N_max" in lines[1]
+    for row in rows:
+        assert (row["ratio"] <= 1.2) == (row["verdict"] == "near-free")
+        assert row["accepted_per_n_max"] == 4 / row["n_max"]
+    flat = as_csv(call, *argv)
+    assert [float(row["ratio"]) for row in flat] == [row["ratio"] for row in rows]
+    assert {row["positions"] for row in flat} == {"8"}
+
+
+def test_the_other_way_round_has_its_own_conditions(call: Call) -> None:
+    """Without lists K is asked of nine batch sizes and four contexts, beyond --largest too."""
+    rows = as_json(call, *DENSE, *H800, "--positions", "20", "--largest", "4")
+    assert len({(row["batch"], row["context"]) for row in rows}) == len(rows) == 36
+    assert {row["positions"] for row in rows} == {20}
+
+
+def test_refused_is_said_by_name(call: Call) -> None:
+    """A backend without rules is refused by name; the law that needs none answers."""
+    argv = ("--model", "mixtral_8x7b", *H800, "--moe", "torch-grouped", *SHORT)
+    out = printed(call, *argv)
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    for name in ("principle", "principle_resolved", "work_model"):
+        assert re.search(r"refused +MoE FFN: .* of torch_grouped", rows[name])
+    assert rows["idle_compute"].split()[1].isdecimal()
+    assert "T(N) by the work model" not in out
+    (found,) = as_json(call, *argv)
+    assert found["curve"] == found["modules"] == []
+    assert as_csv(call, *argv) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "thing"),
+    [
+        ("--model qwen3_9b --platform h20", "'qwen3_9b'"),
+        ("--model qwen3_9b --platform h20", "qwen3_8b"),
+        ("--model no/such.json --platform h20", "'no/such.json'"),
+        ("--model qwen3_8b --platform h21", "'h21'"),
+        ("--model qwen3_8b --platform h21", "platforms.yaml"),
+        ("--model qwen3_8b --platform h20 --attention flash-atn", "flash-attn"),
+        ("--model qwen3_8b --platform h20 --attention flash-attn==", "'flash-attn=='"),
+        ("--model mixtral_8x7b --platform h20 --moe vlm==1", "'vlm'"),
+        ("--model mixtral_8x7b --platform h20 --moe vllm==9.9.9", "vllm 9.9.9"),
+        ("--model mixtral_8x7b --platform h20 --moe vllm==9.9.9", "vllm==0.20.2"),
+        ("--model qwen3_8b --platform h20 --attention flash-attn==9.9.9", "flash-attn==2.8.3"),
+        ("--model qwen3_8b --platform h20 --positions 999999", "999999 N"),
+        ("--model qwen3_8b --platform h20,h800 --largest 999999", "999999 N"),
+        ("--model qwen3_8b --platform h20 --config nowhere", "nowhere"),
+        ("--model qwen3_8b --platform h20 --attention flash-attn --config nowhere", "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
+    """What nothing knows is told in one line that names it, with its file or nearest names."""
+    one_message(call("predict", *line.split()), thing)
+
+
+@pytest.mark.parametrize(
+    ("line", "thing"),
+    [
+        ("--batch 0", "0 is not between"),
+        ("--batch 1,x", "'1,x'"),
+        ("--batch 1,", "'1,'"),
+        ("--context 99999999", "99999999"),
+        ("--epsilon 2", "'2'"),
+        ("--epsilon nan", "'nan'"),
+        ("--epsilon all", "'all'"),
+        ("--positions 0", "0"),
+        ("--positions 10000000", "10000000"),
+        ("--accepted 0", "0"),
+        ("--accepted inf", "inf"),
+        ("--routing random", "'random'"),
+        ("--dtype int4", "int4"),
+        ("--format yaml", "yaml"),
+    ],
+)
+def test_a_wrong_amount_shows_the_usage(call: Call, line: str, thing: str) -> None:
+    """An amount out of range shows how the command is called, and names what does not fit."""
+    code, out, err = call("predict", *DENSE, *H800, *line.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: nearfree predict")
+    assert f"argument {line.split(maxsplit=1)[0]}: " in err.splitlines()[-1]
+    assert thing in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"num_experts_per_tok": 99}, "num_experts_per_tok"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"hidden_size": ...}, "hidden_size"),
+        ({"hidden_size": 10**30}, "hidden_size"),
+        ({"hidden_size": "64"}, "hidden_size"),
+        ({"model_type": "qwen4_moe"}, "model_type"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    ],
+)
+def test_a_model_file_that_cannot_be_used(
+    call: Call, tmp_path: Path, changes: dict[str, Any], key: str
+) -> None:
+    """A config.json that is no such model is refused with the file and the key."""
+    path = write(tmp_path, change("qwen3_moe", **changes))
+    answer = call("predict", "--model", str(path), *H800)
+    one_message(answer, key)
+    assert str(path) in answer[2]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 10**5, b'{"a": NaN}'])
+def test_a_model_file_that_is_none(call: Call, tmp_path: Path, content: bytes) -> None:
+    """A file that is no JSON object is refused with its path."""
+    path = tmp_path / "small.json"
+    path.write_bytes(content)
+    one_message(call("predict", "--model", str(path), *H800), str(path))
+
+
+def test_a_model_file_by_its_path(call: Call, tmp_path: Path) -> None:
+    """A config.json anywhere is answered about under its file's name."""
+    path = write(tmp_path, change("qwen3"), "mine.json")
+    assert printed(call, "--model", str(path), *H800, *SHORT).startswith("mine on h800, bfloat16")

@@ -1,0 +1,81 @@
+"""Print the deployment table: N_max by every predictor for a list of models and conditions.
+
+Without a model it answers for what deployments.yaml lists. With --published it computes the
+paper's own table anew and sets it beside what is printed, and beside what the sources say.
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from nearfree.cli.deploy import add_deployment, add_looking, answering, asked, tolerance
+
+if TYPE_CHECKING:
+    from nearfree.config import Config
+    from nearfree.deployed import Asked
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    add_deployment(parser, required=False)
+    add_looking(parser)
+    parser.add_argument(
+        "--published", action="store_true", help="the paper's table, computed anew and compared"
+    )
+    parser.add_argument(
+        "--format", choices=["text", "csv"], default="text", help="how to print (default: text)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    from nearfree.config import Config
+
+    config = Config(args.config)
+    print("\n".join(_published(args, config) if args.published else _lookup(args, config)))
+    return 0
+
+
+def _lookup(args: argparse.Namespace, config: "Config") -> list[str]:
+    from nearfree.report.answer_json import with_about
+    from nearfree.report.lookup import lookup_report
+    from nearfree.theory.forecast.asked import deployments
+    from nearfree.theory.forecast.forecast import forecast, positions
+
+    epsilon = tolerance(args, config)
+    wanted = [each for one in _asked(args, config) for each in deployments(config, one)]
+    grid = positions(args.largest)
+    found = forecast(wanted, answering(args, config, wanted), [epsilon], grid=grid)
+    if args.format == "csv":
+        rows = found.answers.drop("calibration")
+        return [with_about(found.deployments, rows).write_csv().rstrip("\n")]
+    return list(lookup_report(found, epsilon))
+
+
+def _asked(args: argparse.Namespace, config: "Config") -> "list[Asked]":
+    from nearfree.deployed import BOUNDS
+    from nearfree.errors import ConfigError
+
+    if (args.model is None) != (args.platform is None):
+        raise ConfigError(
+            "of --model and --platform one is given without the other",
+            remedy="Give both, or neither for what deployments.yaml lists",
+        )
+    if args.model is not None:
+        return [asked(args, routing=BOUNDS)]
+    if not config.deployments:
+        raise ConfigError(
+            f"{config.folder}/deployments.yaml lists no deployment",
+            remedy="Name --model and --platform, or add one",
+        )
+    return list(config.deployments.values())
+
+
+def _published(args: argparse.Namespace, config: "Config") -> list[str]:
+    from nearfree.events.names import Layout
+    from nearfree.report.lookup import published_report
+    from nearfree.tables.platforms import PLATFORMS
+    from nearfree.theory.outlook_stage import published_answers
+
+    nowhere = PLATFORMS.frame([]).with_columns(row_id=None)
+    found = published_answers(Layout(args.results), config.platforms, nowhere).rows.drop("from_ids")
+    return [found.write_csv().rstrip("\n")] if args.format == "csv" else [*published_report(found)]

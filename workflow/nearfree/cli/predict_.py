@@ -1,0 +1,109 @@
+"""Say how many positions of a model are near-free on a platform, what limits that, and where.
+
+It prints the boundary by each predictor with its limiter and the rule behind it (file and lines),
+T(N) / T(1) with each module's share, and what can be turned. With --positions K it asks the other
+way round: at which batch sizes and contexts are K positions near-free, and what do they cost
+elsewhere?
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nearfree.cli.amounts import tokens
+from nearfree.cli.common import positive
+from nearfree.cli.deploy import add_deployment, add_looking, answering, asked, tolerance
+
+if TYPE_CHECKING:
+    from nearfree.theory.forecast.forecast import Forecast
+
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_CONTEXTS = (1024, 4096, 16384, 65536)
+"""What the other way round is asked of, unless something else is listed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    add_deployment(parser)
+    add_looking(parser)
+    parser.add_argument(
+        "--positions", type=positive, metavar="K", help="ask where K positions are near-free"
+    )
+    parser.add_argument(
+        "--accepted",
+        type=tokens,
+        metavar="TOKENS",
+        help="tokens that a forward yields, as measured: adds accepted / N_max where N_max stands",
+    )
+    parser.add_argument(
+        "--format",
+        choices=sorted(_SHOWN),
+        default="text",
+        help="how to print; csv holds T(N), a row an N (default: text)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the answer."""
+    from nearfree.config import Config
+    from nearfree.theory.forecast.asked import deployments
+    from nearfree.theory.forecast.forecast import forecast, positions
+
+    config = Config(args.config)
+    epsilon = tolerance(args, config)
+    grid = positions(max(args.largest, args.positions or 1))
+    if args.positions is None:
+        wanted = deployments(config, asked(args))
+        found = forecast(wanted, answering(args, config, wanted), [epsilon], grid=grid)
+    else:
+        wanted = deployments(config, asked(args, batch=_BATCHES, context=_CONTEXTS))
+        answerer = answering(args, config, wanted)
+        found = forecast(wanted, answerer, [epsilon], grid=grid, predictors=["work_model"])
+    _SHOWN[args.format](args, found, epsilon)
+    return 0
+
+
+def _text(args: argparse.Namespace, found: "Forecast", epsilon: float) -> None:
+    from nearfree.report.forecast import report
+    from nearfree.report.inverse import inverse_report
+
+    if args.positions is not None:
+        lines = inverse_report(found, args.positions, epsilon, args.accepted)
+        print("\n".join(lines))
+        return
+    for place in range(len(found.deployments)):
+        print("\n" * (place > 0) + "\n".join(report(found, place, epsilon, args.accepted)))
+
+
+def _json(args: argparse.Namespace, found: "Forecast", epsilon: float) -> None:
+    import msgspec
+
+    from nearfree.report.answer_json import answer, inverse_rows
+
+    said = (
+        inverse_rows(found, args.positions, epsilon, args.accepted).to_dicts()
+        if args.positions is not None
+        else [
+            answer(found, place, epsilon, args.accepted) for place in range(len(found.deployments))
+        ]
+    )
+    print(msgspec.json.format(msgspec.json.encode(said), indent=2).decode())
+
+
+def _csv(args: argparse.Namespace, found: "Forecast", epsilon: float) -> None:
+    from nearfree.report.answer_json import curve_rows, inverse_rows
+
+    frame = (
+        inverse_rows(found, args.positions, epsilon, args.accepted)
+        if args.positions is not None
+        else curve_rows(found)
+    )
+    sys.stdout.write(frame.write_csv())
+
+
+_SHOWN: dict[str, Callable[[argparse.Namespace, "Forecast", float], None]] = {
+    "text": _text,
+    "json": _json,
+    "csv": _csv,
+}

@@ -1,0 +1,137 @@
+"""Write draft lengths by batch size as an engine takes them, from predicted boundaries or times.
+
+Without an acceptance, K = N_max - 1 drafts: what the forward that verifies them takes nearly for
+free. With --acceptance and --draft-cost, the K of most expected tokens per second. The option goes
+to standard output, what stands behind it to standard error.
+"""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from nearfree.cli.common import positive
+from nearfree.cli.deploy import add_deployment, add_looking, answering, asked, tolerance
+
+if TYPE_CHECKING:
+    from nearfree.exports.option import Option
+    from nearfree.theory.forecast.forecast import Forecast
+
+ENGINES = ("vllm", "sglang", "llama.cpp")
+LAWS = ("idle_compute", "principle", "principle_resolved")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("engine", choices=ENGINES, help="which engine's option")
+    add_deployment(parser, many=False, batch=False)
+    parser.set_defaults(batch=None)
+    add_looking(parser, largest=False)
+    parser.add_argument(
+        "--largest-batch",
+        type=positive,
+        default=256,
+        help="the last batch size; llama.cpp has 1 (default: 256)",
+    )
+    parser.add_argument(
+        "--longest", type=positive, default=16, help="the longest draft, tokens (default: 16)"
+    )
+    parser.add_argument(
+        "--by",
+        choices=[*LAWS, "work_model"],
+        default="work_model",
+        help="whose boundary counts, laws with batch in them (default: work_model)",
+    )
+    parser.add_argument(
+        "--cautious", action="store_true", help="take the lower end of the boundary's interval"
+    )
+    parser.add_argument(
+        "--acceptance",
+        type=_acceptance,
+        help="the rate at which a draft token is accepted, or a measured curve: the shares of "
+        "rounds in which the first 1, 2, ... drafts are all accepted, with commas between",
+    )
+    parser.add_argument(
+        "--draft-cost", type=_cost, help="the drafter's time for a token as a share of T(1)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the option, and what stands behind it."""
+    from nearfree.config import Config
+    from nearfree.report.schedule import schedule_report
+    from nearfree.theory.forecast.asked import deployments
+    from nearfree.theory.forecast.forecast import forecast, positions
+
+    _check(args)
+    config = Config(args.config)
+    epsilon = tolerance(args, config)
+    most = 1 if args.engine == "llama.cpp" else args.largest_batch
+    wanted = deployments(config, asked(args, batch=range(1, most + 1)))
+    found = forecast(
+        wanted, answering(args, config, wanted), [epsilon], grid=positions(args.longest + 1),
+        predictors=[args.by], full=False,
+    )  # fmt: skip
+    option, k_by_batch = _option(args, found)
+    print(option.text)
+    print("\n".join(schedule_report(found, k_by_batch, option)), file=sys.stderr)
+    return 0
+
+
+def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[int, int]]":
+    from nearfree.exports import expected, llama_cpp, sglang, vllm
+    from nearfree.exports.schedule import draft_lengths
+    from nearfree.report.schedule import boundary_by_batch, ratio_by_batch
+
+    if args.engine == "llama.cpp":
+        return llama_cpp.option(ratio_by_batch(found)[1]), {}
+    if args.acceptance is None:
+        limits = boundary_by_batch(found, cautious=args.cautious)
+        k_by_batch = draft_lengths(limits, most=args.longest)
+    else:
+        rates = args.acceptance
+        accepted = (
+            expected.independent(rates[0], most=args.longest)
+            if len(rates) == 1
+            else expected.measured(rates)
+        )
+        best = expected.best_lengths(ratio_by_batch(found), accepted, draft_cost=args.draft_cost)
+        k_by_batch = {batch: choice.k for batch, choice in best.items()}
+    engine = {"vllm": vllm, "sglang": sglang}[args.engine]
+    return engine.option(k_by_batch), k_by_batch
+
+
+def _check(args: argparse.Namespace) -> None:
+    from nearfree.errors import ConfigError
+    from nearfree.exports.schedule import check_most
+
+    check_most(args.longest)
+    if (args.acceptance is None) != (args.draft_cost is None):
+        raise ConfigError(
+            "of --acceptance and --draft-cost one is given without the other",
+            remedy="Give both, as measured, or neither; a drafter that costs nothing is 0",
+        )
+    if args.engine == "llama.cpp" and args.acceptance is not None:
+        raise ConfigError(
+            "llama.cpp takes costs, and weighs them against acceptance itself",
+            remedy="Leave --acceptance and --draft-cost out",
+        )
+    timed = args.acceptance is not None or args.engine == "llama.cpp"
+    if timed and (args.by != "work_model" or args.cautious):
+        raise ConfigError(
+            "expected tokens per second and costs ask for T(N), which only the work model has",
+            remedy="Leave --by and --cautious out",
+        )
+
+
+def _acceptance(text: str) -> list[float]:
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of probabilities") from None
+
+
+def _cost(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None

@@ -1,0 +1,45 @@
+"""Write T(N) over batch sizes and contexts, by the work model, and print N_max over both.
+
+Where a model has experts, both routings are asked unless one is named, and ratios are given from
+N = 1 and from the paper's baseline, where balanced routing has woken every expert.
+"""
+
+import argparse
+from pathlib import Path
+
+from nearfree.cli.deploy import add_deployment, add_looking, answering, asked, tolerance
+
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    add_deployment(parser)
+    add_looking(parser)
+    parser.add_argument(
+        "--output", type=Path, help="where the points go: a .parquet or .csv file (default: none)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the points, print the boundaries."""
+    from nearfree.config import Config
+    from nearfree.report.surface import check_points_file, surface_report, write_points
+    from nearfree.theory.forecast.asked import deployments
+    from nearfree.theory.forecast.forecast import positions
+    from nearfree.theory.forecast.surface import surface
+
+    if args.output:
+        check_points_file(args.output)
+    config = Config(args.config)
+    epsilon = tolerance(args, config)
+    routings = ("balanced", "skewed")
+    wanted = deployments(config, asked(args, batch=_BATCHES, context=_CONTEXTS, routing=routings))
+    points, boundaries = surface(
+        wanted, answering(args, config, wanted), positions(args.largest), epsilon
+    )
+    if args.output:
+        write_points(args.output, wanted, points)
+    print("\n".join(surface_report(wanted, boundaries, epsilon)))
+    return 0

@@ -1,0 +1,106 @@
+"""From names to deployments: model files, platforms, and the newest recorded release."""
+
+from collections.abc import Sequence
+from itertools import product
+
+from packaging.version import Version
+
+from nearfree.config import Config
+from nearfree.deployed import Asked
+from nearfree.errors import ConfigError, NearfreeError
+from nearfree.hardware.platforms import resolve
+from nearfree.models.backend import Backend, backend
+from nearfree.models.named import find_decoder
+from nearfree.settings import Routing
+from nearfree.theory.answers import Answerer
+from nearfree.theory.forecast.deployment import Deployment
+from nearfree.theory.releases import ruled_release
+
+MOST = 20_000
+"""Deployments that one question may ask about."""
+
+
+def deployments(config: Config, asked: Asked) -> list[Deployment]:
+    """Return one deployment a combination of model, platform, routing, batch and context.
+
+    What is listed twice is asked about once.
+
+    Raises
+    ------
+    ConfigError
+        A model, platform or backend that nothing knows, or more combinations than MOST.
+    """
+    decoders = [find_decoder(config.folder, name) for name in asked.models]
+    platforms = [resolve(config.platforms, name) for name in asked.platforms]
+    attention = newest(config, asked.attention)
+    moe = newest(config, asked.moe) if any(each.experts for each in decoders) else None
+    count = len(decoders) * len(platforms) * len(asked.batch) * len(asked.context)
+    if count > MOST:
+        raise ConfigError(
+            f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
+        )
+    found = []
+    for decoder, platform in product(decoders, platforms):
+        sparse = decoder.experts is not None
+        routings: tuple[Routing | None, ...] = asked.routing if sparse else (None,)
+        for routing, batch, context in product(routings, asked.batch, asked.context):
+            found.append(
+                Deployment(
+                    decoder=decoder,
+                    platform=platform,
+                    attention=attention,
+                    moe=moe if sparse else None,
+                    routing=routing,
+                    batch=batch,
+                    context=context,
+                    dtype=asked.dtype,
+                )
+            )
+    return list(dict.fromkeys(found))
+
+
+def check_releases(config: Config, answerer: Answerer, wanted: Sequence[Deployment]) -> None:
+    """Refuse a release whose rules are neither recorded nor to be had.
+
+    Raises
+    ------
+    ConfigError
+        Which one, and which releases of the package are recorded.
+    """
+    named = {each for one in wanted for each in (one.attention, one.moe) if each}
+    for each in sorted(named, key=str):
+        release = ruled_release(each.name, each.version)
+        if release is None:
+            continue
+        try:
+            answerer.check(*release)
+        except NearfreeError as error:
+            package = release.package
+            known = [name for name in config.releases if name.startswith(f"{package}==")]
+            raise ConfigError(
+                error.what,
+                remedy=f"Recorded in {config.folder}/sources.yaml are "
+                f"{', '.join(known) or 'none'}; --online reads any other one",
+            ) from error
+
+
+def newest(config: Config, text: str) -> Backend:
+    """Return the backend that a release names, or a package's newest release of sources.yaml.
+
+    Raises
+    ------
+    ConfigError
+        The package is unknown, or no release of it is recorded.
+    """
+    given = backend(text)
+    release = ruled_release(given.name, given.version or "0")
+    if given.version is not None or release is None:
+        return given
+    listed = [each.split("==") for each in config.releases]
+    known = [version for package, version in listed if package == release.package]
+    if not known:
+        raise ConfigError(
+            f"no release of {text} is listed in {config.folder}/sources.yaml",
+            remedy="Name one: package==version",
+        )
+    return backend(f"{text}=={max(known, key=Version)}")

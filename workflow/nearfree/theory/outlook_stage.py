@@ -1,0 +1,98 @@
+"""The stage `outlook`: what follows without a measurement, from models, datasheets and rules."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import polars as pl
+
+from nearfree.config import Config
+from nearfree.events.evidence import read_scope
+from nearfree.events.names import Layout
+from nearfree.hardware.platforms import Platform
+from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.public.published import STREAM as PUBLISHED
+from nearfree.tables.platforms import PLATFORMS
+from nearfree.tables.schema import Table
+from nearfree.tables.store import read_table, seals_digest, write_table
+from nearfree.theory.answers import Answerer
+from nearfree.theory.drift import VERSION_DRIFT, version_drift
+from nearfree.theory.drift_questions import STUDIED
+from nearfree.theory.lookup import PUBLISHED_LOOKUP, printed_rows, published_lookup
+from nearfree.theory.outlook import FORECAST, LOOKUP, outlook
+from nearfree.theory.resolve import Resolver
+from nearfree.theory.sheets import sheet_facts
+from nearfree.theory.stages import calibrated, digests, read_from, tolerances_digest
+from nearfree.theory.trend import TREND, trend
+
+TABLES = (LOOKUP, FORECAST, PUBLISHED_LOOKUP, TREND, VERSION_DRIFT)
+
+
+class _Made(NamedTuple):
+    table: Table
+    rows: pl.DataFrame
+
+
+def write_outlook(layout: Layout, config: Config, epsilon: float) -> None:
+    """Write the tables of TABLES into the public scope, by the log's rules and constants alone.
+
+    Parameters
+    ----------
+    config
+        Platforms, models, deployments, and the releases whose rules are compared.
+    epsilon
+        The tolerance.
+    """
+    platforms = read_table(layout, PUBLIC, PLATFORMS)
+    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    found = outlook(config, answerer, epsilon, platforms)
+    printed = published_answers(layout, config.platforms, platforms)
+    ids = {*platforms["row_id"], *calibrated(layout).values(), *found.models, *printed.known}
+    made_from = (
+        digests(layout, PUBLIC, PLATFORMS)
+        | seals_digest(layout, PUBLIC)
+        | tolerances_digest([epsilon])
+        | read_from(layout)
+        | dict(each.split("@") for each in found.models)
+    )
+    rest = (_Made(LOOKUP, found.lookup), _Made(FORECAST, found.forecast),
+            _Made(PUBLISHED_LOOKUP, printed.rows))  # fmt: skip
+    for table, rows in (*rest, *_followed(layout, config, answerer, platforms, epsilon)):
+        write_table(layout, PUBLIC, table, table.build(rows, ids), made_from)
+
+
+class Printed(NamedTuple):
+    """The rows of `published_lookup`, and the events of what the paper prints."""
+
+    rows: pl.DataFrame
+    known: list[str]
+
+
+def published_answers(
+    layout: Layout, sheets: dict[str, Platform], platforms: pl.DataFrame
+) -> Printed:
+    """Return the paper's deployment table, computed anew.
+
+    Parameters
+    ----------
+    platforms
+        Rows of the table `platforms`; none where rows need not say what they are made from.
+    """
+    take = read_scope(layout, PUBLIC, stream=PUBLISHED)[-1]
+    rows = published_lookup(printed_rows(take), sheet_facts(sheets, platforms), Resolver(layout))
+    return Printed(rows, [event.event_id for event in take.events])
+
+
+def _followed(
+    layout: Layout, config: Config, answerer: Answerer, platforms: pl.DataFrame, epsilon: float
+) -> Iterator[_Made]:
+    yield _Made(TREND, trend(config.platforms, platforms, answerer))
+    drift = version_drift(
+        STUDIED,
+        config.releases,
+        config.platforms,
+        platforms,
+        answerer=answerer,
+        resolver=Resolver(layout),
+        epsilon=epsilon,
+    )
+    yield _Made(VERSION_DRIFT, drift)

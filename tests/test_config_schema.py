@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config import Backend, Site, Sources, Study, schemas
+from nearfree.deployed import Asked
 from nearfree.hardware.platforms import Platform
 from nearfree.settings import Name, Positive
 
@@ -23,6 +24,7 @@ KINDS: dict[str, Any] = {
     "backends": dict[Name, Backend],
     "studies": dict[Name, Study],
     "sources": Sources,
+    "deployments": dict[Name, Asked],
     "takes": dict[Name, dict[Name, Positive]],
 }
 VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in schemas().items()}

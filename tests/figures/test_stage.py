@@ -3,12 +3,14 @@
 import shutil
 from pathlib import Path
 
+import altair as alt
 import msgspec
+import polars as pl
 import pytest
 from nearfree.errors import NearfreeError
 from nearfree.events.names import Layout
-from nearfree.figures.listing import Figure
-from nearfree.figures.stage import draw
+from nearfree.figures.listing import OUTLOOK, Figure
+from nearfree.figures.stage import draw, save
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.store import read_table
@@ -29,6 +31,14 @@ NAMES = [
     "accuracy_shares",
     "accuracy_error_by_backend",
 ]
+MODELS = [
+    "boundary_over_batch",
+    "boundary_over_batch_paper_baseline",
+    "boundary_over_context",
+    "boundary_over_context_paper_baseline",
+    "trend",
+]
+"""Without rules and constants T(N) is not known, and nothing changes between releases."""
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +126,21 @@ def test_pages_work_without_a_network(drawn: Path) -> None:
 
 
 def test_what_was_only_published_is_drawn_against_its_predictions(copy: Layout) -> None:
-    """A scope without curves has the figures of predictions alone."""
+    """A scope without curves has the figures of predictions alone, those of models apart."""
     draw(copy, "public", 0.2)
-    names = [figure.name for figure in listed(copy.root / "figures" / "public")]
-    assert names == [name for name in NAMES if name.startswith("accuracy_")]
+    figures = listed(copy.root / "figures" / "public")
+    scores = [figure.name for figure in figures if figure.about == ""]
+    assert scores == [name for name in NAMES if name.startswith("accuracy_")]
+    assert [figure.name for figure in figures if figure.about == OUTLOOK] == MODELS
+
+
+def test_no_text_of_the_data_ends_a_script(tmp_path: Path) -> None:
+    """A figure's page keeps what looks like markup as text inside its own script."""
+    chart = alt.Chart(pl.DataFrame({"a": ["</script><b>"]})).mark_point().encode(x="a:N")
+    save(chart, tmp_path / "hostile")
+    text = (tmp_path / "hostile.html").read_text()
+    assert "</script><b>" not in text
+    assert "u003c/script>" in text
 
 
 def test_imported_curves_are_drawn_only_where_they_are_asked_for(copy: Layout) -> None:

@@ -58,7 +58,7 @@ def draw(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) 
     folder.mkdir(parents=True, exist_ok=True)
     with alt.data_transformers.disable_max_rows():
         for figure, chart in drawn:
-            _save(chart, folder / figure.name)
+            save(chart, folder / figure.name)
     figures = [figure for figure, _ in drawn]
     replace(folder / LIST, msgspec.json.encode(figures))
     names = {f"{figure.name}{suffix}" for figure in figures for suffix in (".svg", ".html")}
@@ -92,7 +92,14 @@ def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
     yield from accuracy_drawings(of(VALIDATION, scope), epsilon)
 
 
-def _save(chart: alt.FacetChart, stem: Path) -> None:
+def save(chart: alt.TopLevelMixin, stem: Path) -> None:
+    """Write a chart as SVG, and as a page that works without a network.
+
+    Parameters
+    ----------
+    stem
+        The path of both files without their suffixes.
+    """
     drawn, page = io.StringIO(), io.StringIO()
     chart.save(drawn, format="svg")
     chart.save(page, format="html", inline=True, json_kwds={"cls": _InScript})

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import polars as pl
+
 from nearfree.report.columns import columns
 from nearfree.theory.forecast.forecast import Forecast
 from nearfree.theory.forecast.inverse import NEAR_FREE, inverse
@@ -22,7 +24,8 @@ def inverse_report(
     head: list[object] = ["model", "platform", "backends", "routing", "b", "L", ratio, "interval",
                           "N_max", *used, "verdict"]  # fmt: skip
     table: list[list[object]] = [head]
-    for row in rows.sort(rows["verdict"] != NEAR_FREE, maintain_order=True).to_dicts():
+    later = pl.col("verdict").ne_missing(pl.lit(NEAR_FREE))
+    for row in rows.sort(later, maintain_order=True).to_dicts():
         asked = found.deployments[row["deployment"]]
         backends = ", ".join(str(each) for each in (asked.attention, asked.moe) if each)
         setting = [asked.decoder.name, asked.platform, backends, asked.routing or "-",

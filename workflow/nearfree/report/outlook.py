@@ -8,12 +8,11 @@ from nearfree.theory.drift import VERSION_DRIFT
 from nearfree.theory.forecast.forecast import PREDICTORS, headline
 from nearfree.theory.forecast.total import PREDICTOR
 from nearfree.theory.lookup import PUBLISHED_LOOKUP
-from nearfree.theory.outlook import LOOKUP
+from nearfree.theory.outlook import LOOKUP, MODELS
 from nearfree.theory.trend import TREND
 
 SAYS = (
-    (LOOKUP, ("n_max", "n_max_extended", "low", "high", "limiting_module", "limiting_term",
-              "margin", "constants")),
+    (LOOKUP, ("n_max", "n_max_extended", "low", "high", "limiting_module", "limiting_term")),
     (PUBLISHED_LOOKUP, ("idle_compute", "principle", "over_prediction", "resolved",
                         "resolved_term", "rule", "difference")),
     (TREND, ("n_max", "balance_flop_per_byte", "rule")),
@@ -42,6 +41,12 @@ def models(lookup: pl.DataFrame) -> Grid:
     names = tuple(name.replace("_", " ") for name in PREDICTORS)
     head = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N")
     return Grid((*head, *names, "interval", "limited by", "rule"), tuple(rows))
+
+
+def model_files(lookup: pl.DataFrame) -> list[str]:
+    """Return the ids of the model files that rows of `lookup` are made from."""
+    ids = lookup["from_ids"].explode().drop_nulls().unique().sort()
+    return [each for each in ids if each.startswith(MODELS)]
 
 
 def published(lookup: pl.DataFrame) -> Grid:

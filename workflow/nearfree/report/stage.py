@@ -128,6 +128,7 @@ def write_report(
             (anchor(config_id(name, sheet)), config_id(name, sheet), sheet.sources)
             for name, sheet in datasheets.items()
         ],
+        model_files=[(anchor(each), each) for each in outlook.model_files(known["lookup"])],
         runs=[
             run
             for scope in [*scopes, *([IMPORTED] if imported else [])]

@@ -66,6 +66,8 @@ FORECAST = Table(
         "ratio": amount("T(N) / T(1) of the whole forward"),
     },
 )
+MODELS = "config/models:"
+"""What the ids of model files begin with."""
 SHOWN_N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """The N of the table `forecast`; `nearfree predict` prints T at every N."""
 
@@ -101,7 +103,7 @@ def outlook(config: Config, answerer: Answerer, epsilon: float, platforms: pl.Da
 def model_id(decoder: Decoder) -> str:
     """Return the id by which a row names a decoder: the file's name and a digest of its shape."""
     shape = sha256(msgspec.json.encode(decoder, order="deterministic"))
-    return f"config/models:{decoder.name}@{shape[:12]}"
+    return f"{MODELS}{decoder.name}@{shape[:12]}"
 
 
 def _lookup(found: Forecast, about: pl.DataFrame) -> pl.DataFrame:

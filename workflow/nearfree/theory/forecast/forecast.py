@@ -49,7 +49,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
     answers: pl.DataFrame
 
     def curve(self, deployment: int, baseline: int = 1) -> pl.DataFrame:
-        """Return T(N) of one deployment from a baseline of its grid on: n, ratio, latency_us, shares.
+        """Return T(N) of a deployment from a baseline of its grid on: n, ratio, latency_us, shares.
 
         The columns after these are the roles of its modules: what share of T(N) they take. Empty
         where T(N) is not known.

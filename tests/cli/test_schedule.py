@@ -1,0 +1,204 @@
+"""`nearfree schedule`: what engines take, from the same numbers as `nearfree predict`."""
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exports.engine import sglang_steps, vllm_lookup
+from msgspec import json
+from nearfree.exports.expected import best_lengths, independent
+from theory.questions import ROOT
+
+from cli.conftest import Call
+from cli.test_mistakes import one_message
+
+WHERE = ("--model", "qwen3_8b", "--platform", "h800", "--context", "512")
+SOME = (1, 2, 9, 15, 18, 40, 64)
+LISTED = ("--batch", ",".join(map(str, SOME)))
+MOST = 64
+SHORT = ("--largest-batch", str(MOST))
+KEY = "num_speculative_tokens_per_batch_size"
+
+
+@pytest.fixture(autouse=True)
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in this repository, whose log holds rules and constants, with no release cached."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "no" / "cache"))
+
+
+def printed(call: Call, engine: str, *argv: str) -> str:
+    """Return the option alone; all else is comments on standard error."""
+    code, out, err = call("schedule", engine, *WHERE, *argv)
+    assert code == 0
+    assert out.count("\n") == 1
+    assert err
+    assert all(line.startswith("# ") for line in err.splitlines())
+    return out
+
+
+def lengths(call: Call, *argv: str) -> list[int]:
+    """Return K by batch size from 1, as vLLM reads it."""
+    found = json.decode(printed(call, "vllm", *SHORT, *argv))
+    assert set(found) == {"num_speculative_tokens", KEY}
+    most: int = found["num_speculative_tokens"]
+    assert most == max(k for _, _, k in found[KEY])
+    assert found[KEY][-1][1] == MOST
+    return vllm_lookup(found[KEY], MOST, most)
+
+
+def boundaries(call: Call, predictor: str, longest: int = 16) -> dict[int, dict[str, Any]]:
+    """Return what `predict` says at some batch sizes over N up to K + 1."""
+    looking = ("--largest", str(longest + 1), "--format", "json")
+    code, out, _ = call("predict", *WHERE, *LISTED, *looking)
+    assert code == 0
+    composition = "sum" if predictor == "work_model" else "minimum"
+    return {
+        found["deployment"]["batch"]: row
+        for found in json.decode(out)
+        for row in found["answers"]
+        if (row["predictor"], row["composition"]) == (predictor, composition)
+    }
+
+
+def curves(call: Call, longest: int = 16) -> dict[int, dict[int, float]]:
+    """Return T(N) / T(1) by batch size, as `predict` prints it."""
+    looking = ("--largest", str(longest + 1), "--format", "csv")
+    found: dict[int, dict[int, float]] = {}
+    for row in csv.DictReader(io.StringIO(call("predict", *WHERE, *LISTED, *looking)[1])):
+        found.setdefault(int(row["batch"]), {})[int(row["n"])] = float(row["ratio"])
+    return found
+
+
+def capped(n_max: float, longest: int = 16) -> int:
+    """Return the K of a boundary: one position is the token that is verified."""
+    return min(max(math.floor(n_max), 1), longest + 1) - 1
+
+
+@pytest.mark.parametrize("longest", [4, 16])
+def test_k_is_the_boundary_less_one(call: Call, longest: int) -> None:
+    """At each batch size K is what `predict` says there, less one and not above the longest."""
+    found = lengths(call, "--longest", str(longest))
+    single = boundaries(call, "work_model", longest)
+    assert [found[b - 1] for b in SOME] == [capped(single[b]["n_max"], longest) for b in SOME]
+    assert len(set(found)) > 2
+
+
+@pytest.mark.parametrize("law", ["idle_compute", "principle"])
+def test_a_law_counts_with_its_batch(call: Call, law: str) -> None:
+    """Of a law the form with b in it counts, and its schedule never rises with b."""
+    found = lengths(call, "--by", law)
+    single = boundaries(call, law)
+    assert [found[b - 1] for b in SOME] == [capped(single[b]["n_max_extended"]) for b in SOME]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > found[-1]
+
+
+def test_engines_take_the_same_lengths(call: Call) -> None:
+    """SGLang takes the K at each batch size that vLLM takes."""
+    file = printed(call, "sglang", *SHORT)
+    steps = [sglang_steps(file, batch) for batch in range(1, MOST + 1)]
+    assert steps == lengths(call)
+
+
+def test_caution_is_never_longer(call: Call) -> None:
+    """The lower end of the interval gives a K that is nowhere longer, and somewhere shorter."""
+    plain, cautious = lengths(call), lengths(call, "--cautious")
+    assert all(careful <= k for careful, k in zip(cautious, plain, strict=True))
+    assert cautious != plain
+    single = boundaries(call, "work_model")
+    assert [cautious[b - 1] for b in SOME] == [capped(single[b]["low"]) for b in SOME]
+
+
+def test_larger_tolerances_are_never_shorter(call: Call) -> None:
+    """A larger tolerance shortens no draft."""
+    few, many = lengths(call, "--epsilon", "0.1"), lengths(call, "--epsilon", "0.4")
+    assert all(a <= b for a, b in zip(few, many, strict=True))
+    assert few != many
+
+
+def test_the_best_length_by_acceptance(call: Call) -> None:
+    """With an acceptance K is that of most expected tokens per second on the curve of `predict`."""
+    rates = ("--acceptance", "0.8", "--draft-cost", "0.02")
+    found = lengths(call, *rates)
+    best = best_lengths(curves(call), independent(0.8, most=16), draft_cost=0.02)
+    assert [found[b - 1] for b in SOME] == [best[b].k for b in SOME]
+    assert lengths(call, "--acceptance", "0.9,0.5", "--draft-cost", "0")[0] == 2
+
+
+def test_llama_cpp_takes_costs(call: Call) -> None:
+    """llama.cpp takes T(N) / (N T(1)) at batch size 1, one number a size up to K + 1."""
+    out = printed(call, "llama.cpp", "--longest", "16")
+    assert out.startswith('export GGML_BATCH_COSTS="1,')
+    costs = [float(each) for each in out.split('"')[1].split(",")]
+    ratio = curves(call)[1]
+    assert costs == pytest.approx([ratio[n] / n for n in range(1, 18)], abs=1e-6)
+
+
+def test_what_stands_behind_goes_beside(call: Call) -> None:
+    """Comments say what is asked about, where the option goes, who reads it, and its cost."""
+    _, _, err = call("schedule", "vllm", *WHERE, *SHORT)
+    lines = err.splitlines()
+    assert lines[0].startswith("# qwen3_8b on h800, bfloat16, L = 512, attention flash_attn ")
+    assert "# goes to: --speculative-config" in lines
+    assert any(line.startswith("# read by vllm ") for line in lines)
+    begin = next(at for at, line in enumerate(lines) if "from b" in line)
+    rows = [line[1:].split() for line in lines[begin + 1 :]]
+    assert (rows[0][0], rows[-1][1]) == ("1", str(MOST))
+    assert all(float(row[3]) <= 1.2 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("line", "thing"),
+    [
+        ("vllm --acceptance 1.5 --draft-cost 0", "1.5"),
+        ("vllm --acceptance nan --draft-cost 0", "nan"),
+        ("vllm --acceptance 0.5", "--draft-cost"),
+        ("vllm --draft-cost 0.5", "--acceptance"),
+        ("vllm --acceptance 0.5,0.7 --draft-cost 0", "rises from 0.5 to 0.7"),
+        ("vllm --acceptance 0.5 --draft-cost -1", "-1"),
+        ("vllm --acceptance 0.5 --draft-cost inf", "inf"),
+        ("vllm --acceptance 0.5 --draft-cost 0 --cautious", "--cautious"),
+        ("vllm --acceptance 0.5 --draft-cost 0 --by principle", "--by"),
+        ("llama.cpp --by principle", "--by"),
+        ("llama.cpp --acceptance 0.5 --draft-cost 0", "--acceptance"),
+        ("vllm --longest 999999", "999999"),
+        ("vllm --largest-batch 999999", "999999"),
+        ("vllm --largest-batch 20000 --longest 4096", "20000"),
+        ("vllm --attention flash-attn==9.9.9", "flash-attn 9.9.9"),
+        ("vllm --epsilon 0.0001", "no batch size"),
+        ("vllm --dtype float8", "float8"),
+    ],
+)
+def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
+    """What makes no schedule is told in one line that names it, and nothing is printed."""
+    engine, *rest = line.split()
+    one_message(call("schedule", engine, *WHERE, *rest), thing)
+
+
+@pytest.mark.parametrize(
+    ("line", "thing"),
+    [
+        ("tgi", "tgi"),
+        ("vllm --batch 8", "--batch"),
+        ("vllm --acceptance x", "'x'"),
+        ("vllm --draft-cost x", "'x'"),
+        ("vllm --by nothing", "nothing"),
+        ("vllm --largest-batch 0", "0"),
+    ],
+)
+def test_a_wrong_call_shows_the_usage(call: Call, line: str, thing: str) -> None:
+    """A call that fits nothing shows how the command is called, and names what does not fit."""
+    code, out, err = call("schedule", *line.split(), *WHERE)
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: nearfree")
+    assert thing in err.splitlines()[-1]
+
+
+def test_a_platform_without_facts_has_no_schedule(call: Call) -> None:
+    """Where the predictor refuses, so does the schedule, with its reason."""
+    argv = ("--model", "qwen3_8b", "--platform", "h20", "--dtype", "float32")
+    one_message(call("schedule", "vllm", *argv), "no phi of h20 for float32")

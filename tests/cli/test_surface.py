@@ -1,0 +1,110 @@
+"""`nearfree surface`: points in a file, N_max by batch and context in the text."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from models.files import change, write
+from msgspec import json
+from theory.questions import ROOT
+
+from cli.conftest import Call
+from cli.test_mistakes import one_message
+
+DENSE = ("--model", "qwen3_8b", "--platform", "h800", "--batch", "1,8", "--context", "512,4096")
+SPARSE = ("--model", "mixtral_8x7b", *DENSE[2:])
+SHORT = ("--largest", "32")
+
+
+@pytest.fixture(autouse=True)
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in this repository, whose log holds rules and constants, with no release cached."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "no" / "cache"))
+
+
+def printed(call: Call, *argv: str) -> list[str]:
+    """Return the lines that the command prints."""
+    code, out, err = call("surface", *argv, *SHORT)
+    assert (code, err) == (0, "")
+    return out.splitlines()
+
+
+def test_a_table_has_batch_down_and_context_across(call: Call) -> None:
+    """Every cell is the N_max that `predict` gives at that batch and context."""
+    lines = printed(call, *DENSE)
+    assert lines[0].startswith("qwen3_8b on h800, flash_attn ")
+    assert lines[0].endswith("N_max at the tolerance 0.2 from N = 1, by the work model")
+    assert lines[1].split() == ["b", "\\", "L", "512", "4096"]
+    _, out, _ = call("predict", *DENSE, *SHORT, "--format", "json")
+    said = {
+        (found["deployment"]["batch"], found["deployment"]["context"]): row
+        for found in json.decode(out) for row in found["answers"] if row["composition"] == "sum"
+    }  # fmt: skip
+    cells = [line.replace(">= ", ">=").split() for line in lines[2:]]
+    for batch, row in zip((1, 8), cells, strict=True):
+        assert row[0] == str(batch)
+        for context, cell in zip((512, 4096), row[1:], strict=True):
+            found = said[batch, context]
+            assert float(cell.removeprefix(">=")) == found["n_max"]
+            assert cell.startswith(">=") == found["censored"]
+
+
+def test_experts_have_both_bounds_and_both_baselines(call: Call) -> None:
+    """Balanced experts have a table from each baseline, skewed ones from N = 1 alone."""
+    heads = [line for line in printed(call, *SPARSE) if line.startswith("mixtral_8x7b on h800")]
+    assert [
+        (" balanced routing" in line, "the paper's baseline N = ceil(E / (b k))" in line)
+        for line in heads
+    ] == [(True, False), (True, True), (False, False)]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_the_points_are_written(call: Call, tmp_path: Path, suffix: str) -> None:
+    """The file has a row a deployment and N, with what was asked about and both ratios."""
+    path = tmp_path / f"points{suffix}"
+    printed(call, *SPARSE, "--output", str(path))
+    points = pl.read_parquet(path) if suffix == ".parquet" else pl.read_csv(path)
+    assert points.height == 2 * 2 * 2 * 32
+    assert {"model", "platform", "attention", "moe", "routing", "dtype"} <= set(points.columns)
+    assert points.filter(n=1)["ratio"].unique().to_list() == [1.0]
+    balanced = points.filter(routing="balanced", batch=1, context=512)
+    assert balanced.filter(n=4)["ratio_full"].item() == 1.0
+    assert balanced.filter(pl.col("n") < 4)["ratio_full"].null_count() == 3
+    assert points["latency_us"].min() > 0  # type: ignore[operator]
+
+
+def test_what_is_listed_twice_is_one_cell(call: Call, tmp_path: Path) -> None:
+    """Doubles in lists are one row and one column; two models of one name are two tables."""
+    twice = ("--batch", "1,1", "--context", "512,512")
+    assert len(printed(call, *DENSE[:4], *twice)) == 3
+    for folder, layers in (("a", 2), ("b", 3)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, change("qwen3", num_hidden_layers=layers))
+    models = ",".join(str(tmp_path / folder / "small.json") for folder in "ab")
+    lines = printed(call, "--model", models, *DENSE[2:4], *twice)
+    starts = [at for at, line in enumerate(lines) if line.startswith("small on h800")]
+    assert (starts, len(lines)) == ([0, 4], 7)
+
+
+def test_what_is_not_known_says_why(call: Call) -> None:
+    """Cells without an answer are refused, and the reason stands below once."""
+    lines = printed(call, *DENSE, "--dtype", "float8")
+    assert [line.split()[1:] for line in lines[2:4]] == [["refused", "refused"]] * 2
+    assert [line.startswith("refused: ") and "float8" in line for line in lines[4:]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("line", "thing"),
+    [
+        ("--output points.txt", "points.txt"),
+        ("--output /", "/ is neither"),
+        ("--output no/such/folder/points.csv", "no/such/folder/points.csv: No such file"),
+        ("--output no/such/folder/points.parquet", "no/such/folder/points.parquet: No such file"),
+        ("--largest 999999", "999999 N"),
+        ("--attention nothing", "'nothing'"),
+    ],
+)
+def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
+    """What cannot be asked or written is told in one line that names it."""
+    one_message(call("surface", *DENSE, *line.split()), thing)

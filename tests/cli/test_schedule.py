@@ -50,10 +50,12 @@ def lengths(call: Call, *argv: str) -> list[int]:
     return vllm_lookup(found[KEY], MOST, most)
 
 
-def boundaries(call: Call, predictor: str, longest: int = 16) -> dict[int, dict[str, Any]]:
+def boundaries(
+    call: Call, predictor: str, longest: int = 16, model: str = "qwen3_8b"
+) -> dict[int, dict[str, Any]]:
     """Return what `predict` says at some batch sizes over N up to K + 1."""
     looking = ("--largest", str(longest + 1), "--format", "json")
-    code, out, _ = call("predict", *WHERE, *LISTED, *looking)
+    code, out, _ = call("predict", *WHERE, "--model", model, *LISTED, *looking)
     assert code == 0
     composition = "sum" if predictor == "work_model" else "minimum"
     return {
@@ -87,11 +89,14 @@ def test_k_is_the_boundary_less_one(call: Call, longest: int) -> None:
     assert len(set(found)) > 2
 
 
-@pytest.mark.parametrize("law", ["idle_compute", "principle"])
-def test_a_law_counts_with_its_batch(call: Call, law: str) -> None:
+@pytest.mark.parametrize(
+    ("law", "model"),
+    [("idle_compute", "qwen3_8b"), ("principle", "qwen3_8b"), ("principle", "mixtral_8x7b")],
+)
+def test_a_law_counts_with_its_batch(call: Call, law: str, model: str) -> None:
     """Of a law the form with b in it counts, and its schedule never rises with b."""
-    found = lengths(call, "--by", law)
-    single = boundaries(call, law)
+    found = lengths(call, "--by", law, "--model", model)
+    single = boundaries(call, law, model=model)
     assert [found[b - 1] for b in SOME] == [capped(single[b]["n_max_extended"]) for b in SOME]
     assert found == sorted(found, reverse=True)
     assert found[0] > found[-1]

@@ -3,7 +3,8 @@
 It prints the boundary by each predictor with its limiter and the rule behind it (file and lines),
 T(N) / T(1) with each module's share, and what can be turned. With --positions K it asks the other
 way round: at which batch sizes and contexts are K positions near-free, and what do they cost
-elsewhere?
+elsewhere? Unless they are given, b = 1 and L = 4096, with --positions b from 1 to 256 and L from
+1024 to 65536; routing is balanced.
 """
 
 import argparse

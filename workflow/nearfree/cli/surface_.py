@@ -1,7 +1,8 @@
 """Write T(N) over batch sizes and contexts, by the work model, and print N_max over both.
 
 Where a model has experts, both routings are asked unless one is named, and ratios are given from
-N = 1 and from the paper's baseline, where balanced routing has woken every expert.
+N = 1 and from the paper's baseline, where balanced routing has woken every expert. Unless they are
+given, b goes from 1 to 256 and L from 512 to 131072.
 """
 
 import argparse

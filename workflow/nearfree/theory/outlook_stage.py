@@ -18,10 +18,10 @@ from nearfree.theory.answers import Answerer
 from nearfree.theory.drift import VERSION_DRIFT, version_drift
 from nearfree.theory.drift_questions import STUDIED
 from nearfree.theory.lookup import PUBLISHED_LOOKUP, printed_rows, published_lookup
+from nearfree.theory.made_from import calibrated, digests, read_from, tolerances_digest
 from nearfree.theory.outlook import FORECAST, LOOKUP, outlook
 from nearfree.theory.resolve import Resolver
 from nearfree.theory.sheets import sheet_facts
-from nearfree.theory.stages import calibrated, digests, read_from, tolerances_digest
 from nearfree.theory.trend import TREND, trend
 
 TABLES = (LOOKUP, FORECAST, PUBLISHED_LOOKUP, TREND, VERSION_DRIFT)

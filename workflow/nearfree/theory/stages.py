@@ -3,19 +3,16 @@
 from collections.abc import Sequence
 
 from nearfree.config import Config
-from nearfree.events.line import sha256
 from nearfree.events.names import Layout
 from nearfree.public.curves import SCOPE as IMPORTED
-from nearfree.sources.record import SCOPE as SOURCES
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.platforms import PLATFORMS
-from nearfree.tables.schema import Table
 from nearfree.tables.settings import SETTINGS
-from nearfree.tables.store import read_table, seals_digest, table_digest, write_table
+from nearfree.tables.store import read_table, seals_digest, write_table
 from nearfree.theory.accuracy import ACCURACY, DRIFT, accuracy
 from nearfree.theory.answers import Answerer
+from nearfree.theory.made_from import calibrated, digests, read_from, tolerances_digest
 from nearfree.theory.predictions import PREDICTIONS, predict
-from nearfree.theory.times.constants import recorded_constants
 from nearfree.theory.validation import VALIDATION, validate
 
 
@@ -66,26 +63,3 @@ def write_accuracy(layout: Layout, config: Config, epsilon: float) -> None:
     made_from = seals_digest(layout, IMPORTED) | tolerances_digest([epsilon]) | read_from(layout)
     write_table(layout, IMPORTED, ACCURACY, ACCURACY.build(scored, known), made_from)
     write_table(layout, IMPORTED, DRIFT, DRIFT.build(moved, known), made_from)
-
-
-def read_from(layout: Layout) -> dict[str, str]:
-    """Return the rules and constants that answers rest on, by name and digest."""
-    return seals_digest(layout, SOURCES) | {
-        f"constants/{family}": sha256(event_id.encode())
-        for family, event_id in calibrated(layout).items()
-    }
-
-
-def calibrated(layout: Layout) -> dict[str, str]:
-    """Return the event of each family's constants."""
-    return {name: event.event_id for name, event in recorded_constants(layout).items()}
-
-
-def tolerances_digest(tolerances: Sequence[float]) -> dict[str, str]:
-    """Return tolerances as an input, by name and digest."""
-    return {"config/config.yaml:tolerances": sha256(repr(tuple(tolerances)).encode())}
-
-
-def digests(layout: Layout, scope: str, *tables: Table) -> dict[str, str]:
-    """Return tables as inputs, by name and digest."""
-    return {table.name: table_digest(layout, scope, table) for table in tables}

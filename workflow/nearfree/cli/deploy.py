@@ -58,7 +58,9 @@ def add_deployment(
         help="package==version; without a version the newest recorded one (default: %(default)s)",
     )
     parser.add_argument(
-        "--moe", default=MOE, help="the same of the MoE layers, where there are any (default: vllm)"
+        "--moe",
+        help="the same of the MoE layers, where there are any (default: vllm, but sglang for a "
+        "schedule of SGLang)",
     )
     if batch:
         parser.add_argument("--batch", type=of(positive), help=f"b, requests{listed}")
@@ -117,6 +119,7 @@ def asked(
     batch: "Sequence[int]" = (1,),
     context: "Sequence[int]" = (4096,),
     routing: "Sequence[str]" = ("balanced",),
+    moe: str = MOE,
 ) -> "Asked":
     """Return what the arguments ask about; the rest is what counts where they say nothing."""
     from nearfree.deployed import Asked
@@ -125,7 +128,7 @@ def asked(
         models=tuple(args.model),
         platforms=tuple(args.platform),
         attention=args.attention,
-        moe=args.moe,
+        moe=args.moe or moe,
         batch=tuple(args.batch or batch),
         context=tuple(args.context or context),
         routing=tuple(args.routing or routing),  # type: ignore[arg-type]

@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     config = Config(args.config)
     epsilon = tolerance(args, config)
     most = 1 if args.engine == "llama.cpp" else args.largest_batch
-    wanted = deployments(config, asked(args, batch=range(1, most + 1)))
+    moe = "sglang" if args.engine == "sglang" else "vllm"
+    wanted = deployments(config, asked(args, batch=range(1, most + 1), moe=moe))
     found = forecast(
         wanted, answering(args, config, wanted), [epsilon], grid=positions(args.longest + 1),
         predictors=[args.by], full=False,

@@ -49,8 +49,7 @@ def option(ratio: Mapping[int, float]) -> Option:
         notes=(
             "Needs ggml-org/llama.cpp pull request 17034; no release reads this variable.",
             f"Drafts of up to {len(curve) - 1} tokens have a cost.",
-            "The costs are those of the backends that the curve is of; llama.cpp's own kernels"
-            " have other tiles.",
+            "The costs are of the curve's backends; llama.cpp's kernels have other tiles.",
         ),
     )
 

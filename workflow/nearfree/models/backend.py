@@ -51,8 +51,7 @@ def backend(text: str) -> Backend:
         )
     plain = re.sub(r"[-_.]+", "-", found[1]).lower()
     if plain not in NAMES:
-        near = get_close_matches(plain, NAMES, n=3) or NAMES
-        raise ConfigError(
-            f"the backend {found[1]!r} is not known", remedy=f"Known are {', '.join(near)}"
-        )
+        near = get_close_matches(plain, NAMES, n=3)
+        known = f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(NAMES)}"
+        raise ConfigError(f"the backend {found[1]!r} is not known", remedy=known)
     return Backend(NAMES[plain], found[2])

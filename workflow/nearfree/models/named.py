@@ -37,10 +37,11 @@ def find_decoder(config_folder: Path, given: str) -> Decoder:
         return read_decoder(config_folder / "models" / f"{plain}.json")
     if _exists(given):
         return read_decoder(Path(given))
-    near = get_close_matches(plain.rpartition("/")[2][:80], names, n=3) or names
+    near = get_close_matches(plain.rpartition("/")[2][:80], names, n=3)
+    known = f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(names) or 'none'}"
     raise ConfigError(
         f"no model {given!r:.120}: neither a name in {config_folder}/models nor a file",
-        remedy=f"Known are {', '.join(near) or 'none'}; or give the path of a config.json",
+        remedy=f"{known}; or give the path of a config.json",
     )
 
 

@@ -84,18 +84,20 @@ def _boundaries(
 def _boundary(row: dict[str, Any], accepted: float | None) -> list[object]:
     name = row["predictor"]
     if name == PREDICTOR and row["composition"] == MINIMUM:
-        name = f"{name} (minimum)"
+        name = f"{name}, least of modules"
     used = [] if accepted is None else [f"{accepted / (row['n_max'] or math.inf):.2f}"]
     if row["refusal"]:
         return [name, "refused", "", *(["-"] if used else []), row["refusal"], ""]
     interval = f"[{row['low']:g}, {row['high']:g}]" if row["low"] is not None else ""
     wider = row["n_max_extended"]
     more = (
-        f" (extended: {amount(wider)})"
+        f" (with b, heads and gates: {amount(wider)})"
         if wider is not None and amount(wider) != amount(row["n_max"])
         else ""
     )
     shown = amount(row["n_max"], censored=row["censored"])
+    if row["n_max"] < row["baseline"]:
+        shown = f"{shown} < {row['baseline']}"
     if row["censored"]:
         return [name, shown, interval, *used, _NOTHING + more, ""]
     limited = (

@@ -26,6 +26,7 @@ def principle_refusal() -> pl.Expr:
     unnamed = (_module == "moe_ffn") & ~is_triton_moe(_kernel)
     no_block = (_module == "moe_ffn") & printed.m_moe().is_null()
     no_tile = (_module == "attention") & printed.m_attn().is_null()
+    nowhere = _module.is_in(["moe_ffn", "attention"]) & pl.col("sm").is_null()
     return pl.coalesce(
         shape_refusal(),
         pl.when(_module.is_in(_DENSE)).then(facts_refusal()),
@@ -35,6 +36,9 @@ def principle_refusal() -> pl.Expr:
         pl.when(unnamed).then(written("the paper prints no M_moe of the kernel {}", "kernel")),
         pl.when(no_tile).then(
             written("the paper prints no M_attn of {} for {}", "backend", "dtype")
+        ),
+        pl.when(nowhere).then(
+            written("{} has no compute capability for {}", "platform", "backend")
         ),
     )
 

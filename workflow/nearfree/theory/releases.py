@@ -100,11 +100,6 @@ def attention_release(backend: str, version: str | None) -> Release:
     return _release(backend, version)
 
 
-def has_rules(backend: str) -> bool:
-    """Return whether rules of a backend's package are read."""
-    return _package(backend) is not None
-
-
 def ruled_release(backend: str, version: str | None) -> Release | None:
     """Return the release whose rules speak of a backend, None where no rules of it are read.
 
@@ -113,7 +108,7 @@ def ruled_release(backend: str, version: str | None) -> Release | None:
     EvidenceError
         Its version is not given.
     """
-    return _release(backend, version) if has_rules(backend) else None
+    return None if _package(backend) is None else _release(backend, version)
 
 
 def _package(backend: str) -> str | None:

@@ -9,6 +9,7 @@ from nearfree.cli import main
 from nearfree.events.names import Layout
 from tables.logs import copy_config, make_results
 
+ROOT = Path(__file__).parents[2]
 Answer = tuple[int, str, str]
 Call = Callable[..., Answer]
 
@@ -26,6 +27,13 @@ def project(made: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     shutil.copytree(made.root, tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in this repository, whose log holds rules and constants, with no release cached."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "no" / "cache"))
 
 
 @pytest.fixture

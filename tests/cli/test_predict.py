@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from models.files import change, write
 from msgspec import json
-from theory.questions import ROOT
 
 from cli.conftest import Call
 from cli.test_mistakes import one_message
@@ -20,12 +19,7 @@ H800 = ("--platform", "h800")
 SHORT = ("--largest", "48")
 LAWS = ["idle_compute", "principle", "principle_resolved"]
 
-
-@pytest.fixture(autouse=True)
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in this repository, whose log holds rules and constants, with no release cached."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "no" / "cache"))
+pytestmark = pytest.mark.usefixtures("recorded")
 
 
 def printed(call: Call, *argv: str) -> str:

@@ -3,31 +3,23 @@
 import csv
 import io
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 from exports.engine import sglang_steps, vllm_lookup
 from msgspec import json
 from nearfree.exports.expected import best_lengths, independent
-from theory.questions import ROOT
 
 from cli.conftest import Call
 from cli.test_mistakes import one_message
 
+pytestmark = pytest.mark.usefixtures("recorded")
 WHERE = ("--model", "qwen3_8b", "--platform", "h800", "--context", "512")
 SOME = (1, 2, 9, 15, 18, 40, 64)
 LISTED = ("--batch", ",".join(map(str, SOME)))
 MOST = 64
 SHORT = ("--largest-batch", str(MOST))
 KEY = "num_speculative_tokens_per_batch_size"
-
-
-@pytest.fixture(autouse=True)
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in this repository, whose log holds rules and constants, with no release cached."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "no" / "cache"))
 
 
 def printed(call: Call, engine: str, *argv: str) -> str:

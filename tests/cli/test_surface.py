@@ -6,21 +6,14 @@ import polars as pl
 import pytest
 from models.files import change, write
 from msgspec import json
-from theory.questions import ROOT
 
 from cli.conftest import Call
 from cli.test_mistakes import one_message
 
+pytestmark = pytest.mark.usefixtures("recorded")
 DENSE = ("--model", "qwen3_8b", "--platform", "h800", "--batch", "1,8", "--context", "512,4096")
 SPARSE = ("--model", "mixtral_8x7b", *DENSE[2:])
 SHORT = ("--largest", "32")
-
-
-@pytest.fixture(autouse=True)
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in this repository, whose log holds rules and constants, with no release cached."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "no" / "cache"))
 
 
 def printed(call: Call, *argv: str) -> list[str]:

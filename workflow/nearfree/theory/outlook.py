@@ -9,12 +9,13 @@ from msgspec import Struct
 from nearfree.config import Config
 from nearfree.events.line import sha256
 from nearfree.models.decoder import Decoder
-from nearfree.tables.schema import IDS, Table, amount, count, flag, number, text
+from nearfree.tables.schema import IDS, Table, amount, count, flag, text
 from nearfree.theory.answers import Answerer
 from nearfree.theory.forecast.asked import deployments
 from nearfree.theory.forecast.deployment import Deployment
 from nearfree.theory.forecast.forecast import PREDICTORS, Forecast, forecast
 from nearfree.theory.forecast.total import MINIMUM, SUM
+from nearfree.theory.predictions import REASON, VALUE
 
 _ABOUT = {
     "deployment": text("the entry of deployments.yaml"),
@@ -38,19 +39,9 @@ LOOKUP = Table(
         "composition": text("how modules make the model: the sum of their times, or the minimum of "
                             "their boundaries", one_of=(SUM, MINIMUM)),
         "epsilon": amount("tolerance; a law says the same at each"),
-        "n_max": amount("the prediction, a real number", nullable=True),
-        "unbounded": flag("whether it says that no N is too large"),
-        "n_max_extended": amount("the same with the extensions of the formulas", nullable=True),
-        "low": amount("lower end of its interval", nullable=True),
-        "high": amount("upper end of it", nullable=True),
+        **VALUE,
         "censored": flag("whether it is the largest N that was looked at"),
-        "limiting_module": text("what stops it", nullable=True),
-        "limiting_term": text("the term that is smallest, or what changes there", nullable=True),
-        "evidence": text("file and lines of the rule, or where the paper states it", nullable=True),
-        "margin": number("how far the next term, or T(N) at the next N, is beyond", nullable=True),
-        "constants": text("which constants, and what they were calibrated on", nullable=True),
-        "in_sample": flag("whether its constants were calibrated on this platform"),
-        "refusal": text("which rule or fact is missing", nullable=True),
+        **REASON,
     },
 )  # fmt: skip
 FORECAST = Table(

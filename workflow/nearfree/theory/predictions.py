@@ -21,6 +21,23 @@ from nearfree.theory.facts import datasheet_facts, probed_facts
 from nearfree.theory.scores import PREDICTORS
 
 _IDENTITY = ("platform", "origin", "setting_key", "baseline")
+VALUE = {
+    "n_max": amount("the prediction, a real number", nullable=True),
+    "unbounded": flag("whether it says that no N is too large"),
+    "n_max_extended": amount("the same with the extensions of the formulas", nullable=True),
+    "low": amount("lower end of its interval", nullable=True),
+    "high": amount("upper end of it", nullable=True),
+}
+REASON = {
+    "limiting_module": text("what stops it", nullable=True),
+    "limiting_term": text("the term that is smallest, or what changes there", nullable=True),
+    "evidence": text("file and lines of the rule, or where the paper states it", nullable=True),
+    "margin": number("the next smallest term, or T(N) at the next N, over what limits",
+                     nullable=True),
+    "constants": text("which constants, and what they were calibrated on", nullable=True),
+    "in_sample": flag("whether its constants were calibrated on this platform"),
+    "refusal": text("which rule or fact is missing", nullable=True),
+}  # fmt: skip
 PREDICTIONS = Table(
     name="predictions",
     row="one predictor's N_max for one setting at one tolerance, on one basis of hardware facts",
@@ -34,19 +51,9 @@ PREDICTIONS = Table(
         "basis": text("which facts: datasheet, or probed by one of two methods; none where there "
                       "are none of the platform and dtype", nullable=True),
         "epsilon": amount("tolerance; a law says the same at each"),
-        "n_max": amount("the prediction, a real number", nullable=True),
-        "unbounded": flag("whether it says that no N is too large"),
-        "n_max_extended": amount("the same with the extensions of the formulas", nullable=True),
-        "low": amount("lower end of its interval", nullable=True),
-        "high": amount("upper end of it", nullable=True),
+        **VALUE,
         "balance_flop_per_byte": amount("rho that it used", nullable=True),
-        "limiting_module": text("what stops it", nullable=True),
-        "limiting_term": text("the term of the law that is smallest", nullable=True),
-        "evidence": text("file and lines of the rule, or where the paper states it", nullable=True),
-        "margin": number("next smallest term / smallest", nullable=True),
-        "constants": text("which constants, and what they were calibrated on", nullable=True),
-        "in_sample": flag("whether its constants were calibrated on this platform"),
-        "refusal": text("which rule or fact is missing", nullable=True),
+        **REASON,
     },
 )  # fmt: skip
 _SAID = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module",

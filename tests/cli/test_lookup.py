@@ -1,0 +1,64 @@
+"""`nearfree lookup`: the deployment table, and the paper's own beside its print."""
+
+import io
+
+import polars as pl
+import pytest
+
+from cli.conftest import Call
+
+pytestmark = pytest.mark.usefixtures("recorded")
+WHERE = ("--model", "qwen3_8b", "--platform", "h800", "--attention", "flash-attn==2.8.3")
+
+
+def printed(call: Call, *argv: str) -> str:
+    """Return what the command prints."""
+    code, out, err = call("lookup", *argv)
+    assert (code, err) == (0, "")
+    return out
+
+
+def test_the_papers_table_is_computed_and_equal(call: Call) -> None:
+    """All nine rows round to what is printed, and what the sources say otherwise is named."""
+    out = printed(call, "--published")
+    assert out.startswith("paper, tab:practical_lookup: 9 of 9 rows round to what is printed\n")
+    assert "M_moe E / (b k) = M_attn" in out
+    assert "configs/triton_3_4_0/E=256,N=512,device_name=NVIDIA_H20.json" in out
+    frame = pl.read_csv(io.StringIO(printed(call, "--published", "--format", "csv")))
+    assert frame["equal"].all()
+    assert frame["over_prediction"].to_list() == [None, None, 2.4, 4.6, None, 23, 5.7, 2.8, 2.8]
+
+
+def test_a_list_is_one_line_a_deployment(call: Call) -> None:
+    """Every combination has a line with each predictor's N_max, from each baseline."""
+    lines = printed(call, *WHERE, "--batch", "1,8").splitlines()
+    assert len(lines) == 4
+    one, eight = (line.split() for line in lines[2:])
+    assert one[5:9] == ["1", "4096", "1", "295"]
+    assert eight[5:10] == ["8", "4096", "1", "37", "37"]
+
+
+def test_without_a_model_the_config_is_asked(call: Call) -> None:
+    """What deployments.yaml lists is answered, both routings and both baselines of experts."""
+    frame = pl.read_csv(io.StringIO(printed(call, "--format", "csv")), infer_schema_length=None)
+    assert set(frame["model"]) == {"qwen3_8b", "qwen3_30b_a3b", "ling_2_0_mini"}
+    routed = frame.filter(pl.col("routing") == "balanced")
+    assert routed["baseline"].n_unique() > 1
+    assert set(frame["predictor"]) == {
+        "idle_compute", "principle", "principle_resolved", "work_model"
+    }  # fmt: skip
+
+
+def test_one_of_model_and_platform_is_not_enough(call: Call) -> None:
+    """A model without a platform is a mistake, in one line."""
+    code, out, err = call("lookup", "--model", "qwen3_8b")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "--platform" in err
+
+
+def test_a_refusal_is_said_by_its_predictor(call: Call) -> None:
+    """What refuses has a line with its reason below the table."""
+    out = printed(call, "--model", "qwen3_8b", "--platform", "cpu")
+    assert "refused by idle_compute: " in out
+    assert "no phi of cpu for bfloat16" in out

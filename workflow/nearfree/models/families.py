@@ -52,8 +52,9 @@ def family(keys: Keys) -> Family:
     """Return the rules of a file's model type; ConfigError names the nearest if it is not read."""
     given = keys.text("model_type")
     if given not in FAMILIES:
-        near = get_close_matches(given[:80], FAMILIES, n=3) or sorted(FAMILIES)
-        raise keys.wrong(
-            "model_type", "is not read", f"Known are {', '.join(near)}; others may work differently"
+        near = get_close_matches(given[:80], FAMILIES, n=3)
+        known = (
+            f"Nearest are {', '.join(near)}" if near else f"Read are {', '.join(sorted(FAMILIES))}"
         )
+        raise keys.wrong("model_type", "is not read", f"{known}; others may work differently")
     return FAMILIES[given]

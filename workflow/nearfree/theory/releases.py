@@ -42,10 +42,12 @@ PINNED_TRITON = {
     Release("sglang", "0.5.9"): "3.5.1",
     Release("sglang", "0.5.10"): "3.5.1",
     Release("sglang", "0.5.14"): "3.6.0",
+    Release("sglang", "0.5.23"): "3.8.0",
 }
 """The Triton that a release's requirements pin; which tuned file SGLang opens depends on it.
-Source: Requires-Dist in the METADATA of each wheel: torch==2.9.1 (0.5.9, 0.5.10) and torch==2.11.0
-(0.5.14); of torch 2.9.1, triton==3.5.1, of torch 2.11.0, triton==3.6.0."""
+Source: Requires-Dist in the METADATA of each wheel: torch==2.9.1 (0.5.9, 0.5.10), torch==2.11.0
+(0.5.14) and torch==2.14.1 (0.5.23); of torch 2.9.1, triton==3.5.1, of torch 2.11.0, triton==3.6.0,
+of torch 2.14.1, triton~=3.8.0."""
 
 
 def is_moe_package(backend: pl.Expr) -> pl.Expr:

@@ -10,7 +10,7 @@ from nearfree.errors import EvidenceError
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
 from nearfree.sources.record import recorded_extraction
 from nearfree.theory.releases import PINNED_TRITON, Release
-from nearfree.theory.resolve import AttentionQuestion, MoeQuestion
+from nearfree.theory.resolve import AttentionQuestion, MoeQuestion, Resolver
 
 from theory.questions import LOG, RESOLVER
 
@@ -80,14 +80,15 @@ def test_a_tuned_file_is_found_by_the_device() -> None:
     assert "E=8,N=7168,device_name=NVIDIA_H200.json:" in found.evidence[0]
 
 
-def test_the_pinned_triton_chooses_the_folder() -> None:
+def test_the_pinned_triton_chooses_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """SGLang 0.5.10 has files for several; one whose Triton is not pinned here is refused."""
     shape = {"backend": "sglang", "experts": 8, "top_k": 2, "d_ff": 7168}
     h100 = layer(**shape, backend_version="0.5.10", device_name="NVIDIA H100 80GB HBM3")
     found = RESOLVER.moe(h100).at([1, 64])
     assert found.source == ("tuned", "tuned")
+    monkeypatch.setattr("nearfree.theory.resolve.PINNED_TRITON", {})
     with pytest.raises(EvidenceError, match="depends on the running Triton"):
-        RESOLVER.moe(replace(h100, backend_version="0.5.23"))
+        Resolver(LOG).moe(h100)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from selenium.webdriver.common.by import By
 
 pytestmark = pytest.mark.browser
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+MODELS = "#models"
 OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -62,14 +63,25 @@ def test_the_report_opens_from_a_file(built, browser):
     open_page(browser, built / "results/report/index.html")
     assert browser.find_element(By.TAG_NAME, "h1").text == "How many positions are near-free here?"
     figures = browser.find_elements(By.CSS_SELECTOR, "figure svg")
-    assert len(figures) == 11
-    assert all(figure.size["height"] > 200 for figure in figures)
+    predicted = browser.find_elements(By.CSS_SELECTOR, f"{MODELS} figure svg")
+    assert len(predicted) == 3
+    assert len(figures) == 11 + len(predicted)
+    assert all(2000 > figure.size["height"] > 200 for figure in figures)
+
+
+def test_figures_of_models_say_that_they_are_predicted(built, browser):
+    """Nothing that was only predicted can be taken for measured."""
+    open_page(browser, built / "results/report/index.html")
+    for figure in browser.find_elements(By.CSS_SELECTOR, f"{MODELS} figure svg"):
+        text = figure.get_attribute("textContent")
+        assert "Predicted, not measured" in text or "M_attn as printed" in text
+        assert "measured here" not in text
 
 
 def test_every_figure_shows_measured_data(built, browser):
-    """Each drawing holds marks for this machine's measured rows."""
+    """Each drawing but those of models holds marks for this machine's measured rows."""
     open_page(browser, built / "results/report/index.html")
-    for figure in browser.find_elements(By.CSS_SELECTOR, "figure svg"):
+    for figure in browser.find_elements(By.CSS_SELECTOR, f"section:not({MODELS}) figure svg"):
         marks = figure.find_elements(
             By.CSS_SELECTOR, "[aria-roledescription$='mark container'] path"
         )

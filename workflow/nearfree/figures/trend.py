@@ -72,13 +72,18 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
     marks = [alt.Tooltip(f"{name}:N") for name in ("series", "platform", "rule", "row_id")]
     value = alt.Tooltip("y:Q", title="value", format=".1f")
     gpus = chart.transform_filter("datum.kind == 'gpu'")
+    # A legend without an entry has no size, and the whole drawing none with it.
+    resolved = [
+        chart.transform_filter("datum.kind == 'tile'")
+        .mark_point(size=32, filled=True, opacity=0.9)
+        .encode(x=x, y=y, color=colour, shape=shape, tooltip=[*marks, value])
+        for shape in _by_group(tiles)
+    ]
     layers = alt.layer(
         chart.transform_filter("datum.kind == 'paper'")
         .mark_rule(strokeDash=[5, 4], color=THEORY)
         .encode(y=y),
-        chart.transform_filter("datum.kind == 'tile'")
-        .mark_point(size=32, filled=True, opacity=0.9)
-        .encode(x=x, y=y, color=colour, shape=_by_group(tiles), tooltip=[*marks, value]),
+        *resolved,
         gpus.transform_filter(f"datum.series == '{DTYPES[0]}'")
         .mark_circle(size=60, opacity=0.9)
         .encode(x=x, y=y, color=colour, tooltip=[*marks, value]),
@@ -180,11 +185,13 @@ def _tiles(shown: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([paper, resolved], how="diagonal_relaxed")
 
 
-def _by_group(tiles: pl.DataFrame) -> alt.Shape:
+def _by_group(tiles: pl.DataFrame) -> Iterator[alt.Shape]:
+    """Yield the shape of tiles by their group; nothing where no release has any."""
     groups = sorted(tiles["group"].drop_nulls().unique()) if "group" in tiles.columns else []
-    shapes = ["triangle-up", "diamond", "square", "cross"][: len(groups)]
-    return alt.Shape(
-        "group:N",
-        scale=alt.Scale(domain=groups, range=shapes),
-        legend=alt.Legend(orient="bottom", title=None),
-    )
+    if groups:
+        shapes = ["triangle-up", "diamond", "square", "cross"][: len(groups)]
+        yield alt.Shape(
+            "group:N",
+            scale=alt.Scale(domain=groups, range=shapes),
+            legend=alt.Legend(orient="bottom", title=None),
+        )

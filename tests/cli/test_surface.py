@@ -68,16 +68,16 @@ def test_the_points_are_written(call: Call, tmp_path: Path, suffix: str) -> None
 
 
 def test_what_is_listed_twice_is_one_cell(call: Call, tmp_path: Path) -> None:
-    """Doubles in lists are one row and one column; two models of one name are two tables."""
+    """Doubles in lists are one row and one column; two models of one name are refused."""
     twice = ("--batch", "1,1", "--context", "512,512")
     assert len(printed(call, *DENSE[:4], *twice)) == 3
     for folder, layers in (("a", 2), ("b", 3)):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder, change("qwen3", num_hidden_layers=layers))
     models = ",".join(str(tmp_path / folder / "small.json") for folder in "ab")
-    lines = printed(call, "--model", models, *DENSE[2:4], *twice)
-    starts = [at for at, line in enumerate(lines) if line.startswith("small on h800")]
-    assert (starts, len(lines)) == ([0, 4], 7)
+    code, out, err = call("surface", "--model", models, *DENSE[2:4], *twice)
+    assert (code, out) == (2, "")
+    assert "two different models are named small" in err
 
 
 def test_what_is_not_known_says_why(call: Call) -> None:

@@ -85,7 +85,7 @@ def test_the_modules_of_a_dense_model() -> None:
     )
     assert uses["attention"].setting == Setting(
         module="attention", backend="flash_attn", context=1024, heads=32, kv_heads=8,
-        head_dim=128, api="kvcache", **BESIDE,
+        head_dim=128, api="kvcache", page_size=256, **BESIDE,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.theory.scores import GROUP_KEYS, groups, score
 from nearfree.theory.truth import Truth
@@ -62,6 +62,7 @@ def test_what_a_hit_is(
 
 
 @given(st.floats(1.0, 1000.0))
+@settings(deadline=None)
 def test_each_prediction_hits_one_boundary(predicted: float) -> None:
     """Whatever is predicted hits exactly one of the N_max that the grid allows: the next below."""
     hit = [n for n in GRID if judged(known(n), n_max=predicted)["hit"]]

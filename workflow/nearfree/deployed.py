@@ -4,14 +4,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from nearfree.protocols import Positive
 from nearfree.settings import Dtype, Name
 
 Bound = Literal["balanced", "skewed"]
 """The two controlled routings, between which any real one lies (paper, app. C.3)."""
 BOUNDS: tuple[Bound, ...] = ("balanced", "skewed")
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
-Listed = Annotated[tuple[Positive, ...], Meta(min_length=1)]
+Small = Annotated[int, Meta(ge=1, lt=1_000_000)]
+Listed = Annotated[tuple[Small, ...], Meta(min_length=1)]
 
 
 class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -54,8 +54,7 @@ def add_deployment(
     )
     parser.add_argument(
         "--attention",
-        default=ATTENTION,
-        help="package==version; without a version the newest recorded one (default: %(default)s)",
+        help="package==version; without a version the newest recorded one (default: flash-attn)",
     )
     parser.add_argument(
         "--moe",
@@ -127,7 +126,7 @@ def asked(
     return Asked(
         models=tuple(args.model),
         platforms=tuple(args.platform),
-        attention=args.attention,
+        attention=args.attention or ATTENTION,
         moe=args.moe or moe,
         batch=tuple(args.batch or batch),
         context=tuple(args.context or context),
@@ -138,8 +137,11 @@ def asked(
 
 def _several(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
     def listed(text: str) -> list[Each]:
+        parts = [each.strip() for each in text.split(",")]
+        if not all(parts):
+            raise argparse.ArgumentTypeError(f"{text!r:.200} has an empty entry")
         try:
-            return [kind(each.strip()) for each in text.split(",")]
+            return [kind(each) for each in parts]
         except ValueError:
             raise argparse.ArgumentTypeError(
                 f"{text!r:.200} is no list of whole numbers with commas between"
@@ -150,6 +152,8 @@ def _several(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
 
 def _one(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
     def single(text: str) -> list[Each]:
+        if not text.strip():
+            raise argparse.ArgumentTypeError("it is empty")
         return [kind(text)]
 
     single.__name__ = kind.__name__

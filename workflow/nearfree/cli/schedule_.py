@@ -6,6 +6,7 @@ to standard output, what stands behind it to standard error.
 """
 
 import argparse
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from nearfree.cli.common import positive
 from nearfree.cli.deploy import add_deployment, add_looking, answering, asked, tolerance
 
 if TYPE_CHECKING:
+    from nearfree.exports.expected import Choice
     from nearfree.exports.option import Option
     from nearfree.theory.forecast.forecast import Forecast
 
@@ -72,13 +74,14 @@ def run(args: argparse.Namespace) -> int:
         wanted, answering(args, config, wanted), [epsilon], grid=positions(args.longest + 1),
         predictors=[args.by], full=False,
     )  # fmt: skip
-    option, k_by_batch = _option(args, found)
+    option, choices = _option(args, found)
     print(option.text)
-    print("\n".join(schedule_report(found, k_by_batch, option)), file=sys.stderr)
+    assumed = args.attention is None
+    print("\n".join(schedule_report(found, choices, option, assumed=assumed)), file=sys.stderr)
     return 0
 
 
-def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[int, int]]":
+def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[int, Choice]]":
     from nearfree.exports import expected, llama_cpp, sglang, vllm
     from nearfree.exports.schedule import draft_lengths
     from nearfree.report.schedule import boundary_by_batch, ratio_by_batch
@@ -87,7 +90,8 @@ def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[
         return llama_cpp.option(ratio_by_batch(found)[1]), {}
     if args.acceptance is None:
         limits = boundary_by_batch(found, cautious=args.cautious)
-        k_by_batch = draft_lengths(limits, most=args.longest)
+        lengths = draft_lengths(limits, most=args.longest)
+        choices = {batch: expected.Choice(k, math.nan) for batch, k in lengths.items()}
     else:
         rates = args.acceptance
         accepted = (
@@ -95,10 +99,9 @@ def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[
             if len(rates) == 1
             else expected.measured(rates)
         )
-        best = expected.best_lengths(ratio_by_batch(found), accepted, draft_cost=args.draft_cost)
-        k_by_batch = {batch: choice.k for batch, choice in best.items()}
+        choices = expected.best_lengths(ratio_by_batch(found), accepted, draft_cost=args.draft_cost)
     engine = {"vllm": vllm, "sglang": sglang}[args.engine]
-    return engine.option(k_by_batch), k_by_batch
+    return engine.option({batch: each.k for batch, each in choices.items()}), choices
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -117,6 +120,10 @@ def _check(args: argparse.Namespace) -> None:
             remedy="Leave --acceptance and --draft-cost out",
         )
     timed = args.acceptance is not None or args.engine == "llama.cpp"
+    if args.cautious and args.by in LAWS:
+        raise ConfigError(
+            f"{args.by} has no interval to be cautious in", remedy="Leave --cautious or --by out"
+        )
     if timed and (args.by != "work_model" or args.cautious):
         raise ConfigError(
             "expected tokens per second and costs ask for T(N), which only the work model has",

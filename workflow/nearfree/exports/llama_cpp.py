@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from nearfree.errors import ConfigError
 from nearfree.exports.curve import checked_curve
 from nearfree.exports.option import Option
-from nearfree.exports.schedule import LONGEST_DRAFT
 
-DECIMALS = 6
+DECIMALS, MOST_COSTS = 6, 64
 
 
 def option(ratio: Mapping[int, float]) -> Option:
@@ -31,10 +30,10 @@ def option(ratio: Mapping[int, float]) -> Option:
         The curve makes no sense, leaves an N out, or is too long.
     """
     curve = checked_curve(ratio, "batch 1")
-    if len(curve) > LONGEST_DRAFT + 1:
+    if len(curve) > MOST_COSTS:
         raise ConfigError(
             f"the latency curve of batch 1 has {len(curve)} N",
-            remedy=f"Give those up to {LONGEST_DRAFT + 1}",
+            remedy=f"Give those up to {MOST_COSTS}, as many as the pull request measures",
         )
     missing = next((n for n in range(1, len(curve) + 1) if n not in curve), None)
     if missing is not None:

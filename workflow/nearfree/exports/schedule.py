@@ -87,8 +87,8 @@ def ranges(k_by_batch: Mapping[int, int]) -> tuple[Range, ...]:
     if not any(k_by_batch.values()):
         raise ConfigError(
             "no batch size of the schedule has a draft length above 0",
-            remedy="Serve without speculative decoding, allow a larger epsilon, or choose K by "
-            "expected tokens per second (--acceptance and --draft-cost)",
+            remedy="Serve without speculative decoding, or ask with another tolerance, acceptance "
+            "or draft cost",
         )
     return _merged(_parts(sorted(k_by_batch.items())))
 

@@ -9,7 +9,7 @@ from nearfree.figures.families import Drawing
 from nearfree.figures.listing import Figure
 from nearfree.figures.theme import PALETTE, THEORY, dressed
 from nearfree.theory.attention import M_ATTN
-from nearfree.theory.lookup_law import DENSE_TERM
+from nearfree.theory.laws import DENSE_TERM
 from nearfree.theory.trend import DTYPES, PAPER
 
 _RHO = "balance point rho, FLOP per byte"

@@ -1,6 +1,7 @@
 """Which backend runs a module: a package as users write it, in this project's name."""
 
 import re
+from collections.abc import Collection
 from difflib import get_close_matches
 
 from msgspec import Struct
@@ -26,6 +27,15 @@ NAMES = {
 xformers."""
 
 
+MOE = frozenset({"vllm", "sglang", "torch_padded", "torch_grouped"})
+"""Backends that run experts; all others run attention."""
+PAGES = {"flash_attn": 256}
+"""Positions of a page of the KV cache, where a backend's kernel depends on there being pages.
+
+Engines keep their cache in pages, and 256 is the least that FlashAttention 2 takes. Other backends
+choose the same tiles with and without pages."""
+
+
 class Backend(Struct, frozen=True):
     """A backend in this project's name and its release, None where none is given."""
 
@@ -34,6 +44,27 @@ class Backend(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}" if self.version else self.name
+
+
+def attention_backend(text: str) -> Backend:
+    """Return a backend that runs attention; ConfigError for one that runs experts."""
+    return _of(text, "attention", set(NAMES.values()) - MOE)
+
+
+def moe_backend(text: str) -> Backend:
+    """Return a backend that runs experts; ConfigError for one that runs attention."""
+    return _of(text, "experts", MOE)
+
+
+def _of(text: str, what: str, known: Collection[str]) -> Backend:
+    found = backend(text)
+    if found.name not in known:
+        names = sorted(name for name, meant in NAMES.items() if meant in known)
+        raise ConfigError(
+            f"{found.name} runs no {what}",
+            remedy=f"Name the kernels that the engine logs at start-up: {', '.join(names)}",
+        )
+    return found
 
 
 def backend(text: str) -> Backend:

@@ -1,5 +1,6 @@
 """Hugging Face's config.json as a decoder: what is not understood is refused by name."""
 
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -41,6 +42,8 @@ _REFUSED = {
     "layer_group_size": _HYBRID,
 }
 """Keys that, given, change what a forward does, whatever the model type."""
+
+_MOST_NAME = 80
 
 
 def read_decoder(path: Path) -> Decoder:
@@ -122,4 +125,5 @@ def _dtype(keys: Keys) -> Dtype:
 
 
 def _name(file: Path) -> str:
-    return (file.name == "config.json" and file.resolve().parent.name) or file.stem
+    name = (file.name == "config.json" and file.resolve().parent.name) or file.stem
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_MOST_NAME]

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from nearfree.errors import ConfigError
-from nearfree.models.backend import Backend
+from nearfree.models.backend import PAGES, Backend
 from nearfree.models.decoder import Decoder, Experts
 from nearfree.settings import Dtype, Routing, Setting, check_setting
 
@@ -83,6 +83,7 @@ def modules(
             kv_heads=decoder.kv_heads,
             head_dim=decoder.head_dim,
             api="kvcache" if attention.name.startswith("flash_attn") else None,
+            page_size=PAGES.get(attention.name),
         ),
         gemm("output projection", layers, d_model=width, d_ff=d_model),
     ]

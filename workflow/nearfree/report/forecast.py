@@ -25,11 +25,16 @@ def title(asked: Deployment) -> str:
         f"{decoder.name} on {asked.platform}",
         asked.dtype or decoder.dtype,
         f"b = {asked.batch}",
-        f"L = {asked.context}",
+        f"L = {asked.context}{_window(asked)}",
         f"attention {asked.attention}",
         *([f"MoE {asked.moe}", f"{asked.routing} routing"] if asked.moe else []),
     ]
     return ", ".join(parts)
+
+
+def _window(asked: Deployment) -> str:
+    window = asked.decoder.window
+    return f" (window {window})" if window and window < asked.context else ""
 
 
 def report(
@@ -48,14 +53,15 @@ def report(
     answers = asked.answers.filter(deployment=place)
     for baseline in answers["baseline"].unique(maintain_order=True):
         yield ""
-        yield from _boundaries(answers.filter(baseline=baseline), baseline, epsilon, accepted)
+        rows = answers.filter(baseline=baseline)
+        yield from _boundaries(asked, rows, epsilon, accepted)
     if asked.total.refusals[place] is None:
         yield ""
         yield from _curve(asked, place, epsilon)
         yield ""
         yield from _modules(asked, place, epsilon)
-    yield from _limiter(answers)
-    yield from _behind(answers)
+        yield from _limiter(answers)
+        yield from _behind(answers)
 
 
 def amount(value: float | None, *, censored: bool = False) -> str:
@@ -67,9 +73,26 @@ def amount(value: float | None, *, censored: bool = False) -> str:
     return f">= {value:g}" if censored else f"{value:.0f}" if value >= 10 else f"{value:.3g}"
 
 
+def interval(row: dict[str, Any], end: float) -> str:
+    """Return an interval as it is printed; empty without one.
+
+    Parameters
+    ----------
+    row
+        An answer.
+    end
+        The largest N that was looked at: an end there may be larger.
+    """
+    if row["low"] is None:
+        return ""
+    low, high = (f">= {n:g}" if n == end else f"{n:g}" for n in (row["low"], row["high"]))
+    return f"[{low}, {high}]"
+
+
 def _boundaries(
-    answers: pl.DataFrame, baseline: int, epsilon: float, accepted: float | None
+    asked: Forecast, answers: pl.DataFrame, epsilon: float, accepted: float | None
 ) -> Iterator[str]:
+    baseline, end = answers["baseline"][0], float(asked.total.grid[-1])
     about = "" if baseline == 1 else ", where balanced routing has woken every expert"
     yield (
         f"N_max, the largest N with T(N) <= {1 + epsilon:g} T({baseline}), "
@@ -77,21 +100,20 @@ def _boundaries(
     )
     used = [] if accepted is None else ["accepted / N_max"]
     rows: list[list[object]] = [["predictor", "N_max", "interval", *used, "limited by", "rule"]]
-    rows += [_boundary(row, accepted) for row in answers.to_dicts()]
+    rows += [_boundary(row, end, accepted) for row in answers.to_dicts()]
     yield from columns(rows)
 
 
-def _boundary(row: dict[str, Any], accepted: float | None) -> list[object]:
+def _boundary(row: dict[str, Any], end: float, accepted: float | None) -> list[object]:
     name = row["predictor"]
     if name == PREDICTOR and row["composition"] == MINIMUM:
         name = f"{name}, least of modules"
     used = [] if accepted is None else [f"{accepted / (row['n_max'] or math.inf):.2f}"]
     if row["refusal"]:
         return [name, "refused", "", *(["-"] if used else []), row["refusal"], ""]
-    interval = f"[{row['low']:g}, {row['high']:g}]" if row["low"] is not None else ""
     wider = row["n_max_extended"]
     more = (
-        f" (with b, heads and gates: {amount(wider)})"
+        f" (with b, heads and gates: {amount(wider)}, {row['limiting_module_extended']})"
         if wider is not None and amount(wider) != amount(row["n_max"])
         else ""
     )
@@ -99,13 +121,13 @@ def _boundary(row: dict[str, Any], accepted: float | None) -> list[object]:
     if row["n_max"] < row["baseline"]:
         shown = f"{shown} < {row['baseline']}"
     if row["censored"]:
-        return [name, shown, interval, *used, _NOTHING + more, ""]
+        return [name, shown, interval(row, end), *used, _NOTHING + more, ""]
     limited = (
         "nothing"
         if row["n_max"] == math.inf
         else f"{row['limiting_module']}: {row['limiting_term']}"
     )
-    return [name, shown, interval, *used, limited + more, row["evidence"]]
+    return [name, shown, interval(row, end), *used, limited + more, row["evidence"]]
 
 
 def _curve(asked: Forecast, place: int, epsilon: float) -> Iterator[str]:
@@ -156,7 +178,7 @@ def _modules(asked: Forecast, place: int, epsilon: float) -> Iterator[str]:
 
 def _limiter(answers: pl.DataFrame) -> Iterator[str]:
     stated = answers.filter(pl.col("limiting_module").is_not_null())
-    best = stated.filter(composition=SUM) if SUM in stated["composition"] else stated.reverse()
+    best = stated.filter(composition=SUM)
     if not best.is_empty():
         role = best["limiting_module"][0]
         yield ""

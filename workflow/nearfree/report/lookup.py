@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from nearfree.report.columns import columns
-from nearfree.report.forecast import amount
+from nearfree.report.forecast import amount, interval
 from nearfree.theory.forecast.forecast import Forecast, headline
 from nearfree.theory.forecast.total import PREDICTOR
 from nearfree.theory.laws import LAWS
@@ -14,7 +14,7 @@ from nearfree.theory.laws import LAWS
 
 def lookup_report(found: Forecast, epsilon: float) -> Iterator[str]:
     """Yield N_max by predictor, a line a deployment and baseline, and why where one refuses."""
-    answers = headline(found.answers)
+    answers, end = headline(found.answers), float(found.total.grid[-1])
     yield f"N_max at the tolerance {epsilon:g}; over: idle compute / work model"
     rows: list[list[object]] = [
         ["model", "platform", "backends", "routing", "b", "L", "from N", *LAWS, PREDICTOR,
@@ -25,7 +25,7 @@ def lookup_report(found: Forecast, epsilon: float) -> Iterator[str]:
         asked = found.deployments[int(str(place))]
         backends = ", ".join(str(each) for each in (asked.attention, asked.moe) if each)
         rows.append([asked.decoder.name, asked.platform, backends, asked.routing or "-",
-                     asked.batch, asked.context, baseline, *_values(said)])  # fmt: skip
+                     asked.batch, asked.context, baseline, *_values(said, end)])  # fmt: skip
     yield from columns(rows)
     refused = answers.drop_nulls("refusal")
     for predictor, reason in (
@@ -34,7 +34,7 @@ def lookup_report(found: Forecast, epsilon: float) -> Iterator[str]:
         yield f"refused by {predictor}: {reason}"
 
 
-def _values(said: dict[str, dict[str, Any]]) -> list[object]:
+def _values(said: dict[str, dict[str, Any]], end: float) -> list[object]:
     laws = [amount(said[name]["n_max"]) for name in LAWS]
     model, idle = said[PREDICTOR], said["idle_compute"]["n_max"]
     if model["refusal"]:
@@ -44,7 +44,7 @@ def _values(said: dict[str, dict[str, Any]]) -> list[object]:
     return [
         *laws,
         amount(model["n_max"], censored=model["censored"]),
-        f"[{model['low']:g}, {model['high']:g}]",
+        interval(model, end),
         over,
         "nothing up to there" if limiter is None else f"{limiter}: {model['limiting_term']}",
     ]

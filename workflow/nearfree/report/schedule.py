@@ -1,15 +1,18 @@
 """What `nearfree schedule` takes from a forecast, and what it says of an option."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 import polars as pl
 
 from nearfree.errors import EvidenceError
+from nearfree.exports.expected import Choice
 from nearfree.exports.option import Option
 from nearfree.exports.schedule import ranges
 from nearfree.report.columns import columns
 from nearfree.report.forecast import title
 from nearfree.theory.forecast.forecast import Forecast, headline
+from nearfree.theory.laws import LAWS
 
 
 def boundary_by_batch(found: Forecast, *, cautious: bool) -> dict[int, float]:
@@ -50,30 +53,54 @@ def ratio_by_batch(found: Forecast) -> dict[int, dict[int, float]]:
 
 
 def schedule_report(
-    found: Forecast, k_by_batch: Mapping[int, int], option: Option
+    found: Forecast, choices: Mapping[int, Choice], option: Option, *, assumed: bool
 ) -> Iterator[str]:
-    """Yield what stands behind an option: where it goes, what reads it, and T(K + 1) / T(1)."""
+    """Yield what stands behind an option: where it goes, what reads it, and T(K + 1) / T(1).
+
+    Parameters
+    ----------
+    choices
+        K by batch size, with its speedup where that chose it, else NaN.
+    assumed
+        Whether nobody named the attention that the engine runs.
+    """
     first = found.deployments[0]
     yield f"# {title(first).replace(f'b = {first.batch}, ', '')}"
+    if assumed:
+        yield "# attention is assumed: name what the engine logs at start-up with --attention"
     yield f"# goes to: {option.place}"
     yield from (f"# {note}" for note in option.notes)
     yield from (f"# read by {parser}" for parser in option.parsers)
-    if k_by_batch:
-        yield from (f"# {line}" for line in columns(list(_ranges(found, k_by_batch)), left=0))
+    if choices:
+        anchored = [each.full_baseline for each in found.deployments if each.full_baseline > 1]
+        if anchored and found.answers["predictor"].is_in(LAWS).any():
+            yield (
+                "# with balanced routing a law's N_max is relative to T(ceil(E / (b k))), where "
+                "every expert is awake, not to T(1)"
+            )
+        yield from (f"# {line}" for line in columns(list(_ranges(found, choices)), left=0))
 
 
-def _ranges(found: Forecast, k_by_batch: Mapping[int, int]) -> Iterator[list[object]]:
-    """Yield a row a range of batch sizes: K, and what K + 1 positions cost in it at most."""
+def _ranges(found: Forecast, choices: Mapping[int, Choice]) -> Iterator[list[object]]:
+    """Yield a row a range of batch sizes: K, what K + 1 positions cost in it at most, and why K.
+
+    Where K was chosen by expected tokens per second, that is the least speedup in the range; else
+    what limits the boundary at the range's end.
+    """
     place = {each.batch: number for number, each in enumerate(found.deployments)}
     rows = headline(found.answers).filter(baseline=1)
-    limiter = dict(rows.select("deployment", "limiting_module").rows())
+    module = pl.coalesce("limiting_module_extended", "limiting_module")
+    limiter = dict(rows.select("deployment", module).rows())
+    by_speed = not any(math.isnan(each.speedup) for each in choices.values())
     model = found.total.model_us
-    yield ["from b", "to b", "K", "T(K+1)/T(1)", "limited at its end by"]
-    for each in ranges(k_by_batch):
-        inside = [place[b] for b in k_by_batch if each.first <= b <= each.last]
-        cost = max(model[at, each.k] / model[at, 0] for at in inside)
-        said = "-" if cost != cost else f"{cost:.3f}"  # noqa: PLR0124 (NaN where it is not known)
-        yield [each.first, each.last, each.k, said, limiter.get(inside[-1]) or "-"]
+    yield ["from b", "to b", "K", "T(K+1)/T(1)", "speedup" if by_speed else "limited at its end by"]
+    for each in ranges({batch: choice.k for batch, choice in choices.items()}):
+        batches = [b for b in choices if each.first <= b <= each.last]
+        cost = max(model[place[b], each.k] / model[place[b], 0] for b in batches)
+        said = "-" if math.isnan(cost) else f"{cost:.3f}"
+        least = min(choices[b].speedup for b in batches)
+        why = f"{least:.2f}" if by_speed else limiter.get(place[batches[-1]]) or "-"
+        yield [each.first, each.last, each.k, said, why]
 
 
 def _refuse(found: Forecast, place: int, why: str) -> None:

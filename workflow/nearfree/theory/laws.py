@@ -37,7 +37,7 @@ ANSWERS_SCHEMA = {
 """What a predictor says of a question at a tolerance: a value (+inf: unbounded) or a refusal.
 
 `evidence` is where its rule or formula stands, `calibration` the event of its constants."""
-_DENSE_TERM, _DENSE_PLACE = "rho s / 2 b", "paper sec. 4.1"
+DENSE_TERM, _DENSE_PLACE = "rho s / 2 b", "paper sec. 4.1"
 _KEYS = {"asked", "predictor", "epsilon", "refusal"}
 _module = pl.col("module")
 _balance = pl.col("balance_flop_per_byte")
@@ -117,7 +117,7 @@ def _idle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
         _by_module(n_dense, n_moe, n_alone).alias("n_max"),
         _by_module(n_dense, n_gated, n_grouped).alias("n_max_extended"),
         _by_module(
-            pl.lit(_DENSE_TERM), pl.lit("AI(N) = rho with E_act"), pl.lit("rho s L / (2 L - rho s)")
+            pl.lit(DENSE_TERM), pl.lit("AI(N) = rho with E_act"), pl.lit("rho s L / (2 L - rho s)")
         ).alias("limiting_term"),
         _by_module(
             pl.lit("paper sec. 3.2"),
@@ -185,7 +185,7 @@ def _terms(m_moe: pl.Expr, tau: pl.Expr, m_attn: pl.Expr, batch: pl.Expr) -> dic
     )
     n_dense = dense.principle(_balance, _batch, _element_bytes)
     idle = pl.when(_module.is_in(["gemm", "dense_ffn"])).then(n_dense)
-    return {_DENSE_TERM: idle, **slack, attention.M_ATTN: m_attn}
+    return {DENSE_TERM: idle, **slack, attention.M_ATTN: m_attn}
 
 
 _LAWS = {"idle_compute": _idle, "principle": _principle, "principle_resolved": _resolved}

@@ -4,10 +4,10 @@ import polars as pl
 
 from nearfree.theory import dense, moe
 from nearfree.theory.attention import M_ATTN
+from nearfree.theory.laws import DENSE_TERM
 from nearfree.theory.smallest import smallest
 from nearfree.units import BYTES_PER_ELEMENT
 
-DENSE_TERM = "rho s / 2 b"
 _batch, _experts, _top_k = pl.col("batch"), pl.col("experts"), pl.col("top_k")
 _routing, _balance = pl.col("routing"), pl.col("balance_flop_per_byte")
 _bytes = pl.col("dtype").replace_strict(BYTES_PER_ELEMENT, return_dtype=pl.Float64)

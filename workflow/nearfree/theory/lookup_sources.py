@@ -6,10 +6,12 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.errors import NearfreeError
+from nearfree.models.backend import PAGES
 from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.theory.asked import baseline
 from nearfree.theory.attention import M_ATTN
-from nearfree.theory.lookup_law import DENSE_TERM, principle
+from nearfree.theory.laws import DENSE_TERM
+from nearfree.theory.lookup_law import principle
 from nearfree.theory.resolve import AttentionQuestion, MoeQuestion, Resolver
 from nearfree.theory.steps import MOST_TOKENS, TileSteps
 
@@ -51,7 +53,8 @@ class Experts(Struct, frozen=True, kw_only=True):
 
 
 QWEN3_8B = Attention(backend="flash_attn", version="2.8.3", heads=32, kv_heads=8, head_dim=128)
-"""Attention of the dense rows (paper, sec. 5: Qwen3-8B with FlashAttention)."""
+"""Attention of the dense rows (paper, sec. 5: Qwen3-8B with FlashAttention, in an
+engine that keeps its cache in pages)."""
 LING_MINI = Attention(
     backend="flashinfer_fa2", version="0.6.13", heads=16, kv_heads=4, head_dim=128
 )
@@ -123,7 +126,7 @@ def _attention(row: Row, model: Attention, resolver: Resolver) -> Row:
             kv_heads=model.kv_heads,
             head_dim=model.head_dim,
             api=None,
-            page_size=None,
+            page_size=PAGES.get(model.backend),
             cuda_graph=False,
             most=1,
             sm=row["sm"],

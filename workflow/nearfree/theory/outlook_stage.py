@@ -52,7 +52,7 @@ def write_outlook(layout: Layout, config: Config, epsilon: float) -> None:
         | seals_digest(layout, PUBLIC)
         | tolerances_digest([epsilon])
         | read_from(layout)
-        | dict(each.split("@") for each in found.models)
+        | dict(each.rsplit("@", 1) for each in found.models)
     )
     rest = (_Made(LOOKUP, found.lookup), _Made(FORECAST, found.forecast),
             _Made(PUBLISHED_LOOKUP, printed.rows))  # fmt: skip

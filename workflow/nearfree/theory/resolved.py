@@ -17,9 +17,9 @@ RESOLVED_SCHEMA = {
 }
 """M_moe and tau in tokens (no tau: no limit), M_attn in positions (+inf: no limit), where the rule
 stands, or why there is none."""
-_TOKENS, _MOST = "tokens", "most"
+_TOKENS, _MOST, _BASELINE = "tokens", "most", "baseline"
 _MOE = (*MoeQuestion.__struct_fields__, _TOKENS)
-_ATTENTION = AttentionQuestion.__struct_fields__
+_ATTENTION = (*AttentionQuestion.__struct_fields__, _BASELINE)
 Said = dict[str, Any]
 
 
@@ -75,8 +75,9 @@ def _moe(resolver: Resolver, question: Said) -> Said:
 
 
 def _tile(resolver: Resolver, question: Said) -> Said:
+    baseline = question.pop(_BASELINE)
     steps = resolver.attention(AttentionQuestion(**question))
-    last = steps.m_attn()
-    tiles = steps.at([1])
+    last = steps.m_attn(baseline)
+    tiles = steps.at([baseline])
     m_attn = float("inf") if last is None else float(last)
     return {"m_attn": m_attn, "rule": f"{tiles.evidence[0]}, path {tiles.path[0]}"}

@@ -148,7 +148,7 @@ class BlockSteps:
 
     def _evidence(self, tokens: int, block: Block) -> str:
         if tokens not in self._memo.cited:
-            _, (interval,) = moe_intervals(lambda _: block, tokens, tokens, self._files)
+            _, (interval,) = moe_intervals(lambda _: block, 1, 1, self._files)
             self._memo.cited[tokens] = cited(interval)
         return self._memo.cited[tokens]
 
@@ -171,16 +171,16 @@ class TileSteps:
             evidence=tuple(self._evidence(*each) for each in zip(positions, found, strict=True)),
         )
 
-    def m_attn(self) -> int | None:
-        """Return the last N before tile size or tile count first differ from those at N = 1.
+    def m_attn(self, baseline: int = 1) -> int | None:
+        """Return the last N before tile size or tile count first differ from the baseline's.
 
         None if they never do, as far as is looked.
         """
-        return self._memo.last_alike(1)
+        return self._memo.last_alike(baseline)
 
     def _evidence(self, positions: int, tile: Tile) -> str:
         if positions not in self._memo.cited:
-            _, (interval,) = attention_intervals(lambda _: tile, positions, positions, self._files)
+            _, (interval,) = attention_intervals(lambda _: tile, 1, 1, self._files)
             self._memo.cited[positions] = cited(interval)
         return self._memo.cited[positions]
 

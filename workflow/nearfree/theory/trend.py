@@ -11,12 +11,13 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.hardware.platforms import Platform
+from nearfree.models.backend import PAGES
 from nearfree.settings import Dtype, Setting
 from nearfree.tables.schema import Table, amount, count, flag, text
 from nearfree.theory.answers import Answerer
 from nearfree.theory.asked import Question, asked_frame
 from nearfree.theory.attention import M_ATTN
-from nearfree.theory.lookup_law import DENSE_TERM
+from nearfree.theory.laws import DENSE_TERM
 from nearfree.theory.sheets import sheet_facts
 
 TREND = Table(
@@ -145,6 +146,7 @@ def _attention(backend: str, dtype: Dtype, batch: int, group: int) -> Setting:
         heads=_HEADS,
         kv_heads=_HEADS // group,
         head_dim=_HEAD_DIM,
+        page_size=PAGES.get(backend),
     )
 
 

@@ -1,7 +1,7 @@
 """From names to deployments: model files, platforms, and the newest recorded release."""
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
 
 from packaging.version import Version
 
@@ -9,7 +9,8 @@ from nearfree.config import Config
 from nearfree.deployed import Asked
 from nearfree.errors import ConfigError, NearfreeError
 from nearfree.hardware.platforms import resolve
-from nearfree.models.backend import Backend, backend
+from nearfree.models.backend import Backend, attention_backend, backend, moe_backend
+from nearfree.models.decoder import Decoder
 from nearfree.models.named import find_decoder
 from nearfree.settings import Routing
 from nearfree.theory.answers import Answerer
@@ -32,9 +33,12 @@ def deployments(config: Config, asked: Asked) -> list[Deployment]:
     """
     decoders = [find_decoder(config.folder, name) for name in asked.models]
     platforms = [resolve(config.platforms, name) for name in asked.platforms]
-    attention = newest(config, asked.attention)
-    moe = newest(config, asked.moe) if any(each.experts for each in decoders) else None
-    count = len(decoders) * len(platforms) * len(asked.batch) * len(asked.context)
+    attention = newest(config, asked.attention, attention_backend)
+    sparse_ones = [each for each in decoders if each.experts]
+    moe = newest(config, asked.moe, moe_backend) if sparse_ones else moe_backend(asked.moe)
+    _distinct(decoders)
+    kinds = len(decoders) + len(sparse_ones) * (len(asked.routing) - 1)
+    count = kinds * len(platforms) * len(asked.batch) * len(asked.context)
     if count > MOST:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
@@ -57,6 +61,15 @@ def deployments(config: Config, asked: Asked) -> list[Deployment]:
                 )
             )
     return list(dict.fromkeys(found))
+
+
+def _distinct(decoders: Sequence[Decoder]) -> None:
+    """Refuse two models of one name, which no answer could tell apart."""
+    for one, other in combinations(dict.fromkeys(decoders), 2):
+        if one.name == other.name:
+            raise ConfigError(
+                f"two different models are named {one.name}", remedy="Rename one of the files"
+            )
 
 
 def check_releases(config: Config, answerer: Answerer, wanted: Sequence[Deployment]) -> None:
@@ -84,15 +97,20 @@ def check_releases(config: Config, answerer: Answerer, wanted: Sequence[Deployme
             ) from error
 
 
-def newest(config: Config, text: str) -> Backend:
+def newest(config: Config, text: str, read: Callable[[str], Backend] = backend) -> Backend:
     """Return the backend that a release names, or a package's newest release of sources.yaml.
+
+    Parameters
+    ----------
+    read
+        What reads a name: any backend, or one that runs what is wanted.
 
     Raises
     ------
     ConfigError
-        The package is unknown, or no release of it is recorded.
+        The package is unknown, runs something else, or has no release on record.
     """
-    given = backend(text)
+    given = read(text)
     release = ruled_release(given.name, given.version or "0")
     if given.version is not None or release is None:
         return given

@@ -25,6 +25,7 @@ ANSWERS: dict[str, pl.DataType | type[pl.DataType]] = {
     "epsilon": pl.Float64,
     "n_max": pl.Float64,
     "n_max_extended": pl.Float64,
+    "limiting_module_extended": pl.String,
     "low": pl.Float64,
     "high": pl.Float64,
     "censored": pl.Boolean,

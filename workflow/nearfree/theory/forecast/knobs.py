@@ -9,13 +9,13 @@ KNOBS = {
     "attention": (
         "backend and its version (another query tile)",
         "tile (rows of it that a position takes: heads / kv_heads where heads are packed)",
-        "context (a longer one, a larger share of T(N))",
+        "context (the shorter, the smaller attention's share of T(N))",
     ),
     "MoE FFN": (
         "backend and its version (M_moe and tau)",
         "tile (a tuned file of your own sets BLOCK_SIZE_M)",
         "top-k (fewer experts a token)",
-        "routing (the more even, the more padding is left)",
+        "routing (balanced wakes experts with each position; skewed fills the blocks of k alone)",
         "batch (b N tokens share the padding)",
         "hardware",
     ),

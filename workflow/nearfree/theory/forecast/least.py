@@ -55,6 +55,7 @@ def least_of_laws(
         .agg(
             pl.col("n_max", "role", "limiting_term", "evidence").first(),
             pl.col("n_max_extended").min(),
+            pl.col("role").sort_by("n_max_extended").first().alias("limiting_module_extended"),
             pl.col("n_max").get(1, null_on_oob=True).alias("next"),
             pl.col("margin").first(),
         )
@@ -69,6 +70,7 @@ def least_of_laws(
             for name, value in {
                 "n_max": pl.col("n_max"),
                 "n_max_extended": pl.col("n_max_extended"),
+                "limiting_module_extended": pl.col("limiting_module_extended"),
                 "limiting_module": pl.col("role"),
                 "limiting_term": pl.col("limiting_term"),
                 "evidence": pl.col("evidence"),

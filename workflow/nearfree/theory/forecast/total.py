@@ -59,7 +59,10 @@ class Total(Struct, frozen=True, kw_only=True):
         return np.asarray(self.latency_us.sum(axis=1))
 
     def moved_us(self, direction: float) -> Array:
-        """Return T(N) where every module is off by its band in one direction from N = 2 on."""
+        """Return T(N) where every module is off by its band in one direction.
+
+        It is meant over an unmoved T(baseline); at the baseline itself it says nothing.
+        """
         factors = np.repeat(np.exp(direction * self.band)[:, :, None], len(self.grid), axis=2)
         return np.asarray((self.latency_us * factors).sum(axis=1))
 

@@ -80,6 +80,15 @@ def test_a_tuned_file_is_found_by_the_device() -> None:
     assert "E=8,N=7168,device_name=NVIDIA_H200.json:" in found.evidence[0]
 
 
+def test_every_entry_of_a_tuned_file_has_its_own_line() -> None:
+    """The line is that of the entry for so many tokens, of the last one however many there are."""
+    steps = RESOLVER.moe(layer(experts=8, top_k=2, d_ff=7168, device_name="NVIDIA H200"))
+    cited = steps.at([1, 64, 4096, 2_000_000]).evidence
+    assert len({*cited}) == len(cited) - (cited[2] == cited[3])
+    assert cited[0] != cited[1] != cited[2]
+    assert cited[3].partition(":")[0] == cited[2].partition(":")[0]
+
+
 def test_the_pinned_triton_chooses_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """SGLang 0.5.10 has files for several; one whose Triton is not pinned here is refused."""
     shape = {"backend": "sglang", "experts": 8, "top_k": 2, "d_ff": 7168}

@@ -7,7 +7,13 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from nearfree.errors import EvidenceError
-from nearfree.sources.answers.intervals import Files, Interval, attention_intervals, moe_intervals
+from nearfree.sources.answers.intervals import (
+    MOST_POINTS,
+    Files,
+    Interval,
+    attention_intervals,
+    moe_intervals,
+)
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.attention import Tile
 
@@ -148,7 +154,8 @@ class BlockSteps:
 
     def _evidence(self, tokens: int, block: Block) -> str:
         if tokens not in self._memo.cited:
-            _, (interval,) = moe_intervals(lambda _: block, 1, 1, self._files)
+            at = min(tokens, MOST_POINTS)  # the last entry of a tuned file goes on from there
+            _, (interval,) = moe_intervals(lambda _: block, at, at, self._files)
             self._memo.cited[tokens] = cited(interval)
         return self._memo.cited[tokens]
 
@@ -180,7 +187,8 @@ class TileSteps:
 
     def _evidence(self, positions: int, tile: Tile) -> str:
         if positions not in self._memo.cited:
-            _, (interval,) = attention_intervals(lambda _: tile, 1, 1, self._files)
+            at = min(positions, MOST_POINTS)
+            _, (interval,) = attention_intervals(lambda _: tile, at, at, self._files)
             self._memo.cited[positions] = cited(interval)
         return self._memo.cited[positions]
 

@@ -13,7 +13,7 @@ from nearfree.kernels.flash_attn import FUNCTIONS, FlashAttn
 from nearfree.kernels.flash_tiles import fewest_splits, flash_2_tiling
 from nearfree.settings import Setting
 from nearfree.sources.backends.flash_attn import device_facts
-from nearfree.sources.backends.launch import answered, facts
+from nearfree.sources.backends.launch import answered, facts, point_of
 from nearfree.sources.fetching.cache import Cache
 
 from kernels.attention import make_attention, make_query, recorded, resolved
@@ -218,7 +218,7 @@ def agree(call: tuple[str, int | None], shape: tuple[int, ...], device: tuple[in
         capacity = -(-length // page) * page if page else length
         asked = make_query(setting, capacity, sm=sm, sms=sms)
         tile = resolved("flash-attn", "2.8.3", asked, n)
-        passed = answered(rules, f"{api}_call", facts(asked, n) | device_facts(sm)).value
+        passed = answered(rules, f"{api}_call", facts(asked, point_of(asked, n)) | device_facts(sm)).value
         found = flash_2_tiling(setting, n, capacity, sms, sm)
         assert (found.rows, found.group) == (tile.tile, tile.rows_per_position), (context, n)
         assert found.splits == max(1, passed[2]), (context, n)

@@ -13,7 +13,7 @@ from nearfree.kernels.flash_attn_3 import FlashAttn3
 from nearfree.kernels.flash_tiles import Tiling, flash_3_tiling
 from nearfree.settings import Setting
 from nearfree.sources.backends.flash_attn_3 import PASSED
-from nearfree.sources.backends.launch import answered, facts
+from nearfree.sources.backends.launch import answered, facts, point_of
 from nearfree.sources.fetching.cache import Cache
 from torch.library import Library
 
@@ -194,7 +194,7 @@ def agree(setting: Setting, n: int, sms: int = 132) -> None:
     assert (found.rows, found.group) == (tile.tile, tile.rows_per_position), (setting, n)
     if setting.api == "dense":
         rules = recorded("xformers", LAST).by_name()
-        known = facts(asked, n) | {"cc_major": 9, "cc_minor": 0, "tokens_per_page": 1}
+        known = facts(asked, point_of(asked, n)) | {"cc_major": 9, "cc_minor": 0, "tokens_per_page": 1}
         passed = dict(zip(PASSED, answered(rules, "dense_call", known).value, strict=True))
         assert found.splits == passed["num_splits"], (setting, n)
 

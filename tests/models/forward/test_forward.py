@@ -167,7 +167,7 @@ def test_the_flash_kernel_runs(tmp_path: Path, dtype: torch.dtype, mask: Mask) -
     """At every N torch takes the flash kernel that a study of attention runs."""
     forward = Forwards(make_forward(tmp_path, document("qwen3"), dtype=dtype, mask=mask))
     for n in POSITIONS:
-        names = kernel_names(forward, n, "cpu")  # type: ignore[arg-type]
+        names = kernel_names(forward, n, "cpu")
         assert "_scaled_dot_product_flash_attention_for_cpu" in names
         assert not {"bmm", "softmax", "_softmax", "_scaled_dot_product_attention_math"} & set(names)
 

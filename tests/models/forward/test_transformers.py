@@ -104,3 +104,19 @@ def test_logits_are_those_of_transformers(tmp_path: Path, case: str, dtype: torc
         for n in POSITIONS:
             found = error(forward.forward(tokens(n)), theirs.logits(tokens(n), mask))
             assert found < BARS[dtype]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_have_the_names_of_transformers(tmp_path: Path, case: str) -> None:
+    """A forward asks for each weight of transformers' model once; a tied head is the embedding."""
+    config = CASES[case]
+    theirs = Theirs(tmp_path, config, torch.float32).model.state_dict()
+    asked = []
+
+    def weights(name: str, shape: tuple[int, ...]) -> Tensor:
+        asked.append(name)
+        return given_weights(theirs, torch.float32)(name, shape)
+
+    make_forward(tmp_path, config, weights=weights)
+    tied = {"lm_head.weight"} if config.get("tie_word_embeddings") else set()
+    assert sorted(asked) == sorted(set(theirs) - tied)

@@ -213,8 +213,10 @@ def test_weights_of_another_model_are_refused(
         make_forward(tmp_path, document("llama"), weights=given_weights(weights, torch.float32))
 
 
-def test_attention_that_is_not_run_is_refused() -> None:
-    """FlashAttention in torch has 16 bits only, and a block has no window."""
+def test_what_is_not_run_is_refused(tmp_path: Path) -> None:
+    """FlashAttention in torch has 16 bits only, a block no window, and experts two backends."""
+    with pytest.raises(EvidenceError, match="on 'vllm'"):
+        make_forward(tmp_path, document("mixtral"), moe="vllm")
     with pytest.raises(EvidenceError, match="float32"):
         Sight("causal", 8, None, torch.float32, "cuda")
     with pytest.raises(EvidenceError, match="window"):

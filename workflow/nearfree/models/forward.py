@@ -70,7 +70,8 @@ class DecoderForward:
         Raises
         ------
         EvidenceError
-            The device lacks memory, or its attention runs no such dtype or mask.
+            The device lacks memory, its attention runs no such dtype or mask, or `moe` is none of
+            those.
         ConfigError
             A given weight is missing, or has another shape.
         """

@@ -5,6 +5,7 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional
 
+from nearfree.errors import EvidenceError
 from nearfree.kernels.routing import Aligned, controlled_ids
 from nearfree.kernels.torch_moe import CORES, mixed
 from nearfree.models.decoder import Decoder, Experts
@@ -40,7 +41,17 @@ class MoeFfn:
 
         `rule` says how its router chooses, `backend` what runs experts; with `shared_gate` the
         experts that every token passes have a gate of their own.
+
+        Raises
+        ------
+        EvidenceError
+            No such backend runs the experts of a model.
         """
+        if backend not in CORES:
+            raise EvidenceError(
+                f"no adapter runs a model's experts on {backend!r:.80}",
+                remedy=f"Choose from {', '.join(CORES)}",
+            )
         self._experts, self._routing, self._core = experts, routing, CORES[backend]
         d_model, count = decoder.d_model, experts.experts
         bias = weights(f"{prefix}.gate.expert_bias", (count,)) if rule.expert_bias else None

@@ -102,7 +102,7 @@ def test_the_import_of_curves_measures_nothing() -> None:
 @pytest.mark.parametrize(
     ("package", "layers"),
     [
-        ("torch", {"hardware", "kernels", "measure"}),
+        ("torch", {"hardware", "kernels", "models", "measure"}),
         ("yaml", {"config"}),
         ("polars", {"public", "tables", "theory", "figures", "report"}),
         ("pandera", {"tables"}),

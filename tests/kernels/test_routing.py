@@ -25,6 +25,11 @@ def routed(draw: st.DrawFn) -> Setting:
     )
 
 
+def align(setting: Setting, n: int, block: int | None) -> Aligned:
+    """Return the rows of a setting's pairs."""
+    return Aligned(expert_ids(setting, n, "cpu"), setting.experts or 0, block)
+
+
 @given(routed(), N)
 @settings(deadline=None)
 def test_token_i_goes_to_experts_ik_and_on(setting: Setting, n: int) -> None:
@@ -63,7 +68,7 @@ def test_no_token_meets_an_expert_twice(setting: Setting, n: int) -> None:
 @settings(deadline=None)
 def test_each_pair_has_a_row_with_its_token(setting: Setting, n: int, block: int) -> None:
     """Each token-expert pair has its own row among its expert's, and that row holds its token."""
-    aligned = Aligned(setting, n, block, "cpu")
+    aligned = align(setting, n, block)
     places = aligned.places.flatten().tolist()
     assert len(set(places)) == len(places)
     starts = [0, *aligned.ends.tolist()]
@@ -77,7 +82,7 @@ def test_each_pair_has_a_row_with_its_token(setting: Setting, n: int, block: int
 @settings(deadline=None)
 def test_rows_are_padded_to_blocks(setting: Setting, n: int, block: int) -> None:
     """Each expert's rows end at a multiple of a block, with less than a block to spare."""
-    aligned = Aligned(setting, n, block, "cpu")
+    aligned = align(setting, n, block)
     ends = aligned.ends.tolist()
     assert aligned.ends.dtype == torch.int32
     for start, end, count in zip([0, *ends], ends, routed_pairs(setting, n), strict=False):
@@ -92,10 +97,21 @@ def test_rows_are_padded_to_blocks(setting: Setting, n: int, block: int) -> None
 @settings(deadline=None)
 def test_blocks_cover_every_row_once(setting: Setting, n: int, block: int) -> None:
     """Blocks follow one another without a gap, each within its expert: as many as are counted."""
-    aligned = Aligned(setting, n, block, "cpu")
+    aligned = align(setting, n, block)
     starts = [0, *aligned.ends.tolist()]
     assert [first for _, first in aligned.blocks] == list(range(0, starts[-1], block))
     for expert, first in aligned.blocks:
         assert starts[expert] <= first < first + block <= starts[expert + 1]
     pairs = routed_pairs(setting, n)
     assert len(aligned.blocks) == moe_work(setting, pairs, "", block_rows=block).blocks
+
+
+@given(routed(), N)
+@settings(deadline=None)
+def test_bare_rows_are_those_of_blocks_of_one(setting: Setting, n: int) -> None:
+    """Without blocks the rows are what blocks of one row give, and no block is listed."""
+    bare, ones = align(setting, n, None), align(setting, n, 1)
+    assert bare.blocks == []
+    assert bare.tokens.equal(ones.tokens)
+    assert bare.places.equal(ones.places)
+    assert bare.ends.equal(ones.ends)

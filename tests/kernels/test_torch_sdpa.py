@@ -4,7 +4,7 @@ import pytest
 import torch
 from nearfree.kernels import Place
 from nearfree.kernels.names import kernel_names
-from nearfree.kernels.torch_sdpa import TorchSdpa, cpu_tile
+from nearfree.kernels.torch_sdpa import TorchSdpa, causal_mask, cpu_tile
 from nearfree.settings import Dtype
 from torch import Tensor
 
@@ -101,3 +101,23 @@ def test_on_a_gpu_the_work_has_tiles_and_waves() -> None:
     work = kernel.work(33)
     assert work.flop_executed == 4 * 2 * 4 * 16 * 64 * 128
     assert (work.tiles, work.waves, work.block_rows) == (8, 2.0, 64)
+
+
+@pytest.mark.parametrize("context", [0, 3, 40])
+@pytest.mark.parametrize("window", [None, 1, 5, 64])
+def test_a_mask_hides_what_is_after_a_query_or_before_its_window(
+    context: int, window: int | None
+) -> None:
+    """Query i, at position L + i, sees keys up to its own, and of these the last `window`."""
+    mask = causal_mask(7, context, torch.float32, window=window)
+    for i, row in enumerate(mask.tolist()):
+        first = 0 if window is None else max(0, context + i + 1 - window)
+        seen = range(first, context + i + 1)
+        assert row == [0.0 if key in seen else float("-inf") for key in range(context + 7)]
+
+
+def test_the_op_of_a_gpu_has_a_window() -> None:
+    """The FlashAttention op takes how far a query sees to its left, by that name."""
+    op = torch.ops.aten._flash_attention_forward.default
+    named = {each.name for each in op._schema.arguments if each.kwarg_only}
+    assert "window_size_left" in named

@@ -7,17 +7,22 @@ from nearfree.settings import Setting
 from nearfree.work import routed_pairs
 
 
-def expert_ids(setting: Setting, n: int, device: str) -> Tensor:
-    """Return the experts of every token, [batch * N, k], int64 (paper, app. C.3).
+def controlled_ids(routing: str, tokens: int, experts: int, top_k: int, device: str) -> Tensor:
+    """Return the experts of every token, [tokens, k], int64 (paper, app. C.3).
 
     Balanced: token i goes to experts (i k + j) mod E; skewed: all tokens to the first k.
     """
-    tokens, top_k = setting.batch * n, setting.top_k or 0
     slots = torch.arange(top_k, device=device)
-    if setting.routing == "skewed":
+    if routing == "skewed":
         return slots.repeat(tokens, 1)
     starts = torch.arange(tokens, device=device)[:, None] * top_k
-    return (starts + slots) % (setting.experts or 1)
+    return (starts + slots) % experts
+
+
+def expert_ids(setting: Setting, n: int, device: str) -> Tensor:
+    """Return the experts of every token of a setting, [batch * N, k], int64."""
+    routing, experts, top_k = setting.routing or "balanced", setting.experts or 1, setting.top_k
+    return controlled_ids(routing, setting.batch * n, experts, top_k or 0, device)
 
 
 def share_touched(setting: Setting, n: int) -> float:
@@ -34,27 +39,30 @@ class Aligned:
     first row of each block.
     """
 
-    def __init__(self, setting: Setting, n: int, block_rows: int, device: str) -> None:
-        pairs = routed_pairs(setting, n)
-        padded = [-(-count // block_rows) * block_rows for count in pairs]
-        starts = [sum(padded[:expert]) for expert in range(len(padded))]
-        ids = expert_ids(setting, n, device)
-        order = torch.argsort(ids.flatten(), stable=True)
-        rows = torch.cat(
-            [
-                torch.arange(start, start + count, device=device)
-                for start, count in zip(starts, pairs, strict=True)
-            ]
-        )
-        self.tokens = torch.zeros(sum(padded), dtype=torch.int64, device=device)
-        self.tokens[rows] = order // (setting.top_k or 1)
+    def __init__(self, ids: Tensor, experts: int, block_rows: int | None) -> None:
+        """Sort the experts of every token, [tokens, k], of E.
+
+        Without `block_rows` nothing is padded and there are no blocks: then nothing waits for the
+        device.
+        """
+        pairs, order = ids.flatten().sort(stable=True)
+        counts = torch.zeros(experts, dtype=torch.int64, device=ids.device)
+        counts.scatter_add_(0, pairs, torch.ones_like(pairs))
+        sizes = -(-counts // block_rows) * block_rows if block_rows else counts
+        ends = sizes.cumsum(0)
+        padding_before = (ends - sizes) - (counts.cumsum(0) - counts)
+        rows = torch.arange(len(pairs), device=ids.device) + padding_before[pairs]
+        listed = sizes.tolist() if block_rows else []
+        size = sum(listed) if block_rows else len(pairs)
+        self.tokens = torch.zeros(size, dtype=torch.int64, device=ids.device)
+        self.tokens[rows] = order // ids.shape[1]
         places = torch.empty_like(order)
         places[order] = rows
         self.places = places.view(ids.shape)
-        ends = torch.tensor(padded, device=device).cumsum(0)
         self.ends = ends.to(torch.int32)
+        experts_of_blocks = [
+            expert for expert, part in enumerate(listed) for _ in range(part // (block_rows or 1))
+        ]
         self.blocks = [
-            (expert, start + first)
-            for expert, (start, size) in enumerate(zip(starts, padded, strict=True))
-            for first in range(0, size, block_rows)
+            (expert, block * (block_rows or 1)) for block, expert in enumerate(experts_of_blocks)
         ]

@@ -23,6 +23,53 @@ def cpu_tile(n: int) -> int:
     return 256 if n >= 768 else 64 if n >= 192 else 32
 
 
+def causal_mask(
+    n: int, context: int, dtype: torch.dtype, *, window: int | None = None, device: str = "cpu"
+) -> Tensor:
+    """Return the additive mask [N, L + N]: query i sees the L cached keys and i + 1 new.
+
+    With a window it sees the last `window` of those alone.
+    """
+    ones = torch.ones(n, context + n, dtype=torch.bool, device=device)
+    hidden = ones.triu(context + 1)
+    if window is not None:
+        hidden |= ones.tril(context - window)
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+
+def sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return attention [b, heads, N, head_dim] over keys and values [b, kv_heads, ..., head_dim].
+
+    Every query sees every key where `mask` is None.
+    """
+    return functional.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=mask, enable_gqa=queries.shape[1] != keys.shape[1]
+    )
+
+
+def flash(
+    queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool, window: int | None = None
+) -> Tensor:
+    """Return attention [b, N, heads, head_dim] on a GPU; keys are [b, ..., kv_heads, head_dim].
+
+    The causal mask is aligned bottom-right; a window counts from each query's own position.
+    """
+    out: Tensor = torch.ops.aten._flash_attention_forward(  # noqa: SLF001 (its name)
+        queries,
+        keys,
+        values,
+        None,
+        None,
+        queries.shape[1],
+        keys.shape[1],
+        0.0,
+        causal,
+        False,  # noqa: FBT003 (return_debug_mask: the op's arguments are positional)
+        **({} if window is None else {"window_size_left": window - 1}),
+    )[0]
+    return out
+
+
 class TorchSdpa:
     """Queries [b, heads, N, head_dim], keys and values [b, kv_heads, L + N, head_dim]."""
 
@@ -46,46 +93,21 @@ class TorchSdpa:
         queries = filled(place, dtype, batch, most, heads, head_dim)
         self._queries = {n: self._query(queries[:, :n]) for n in positions}
         masked = positions if place.device == "cpu" else ()
-        self._masks = {n: self._mask(n, dtype) for n in masked if n > 1}
+        self._masks = {n: causal_mask(n, self._context, dtype) for n in masked if n > 1}
 
     def _query(self, queries: Tensor) -> Tensor:
         ordered = queries if self._place.device == "cuda" else queries.transpose(1, 2)
         return ordered.contiguous()
 
-    def _mask(self, n: int, dtype: torch.dtype) -> Tensor:
-        """Return the additive mask [N, L + N]: query i sees the L cached keys and i + 1 new."""
-        hidden = torch.ones(n, self._context + n, dtype=torch.bool).triu(self._context + 1)
-        return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
-
     def forward(self, n: int) -> Tensor:
         """Run one forward over N new positions of every request."""
         keys, values = self._keys.next()
+        length = self._context + n
         if self._place.device == "cuda":
-            return self._flash(n, keys, values)
-        length = self._context + n
-        return functional.scaled_dot_product_attention(
-            self._queries[n],
-            keys[:, :, :length],
-            values[:, :, :length],
-            attn_mask=self._masks.get(n),
-            enable_gqa=self._setting.heads != self._setting.kv_heads,
+            return flash(self._queries[n], keys[:, :length], values[:, :length], causal=True)
+        return sdpa(
+            self._queries[n], keys[:, :, :length], values[:, :, :length], self._masks.get(n)
         )
-
-    def _flash(self, n: int, keys: Tensor, values: Tensor) -> Tensor:
-        length = self._context + n
-        out: Tensor = torch.ops.aten._flash_attention_forward(  # noqa: SLF001 (its name)
-            self._queries[n],
-            keys[:, :length],
-            values[:, :length],
-            None,
-            None,
-            n,
-            length,
-            0.0,
-            True,  # noqa: FBT003 (is_causal: the op's arguments are positional)
-            False,  # noqa: FBT003 (return_debug_mask)
-        )[0]
-        return out
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work; a CPU's kernel pads no row and skips no key under a given mask."""

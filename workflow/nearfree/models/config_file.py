@@ -62,7 +62,7 @@ def read_decoder(path: Path) -> Decoder:
         forward is none that is understood: another model type, quantised weights, several parts,
         latent attention, or attention that differs between layers.
     """
-    file = _file(path)
+    file = config_file(path)
     keys = Keys(file, read_object(file))
     for key, (why, remedy) in _REFUSED.items():
         if keys.has(key):
@@ -72,7 +72,8 @@ def read_decoder(path: Path) -> Decoder:
     return _decoder(keys, _name(file))
 
 
-def _file(path: Path) -> Path:
+def config_file(path: Path) -> Path:
+    """Return the file of a path: itself, or config.json in the folder that it is."""
     try:
         return path / "config.json" if path.is_dir() else path
     except OSError:  # reading it will say why

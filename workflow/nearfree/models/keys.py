@@ -15,9 +15,10 @@ _LIMIT = 10**7
 class Keys:
     """The keys of one file; a key that is null counts as one that is not there."""
 
-    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, values: Mapping[str, Any], within: str = "") -> None:
         self.path = path
         self._values = values
+        self._within = within
 
     def has(self, key: str) -> bool:
         """Return whether a key is there and not null."""
@@ -47,6 +48,22 @@ class Keys:
         """Return a whole number from one on, None where null is written; a key must be there."""
         return None if key in self._values and not self.has(key) else self.whole(key)
 
+    def number(self, key: str, *, above: float = 0.0, most: float = 1e12) -> float:
+        """Return a number above `above` and up to `most`; ConfigError if it is none."""
+        value = self._required(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(key, "is no number")
+        if not above < value <= most:
+            raise self.wrong(key, f"is no number above {above:g} and up to {most:g}")
+        return float(value)
+
+    def inner(self, key: str) -> "Keys":
+        """Return the keys of the object that a key holds; there are none where it is not there."""
+        value = self._values[key] if self.has(key) else {}
+        if not isinstance(value, dict):
+            raise self.wrong(key, "is no object")
+        return Keys(self.path, value, f"{self._within}{key}.")
+
     def list_of(self, key: str, kind: type[T]) -> list[T]:
         """Return a list whose entries all are of one type, empty where the key is not there."""
         value = self._values[key] if self.has(key) else []
@@ -73,7 +90,8 @@ class Keys:
     ) -> ConfigError:
         """Return the error that a key's value cannot be used, and why."""
         return ConfigError(
-            f"{self.path}: {key} {_shown(self._values.get(key))} {why}", remedy=remedy
+            f"{self.path}: {self._within}{key} {_shown(self._values.get(key))} {why}",
+            remedy=remedy,
         )
 
     def _required(self, key: str) -> Any:
@@ -81,7 +99,8 @@ class Keys:
 
     def _missing(self, key: str) -> NoReturn:
         raise ConfigError(
-            f"{self.path}: {key} is missing", remedy="Add it from the model's published config.json"
+            f"{self.path}: {self._within}{key} is missing",
+            remedy="Add it from the model's published config.json",
         )
 
 

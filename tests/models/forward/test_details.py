@@ -1,0 +1,209 @@
+"""What a forward needs of a config.json: read by each family's rule, or refused by name."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.errors import ConfigError
+from nearfree.models.config_file import read_decoder
+from nearfree.models.details import Details, read_details
+from nearfree.models.families import FAMILIES
+from nearfree.models.rope import Llama3, Rope
+from nearfree.models.routers import RouterRule
+
+from models.files import CONFIG, SHIPPED, SMALL, change, refusal, write
+from models.forward.small import KINDS, document
+from models.test_config_file import VALUES
+
+_PLAIN = {"qk_norm": False, "qkv_bias": False, "output_bias": False}
+_NORMED = _PLAIN | {"qk_norm": True}
+_MILLION = Rope(theta=1e6, width=128)
+_LING = Details(
+    rope=Rope(theta=6e5, width=64), norm_eps=1e-6, moe_at=tuple(range(1, 20)),
+    router=RouterRule(
+        scores="sigmoid", normalised=True, groups=8, kept_groups=4, expert_bias=True, scale=2.5
+    ),
+    **_NORMED,
+)  # fmt: skip
+_LLAMA3 = Llama3(factor=8, low_freq_factor=1, high_freq_factor=4, original_positions=8192)
+DETAILS = {
+    "ling_2_0_mini": _LING,
+    "llada_2_1_mini": _LING,
+    "llama_3_1_8b": Details(
+        rope=Rope(theta=5e5, width=128, llama3=_LLAMA3), norm_eps=1e-5, **_PLAIN
+    ),
+    "mistral_7b_v0_3": Details(rope=_MILLION, norm_eps=1e-5, **_PLAIN),
+    "mixtral_8x7b": Details(
+        rope=_MILLION, norm_eps=1e-5, moe_at=tuple(range(32)),
+        router=RouterRule(scores="softmax", normalised=True), **_PLAIN,
+    ),
+    "qwen3_30b_a3b": Details(
+        rope=_MILLION, norm_eps=1e-6, moe_at=tuple(range(48)),
+        router=RouterRule(scores="softmax", normalised=True), **_NORMED,
+    ),
+    "qwen3_8b": Details(rope=_MILLION, norm_eps=1e-6, **_NORMED),
+    "wedlm_8b": Details(rope=_MILLION, norm_eps=1e-6, **_NORMED),
+}  # fmt: skip
+NEEDED = {
+    **dict.fromkeys(KINDS, ("hidden_act", "rms_norm_eps", "rope_theta")),
+    "wedlm": ("hidden_act", "rms_norm_eps", "rope_theta", "qk_norm", "attention_bias"),
+    "bailing_moe": (
+        "hidden_act", "rms_norm_eps", "rope_theta", "partial_rotary_factor", "use_qk_norm",
+        "use_qkv_bias", "use_bias", "score_function", "moe_router_enable_expert_bias",
+        "norm_topk_prob", "routed_scaling_factor", "n_group", "topk_group",
+    ),
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+
+
+def read(folder: Path, config: dict[str, Any]) -> Details:
+    """Return what is read of a document."""
+    return read_details(write(folder, config))
+
+
+def refused(folder: Path, config: dict[str, Any]) -> str:
+    """Return how a document is refused."""
+    error = refusal(lambda: read(folder, config))
+    assert error is not None
+    return str(error)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_each_shipped_model_has_a_forward(path: Path) -> None:
+    """Each file under config/models says what its model's forward needs, as published."""
+    assert read_details(path) == DETAILS[path.stem]
+
+
+@pytest.mark.parametrize("kind", sorted(set(FAMILIES) - set(KINDS)))
+def test_a_model_type_without_a_forward_is_refused_by_name(tmp_path: Path, kind: str) -> None:
+    """Model types whose forward is not written are predicted, and said not to be measured."""
+    found = refused(tmp_path, SMALL[kind])
+    assert f"model_type '{kind}' is predicted, not measured" in found
+
+
+@pytest.mark.parametrize(("kind", "key"), [(k, key) for k in NEEDED for key in NEEDED[k]])
+def test_a_missing_key_is_named(tmp_path: Path, kind: str, key: str) -> None:
+    """Nothing that decides what is computed has a value that the file does not say."""
+    assert f": {key} is missing" in refused(tmp_path, document(kind, **{key: ...}))
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_wrong_value_of_any_key_is_refused_by_name(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever a key holds, the file is read or refused by a name, never otherwise."""
+    kind = data.draw(st.sampled_from(KINDS))
+    keys = [*document(kind), "rope_scaling", "rope_parameters", "mlp_bias", "partial_rotary_factor"]
+    key = data.draw(st.sampled_from(keys))
+    config = document(kind) | {key: data.draw(VALUES)}
+    path = write(tmp_path_factory.getbasetemp(), config)
+    error = refusal(lambda: read_details(path))
+    if error is not None:
+        assert re.search(rf"\b{key}\b| is not JSON|: \w+ ", error.what)
+        assert str(path) in error.what
+
+
+@given(st.dictionaries(st.sampled_from([*LLAMA3, "type", "rope_theta"]), VALUES))
+@settings(max_examples=300, deadline=None)
+def test_a_scaling_of_any_form_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any]
+) -> None:
+    """A damaged scaling is refused by a key within it, or read as what it then says."""
+    config = document("llama", rope_scaling=LLAMA3 | changes)
+    path = write(tmp_path_factory.getbasetemp(), config)
+    error = refusal(lambda: read_details(path))
+    if error is not None:
+        assert re.search(r": rope_scaling\.\w+ |: rope_theta | is not JSON", error.what)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not run"),
+        ({"mlp_bias": True}, "mlp_bias True is not run"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type 'yarn'"),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.type 'linear'"),
+        ({"rope_scaling": {"factor": 4.0}}, "rope_scaling.factor 4.0 stands without rope_type"),
+        ({"rope_scaling": {"type": "a", "rope_type": "b"}}, "differs from"),
+        ({"rope_scaling": [1]}, "rope_scaling [...] is no object"),
+        ({"rope_scaling": LLAMA3 | {"factor": 0}}, "rope_scaling.factor 0 is no number above 0"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "not below high_freq_factor 4"),
+        ({"rope_scaling": LLAMA3, "rope_parameters": LLAMA3}, "beside rope_parameters"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not understood"),
+        ({"head_dim": 7}, "head_dim 7 rotates 7 elements"),
+        ({"rms_norm_eps": True}, "rms_norm_eps True is no number"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps 0 is no number above 0"),
+        ({"rope_theta": 10**400}, "rope_theta 1000"),
+        ({"attention_bias": "yes"}, "attention_bias 'yes' is neither true nor false"),
+    ],
+)
+def test_what_is_not_run_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    """Another activation, scaling, bias or rotation is refused with its key and value."""
+    assert said in refused(tmp_path, document("llama", **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"score_function": "softmax"}, "score_function 'softmax' is not run"),
+        ({"norm_topk_prob": False}, "norm_topk_prob False"),
+        ({"n_group": 3}, "n_group 3 does not part 16 experts"),
+        ({"n_group": 16}, "n_group 16 does not part 16 experts"),
+        ({"topk_group": 5}, "topk_group 5 of 4 groups"),
+        ({"n_group": 8, "topk_group": 1}, "topk_group 1 of 8 groups does not hold 4"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor 1.5 is no number"),
+        ({"partial_rotary_factor": 0.1}, "partial_rotary_factor 0.1 rotates 1 elements"),
+    ],
+)
+def test_a_router_that_cannot_be_is_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    """Groups must part the experts and hold as many as a token needs."""
+    assert said in refused(tmp_path, document("llada2_moe", **changes))
+
+
+def test_rotations_are_read_in_either_form(tmp_path: Path) -> None:
+    """A base beside the scaling and one within rope_parameters say the same."""
+    old = read(tmp_path, document("llama", rope_theta=5e5, rope_scaling=LLAMA3))
+    inner = LLAMA3 | {"rope_theta": 5e5}
+    new = read(tmp_path, document("llama", rope_theta=..., rope_parameters=inner))
+    assert old == new
+    default = {"rope_type": "default", "rope_theta": 5e5}
+    plain = read(tmp_path, document("llama", rope_theta=..., rope_parameters=default))
+    assert plain.rope == Rope(theta=5e5, width=8)
+
+
+@given(st.integers(1, 7), st.lists(st.integers(-2, 8), max_size=4))
+@settings(deadline=None)
+def test_the_layers_with_experts_are_as_many_as_the_shape_says(
+    tmp_path_factory: pytest.TempPathFactory, step: int, without: list[int]
+) -> None:
+    """Which layers have experts, and how many, follow from the same keys."""
+    config = document("qwen3_moe", decoder_sparse_step=step, mlp_only_layers=without)
+    path = write(tmp_path_factory.getbasetemp(), config | {"intermediate_size": 96})
+    assert len(read_details(path).moe_at) == read_decoder(path).moe_layers
+    assert all((layer + 1) % step == 0 for layer in read_details(path).moe_at)
+
+
+def test_a_file_that_has_no_shape_is_refused_as_there(tmp_path: Path) -> None:
+    """A file that `read_decoder` refuses is refused by the same words."""
+    with pytest.raises(ConfigError, match="hidden_size is missing"):
+        read(tmp_path, change("llama", hidden_size=...))
+
+
+def test_reading_a_model_needs_no_torch() -> None:
+    """What reads a config file imports neither torch nor numpy."""
+    names = ("decoder", "modules", "backend", "named", "config_file", "details")
+    program = "".join(f"import nearfree.models.{name}\n" for name in names)
+    program += "import sys; assert not {'torch', 'numpy'} & set(sys.modules)"
+    folder = CONFIG.parent / "workflow"
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(folder)})

@@ -1,0 +1,77 @@
+"""The parts of a decoder's layer without experts: norms, attention over a KV cache, Dense FFN."""
+
+from torch import Tensor
+from torch.nn import functional
+
+from nearfree.models.decoder import Decoder
+from nearfree.models.details import Details
+from nearfree.models.rotary import Turn, turned
+from nearfree.models.sight import Sight
+from nearfree.models.weights import Names, Weights, joined
+
+
+class Norm:
+    """RMS norm over the last dimension."""
+
+    def __init__(self, weights: Weights, name: str, width: int, eps: float) -> None:
+        self._weight, self._eps = weights(f"{name}.weight", (width,)), eps
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return states of the same shape."""
+        return functional.rms_norm(states, self._weight.shape, self._weight, self._eps)
+
+
+class Attention:
+    """Grouped-query attention of N new positions, whose keys and values are put into the cache.
+
+    `keys` and `values` are the layer's cache, [b, kv_heads, L + most, head_dim].
+    """
+
+    def __init__(
+        self, decoder: Decoder, details: Details, weights: Weights, names: Names, prefix: str
+    ) -> None:
+        d_model, width = decoder.d_model, decoder.head_dim
+        at = f"{prefix}.{names.attention}"
+        self._heads = (decoder.heads, decoder.kv_heads, decoder.kv_heads)
+        counts = self._heads if len(names.qkv) > 1 else (sum(self._heads),)
+        outs = [(f"{at}.{n}", count * width) for n, count in zip(names.qkv, counts, strict=True)]
+        self._qkv = joined([weights(f"{name}.weight", (out, d_model)) for name, out in outs])
+        self._qkv_bias = (
+            joined([weights(f"{name}.bias", (out,)) for name, out in outs])
+            if details.qkv_bias
+            else None
+        )
+        output = f"{at}.{names.output}"
+        self._output = weights(f"{output}.weight", (d_model, decoder.heads * width))
+        self._output_bias = weights(f"{output}.bias", (d_model,)) if details.output_bias else None
+        norms = (names.query_norm, names.key_norm) if details.qk_norm else ()
+        self._norms = [Norm(weights, f"{at}.{name}", width, details.norm_eps) for name in norms]
+
+    def forward(
+        self, hidden: Tensor, by: Turn, sight: Sight, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        """Return [b, N, d_model], given as much."""
+        states = functional.linear(hidden, self._qkv, self._qkv_bias)
+        states = states.unflatten(-1, (sum(self._heads), -1)).transpose(1, 2)
+        queries, new_keys, new_values = states.split(self._heads, 1)
+        if self._norms:
+            queries, new_keys = self._norms[0].forward(queries), self._norms[1].forward(new_keys)
+        new = slice(sight.context, sight.context + hidden.shape[1])
+        keys[:, :, new] = turned(new_keys, by)
+        values[:, :, new] = new_values
+        out = sight.attend(turned(queries, by), keys, values)
+        return functional.linear(out.flatten(2), self._output, self._output_bias)
+
+
+class DenseFfn:
+    """A gated FFN with SiLU; gate and up are one product."""
+
+    def __init__(self, weights: Weights, prefix: str, d_model: int, d_ff: int) -> None:
+        parts = [weights(f"{prefix}.{n}_proj.weight", (d_ff, d_model)) for n in ("gate", "up")]
+        self._gate_up = joined(parts)
+        self._down = weights(f"{prefix}.down_proj.weight", (d_model, d_ff))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return rows of d_model, given as many."""
+        gate, up = functional.linear(rows, self._gate_up).chunk(2, -1)
+        return functional.linear(functional.silu(gate) * up, self._down)

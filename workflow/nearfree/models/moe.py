@@ -1,0 +1,98 @@
+"""The experts of a decoder's layer: routed by the model itself or controlled, and shared ones."""
+
+from typing import Literal
+
+from torch import Tensor
+from torch.nn import functional
+
+from nearfree.errors import EvidenceError
+from nearfree.kernels.routing import Aligned, controlled_ids
+from nearfree.kernels.torch_moe import CORES, mixed
+from nearfree.models.decoder import Decoder, Experts
+from nearfree.models.layers import DenseFfn
+from nearfree.models.router import Router
+from nearfree.models.routers import RouterRule
+from nearfree.models.weights import Names, Weights
+
+ModelRouting = Literal["router", "balanced", "skewed"]
+"""`router`: where the model's own router sends tokens; else controlled (paper, app. C.3)."""
+
+
+class MoeFfn:
+    """Routed experts, chosen by a router or controlled, and those that every token passes.
+
+    Controlled routing overrides what the router says; the router runs all the same.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        weights: Weights,
+        names: Names,
+        prefix: str,
+        *,
+        experts: Experts,
+        rule: RouterRule,
+        shared_gate: bool,
+        routing: ModelRouting,
+        backend: str,
+    ) -> None:
+        """Take a layer's weights, whose names begin with `prefix`.
+
+        `rule` says how its router chooses, `backend` what runs experts; with `shared_gate` the
+        experts that every token passes have a gate of their own.
+
+        Raises
+        ------
+        EvidenceError
+            No such backend runs the experts of a model.
+        """
+        if backend not in CORES:
+            raise EvidenceError(
+                f"no adapter runs a model's experts on {backend!r:.80}",
+                remedy=f"Choose from {', '.join(CORES)}",
+            )
+        self._experts, self._routing, self._core = experts, routing, CORES[backend]
+        d_model, count = decoder.d_model, experts.experts
+        bias = weights(f"{prefix}.gate.expert_bias", (count,)) if rule.expert_bias else None
+        gate = weights(f"{prefix}.gate.weight", (count, d_model))
+        self._router = Router(rule, experts.top_k, gate, bias)
+        self._weights = (
+            weights(f"{prefix}.experts.gate_up_proj", (count, 2 * experts.d_ff, d_model)),
+            weights(f"{prefix}.experts.down_proj", (count, d_model, experts.d_ff)),
+        )
+        shared = f"{prefix}.{names.shared}"
+        self._shared = (
+            DenseFfn(weights, shared, d_model, experts.shared_d_ff) if experts.shared_d_ff else None
+        )
+        self._shared_gate = weights(f"{shared}_gate.weight", (1, d_model)) if shared_gate else None
+        self._aligned: dict[int, Aligned] = {}
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return [b, N, d_model], given as much."""
+        rows = hidden.flatten(0, 1)
+        ids, own_shares = self._router.route(rows)
+        if self._routing == "router":
+            aligned, shares = self._align(ids), own_shares
+        else:
+            aligned, shares = self._controlled(len(rows), hidden.device.type), None
+        out = mixed(self._core, rows, aligned, self._weights, shares)
+        if self._shared is not None:
+            out = out + self._gated(rows, self._shared.forward(rows))
+        return out.view_as(hidden)
+
+    def _align(self, ids: Tensor) -> Aligned:
+        experts = self._experts.experts
+        return Aligned(ids, experts, self._core.block_rows(len(ids), experts))
+
+    def _controlled(self, tokens: int, device: str) -> Aligned:
+        if tokens not in self._aligned:
+            experts, top_k = self._experts.experts, self._experts.top_k
+            ids = controlled_ids(self._routing, tokens, experts, top_k, device)
+            self._aligned[tokens] = self._align(ids)
+        return self._aligned[tokens]
+
+    def _gated(self, rows: Tensor, out: Tensor) -> Tensor:
+        if self._shared_gate is None:
+            return out
+        return functional.linear(rows, self._shared_gate).sigmoid() * out

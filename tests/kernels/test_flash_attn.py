@@ -218,7 +218,8 @@ def agree(call: tuple[str, int | None], shape: tuple[int, ...], device: tuple[in
         capacity = -(-length // page) * page if page else length
         asked = make_query(setting, capacity, sm=sm, sms=sms)
         tile = resolved("flash-attn", "2.8.3", asked, n)
-        passed = answered(rules, f"{api}_call", facts(asked, point_of(asked, n)) | device_facts(sm)).value
+        known = facts(asked, point_of(asked, n)) | device_facts(sm)
+        passed = answered(rules, f"{api}_call", known).value
         found = flash_2_tiling(setting, n, capacity, sms, sm)
         assert (found.rows, found.group) == (tile.tile, tile.rows_per_position), (context, n)
         assert found.splits == max(1, passed[2]), (context, n)

@@ -194,7 +194,11 @@ def agree(setting: Setting, n: int, sms: int = 132) -> None:
     assert (found.rows, found.group) == (tile.tile, tile.rows_per_position), (setting, n)
     if setting.api == "dense":
         rules = recorded("xformers", LAST).by_name()
-        known = facts(asked, point_of(asked, n)) | {"cc_major": 9, "cc_minor": 0, "tokens_per_page": 1}
+        known = facts(asked, point_of(asked, n)) | {
+            "cc_major": 9,
+            "cc_minor": 0,
+            "tokens_per_page": 1,
+        }
         passed = dict(zip(PASSED, answered(rules, "dense_call", known).value, strict=True))
         assert found.splits == passed["num_splits"], (setting, n)
 

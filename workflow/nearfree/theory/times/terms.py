@@ -15,7 +15,7 @@ _PLAIN = {
 _STEPS = {
     "block_m": "BLOCK_SIZE_M",
     "tile_rows": "query tile",
-    "rows_per_position": "rows of a tile that a position takes",
+    "rows_per_position": "query heads packed in a tile",
 }
 
 

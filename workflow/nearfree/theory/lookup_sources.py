@@ -115,7 +115,23 @@ def _said(row: Row, resolver: Resolver) -> Row:
 
 
 def _attention(row: Row, model: Attention, resolver: Resolver) -> Row:
-    steps = resolver.attention(
+    pages = PAGES.get(model.backend)
+    steps = _steps(row, model, resolver, pages)
+    m_attn, first = steps.m_attn(), steps.at([1])
+    differences = _otherwise(steps, row["m_attn"])
+    if pages:
+        bare = _otherwise(_steps(row, model, resolver, None), row["m_attn"])
+        differences += [f"without pages in the cache: {each}" for each in bare]
+    return {
+        "resolved_m_attn": m_attn,
+        "one_tile_until": _one_tile_until(steps),
+        "attention_rule": f"{first.evidence[0]}, path {first.path[0]}",
+        "differences": differences,
+    }
+
+
+def _steps(row: Row, model: Attention, resolver: Resolver, pages: int | None) -> TileSteps:
+    return resolver.attention(
         AttentionQuestion(
             backend=model.backend,
             backend_version=model.version,
@@ -126,26 +142,23 @@ def _attention(row: Row, model: Attention, resolver: Resolver) -> Row:
             kv_heads=model.kv_heads,
             head_dim=model.head_dim,
             api=None,
-            page_size=PAGES.get(model.backend),
+            page_size=pages,
             cuda_graph=False,
             most=1,
             sm=row["sm"],
             sm_count=row["sm_count"],
         )
     )
-    m_attn, first = steps.m_attn(), steps.at([1])
+
+
+def _otherwise(steps: TileSteps, given: int) -> list[str]:
+    """Return what a call's tiles say otherwise than the M_attn that the table is given."""
+    m_attn = steps.m_attn()
+    if m_attn is None or m_attn == given:
+        return []
+    where = f"{_tile(steps, m_attn)}, {_tile(steps, m_attn + 1)}"
     until = _one_tile_until(steps)
-    differences = []
-    if m_attn is not None and m_attn != row["m_attn"]:
-        where = f"{_tile(steps, m_attn)}, {_tile(steps, m_attn + 1)}"
-        said = f"M_attn {m_attn}, not {row['m_attn']}: {where}; one tile a head up to N = {until}"
-        differences = [said]
-    return {
-        "resolved_m_attn": m_attn,
-        "one_tile_until": until,
-        "attention_rule": f"{first.evidence[0]}, path {first.path[0]}",
-        "differences": differences,
-    }
+    return [f"M_attn {m_attn}, not {given}: {where}; one tile a head up to N = {until}"]
 
 
 def _tile(steps: TileSteps, n: int) -> str:

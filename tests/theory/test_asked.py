@@ -6,13 +6,13 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.settings import Setting
-from nearfree.theory.asked import ASKED_SCHEMA, Question, asked_frame, baseline, positions
+from nearfree.theory.asked import ASKED_SCHEMA, Question, asked_frame, baseline, sparse_positions
 
 
 @given(st.integers(1, 100_000))
 def test_positions_rise_and_are_never_far_apart(most: int) -> None:
     """Every N up to 32 is there, every power of two, and steps are an eighth of an octave."""
-    found = positions(most)
+    found = sparse_positions(most)
     assert found == sorted(set(found))
     assert found[: min(most, 32)] == list(range(1, min(most, 32) + 1))
     assert found[-1] <= most

@@ -97,15 +97,12 @@ def test_a_layer_more_is_one_layer_more(model: str) -> None:
     assert (head > 0).all()
 
 
-def test_a_curve_starts_at_its_baseline() -> None:
-    """A curve from another baseline has the same T(N), with ratios to T there."""
-    found = asked(deployment("mixtral_8x7b"))
-    full = found.deployments[0].full_baseline
-    whole, rest = found.curve(0), found.curve(0, full)
-    assert (full, rest["n"][0], rest["ratio"][0]) == (4, 4, 1.0)
-    assert rest["latency_us"].to_list() == whole["latency_us"].to_list()[full - 1 :]
-    assert rest["ratio"].to_list() == pytest.approx(
-        [us / whole["latency_us"][full - 1] for us in rest["latency_us"]]
+def test_a_curve_is_relative_to_its_first_point() -> None:
+    """Ratios are T(N) / T(1), over every N of the grid."""
+    curve = asked(deployment("mixtral_8x7b")).curve(0)
+    assert (curve["n"][0], curve["ratio"][0]) == (1, 1.0)
+    assert curve["ratio"].to_list() == pytest.approx(
+        [us / curve["latency_us"][0] for us in curve["latency_us"]]
     )
 
 

@@ -46,7 +46,7 @@ def asked_frame(questions: Iterable[Question], most: int) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=ASKED_SCHEMA)
 
 
-def positions(most: int) -> list[int]:
+def sparse_positions(most: int) -> list[int]:
     """Return N up to `most`: each one up to 32, from there on eight to an octave."""
     octaves = range(_EACH.bit_length() - 1, most.bit_length())
     above = [2**octave * (_EACH_OCTAVE + step) // _EACH_OCTAVE
@@ -71,5 +71,5 @@ def _row(number: int, question: Question, most: int) -> dict[str, object]:
         "backend_version": question.version,
         "kernel": None,
         "baseline": first,
-        "grid": [first, *(n for n in positions(most) if n > first)],
+        "grid": [first, *(n for n in sparse_positions(most) if n > first)],
     }

@@ -1,6 +1,5 @@
 """A model on a platform under one serving condition, and the questions that its modules ask."""
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -13,18 +12,9 @@ from nearfree.models.decoder import Decoder
 from nearfree.models.modules import ModuleUse, modules
 from nearfree.protocols import Positive
 from nearfree.settings import Dtype, Routing
-from nearfree.tables.schema import SETTING_COLUMNS
 from nearfree.tables.settings import setting_row
+from nearfree.theory.asked import ASKED_SCHEMA, baseline
 
-_ASKED = {
-    "asked": pl.Int64,
-    "platform": pl.String,
-    **{name: column.dtype for name, column in SETTING_COLUMNS.items()},
-    "backend_version": pl.String,
-    "kernel": pl.String,
-    "baseline": pl.Int64,
-    "grid": pl.List(pl.Int64),
-}
 _USES = {
     "deployment": pl.Int64,
     "place": pl.Int64,
@@ -59,9 +49,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
     def full_baseline(self) -> int:
         """The paper's baseline N (app. C.3): where balanced routing has woken every expert."""
         experts = self.decoder.experts
-        if experts is None or self.routing != "balanced":
+        if experts is None:
             return 1
-        return math.ceil(experts.experts / (self.batch * experts.top_k))
+        return baseline(self.routing, experts.experts, experts.top_k, self.batch)
 
     def uses(self) -> tuple[ModuleUse, ...]:
         """Return the modules of its forward."""
@@ -118,7 +108,7 @@ class Questions:
         rest = [baseline, *(n for n in self.grid if n > baseline)]
         beside = pl.lit(baseline).cast(pl.Int64).alias("baseline")
         grids = pl.Series("grid", [rest] * len(self._rows), dtype=pl.List(pl.Int64))
-        frame = pl.DataFrame(self._rows, schema=_ASKED)
+        frame = pl.DataFrame(self._rows, schema=ASKED_SCHEMA)
         return frame.with_columns(beside, grids)
 
     def _asked(self, deployment: Deployment, use: ModuleUse) -> int:

@@ -128,13 +128,13 @@ def _by_minimum(found: Total, rows: Places, begin: Places, epsilon: float) -> pl
     return _rows(found, rows, place[least], out, ratio[least, out.after], epsilon=epsilon)
 
 
-def module_exits(found: Total, deployment: int, epsilon: float, baseline: int = 1) -> pl.DataFrame:
-    """Return where the T(N) of each module of one deployment leaves a tolerance, by itself.
+def module_exits(found: Total, deployment: int, epsilon: float) -> pl.DataFrame:
+    """Return where T(N) / T(1) of each module of one deployment leaves a tolerance, by itself.
 
     The rows are those of `total_exits`, in the order of the forward.
     """
     rows = np.array([deployment])
-    begin = np.searchsorted(found.grid, [baseline])
+    begin = np.zeros(1, dtype=np.int64)
     _, place, out, ratio = _modules(found, rows, begin, epsilon)
     which = np.full(len(place), deployment)
     at = ratio[np.arange(len(place)), out.after]

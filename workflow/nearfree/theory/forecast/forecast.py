@@ -49,20 +49,18 @@ class Forecast(Struct, frozen=True, kw_only=True):
     total: Total
     answers: pl.DataFrame
 
-    def curve(self, deployment: int, baseline: int = 1) -> pl.DataFrame:
-        """Return T(N) of a deployment from a baseline of its grid on: n, ratio, latency_us, shares.
+    def curve(self, deployment: int) -> pl.DataFrame:
+        """Return T(N) of a deployment over its grid: n, ratio = T(N) / T(1), latency_us, shares.
 
         The columns after these are the roles of its modules: what share of T(N) they take. Empty
         where T(N) is not known.
         """
         model = self.total.model_us[deployment]
-        kept = self.total.grid >= baseline
         shares = {
-            role: (self.total.latency_us[deployment, place] / model)[kept]
+            role: self.total.latency_us[deployment, place] / model
             for place, role in self.total.roles[deployment].items()
         }
-        ratio = model / model[self.total.grid == baseline]
-        values = (self.total.grid[kept], ratio[kept], model[kept])
+        values = (self.total.grid, model / model[0], model)
         frame = pl.DataFrame(dict(zip(CURVE, values, strict=True)) | shares)
         return frame if self.total.refusals[deployment] is None else frame.clear()
 

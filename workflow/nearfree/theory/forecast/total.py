@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from nearfree.theory.answers import Answerer
 from nearfree.theory.forecast.deployment import Questions
+from nearfree.theory.times.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
 from nearfree.theory.times.answer import Timed
 from nearfree.theory.times.family import Array, Flags, Places
 
-PREDICTOR = "work_model"
 SUM, MINIMUM = "sum", "minimum"
 """How modules make a model: the sum of their times, or the minimum of their boundaries."""
 

@@ -17,7 +17,14 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32", "float8"]
 """`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
 Module = Literal["gemm", "dense_ffn", "moe_ffn", "attention", "model"]
 """`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; it is imported, not run."""
-Routing = Literal["balanced", "skewed", "power_law"]
+Controlled = Literal["balanced", "skewed"]
+"""How an MoE study spreads tokens over experts (paper, app. C.3)."""
+ModelRouting = Literal["balanced", "skewed", "router"]
+"""The same in a model, whose own router may decide instead."""
+Routing = Literal["balanced", "skewed", "router", "power_law"]
+"""`power_law` is imported, not run."""
+Mask = Literal["causal", "block"]
+"""Which keys a new position sees: `causal` those up to its own, `block` all L + N."""
 
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "gemm": ("d_model", "d_ff"),
@@ -40,7 +47,11 @@ class Setting(
     `api` names the call of a backend that has several, `page_size` the positions of a page of its
     KV cache; `cuda_graph` says that the backend plans for a CUDA graph, which changes its tiles.
     `gated` says whether an expert or FFN has three matrices (gate, up, down) or two; None where it
-    is the kernels' own form: three for experts, two for the paper's Dense FFN.
+    is the kernels' own form: three for experts, two for the paper's Dense FFN. `mask` is causal
+    where an attention setting does not say it.
+
+    A whole model's `backend` runs its attention and `moe` its routed experts; `model` is its name,
+    `model_digest` tells two models of one name apart.
     """
 
     module: Module
@@ -61,6 +72,10 @@ class Setting(
     page_size: Positive | None = None
     cuda_graph: bool = False
     gated: bool | None = None
+    mask: Mask | None = None
+    model: Name | None = None
+    model_digest: Annotated[str, Meta(pattern="^[0-9a-f]{12}$")] | None = None
+    moe: Name | None = None
 
 
 def check_setting(setting: Setting) -> None:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from nearfree.errors import ConfigError
 from nearfree.protocols import Positive, Timing
-from nearfree.settings import Dtype, Name, Routing, Setting, Sweep
+from nearfree.settings import Controlled, Dtype, Name, Setting, Sweep
 
 Axis = Annotated[tuple[Positive, ...], Meta(min_length=1)]
 
@@ -108,7 +108,7 @@ class MoeStudy(StudyBase, frozen=True, kw_only=True, tag="moe_ffn"):
     """An MoE FFN over k under controlled routing (paper, app. C.3)."""
 
     shape: MoeShape
-    routing: Annotated[tuple[Routing, ...], Meta(min_length=1)]
+    routing: Annotated[tuple[Controlled, ...], Meta(min_length=1)]
     top_k: Axis
     block_size_m: Positive | None = None
 

@@ -12,10 +12,11 @@ from nearfree.kernels.tensors import filled
 from nearfree.models.decoder import Decoder
 from nearfree.models.details import Details
 from nearfree.models.layers import Attention, DenseFfn, Norm
-from nearfree.models.moe import ModelRouting, MoeFfn
+from nearfree.models.moe import MoeFfn
 from nearfree.models.rotary import turn
-from nearfree.models.sight import Mask, Sight
+from nearfree.models.sight import Sight
 from nearfree.models.weights import NAMES, Names, Weights
+from nearfree.settings import Mask, ModelRouting
 
 
 class Layer(NamedTuple):

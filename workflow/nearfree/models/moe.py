@@ -1,7 +1,5 @@
 """The experts of a decoder's layer: routed by the model itself or controlled, and shared ones."""
 
-from typing import Literal
-
 from torch import Tensor
 from torch.nn import functional
 
@@ -13,9 +11,7 @@ from nearfree.models.layers import DenseFfn
 from nearfree.models.router import Router
 from nearfree.models.routers import RouterRule
 from nearfree.models.weights import Names, Weights
-
-ModelRouting = Literal["router", "balanced", "skewed"]
-"""`router`: where the model's own router sends tokens; else controlled (paper, app. C.3)."""
+from nearfree.settings import ModelRouting
 
 
 class MoeFfn:

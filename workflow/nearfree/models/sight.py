@@ -1,15 +1,11 @@
 """Which keys N new positions see over a context of L, and attention over these."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from nearfree.errors import EvidenceError
 from nearfree.kernels.torch_sdpa import causal_mask, flash, sdpa
-
-Mask = Literal["causal", "block"]
-"""`causal`: position i sees L + i + 1 keys; `block`: every position sees all L + N."""
+from nearfree.settings import Mask
 
 
 class Sight:

@@ -39,7 +39,7 @@ _REAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _CHOICES = {
     "module": get_args(Module),
     "dtype": tuple(BYTES_PER_ELEMENT),
-    "routing": get_args(Routing),
+    "routing": tuple(each for each in get_args(Routing) if each != "router"),
     "gated": ("true", "false"),
 }
 _TEXT_LIMIT = 200

@@ -70,7 +70,7 @@ SETTING_COLUMNS: dict[str, Column] = {
     "d_ff": count("FFN (expert) width, elements", nullable=True),
     "experts": count("E", nullable=True),
     "top_k": count("k, experts a token", nullable=True),
-    "routing": text("balanced, skewed or power_law", nullable=True),
+    "routing": text("balanced, skewed, power_law or router", nullable=True),
     "heads": count("query heads", nullable=True),
     "kv_heads": count("key and value heads", nullable=True),
     "head_dim": count("width of a head, elements", nullable=True),
@@ -81,6 +81,10 @@ SETTING_COLUMNS: dict[str, Column] = {
     "cuda_graph": flag("whether the backend plans for a CUDA graph"),
     "gated": flag("whether an expert or FFN has three matrices, where the setting says it",
                   nullable=True),
+    "mask": text("causal or block: which keys a new position sees", nullable=True),
+    "model": text("the model, where a whole forward is meant", nullable=True),
+    "model_digest": text("what tells models of one name apart", nullable=True),
+    "moe": text("what runs a model's routed experts", nullable=True),
 }  # fmt: skip
 """The columns that say what a row speaks of."""
 

@@ -10,6 +10,7 @@ import torch
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.kernels.names import kernel_names
 from nearfree.models.forward import DecoderForward
+from nearfree.models.laps import UNTOLD
 from nearfree.models.moe import ModelRouting, MoeFfn
 from nearfree.models.sight import Mask, Sight
 from nearfree.models.weights import given_weights, random_weights
@@ -133,9 +134,11 @@ def test_controlled_routing_overrides_the_router(
             gate, up = (ffn._weights[0][(start + j) % count] @ row).chunk(2)
             parts.append(ffn._weights[1][(start + j) % count] @ (functional.silu(gate) * up))
         expected.append(torch.stack(parts).mean(0))
-    out = ffn.forward(hidden).flatten(0, 1)
+    out = ffn.forward(hidden, UNTOLD).flatten(0, 1)
     if ffn._shared is not None:
-        out = out - ffn._gated(hidden.flatten(0, 1), ffn._shared.forward(hidden.flatten(0, 1)))
+        out = out - ffn._gated(
+            hidden.flatten(0, 1), ffn._shared.forward(hidden.flatten(0, 1), UNTOLD)
+        )
     assert error(out, torch.stack(expected)) < 1e-5
 
 

@@ -11,6 +11,7 @@ from nearfree.kernels import Place
 from nearfree.kernels.tensors import filled
 from nearfree.models.decoder import Decoder
 from nearfree.models.details import Details
+from nearfree.models.laps import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.models.layers import Attention, DenseFfn, Norm
 from nearfree.models.moe import MoeFfn
 from nearfree.models.rotary import turn
@@ -98,8 +99,15 @@ class DecoderForward:
             return filled(place, dtype, batch, room, heads, width).transpose(1, 2)
         return filled(place, dtype, batch, heads, room, width)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, laps: Laps = UNTOLD) -> Tensor:
         """Return the logits [b, N, vocabulary] of tokens [b, N] at positions L to L + N - 1.
+
+        Parameters
+        ----------
+        tokens
+            Of the new positions, [b, N].
+        laps
+            Told of each module that has run.
 
         Raises
         ------
@@ -116,9 +124,17 @@ class DecoderForward:
         hidden = functional.embedding(tokens, self._embedding)
         for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
             states = layer.attention_norm.forward(hidden)
-            hidden = hidden + layer.attention.forward(states, by, self._sight, keys, values)
-            hidden = hidden + layer.ffn.forward(layer.ffn_norm.forward(hidden))
-        return functional.linear(self._norm.forward(hidden), self._head)
+            laps.lap(BETWEEN)
+            cache = keys, values
+            hidden = hidden + layer.attention.forward(states, by, self._sight, cache, laps)
+            states = layer.ffn_norm.forward(hidden)
+            laps.lap(BETWEEN)
+            hidden = hidden + layer.ffn.forward(states, laps)
+        states = self._norm.forward(hidden)
+        laps.lap(BETWEEN)
+        logits = functional.linear(states, self._head)
+        laps.lap(HEAD)
+        return logits
 
 
 class _Build(NamedTuple):

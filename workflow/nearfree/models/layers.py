@@ -5,6 +5,7 @@ from torch.nn import functional
 
 from nearfree.models.decoder import Decoder
 from nearfree.models.details import Details
+from nearfree.models.laps import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
 from nearfree.models.rotary import Turn, turned
 from nearfree.models.sight import Sight
 from nearfree.models.weights import Names, Weights, joined
@@ -48,10 +49,12 @@ class Attention:
         self._norms = [Norm(weights, f"{at}.{name}", width, details.norm_eps) for name in norms]
 
     def forward(
-        self, hidden: Tensor, by: Turn, sight: Sight, keys: Tensor, values: Tensor
+        self, hidden: Tensor, by: Turn, sight: Sight, cache: tuple[Tensor, Tensor], laps: Laps
     ) -> Tensor:
-        """Return [b, N, d_model], given as much."""
+        """Return [b, N, d_model], given as much, with the layer's keys and values."""
+        keys, values = cache
         states = functional.linear(hidden, self._qkv, self._qkv_bias)
+        laps.lap(QKV)
         states = states.unflatten(-1, (sum(self._heads), -1)).transpose(1, 2)
         queries, new_keys, new_values = states.split(self._heads, 1)
         if self._norms:
@@ -59,19 +62,29 @@ class Attention:
         new = slice(sight.context, sight.context + hidden.shape[1])
         keys[:, :, new] = turned(new_keys, by)
         values[:, :, new] = new_values
-        out = sight.attend(turned(queries, by), keys, values)
-        return functional.linear(out.flatten(2), self._output, self._output_bias)
+        queries = turned(queries, by)
+        laps.lap(BETWEEN)
+        out = sight.attend(queries, keys, values)
+        laps.lap(ATTENTION)
+        out = functional.linear(out.flatten(2), self._output, self._output_bias)
+        laps.lap(OUTPUT)
+        return out
 
 
 class DenseFfn:
-    """A gated FFN with SiLU; gate and up are one product."""
+    """A gated FFN with SiLU; gate and up are one product. `role` is what its laps are called."""
 
-    def __init__(self, weights: Weights, prefix: str, d_model: int, d_ff: int) -> None:
+    def __init__(
+        self, weights: Weights, prefix: str, d_model: int, d_ff: int, role: str = DENSE
+    ) -> None:
+        self._role = role
         parts = [weights(f"{prefix}.{n}_proj.weight", (d_ff, d_model)) for n in ("gate", "up")]
         self._gate_up = joined(parts)
         self._down = weights(f"{prefix}.down_proj.weight", (d_model, d_ff))
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, laps: Laps) -> Tensor:
         """Return rows of d_model, given as many."""
         gate, up = functional.linear(rows, self._gate_up).chunk(2, -1)
-        return functional.linear(functional.silu(gate) * up, self._down)
+        out = functional.linear(functional.silu(gate) * up, self._down)
+        laps.lap(self._role)
+        return out

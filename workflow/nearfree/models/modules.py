@@ -8,6 +8,7 @@ from msgspec import Struct
 from nearfree.errors import ConfigError
 from nearfree.models.backend import PAGES, Backend
 from nearfree.models.decoder import Decoder, Experts
+from nearfree.models.laps import ATTENTION, DENSE, HEAD, MOE, OUTPUT, QKV, ROUTER, SHARED
 from nearfree.settings import Dtype, Routing, Setting, check_setting
 
 _TORCH = Backend("torch")
@@ -71,9 +72,9 @@ def modules(
     d_model, layers, width = decoder.d_model, decoder.layers, decoder.heads * decoder.head_dim
     qkv = width + 2 * decoder.kv_heads * decoder.head_dim
     found = [
-        gemm("qkv projection", layers, d_model=d_model, d_ff=qkv),
+        gemm(QKV, layers, d_model=d_model, d_ff=qkv),
         use(
-            "attention",
+            ATTENTION,
             layers,
             backend=attention,
             main=True,
@@ -85,17 +86,17 @@ def modules(
             api="kvcache" if attention.name.startswith("flash_attn") else None,
             page_size=PAGES.get(attention.name),
         ),
-        gemm("output projection", layers, d_model=width, d_ff=d_model),
+        gemm(OUTPUT, layers, d_model=width, d_ff=d_model),
     ]
     if decoder.d_ff and decoder.dense_layers:
         main = not decoder.moe_layers
-        found.append(ffn("Dense FFN", decoder.dense_layers, main=main, d_ff=decoder.d_ff))
+        found.append(ffn(DENSE, decoder.dense_layers, main=main, d_ff=decoder.d_ff))
     if decoder.experts:
         experts, moe_layers = decoder.experts, decoder.moe_layers
         found += [
-            gemm("router", moe_layers, d_model=d_model, d_ff=experts.experts),
+            gemm(ROUTER, moe_layers, d_model=d_model, d_ff=experts.experts),
             use(
-                "MoE FFN",
+                MOE,
                 moe_layers,
                 backend=_asked(moe, decoder, experts),
                 main=True,
@@ -108,8 +109,8 @@ def modules(
             ),
         ]
         if experts.shared_d_ff:
-            found.append(ffn("shared experts", moe_layers, d_ff=experts.shared_d_ff))
-    found.append(gemm("LM head", 1, d_model=d_model, d_ff=decoder.vocabulary))
+            found.append(ffn(SHARED, moe_layers, d_ff=experts.shared_d_ff))
+    found.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary))
     return tuple(found)
 
 

@@ -7,6 +7,7 @@ from nearfree.errors import EvidenceError
 from nearfree.kernels.routing import Aligned, controlled_ids
 from nearfree.kernels.torch_moe import CORES, mixed
 from nearfree.models.decoder import Decoder, Experts
+from nearfree.models.laps import MOE, ROUTER, SHARED, Laps
 from nearfree.models.layers import DenseFfn
 from nearfree.models.router import Router
 from nearfree.models.routers import RouterRule
@@ -59,22 +60,26 @@ class MoeFfn:
         )
         shared = f"{prefix}.{names.shared}"
         self._shared = (
-            DenseFfn(weights, shared, d_model, experts.shared_d_ff) if experts.shared_d_ff else None
+            DenseFfn(weights, shared, d_model, experts.shared_d_ff, SHARED)
+            if experts.shared_d_ff
+            else None
         )
         self._shared_gate = weights(f"{shared}_gate.weight", (1, d_model)) if shared_gate else None
         self._aligned: dict[int, Aligned] = {}
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, laps: Laps) -> Tensor:
         """Return [b, N, d_model], given as much."""
         rows = hidden.flatten(0, 1)
         ids, own_shares = self._router.route(rows)
+        laps.lap(ROUTER)
         if self._routing == "router":
             aligned, shares = self._align(ids), own_shares
         else:
             aligned, shares = self._controlled(len(rows), hidden.device.type), None
         out = mixed(self._core, rows, aligned, self._weights, shares)
+        laps.lap(MOE)
         if self._shared is not None:
-            out = out + self._gated(rows, self._shared.forward(rows))
+            out = out + self._gated(rows, self._shared.forward(rows, laps))
         return out.view_as(hidden)
 
     def _align(self, ids: Tensor) -> Aligned:

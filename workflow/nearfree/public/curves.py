@@ -15,7 +15,12 @@ from nearfree.settings import Setting, setting_key
 
 SCOPE = "imported"
 """The scope of all imported curves."""
-_TEXT = frozenset({"setting_key", "module", "backend", "dtype", "routing", "api"})
+_TEXT = frozenset(
+    {
+        *("setting_key", "module", "backend", "dtype", "routing", "api"),
+        *("mask", "model", "model_digest", "moe"),
+    }
+)
 _FLAGS = frozenset({"cuda_graph", "gated"})
 _OF_EVENTS = (
     "source", "member", "member_sha256", "platform", "backend_version", "kernel", "distribution",

@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
     "errors", "units", "protocols", "settings", "orders", "clocks", "boundary", "codebase",
-    "events", "hardware", "config", "sources", "work", "kernels", "models", "measure", "public",
-    "tables", "theory", "exports", "figures", "pipeline", "report", "cli", "__main__",
+    "events", "hardware", "decoders", "config", "sources", "work", "kernels", "models", "measure",
+    "public", "tables", "theory", "exports", "figures", "pipeline", "report", "cli", "__main__",
 )  # fmt: skip
 """Each may import from itself and from those before it."""
 SAME = {"retake": "config", "studies": "config", "deployed": "config", "yaml_file": "config"}

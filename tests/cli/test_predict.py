@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models.files import change, write
+from decoders.files import change, write
 from msgspec import json
 
 from cli.conftest import Call

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from models.files import change, write
+from decoders.files import change, write
 from msgspec import json
 
 from cli.conftest import Call

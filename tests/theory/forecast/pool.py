@@ -6,9 +6,9 @@ from itertools import product
 from typing import Any
 
 from nearfree.config import Config
+from nearfree.decoders.backend import backend
+from nearfree.decoders.named import find_decoder
 from nearfree.deployed import BOUNDS
-from nearfree.models.backend import backend
-from nearfree.models.named import find_decoder
 from nearfree.theory.answers import Answerer
 from nearfree.theory.forecast.deployment import Deployment
 from nearfree.theory.forecast.forecast import Forecast, forecast

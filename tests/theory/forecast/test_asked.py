@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from models.files import refusal
+from decoders.files import refusal
 from nearfree.config import Config
 from nearfree.deployed import BOUNDS, Asked
 from nearfree.errors import NearfreeError

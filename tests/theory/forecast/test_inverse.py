@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from decoders.files import refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models.files import refusal
 from msgspec.structs import replace
 from nearfree.theory.forecast.forecast import Forecast
 from nearfree.theory.forecast.inverse import BEYOND, DIP, NEAR_FREE, inverse

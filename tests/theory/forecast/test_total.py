@@ -5,9 +5,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from models.files import refusal
+from decoders.files import refusal
 from msgspec.structs import asdict, replace
-from nearfree.models.modules import ModuleUse
+from nearfree.decoders.modules import ModuleUse
 from nearfree.theory.facts import with_facts
 from nearfree.theory.forecast.deployment import MOST_POINTS, Deployment, Questions
 from nearfree.theory.forecast.total import total

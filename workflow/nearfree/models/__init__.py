@@ -1,1 +1,1 @@
-"""Decoders: what a Hugging Face config file says of one, and the modules that its forward runs."""
+"""The forward of a decoder in torch, over a KV cache."""

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.details import Details
+from nearfree.decoders.laps import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.errors import ConfigError
 from nearfree.kernels import Place
 from nearfree.kernels.tensors import filled
-from nearfree.models.decoder import Decoder
-from nearfree.models.details import Details
-from nearfree.models.laps import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.models.layers import Attention, DenseFfn, Norm
 from nearfree.models.moe import MoeFfn
 from nearfree.models.rotary import turn

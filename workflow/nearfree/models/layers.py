@@ -3,9 +3,9 @@
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.models.decoder import Decoder
-from nearfree.models.details import Details
-from nearfree.models.laps import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.details import Details
+from nearfree.decoders.laps import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
 from nearfree.models.rotary import Turn, turned
 from nearfree.models.sight import Sight
 from nearfree.models.weights import Names, Weights, joined

@@ -3,14 +3,14 @@
 from torch import Tensor
 from torch.nn import functional
 
+from nearfree.decoders.decoder import Decoder, Experts
+from nearfree.decoders.laps import MOE, ROUTER, SHARED, Laps
+from nearfree.decoders.routers import RouterRule
 from nearfree.errors import EvidenceError
 from nearfree.kernels.routing import Aligned, controlled_ids
 from nearfree.kernels.torch_moe import CORES, mixed
-from nearfree.models.decoder import Decoder, Experts
-from nearfree.models.laps import MOE, ROUTER, SHARED, Laps
 from nearfree.models.layers import DenseFfn
 from nearfree.models.router import Router
-from nearfree.models.routers import RouterRule
 from nearfree.models.weights import Names, Weights
 from nearfree.settings import ModelRouting
 

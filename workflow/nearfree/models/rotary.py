@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from nearfree.models.rope import Llama3, Rope
+from nearfree.decoders.rope import Llama3, Rope
 
 Turn = tuple[Tensor, Tensor]
 """Cosines and sines, [positions, width] each."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.models.routers import RouterRule
+from nearfree.decoders.routers import RouterRule
 
 
 class Router:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
+from nearfree.decoders.decoder import Decoder
 from nearfree.errors import ConfigError
-from nearfree.models.decoder import Decoder
 from nearfree.report.answer_json import with_about
 from nearfree.report.columns import columns
 from nearfree.report.forecast import amount

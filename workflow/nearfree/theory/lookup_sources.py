@@ -5,8 +5,8 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
+from nearfree.decoders.backend import PAGES
 from nearfree.errors import NearfreeError
-from nearfree.models.backend import PAGES
 from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.theory.asked import baseline
 from nearfree.theory.attention import M_ATTN

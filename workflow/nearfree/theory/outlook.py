@@ -7,8 +7,8 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.config import Config
+from nearfree.decoders.decoder import Decoder
 from nearfree.events.line import sha256
-from nearfree.models.decoder import Decoder
 from nearfree.tables.schema import IDS, Table, amount, count, flag, text
 from nearfree.theory.answers import Answerer
 from nearfree.theory.forecast.asked import deployments

@@ -10,8 +10,8 @@ from itertools import product
 import polars as pl
 from msgspec import Struct
 
+from nearfree.decoders.backend import PAGES
 from nearfree.hardware.platforms import Platform
-from nearfree.models.backend import PAGES
 from nearfree.settings import Dtype, Setting
 from nearfree.tables.schema import Table, amount, count, flag, text
 from nearfree.theory.answers import Answerer

@@ -6,12 +6,12 @@ from itertools import combinations, product
 from packaging.version import Version
 
 from nearfree.config import Config
+from nearfree.decoders.backend import Backend, attention_backend, backend, moe_backend
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.named import find_decoder
 from nearfree.deployed import Asked
 from nearfree.errors import ConfigError, NearfreeError
 from nearfree.hardware.platforms import resolve
-from nearfree.models.backend import Backend, attention_backend, backend, moe_backend
-from nearfree.models.decoder import Decoder
-from nearfree.models.named import find_decoder
 from nearfree.settings import Routing
 from nearfree.theory.answers import Answerer
 from nearfree.theory.forecast.deployment import Deployment

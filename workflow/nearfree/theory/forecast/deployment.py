@@ -6,10 +6,10 @@ from functools import cached_property
 import polars as pl
 from msgspec import Struct
 
+from nearfree.decoders.backend import Backend
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.errors import ConfigError
-from nearfree.models.backend import Backend
-from nearfree.models.decoder import Decoder
-from nearfree.models.modules import ModuleUse, modules
 from nearfree.protocols import Positive
 from nearfree.settings import Dtype, Routing
 from nearfree.tables.settings import setting_row

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from decoders.files import write
 from nearfree.models.forward import DecoderForward
 from nearfree.models.sight import Mask
 from nearfree.models.weights import given_weights
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from models.files import write
-from models.forward.small import BATCH, CONTEXT, POSITIONS, document, error, make_forward, tokens
+from models.small import BATCH, CONTEXT, POSITIONS, document, error, make_forward, tokens
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nearfree.decoders.named import decoder_names, find_decoder
 from nearfree.errors import ConfigError
-from nearfree.models.named import decoder_names, find_decoder
 
-from models.files import CONFIG, SHIPPED, SMALL, refusal, write
+from decoders.files import CONFIG, EVERY, SMALL, refusal, write
 
 
 @pytest.mark.parametrize("given", ["Qwen3-8B", "qwen3_8b", "QWEN3.8b"])
@@ -27,7 +27,7 @@ def test_published_names_are_found(given: str) -> None:
 
 def test_all_shipped_names_are_listed() -> None:
     """Every file under config/models has a name by which it is found."""
-    assert decoder_names(CONFIG) == [path.stem for path in SHIPPED]
+    assert decoder_names(CONFIG) == [path.stem for path in EVERY]
 
 
 def test_a_path_is_read(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.decoders.backend import NAMES, Backend, backend
 from nearfree.errors import ConfigError
-from nearfree.models.backend import NAMES, Backend, backend
 from nearfree.theory.releases import ruled_release
 
-from models.files import CONFIG, refusal
+from decoders.files import CONFIG, refusal
 
 
 @pytest.mark.parametrize(

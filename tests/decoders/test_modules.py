@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from nearfree.decoders.backend import Backend
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.errors import ConfigError
-from nearfree.models.backend import Backend
-from nearfree.models.config_file import read_decoder
-from nearfree.models.decoder import Decoder
-from nearfree.models.modules import ModuleUse, modules
 from nearfree.settings import Setting
 
-from models.files import CONFIG, SMALL, write
+from decoders.files import CONFIG, SMALL, write
 
 DENSE = read_decoder(CONFIG / "models" / "qwen3_8b.json")
 MOE = read_decoder(CONFIG / "models" / "ling_2_0_mini.json")
@@ -162,7 +162,7 @@ def test_every_layer_has_one_ffn(
 def test_models_load_nothing_but_msgspec() -> None:
     """Reading a model's file needs no table, no array and no kernel."""
     program = (
-        "import sys, nearfree.models.modules, nearfree.models.named\n"
+        "import sys, nearfree.decoders.modules, nearfree.decoders.named\n"
         "print(*{name.split('.')[0] for name in sys.modules})"
     )
     done = subprocess.run(

@@ -1,6 +1,6 @@
 """How far attention looks back, by the rule of each family; the same in every layer, or refused."""
 
-from nearfree.models.keys import Keys
+from nearfree.decoders.keys import Keys
 
 _MIXED = "Give a model whose layers all have the same attention"
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from nearfree.models.decoder import Experts
-from nearfree.models.keys import Keys
+from nearfree.decoders.decoder import Experts
+from nearfree.decoders.keys import Keys
 
 
 class Ffn(NamedTuple):

@@ -4,8 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from nearfree.models.decoder import Decoder
-from nearfree.models.keys import Keys
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.keys import Keys
 from nearfree.protocols import Positive
 
 

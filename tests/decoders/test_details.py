@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models.small import KINDS, document
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.details import Details, read_details
+from nearfree.decoders.families import FAMILIES
+from nearfree.decoders.rope import Llama3, Rope
+from nearfree.decoders.routers import RouterRule
 from nearfree.errors import ConfigError
-from nearfree.models.config_file import read_decoder
-from nearfree.models.details import Details, read_details
-from nearfree.models.families import FAMILIES
-from nearfree.models.rope import Llama3, Rope
-from nearfree.models.routers import RouterRule
 
-from models.files import CONFIG, SHIPPED, SMALL, change, refusal, write
-from models.forward.small import KINDS, document
-from models.test_config_file import VALUES
+from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write
+from decoders.test_config_file import VALUES
 
 _PLAIN = {"qk_norm": False, "qkv_bias": False, "output_bias": False}
 _NORMED = _PLAIN | {"qk_norm": True}
@@ -203,7 +203,7 @@ def test_a_file_that_has_no_shape_is_refused_as_there(tmp_path: Path) -> None:
 def test_reading_a_model_needs_no_torch() -> None:
     """What reads a config file imports neither torch nor numpy."""
     names = ("decoder", "modules", "backend", "named", "config_file", "details")
-    program = "".join(f"import nearfree.models.{name}\n" for name in names)
+    program = "".join(f"import nearfree.decoders.{name}\n" for name in names)
     program += "import sys; assert not {'torch', 'numpy'} & set(sys.modules)"
     folder = CONFIG.parent / "workflow"
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(folder)})

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from nearfree.decoders.laps import UNTOLD
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.kernels.names import kernel_names
 from nearfree.models.forward import DecoderForward
-from nearfree.models.laps import UNTOLD
 from nearfree.models.moe import ModelRouting, MoeFfn
 from nearfree.models.sight import Mask, Sight
 from nearfree.models.weights import given_weights, random_weights
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.forward.small import (
+from models.small import (
     BATCH,
     CONTEXT,
     KINDS,

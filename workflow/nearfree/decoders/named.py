@@ -4,9 +4,9 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
 from nearfree.errors import ConfigError
-from nearfree.models.config_file import read_decoder
-from nearfree.models.decoder import Decoder
 from nearfree.settings import NAME
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from nearfree.models.ffn import Ffn, all_experts, dense, ernie_moe, first_dense, qwen_moe
-from nearfree.models.keys import Keys
-from nearfree.models.window import switched, switched_off, unwindowed, windowed
+from nearfree.decoders.ffn import Ffn, all_experts, dense, ernie_moe, first_dense, qwen_moe
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.window import switched, switched_off, unwindowed, windowed
 
 
 class Family(NamedTuple):

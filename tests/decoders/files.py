@@ -8,7 +8,9 @@ from typing import Any
 from nearfree.errors import ConfigError
 
 CONFIG = Path(__file__).parents[2] / "config"
-SHIPPED = sorted((CONFIG / "models").glob("*.json"))
+EVERY = sorted((CONFIG / "models").glob("*.json"))
+SHIPPED = [path for path in EVERY if not path.stem.endswith("_cpu")]
+"""Those of published models; the others are scaled down."""
 _ATTENTION = {
     "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,
     "num_attention_heads": 8, "num_key_value_heads": 2,

@@ -5,10 +5,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from nearfree.decoders.backend import PAGES, Backend
+from nearfree.decoders.decoder import Decoder, Experts
+from nearfree.decoders.laps import ATTENTION, DENSE, HEAD, MOE, OUTPUT, QKV, ROUTER, SHARED
 from nearfree.errors import ConfigError
-from nearfree.models.backend import PAGES, Backend
-from nearfree.models.decoder import Decoder, Experts
-from nearfree.models.laps import ATTENTION, DENSE, HEAD, MOE, OUTPUT, QKV, ROUTER, SHARED
 from nearfree.settings import Dtype, Routing, Setting, check_setting
 
 _TORCH = Backend("torch")

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from nearfree.models.decoder import Decoder
-from nearfree.models.families import family
-from nearfree.models.json_file import read_object
-from nearfree.models.keys import Keys
-from nearfree.models.window import check_layer_types
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.families import family
+from nearfree.decoders.json_file import read_object
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.window import check_layer_types
 from nearfree.settings import Dtype
 
 _DTYPES: dict[str, Dtype] = {

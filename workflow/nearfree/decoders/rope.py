@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from nearfree.models.keys import Keys
+from nearfree.decoders.keys import Keys
 from nearfree.protocols import Positive
 
 Above = Annotated[float, Meta(gt=0)]

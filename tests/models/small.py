@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from nearfree.models.config_file import read_decoder
-from nearfree.models.details import read_details
+from decoders.files import change, write
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.details import read_details
 from nearfree.models.forward import DecoderForward
 from nearfree.models.weights import Weights, random_weights
 from torch import Tensor
-
-from models.files import change, write
 
 CONTEXT, BATCH, MOST = 23, 2, 33
 POSITIONS = (1, 2, 7, 33)

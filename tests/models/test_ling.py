@@ -10,7 +10,7 @@ from nearfree.models.sight import Mask
 from nearfree.models.weights import given_weights
 from torch import Tensor
 
-from models.forward.small import BATCH, CONTEXT, POSITIONS, document, error, make_forward, tokens
+from models.small import BATCH, CONTEXT, POSITIONS, document, error, make_forward, tokens
 
 Tensors = dict[str, Tensor]
 HEADS, KV_HEADS, WIDTH, EXPERTS, TOP_K, GROUPS, KEPT = 8, 2, 16, 16, 4, 4, 2

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from nearfree.models import routers
-from nearfree.models.config_file import config_file, read_decoder
-from nearfree.models.decoder import Decoder
-from nearfree.models.json_file import read_object
-from nearfree.models.keys import Keys
-from nearfree.models.rope import Rope, read_rope
-from nearfree.models.routers import RouterRule
+from nearfree.decoders import routers
+from nearfree.decoders.config_file import config_file, read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.json_file import read_object
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.rope import Rope, read_rope
+from nearfree.decoders.routers import RouterRule
 
 _OFF = ("mlp_bias", "norm_head", "norm_softmax", "rope_interleave")
 """Flags that, set, change a forward in a way that is not run."""

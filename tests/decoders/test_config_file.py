@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder, Experts
+from nearfree.decoders.families import FAMILIES
 from nearfree.errors import ConfigError
-from nearfree.models.config_file import read_decoder
-from nearfree.models.decoder import Decoder, Experts
-from nearfree.models.families import FAMILIES
 
-from models.files import CONFIG, SHIPPED, SMALL, change, refusal, write
+from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write
 
 _8B = {
     "dtype": "bfloat16", "d_model": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "head_dim": 128,

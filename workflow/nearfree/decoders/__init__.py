@@ -1,0 +1,1 @@
+"""Decoders: what a Hugging Face config file says of one, and the modules of its forward."""

@@ -4,6 +4,7 @@ inputs but receipts, and no digest of code."""
 
 
 localrules:
+    foretell,
     publish,
     extract,
     import_curves,
@@ -25,22 +26,41 @@ rule probe:
         "{params.command} {wildcards.scope} --take {wildcards.take} > {log} 2>&1"
 
 
+rule foretell:
+    input:
+        lambda wildcards: PIPELINE.before(wildcards.scope, wildcards.stream),
+    output:
+        f"{RESULTS}/state/{{scope}}/{{stream}}/{{take}}-{{plan8}}.json",
+    log:
+        f"{LOGS}/foretell/{{scope}}-{{stream}}-{{take}}-{{plan8}}.log",
+    wildcard_constraints:
+        scope="|".join(PIPELINE.site.here),
+        stream="|".join(PIPELINE.foretold) or "none",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree("foretell"),
+    shell:
+        "{params.command} {wildcards.scope} {wildcards.stream} --take {wildcards.take}"
+        " > {log} 2>&1"
+
+
 rule measure:
     input:
-        lambda wildcards: PIPELINE.probe(wildcards.scope),
+        lambda wildcards: PIPELINE.before(wildcards.scope, wildcards.study),
     output:
         f"{RESULTS}/state/{{scope}}/{{study}}/{{take}}-{{plan8}}.json",
     log:
         f"{LOGS}/measure/{{scope}}-{{study}}-{{take}}-{{plan8}}.log",
     wildcard_constraints:
         scope="|".join(PIPELINE.site.here),
-        study="(?!hardware)[a-z0-9_]+",
+        study="|".join(PIPELINE.measured) or "none",
     conda:
         ENVIRONMENT
     threads: workflow.cores
     params:
         plan=nearfree("plan"),
-        python=lambda wildcards: PIPELINE.python(wildcards.study),
+        python=lambda wildcards: PIPELINE.python(wildcards.scope, wildcards.study),
         options=f"--results {RESULTS}" + " --untested" * PIPELINE.site.untested,
     shell:
         "({params.plan} {wildcards.scope} {wildcards.study} |"

@@ -20,6 +20,7 @@ rule project:
             "settings",
             "latency",
             "work",
+            "time_shares",
             "granularity",
             "tuned",
         ),
@@ -56,6 +57,7 @@ rule boundaries:
 rule predictions:
     input:
         PIPELINE.table("{scope}", "settings", "platforms"),
+        lambda wildcards: PIPELINE.evidence(wildcards.scope),
         PIPELINE.answering(),
     output:
         PIPELINE.table("{scope}", "predictions"),
@@ -73,9 +75,10 @@ rule predictions:
 
 rule validation:
     input:
-        PIPELINE.table("{scope}", "boundaries", "predictions"),
+        PIPELINE.table("{scope}", "boundaries", "predictions", "time_shares"),
+        lambda wildcards: PIPELINE.evidence(wildcards.scope),
     output:
-        PIPELINE.table("{scope}", "validation"),
+        PIPELINE.table("{scope}", "validation", "composition"),
     log:
         f"{LOGS}/tables/{{scope}}-validation.log",
     conda:

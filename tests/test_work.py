@@ -107,6 +107,7 @@ def attended(draw: st.DrawFn) -> tuple[Setting, int, dict[str, Any]]:
         kv_heads=kv_heads,
         heads=kv_heads * group,
         head_dim=draw(st.sampled_from([1, 8])),
+        mask=draw(st.sampled_from([None, "causal", "block"])),
     )
     tiling = {
         "tile_rows": draw(st.integers(1, 40)),
@@ -118,6 +119,11 @@ def attended(draw: st.DrawFn) -> tuple[Setting, int, dict[str, Any]]:
     return setting, draw(st.integers(1, 30)), tiling
 
 
+def sees(setting: Setting, query: int, key: int) -> bool:
+    """Return whether a new position sees a key: in a block all do."""
+    return setting.mask == "block" or key <= (setting.context or 0) + query
+
+
 def executed_pairs(setting: Setting, n: int, tiling: dict[str, Any]) -> tuple[int, int]:
     """Return the row-key pairs of a head's row axis that are computed, and its tiles, by hand."""
     context, group = setting.context or 0, tiling["group"]
@@ -127,7 +133,7 @@ def executed_pairs(setting: Setting, n: int, tiling: dict[str, Any]) -> tuple[in
         tile = rows[first : first + tiling["tile_rows"]]
         tiles += 1
         for start in range(0, len(keys), tiling["tile_keys"]):
-            seen = any(start <= context + row // group for row in tile)
+            seen = any(sees(setting, row // group, start) for row in tile)
             if seen or not tiling["causal_skip"]:
                 high = tiling["tile_rows"] if tiling["padded"] else len(tile)
                 pairs += high * tiling["tile_keys"]
@@ -155,7 +161,7 @@ def test_attention_is_asked_for_the_keys_that_are_seen(
     setting, n, tiling = case
     work = attention_work(setting, n, "", **tiling)
     context, heads, head_dim = setting.context or 0, setting.heads or 0, setting.head_dim or 0
-    seen = sum(key <= context + query for query in range(n) for key in range(context + n))
+    seen = sum(sees(setting, query, key) for query in range(n) for key in range(context + n))
     assert work.flop_logical == 4 * head_dim * setting.batch * heads * seen
     assert work.flop_executed >= work.flop_logical
     cached = 2 * (setting.kv_heads or 0) * (context + n)

@@ -1,6 +1,7 @@
 """A config.json as a decoder: each family by its rule, and nothing that is not understood."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder, Experts
+from nearfree.decoders.details import read_details
 from nearfree.decoders.families import FAMILIES
 from nearfree.errors import ConfigError
 
@@ -156,6 +158,29 @@ def test_what_is_not_understood_is_refused_by_name(
     with pytest.raises(ConfigError, match=r"small\.json: ") as error:
         read(tmp_path, change(kind, **changes))
     assert named in error.value.what
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide"),
+        ({"num_experts_per_tok": 17}, "num_experts_per_tok 17 is larger than num_experts 16"),
+        ({"model_type": "qwen4_moe"}, "model_type 'qwen4_moe' is not read"),
+        ({"hidden_size": ...}, "hidden_size is missing"),
+        ({"hidden_size": "a\nb"}, r"hidden_size 'a\nb' is no whole number"),
+        ({"model_type": "a\nb"}, r"model_type 'a\nb' is not read"),
+    ],
+)
+@pytest.mark.parametrize("reader", [read_decoder, read_details])
+def test_a_refusal_is_one_line(
+    tmp_path: Path, reader: Callable[[Path], object], changes: dict[str, Any], said: str
+) -> None:
+    """Whoever reads a file is told its path and its key in one line, whatever the file holds."""
+    path = write(tmp_path, change("qwen3_moe", **changes))
+    error = refusal(lambda: reader(path))
+    assert error is not None
+    assert error.what.startswith(f"{path}: {said}")
+    assert len(str(error).splitlines()) == 1
 
 
 def test_the_nearest_model_types_are_named(tmp_path: Path) -> None:

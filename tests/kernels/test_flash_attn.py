@@ -11,7 +11,7 @@ from nearfree.errors import EvidenceError
 from nearfree.kernels import Place, flash_attn, flash_inputs
 from nearfree.kernels.flash_attn import FUNCTIONS, FlashAttn
 from nearfree.kernels.flash_tiles import fewest_splits, flash_2_tiling
-from nearfree.settings import Setting
+from nearfree.settings import Mask, Setting
 from nearfree.sources.backends.flash_attn import device_facts
 from nearfree.sources.backends.launch import answered, facts, point_of
 from nearfree.sources.fetching.cache import Cache
@@ -134,6 +134,17 @@ def test_a_dense_call_takes_tensors_of_their_length(monkeypatch: pytest.MonkeyPa
     kernel.forward(1)
     shapes = {"q": (2, 1, 4, 16), "k": (2, 41, 2, 16), "v": (2, 41, 2, 16)}
     assert given(called) == {**shapes, "causal": True}
+
+
+@pytest.mark.parametrize(("mask", "causal"), [(None, True), ("causal", True), ("block", False)])
+def test_the_mask_is_given(
+    monkeypatch: pytest.MonkeyPatch, mask: Mask | None, *, causal: bool
+) -> None:
+    """A block of positions that see each other is called without the causal mask, in each api."""
+    for api in FUNCTIONS:
+        kernel, called = make(monkeypatch, make_attention(api=api, mask=mask))
+        kernel.forward(3)
+        assert given(called)["causal"] is causal
 
 
 def test_copies_of_the_cache_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

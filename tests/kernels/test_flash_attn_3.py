@@ -1,7 +1,7 @@
 """FlashAttention 3: its calls, through torch's dispatcher under the schema of real releases."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -10,8 +10,9 @@ import torch
 from nearfree.errors import EvidenceError
 from nearfree.kernels import Place, flash_attn_3
 from nearfree.kernels.flash_attn_3 import FlashAttn3
+from nearfree.kernels.flash_inputs import APIS
 from nearfree.kernels.flash_tiles import Tiling, flash_3_tiling
-from nearfree.settings import Setting
+from nearfree.settings import Mask, Setting
 from nearfree.sources.backends.flash_attn_3 import PASSED
 from nearfree.sources.backends.launch import answered, facts, point_of
 from nearfree.sources.fetching.cache import Cache
@@ -45,10 +46,18 @@ CALLS = [
 NUMBERS = count()
 
 
-class Operator:
-    """A schema that torch dispatches by, with a kernel for CPUs that answers by shape."""
+Result = Callable[[dict[str, Any]], torch.Tensor]
+"""What the operator gives first, by its named arguments."""
 
-    def __init__(self, schema: str) -> None:
+
+class Operator:
+    """A schema that torch dispatches by, with a kernel for CPUs that answers by shape.
+
+    With a `result`, that is what it gives once torch has taken the call.
+    """
+
+    def __init__(self, schema: str, result: Result | None = None) -> None:
+        self._result = result
         name = f"nearfree_test_{next(NUMBERS)}"
         self._library = Library(name, "DEF")
         self._library.define(schema)
@@ -65,7 +74,11 @@ class Operator:
         """Dispatch, which refuses what the schema does not take, and keep the named arguments."""
         out = self._op(*args, **kwargs)
         self.calls.append(dict(zip(("q", "k", "v"), args, strict=True)) | kwargs)
-        return out
+        return out if self._result is None else (self._result(self.calls[-1]), *out[1:])
+
+    def close(self) -> None:
+        """Take the schema back."""
+        self._library._destroy()
 
     def given(self) -> dict[str, Any]:
         """Return the last call: lengths and pages as lists, other tensors by shape."""
@@ -85,7 +98,7 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
     made = Operator(SCHEMA)
     monkeypatch.setattr(flash_attn_3, "load", lambda: made)
     yield made
-    made._library._destroy()
+    made.close()
 
 
 def make(**changes: Any) -> FlashAttn3:
@@ -144,6 +157,14 @@ def test_a_dense_call_takes_tensors_of_their_length(operator: Operator) -> None:
     make(api="dense").forward(1)
     shapes = {"q": (2, 1, 4, 16), "k": (2, 41, 2, 16), "v": (2, 41, 2, 16)}
     assert operator.given() == {**shapes, "is_causal": True}
+
+
+@pytest.mark.parametrize(("mask", "causal"), [(None, True), ("causal", True), ("block", False)])
+def test_the_mask_is_given(operator: Operator, mask: Mask | None, *, causal: bool) -> None:
+    """A block of positions that see each other is called without the causal mask, in each api."""
+    for api in APIS:
+        make(api=api, mask=mask).forward(3)
+        assert operator.given()["is_causal"] is causal
 
 
 def test_a_call_that_the_schema_does_not_take_is_refused(operator: Operator) -> None:

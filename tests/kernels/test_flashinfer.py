@@ -1,6 +1,8 @@
 """FlashInfer: its wrappers, bound against real signatures, and its tiles against our rules."""
 
 import inspect
+from collections.abc import Callable
+from inspect import BoundArguments
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -8,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from nearfree.errors import EvidenceError
-from nearfree.kernels import Place, flashinfer, flashinfer_decode
+from nearfree.kernels import Place, flashinfer, flashinfer_decode, flashinfer_plan
 from nearfree.kernels.flashinfer import FlashInferFa2, FlashInferFa3, fa2_rows, fa3_rows
 from nearfree.kernels.flashinfer_decode import FlashInferDecode
+from nearfree.settings import Mask
 from nearfree.sources.fetching.cache import Cache
 
 from kernels.attention import make_attention, make_query, resolved
@@ -41,7 +44,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
     def plan(self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len,
         num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo=None, custom_mask=None,
         packed_custom_mask=None, causal=False, pos_encoding_mode="NONE", sm_scale=None,
-        q_data_type="float16", kv_data_type=None, o_data_type=None, non_blocking=True): ...
+        window_left=-1, q_data_type="float16", kv_data_type=None, o_data_type=None,
+        non_blocking=True): ...
     def run(self, q, paged_kv_cache, *args, k_scale=None, v_scale=None, out=None, lse=None,
         return_lse=False, enable_pdl=None, window_left=None, sinks=None): ...
 class BatchDecodeWithPagedKVCacheWrapper:
@@ -58,20 +62,44 @@ OLDER = TEXT.replace(" enable_pdl=None,", "").replace("head_dim_qk", "head_dim")
 Signatures = dict[str, inspect.Signature]
 
 
+Result = Callable[[BoundArguments, BoundArguments], torch.Tensor]
+"""What a run gives, by the arguments of its wrapper's plan and its own."""
+
+
+def empty(planned: BoundArguments, bound: BoundArguments) -> torch.Tensor:
+    """Return a tensor like the queries."""
+    return torch.empty_like(bound.arguments["q"])
+
+
 class Wrappers:
     """What stands in for the package: two wrappers, of which each part keeps its calls."""
 
-    def __init__(self, signatures: Signatures) -> None:
+    def __init__(self, signatures: Signatures, result: Result = empty) -> None:
+        self._signatures, self._result = signatures, result
         self.parts: dict[str, StandIn] = {}
         for name in (PREFILL, DECODE):
-            plan = stand_in(signatures[f"{name}.plan"], lambda _: None)
-            run = stand_in(
-                signatures[f"{name}.run"], lambda bound: torch.empty_like(bound.arguments["q"])
-            )
-            made = SimpleNamespace(plan=plan, run=run)
-            wrapper = stand_in(signatures[name], lambda _, made=made: made)
-            self.parts |= {name: wrapper, f"{name}.plan": plan, f"{name}.run": run}
+            wrapper = stand_in(signatures[name], lambda _, name=name: self._made(name))
+            self.parts[name] = wrapper
+            for part in ("plan", "run"):
+                self.parts[f"{name}.{part}"] = stand_in(
+                    signatures[f"{name}.{part}"], lambda _: None
+                )
             setattr(self, name, wrapper)
+
+    def _made(self, name: str) -> SimpleNamespace:
+        """Return one wrapper, which runs as it was planned."""
+        plans: list[BoundArguments] = []
+
+        def planned(bound: BoundArguments) -> None:
+            plans.append(bound)
+            self.parts[f"{name}.plan"].calls.append(bound)
+
+        def ran(bound: BoundArguments) -> torch.Tensor:
+            self.parts[f"{name}.run"].calls.append(bound)
+            return self._result(plans[-1], bound)
+
+        plan = stand_in(self._signatures[f"{name}.plan"], planned)
+        return SimpleNamespace(plan=plan, run=stand_in(self._signatures[f"{name}.run"], ran))
 
     def given(self, part: str, call: int = -1) -> dict[str, Any]:
         """Return a call's arguments: tensors of int32 as lists, others by shape."""
@@ -90,12 +118,12 @@ def literal(text: str) -> Signatures:
     return {name: signature_of(text, name) for name in NAMES}
 
 
-def load(patch: pytest.MonkeyPatch, signatures: Signatures) -> Wrappers:
+def load(patch: pytest.MonkeyPatch, signatures: Signatures, result: Result = empty) -> Wrappers:
     """Return the stand-ins, which adapters then find."""
-    made = Wrappers(signatures)
-    for module in (flashinfer, flashinfer_decode):
+    made = Wrappers(signatures, result)
+    for module in (flashinfer_plan, flashinfer_decode):
         patch.setattr(module, "load", lambda: made)
-    patch.setattr(flashinfer, "_LEAST_WORKSPACE", 1024)
+    patch.setattr(flashinfer_plan, "_LEAST_WORKSPACE_BYTES", 1024)
     return made
 
 
@@ -167,6 +195,14 @@ def test_an_argument_that_a_release_lacks_is_left_out(monkeypatch: pytest.Monkey
     assert older.given(f"{PREFILL}.plan")["head_dim"] == 16
 
 
+@pytest.mark.parametrize(("mask", "causal"), [(None, True), ("causal", True), ("block", False)])
+def test_the_mask_is_planned(wrappers: Wrappers, mask: Mask | None, *, causal: bool) -> None:
+    """A block of positions that see each other is planned without the causal mask."""
+    for adapter in (FlashInferFa2, FlashInferFa3):
+        adapter(make_attention(mask=mask), (3,), Place())
+        assert wrappers.given(f"{PREFILL}.plan")["causal"] is causal
+
+
 def test_copies_of_the_cache_take_turns(wrappers: Wrappers) -> None:
     """Each forward reads the next copy of all pages."""
     kernel = FlashInferFa2(make_attention(), (1,), Place(copies=2))
@@ -206,7 +242,8 @@ def test_a_graph_may_need_a_larger_workspace() -> None:
     """All tiles of the largest N then keep partial outputs in float32."""
     eager = make_attention(batch=32, heads=32, kv_heads=8, head_dim=128)
     graph = make_attention(batch=32, heads=32, kv_heads=8, head_dim=128, cuda_graph=True)
-    more = flashinfer.workspace_bytes(graph, 512) - flashinfer.workspace_bytes(eager, 512)
+    more = flashinfer.graph_bytes(graph, 512)
+    assert flashinfer.graph_bytes(eager, 512) == 0
     assert more >= 4 * 32 * 512 * 4 * 32 * 129
 
 

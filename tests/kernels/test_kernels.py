@@ -72,7 +72,7 @@ def test_a_device_that_a_backend_does_not_run_on() -> None:
     setting = make_moe(backend="vllm", dtype="bfloat16")
     with pytest.raises(EvidenceError, match="vllm runs moe_ffn on cuda, not on cpu"):
         make_kernel(setting, (1,), Place())
-    assert find_adapter(setting, "cuda").package == "vllm"
+    assert find_adapter(setting.module, setting.backend, "cuda").package == "vllm"
 
 
 def test_a_package_that_is_not_installed() -> None:

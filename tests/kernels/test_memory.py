@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from conftest import make_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.errors import EvidenceError
-from nearfree.kernels import Place, make_kernel, memory
-from nearfree.kernels.memory import bytes_needed, free_bytes, refuse_too_large
+from nearfree.kernels import Kernel, Place, make_kernel, memory
+from nearfree.kernels.memory import bytes_needed, copies_needed, free_bytes, refuse_too_large
+from nearfree.kernels.tensors import Turns
 from nearfree.settings import Setting
 from torch import Tensor
 
@@ -19,8 +21,11 @@ from kernels.shapes import make_moe, make_sdpa
 WIDTHS = st.integers(32, 96)
 DTYPES = st.sampled_from(["float32", "bfloat16"])
 POSITIONS = st.sets(st.integers(1, 40), min_size=1, max_size=4).map(lambda each: (*sorted(each),))
-EVERY = [make_setting(backend="torch"), make_moe(), make_sdpa()]
-by_backend = pytest.mark.parametrize("setting", EVERY, ids=lambda each: each.backend)
+DENSE = make_setting(backend="torch")
+GATED = make_setting(backend="torch", gated=True)
+GEMM = make_setting(backend="torch", module="gemm")
+EVERY = [DENSE, GATED, GEMM, make_moe(), make_sdpa()]
+by_backend = pytest.mark.parametrize("setting", EVERY, ids=range(len(EVERY)))
 
 
 def tensors_in(item: object) -> Iterator[Tensor]:
@@ -42,14 +47,27 @@ def allocated_bytes(item: object) -> int:
     return sum({part.data_ptr(): part.nbytes() for part in parts}.values())
 
 
+def turns_of(kernel: Kernel) -> Turns[Any]:
+    """Return the copies of a kernel that take turns."""
+    (found,) = (each for each in vars(kernel).values() if isinstance(each, Turns))
+    return found
+
+
 @st.composite
 def asked(draw: st.DrawFn) -> Setting:
     """Draw a setting of any module that runs in torch."""
-    module = draw(st.sampled_from(["dense_ffn", "moe_ffn", "attention"]))
+    module = draw(st.sampled_from(["gemm", "dense_ffn", "moe_ffn", "attention"]))
     batch, dtype = draw(st.integers(1, 3)), draw(DTYPES)
-    if module == "dense_ffn":
-        widths = {"d_model": draw(WIDTHS), "d_ff": draw(WIDTHS)}
-        return make_setting(backend="torch", batch=batch, dtype=dtype, **widths)
+    if module in ("gemm", "dense_ffn"):
+        return make_setting(
+            module=module,
+            backend="torch",
+            batch=batch,
+            dtype=dtype,
+            gated=draw(st.sampled_from([None, True])) if module == "dense_ffn" else None,
+            d_model=draw(WIDTHS),
+            d_ff=draw(WIDTHS),
+        )
     if module == "attention":
         kv_heads = draw(st.integers(1, 3))
         return make_sdpa(
@@ -58,6 +76,7 @@ def asked(draw: st.DrawFn) -> Setting:
             context=draw(st.integers(1, 300)),
             kv_heads=kv_heads,
             heads=kv_heads * draw(st.integers(1, 3)),
+            mask=draw(st.sampled_from([None, "causal", "block"])),
         )
     experts = draw(st.integers(1, 8))
     return make_moe(
@@ -73,16 +92,19 @@ def asked(draw: st.DrawFn) -> Setting:
     )
 
 
-@given(asked(), POSITIONS, st.integers(1, 3))
+@given(asked(), POSITIONS, st.integers(0, 3), st.integers(0, 10**6))
 @settings(deadline=None, max_examples=60)
 def test_the_estimate_is_never_too_low(
-    setting: Setting, positions: tuple[int, ...], copies: int
+    setting: Setting, positions: tuple[int, ...], copies: int, cache_bytes: int
 ) -> None:
-    """A kernel keeps at most as many bytes as were asked for."""
-    place = Place(copies=copies)
+    """A kernel keeps at most as many bytes as were asked for, and as many copies."""
+    place = Place(copies=copies, cache_bytes=cache_bytes)
     needed = bytes_needed(setting, positions, place)
-    kept = allocated_bytes(make_kernel(setting, positions, place))
-    assert 0 < kept <= needed
+    count = copies_needed(setting, positions, place)
+    kernel = make_kernel(setting, positions, place)
+    assert 0 < allocated_bytes(kernel) <= needed
+    assert len(turns_of(kernel).copies) == count
+    assert copies or kernel.cache == "cold"
 
 
 @by_backend
@@ -90,18 +112,48 @@ def test_a_copy_more_needs_its_own_bytes(setting: Setting) -> None:
     """One copy more adds exactly what one copy of the constructed kernel takes."""
     one, two = (bytes_needed(setting, (1, 4), Place(copies=copies)) for copies in (1, 2))
     kernel = make_kernel(setting, (1, 4), Place(copies=1))
-    turns = getattr(kernel, "_keys", None) or vars(kernel)["_weights"]
-    assert two - one == allocated_bytes(turns)
+    assert two - one == allocated_bytes(turns_of(kernel))
 
 
-def test_shared_weights_are_needed_once() -> None:
+@by_backend
+def test_shared_weights_are_needed_once(setting: Setting) -> None:
     """A second setting of a shape needs its weights no more; keys and values are its own."""
-    for setting, shared in ((EVERY[0], True), (EVERY[1], True), (EVERY[2], False)):
-        place = Place(copies=2)
-        before = bytes_needed(setting, (1,), place)
-        make_kernel(setting, (1,), place)
-        assert before - bytes_needed(setting, (1,), place) == allocated_bytes(place.shared)
-        assert bool(place.shared) == shared
+    place = Place(copies=2)
+    before = bytes_needed(setting, (1,), place)
+    make_kernel(setting, (1,), place)
+    assert before - bytes_needed(setting, (1,), place) == allocated_bytes(place.shared)
+    assert bool(place.shared) == (setting.module != "attention")
+
+
+@pytest.mark.parametrize(("made", "asked"), [(GEMM, DENSE), (DENSE, GEMM), (GATED, DENSE)])
+def test_weights_of_another_module_are_not_shared(made: Setting, asked: Setting) -> None:
+    """Of two modules of one shape each has weights of its own; a down projection is the same."""
+    place = Place()
+    make_kernel(made, (1,), place)
+    spared = bytes_needed(asked, (1,), Place()) - bytes_needed(asked, (1,), place)
+    kept = allocated_bytes(place.shared)
+    make_kernel(asked, (1,), place)
+    own = allocated_bytes(turns_of(make_kernel(asked, (1,), Place())))
+    assert own - spared == allocated_bytes(place.shared) - kept
+
+
+@pytest.mark.parametrize(
+    ("setting", "cache_kb", "copies"),
+    [
+        (DENSE, 0, 1), (DENSE, 64, 2), (DENSE, 65, 3), (GEMM, 64, 3), (GATED, 192, 3),
+        (make_moe(d_model=128, experts=8), 288, 5), (make_sdpa(heads=8), 41, 3),
+    ],
+)  # fmt: skip
+def test_enough_copies_are_larger_than_the_cache(
+    setting: Setting, cache_kb: int, copies: int
+) -> None:
+    """Where none are asked for, the other copies are as large as a small cache; 1 is the least.
+
+    Of 8 experts a token that has 2 touches a quarter.
+    """
+    place = Place(copies=0, cache_bytes=cache_kb * 1024)
+    assert copies_needed(setting, (1, 4), place) == copies
+    assert copies_needed(setting, (1, 4), Place(copies=5, cache_bytes=10**9)) == 5
 
 
 def test_weights_of_another_dtype_are_not_shared() -> None:
@@ -121,10 +173,11 @@ def test_a_page_is_needed_whole() -> None:
 
 
 def test_only_a_cpu_needs_masks() -> None:
-    """On a CPU each N has a mask of its own, [N, L + N max]; a GPU's kernel needs none."""
+    """On a CPU each N has a causal mask of its own; a GPU's kernel and a block need none."""
     setting, positions = make_sdpa(), (1, 4, 8)
     cpu, cuda = (bytes_needed(setting, positions, Place(device=name)) for name in ("cpu", "cuda"))
     assert cpu - cuda == (1 + 4 + 8) * (40 + 8) * 4
+    assert bytes_needed(make_sdpa(mask="block"), positions, Place()) == cuda
 
 
 @by_backend

@@ -2,13 +2,19 @@
 
 import pytest
 import torch
-from nearfree.kernels.paged import Pages, evenly, pages_of
+from nearfree.kernels.paged import Pages, alike, evenly, pages_of
 
 
 def test_requests_of_one_length_begin_evenly() -> None:
     """Starts and ends are int32, as every kernel asks."""
     ends = evenly(3, 5, "cpu")
     assert (ends.tolist(), ends.dtype) == ([0, 5, 10, 15], torch.int32)
+
+
+def test_requests_of_one_length_say_it_each() -> None:
+    """Lengths are int32, as every kernel asks."""
+    lengths = alike(3, 5, "cpu")
+    assert (lengths.tolist(), lengths.dtype) == ([5, 5, 5], torch.int32)
 
 
 @pytest.mark.parametrize(

@@ -136,10 +136,14 @@ class Release:
             return lambda bound: SimpleNamespace(**bound.arguments)
         return lambda _: None
 
-    def kernel(self, monkeypatch: pytest.MonkeyPatch) -> SglangMoe:
-        """Return the adapter on this release."""
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let it be what is installed."""
         monkeypatch.setattr(sglang_moe, "bring", self.modules.get)
         monkeypatch.setattr(sglang_moe, "version", lambda _: "1.2.3")
+
+    def kernel(self, monkeypatch: pytest.MonkeyPatch) -> SglangMoe:
+        """Return the adapter on this release."""
+        self.install(monkeypatch)
         return SglangMoe(replace(SETTING, backend="sglang"), (1, 5), Place(sms=8))
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from nearfree.kernels import Place
+from nearfree.kernels import Place, torch_sdpa
 from nearfree.kernels.names import kernel_names
 from nearfree.kernels.torch_sdpa import TorchSdpa, causal_mask, cpu_tile
-from nearfree.settings import Dtype
+from nearfree.settings import Dtype, Mask
 from torch import Tensor
 
 from kernels.shapes import is_nearly, make_sdpa
@@ -16,15 +16,22 @@ by_heads = pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 
 
 def make(
-    dtype: Dtype = "float32", *, copies: int = 1, heads: tuple[int, int] = (4, 2)
+    dtype: Dtype = "float32",
+    *,
+    copies: int = 1,
+    heads: tuple[int, int] = (4, 2),
+    mask: Mask | None = None,
 ) -> TorchSdpa:
     """Return the adapter of a small setting."""
-    setting = make_sdpa(dtype=dtype, heads=heads[0], kv_heads=heads[1])
+    setting = make_sdpa(dtype=dtype, heads=heads[0], kv_heads=heads[1], mask=mask)
     return TorchSdpa(setting, POSITIONS, Place(copies=copies))
 
 
 def reference(kernel: TorchSdpa, n: int, copy: int = 0) -> Tensor:
-    """Return a forward by its definition in float64: query i sees L cached and i + 1 new keys."""
+    """Return a forward by its definition in float64.
+
+    Query i sees L cached and i + 1 new keys, or all of them in a block.
+    """
     length = 40 + n
     queries = kernel._queries[n].double()
     group = (kernel._setting.heads or 0) // (kernel._setting.kv_heads or 1)
@@ -33,8 +40,9 @@ def reference(kernel: TorchSdpa, n: int, copy: int = 0) -> Tensor:
         for part in kernel._keys.copies[copy]
     )
     scores = queries @ keys.transpose(-1, -2) / 16**0.5
-    for i in range(n):
-        scores[:, :, i, 40 + i + 1 :] = float("-inf")
+    if kernel._setting.mask != "block":
+        for i in range(n):
+            scores[:, :, i, 40 + i + 1 :] = float("-inf")
     return scores.softmax(-1) @ values
 
 
@@ -46,6 +54,28 @@ def test_a_forward_is_causal_attention(heads: int, kv_heads: int, n: int) -> Non
     out = kernel.forward(n)
     assert out.shape == (2, heads, n, 16)
     assert is_nearly(out, reference(kernel, n))
+
+
+@by_heads
+@pytest.mark.parametrize("n", POSITIONS)
+def test_in_a_block_all_keys_are_seen(heads: int, kv_heads: int, n: int) -> None:
+    """Each of N queries sees all cached and all new keys, and no mask is given."""
+    kernel = make(heads=(heads, kv_heads), mask="block")
+    assert is_nearly(kernel.forward(n), reference(kernel, n))
+    assert kernel._masks == {}
+
+
+@pytest.mark.parametrize(("mask", "causal"), [(None, True), ("causal", True), ("block", False)])
+def test_on_a_gpu_the_op_is_told_the_mask(
+    monkeypatch: pytest.MonkeyPatch, mask: Mask | None, *, causal: bool
+) -> None:
+    """The FlashAttention op is causal, or sees all of a block."""
+    kernel = make(mask=mask)
+    kernel._place = Place(device="cuda")
+    told: list[bool] = []
+    monkeypatch.setattr(torch_sdpa, "flash", lambda *_, causal: told.append(causal))
+    kernel.forward(5)
+    assert told == [causal]
 
 
 @pytest.mark.parametrize("n", POSITIONS)
@@ -92,6 +122,13 @@ def test_a_given_mask_spares_nothing(n: int) -> None:
     assert (work.blocks, work.block_rows) == (-(-n // 32) * 4 * 2, 32)
     keys, queries = 2 * 2 * 2 * (40 + n) * 16, 2 * 2 * 4 * n * 16
     assert work.bytes_compulsory == 4 * (keys + queries)
+
+
+@pytest.mark.parametrize("n", POSITIONS)
+def test_a_block_asks_for_every_key(n: int) -> None:
+    """Without a mask nothing is computed that was not asked for."""
+    work = make(mask="block").work(n)
+    assert work.flop_executed == work.flop_logical == 4 * 2 * 4 * 16 * n * (40 + n)
 
 
 def test_on_a_gpu_the_work_has_tiles_and_waves() -> None:

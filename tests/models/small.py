@@ -8,7 +8,7 @@ from decoders.files import change, write
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.models.forward import DecoderForward
-from nearfree.models.weights import Weights, random_weights
+from nearfree.models.weights import Weights, RandomWeights
 from torch import Tensor
 
 CONTEXT, BATCH, MOST = 23, 2, 33
@@ -52,7 +52,7 @@ def make_forward(
     return DecoderForward(
         read_decoder(path),
         read_details(path),
-        weights or random_weights(dtype),
+        weights or RandomWeights(dtype),
         batch=BATCH,
         context=context,
         most=MOST,

@@ -11,9 +11,10 @@ from nearfree.decoders.laps import UNTOLD
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.kernels.names import kernel_names
 from nearfree.models.forward import DecoderForward
-from nearfree.models.moe import ModelRouting, MoeFfn
+from nearfree.models.moe import MoeFfn
 from nearfree.models.sight import Mask, Sight
-from nearfree.models.weights import given_weights, random_weights
+from nearfree.models.weights import GivenWeights, RandomWeights
+from nearfree.settings import ModelRouting
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -123,9 +124,11 @@ def test_controlled_routing_overrides_the_router(
     tmp_path: Path, kind: str, routing: ModelRouting
 ) -> None:
     """Token i goes to experts (i k + j) mod E, or all to the first k; each weighs 1 / k."""
-    ffn = moe_layer(make_forward(tmp_path, document(kind), routing=routing))
+    forward = make_forward(tmp_path, document(kind), routing=routing)
+    ffn, experts = moe_layer(forward), forward._decoder.experts
+    assert experts is not None
     hidden = torch.randn(BATCH, 7, 64)
-    count, top_k = ffn._experts.experts, ffn._experts.top_k
+    count, top_k = experts.experts, experts.top_k
     expected = []
     for i, row in enumerate(hidden.flatten(0, 1)):
         start = i * top_k if routing == "balanced" else 0
@@ -177,8 +180,8 @@ def test_the_flash_kernel_runs(tmp_path: Path, dtype: torch.dtype, mask: Mask) -
 
 def test_a_seed_gives_the_same_weights_and_cache() -> None:
     """Weights have variance 1 / in, those of norms are one, biases zero; a seed repeats them."""
-    weight = random_weights(torch.float32, seed=5)("any.weight", (300, 400))
-    again = random_weights(torch.float32, seed=5)
+    weight = RandomWeights(torch.float32, seed=5)("any.weight", (300, 400))
+    again = RandomWeights(torch.float32, seed=5)
     assert weight.equal(again("other.weight", (300, 400)))
     assert isclose(float(weight.var()), 1 / 400, rel_tol=0.05)
     assert again("model.norm.weight", (4,)).tolist() == [1.0] * 4
@@ -213,14 +216,13 @@ def test_weights_of_another_model_are_refused(
 ) -> None:
     """A missing weight and one of another shape are named."""
     with pytest.raises(ConfigError, match=said):
-        make_forward(tmp_path, document("llama"), weights=given_weights(weights, torch.float32))
+        make_forward(tmp_path, document("llama"), weights=GivenWeights(weights, torch.float32))
 
 
 def test_what_is_not_run_is_refused(tmp_path: Path) -> None:
-    """FlashAttention in torch has 16 bits only, a block no window, and experts two backends."""
-    with pytest.raises(EvidenceError, match="on 'vllm'"):
-        make_forward(tmp_path, document("mixtral"), moe="vllm")
-    with pytest.raises(EvidenceError, match="float32"):
-        Sight("causal", 8, None, torch.float32, "cuda")
+    """A block has no window, and experts run on four backends, which the message names."""
+    with pytest.raises(EvidenceError, match="on 'trt'") as caught:
+        make_forward(tmp_path, document("mixtral"), moe="trt")
+    assert "torch_padded, torch_grouped, vllm, sglang" in caught.value.remedy
     with pytest.raises(EvidenceError, match="window"):
-        Sight("block", 8, 4, torch.float32, "cpu")
+        Sight("block", 8, 4)

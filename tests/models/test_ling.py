@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from nearfree.models.sight import Mask
-from nearfree.models.weights import given_weights
+from nearfree.models.weights import GivenWeights
 from torch import Tensor
 
 from models.small import BATCH, CONTEXT, POSITIONS, document, error, make_forward, tokens
@@ -155,7 +155,7 @@ def test_logits_are_those_of_the_definition(
     forward = make_forward(
         tmp_path,
         document(kind, **changes),
-        weights=given_weights(weights, torch.float32),
+        weights=GivenWeights(weights, torch.float32),
         mask=mask,
     )
     for n in POSITIONS:

@@ -10,7 +10,7 @@ import torch
 from decoders.files import write
 from nearfree.models.forward import DecoderForward
 from nearfree.models.sight import Mask
-from nearfree.models.weights import given_weights
+from nearfree.models.weights import GivenWeights
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
@@ -71,7 +71,7 @@ class Theirs:
 
 def ours(folder: Path, config: dict[str, Any], theirs: Theirs, **options: Any) -> DecoderForward:
     """Return our forward with the weights and the cache of theirs."""
-    weights = given_weights(theirs.model.state_dict(), theirs.dtype)
+    weights = GivenWeights(theirs.model.state_dict(), theirs.dtype)
     forward = make_forward(folder, config, weights=weights, dtype=theirs.dtype, **options)
     for index, layer in enumerate(theirs.cache.layers):
         forward.keys[index][:, :, :CONTEXT] = layer.keys
@@ -113,10 +113,11 @@ def test_weights_have_the_names_of_transformers(tmp_path: Path, case: str) -> No
     theirs = Theirs(tmp_path, config, torch.float32).model.state_dict()
     asked = []
 
-    def weights(name: str, shape: tuple[int, ...]) -> Tensor:
-        asked.append(name)
-        return given_weights(theirs, torch.float32)(name, shape)
+    class Asked(GivenWeights):
+        def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
+            asked.append(name)
+            return super().__call__(name, shape)
 
-    make_forward(tmp_path, config, weights=weights)
+    make_forward(tmp_path, config, weights=Asked(theirs, torch.float32))
     tied = {"lm_head.weight"} if config.get("tie_word_embeddings") else set()
     assert sorted(asked) == sorted(set(theirs) - tied)

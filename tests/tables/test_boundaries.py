@@ -18,7 +18,8 @@ from nearfree.tables.boundaries import (
     sensitivity_rows,
 )
 from nearfree.tables.granularity import GRANULARITY
-from nearfree.tables.latency import LATENCY, curves, latency_rows
+from nearfree.measure.curves import curves
+from nearfree.tables.latency import LATENCY, latency_rows
 from nearfree.tables.platforms import PLATFORMS, config_id, newest_balances, platform_rows
 from nearfree.tables.settings import SETTINGS, setting_row
 

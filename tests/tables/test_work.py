@@ -14,7 +14,8 @@ from nearfree.events.retract import retract
 from nearfree.events.seal import Seal, read_sealed
 from nearfree.events.take import take_name
 from nearfree.events.types import ExecutedWork, KernelProfiled, Payload, WorkCounted
-from nearfree.tables.latency import LATENCY, curves, latency_rows
+from nearfree.measure.curves import curves
+from nearfree.tables.latency import LATENCY, latency_rows
 from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.tables.project import project
 from nearfree.tables.store import read_table

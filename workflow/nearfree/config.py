@@ -1,20 +1,22 @@
-"""The files under config/: read, checked against their types, and turned into plans."""
+"""The files under config/: read, and checked against their types and each other."""
 
 import inspect
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
+from nearfree.decoders.model import Model, read_model
 from nearfree.deployed import Asked
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve
+from nearfree.model_studies import model_sweeps
 from nearfree.protocols import Positive
-from nearfree.settings import PROFILE, MeasurePlan, Name, ProbePlan
-from nearfree.studies import Study
+from nearfree.settings import FORETOLD, MODULES, PROFILE, Name, Sweep
+from nearfree.studies import ModelStudy, Study
 from nearfree.yaml_file import entries, read_entries, read_file
 
 Epsilon = Annotated[float, Meta(gt=0, lt=1)]
@@ -24,6 +26,7 @@ _OTHER_STREAMS = frozenset({"hardware", "retracted"})
 _OTHER_SCOPES = frozenset(
     {
         *("public", "sources", "all", "probe", "measure", "publish", "extract", "project"),
+        "foretell",
         "boundaries",
         *("imported", "import_curves", "accuracy", "outlook"),
         *("predictions", "validation", "figures", "report", "ledger"),
@@ -118,20 +121,33 @@ class Config:
         self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
             self._known("studies.yaml", name, "backend", study.backend, list(self.backends))
-            if name.removesuffix(PROFILE) in set(studies) - {name}:
-                raise ConfigError(
-                    f"{self.folder}/studies.yaml: {name} is the stream of another study's profile",
-                    remedy="Choose another name",
-                )
+            for end in (PROFILE, MODULES, FORETOLD):
+                if name.removesuffix(end) in set(studies) - {name}:
+                    raise ConfigError(
+                        f"{self.folder}/studies.yaml: {name} is a stream beside another study's",
+                        remedy="Choose another name",
+                    )
             for platform in study.platforms:
                 self._known("studies.yaml", name, "platforms", platform, list(self.platforms))
+            if isinstance(study, ModelStudy) and study.moe:
+                self._known("studies.yaml", name, "moe", study.moe, list(self.backends))
             try:
-                study.sweeps()
+                self._sweeps(study)
             except ConfigError as error:
                 raise ConfigError(
                     f"{self.folder}/studies.yaml: {name}: {error.what}", remedy=error.remedy
                 ) from error
         return studies
+
+    def _sweeps(self, study: Study) -> tuple[Sweep, ...]:
+        if isinstance(study, ModelStudy):
+            return model_sweeps(study, self.model(study.model))
+        return study.sweeps()
+
+    @cache  # noqa: B019 (a config lives as long as the program)
+    def model(self, name: str) -> Model:
+        """Return a model of models/; ConfigError if it cannot be run, and why."""
+        return read_model(self.folder, name)
 
     @cached_property
     def releases(self) -> tuple[str, ...]:
@@ -192,20 +208,6 @@ class Config:
                 f"or add it to {self.folder}/studies.yaml",
             )
         return self.studies[name]
-
-    def measure_plan(self, scope: str, name: str) -> MeasurePlan:
-        """Return the plan of a study on a platform."""
-        study = self.study(scope, name)
-        return MeasurePlan(
-            sweeps=study.sweeps(),
-            protocol=study.protocol,
-            environment=self.backends[study.backend].environment,
-        )
-
-    def probe_plan(self, scope: str) -> ProbePlan:
-        """Return what a probe of a platform tries; ConfigError if there is no such platform."""
-        self.platform(scope)
-        return ProbePlan(dtypes=("bfloat16", "float16", "float32"))
 
     def _reserved(self, file: str, names: Iterable[str], taken: frozenset[str]) -> None:
         for name in taken.intersection(names):

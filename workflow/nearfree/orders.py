@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nearfree.errors import ConfigError
 from nearfree.protocols import Positive
-from nearfree.settings import MeasurePlan, Name, ProbePlan
+from nearfree.settings import AskedPlan, Name
 
 
 class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,7 +18,7 @@ class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     take: Positive
     device: str
     """cpu or cuda: which kind of device the platform is."""
-    plan: ProbePlan | MeasurePlan
+    plan: AskedPlan
 
 
 def write_orders(orders: Iterator[Order]) -> str:

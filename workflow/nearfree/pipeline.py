@@ -13,10 +13,11 @@ from nearfree.events.line import sha256
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.take import take_name
 from nearfree.hardware.identity import STREAM as HARDWARE
+from nearfree.plans import Plans
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.public.published import STREAM as PUBLISHED
 from nearfree.public.published import import_plan
-from nearfree.settings import Plan
+from nearfree.settings import FORETOLD, MODULES, AskedPlan, ForetellPlan, MeasurePlan, Plan
 from nearfree.sources.packages import parse_release
 from nearfree.sources.record import SCOPE as SOURCES
 from nearfree.sources.record import extract_take, stream_name
@@ -54,9 +55,7 @@ class Pipeline:
         self.layout = Layout(results)
         self.config = Config(config)
         self.site = self.config.site
-        for scope in self.site.here:
-            for study in self.studies(scope):
-                self.config.measure_plan(scope, study)
+        self._plans = {scope: Plans(self.config, scope).every() for scope in self.site.here}
         self.releases = {
             stream_name(*release): release for release in map(parse_release, self.config.releases)
         }
@@ -73,7 +72,7 @@ class Pipeline:
                     f"{self.config.folder}/takes.yaml names the unknown platform {scope!r}",
                     remedy="Remove it",
                 )
-            known = self.releases if scope == SOURCES else (HARDWARE, *self.studies(scope))
+            known = self.releases if scope == SOURCES else Plans(self.config, scope).every()
             for stream in streams:
                 if stream not in known:
                     what = "release" if scope == SOURCES else "study"
@@ -82,9 +81,19 @@ class Pipeline:
                         remedy="Remove it",
                     )
 
-    def studies(self, scope: str) -> list[str]:
-        """Return the studies that are measured on a platform."""
-        return self.config.studied(scope)
+    @cached_property
+    def measured(self) -> list[str]:
+        """Streams of this machine's platforms that are measured."""
+        return self._streams(MeasurePlan)
+
+    @cached_property
+    def foretold(self) -> list[str]:
+        """Streams of predictions that are on record before a model is measured."""
+        return self._streams(ForetellPlan)
+
+    def _streams(self, kind: type[AskedPlan]) -> list[str]:
+        plans = [each for every in self._plans.values() for each in every.items()]
+        return sorted({stream for stream, plan in plans if isinstance(plan, kind)})
 
     @cached_property
     def recorded(self) -> list[str]:
@@ -148,8 +157,7 @@ class Pipeline:
         if scope == PUBLIC:
             plans[PUBLISHED] = import_plan(self.config.folder / "published")
         elif scope in self.site.here:
-            plans[HARDWARE] = self.config.probe_plan(scope)
-            plans |= {name: self.config.measure_plan(scope, name) for name in self.studies(scope)}
+            plans |= self._plans[scope]
         return [
             take_name(scope, stream, self.config.take(scope, stream), plan)
             for stream, plan in plans.items()
@@ -164,13 +172,21 @@ class Pipeline:
             *(str(self.layout.seal(take)) for take in seals),
         ]
 
-    def probe(self, scope: str) -> list[str]:
-        """Return the receipt of a platform's probe."""
-        return [str(self.layout.receipt(t)) for t in self.asked(scope) if t.stream == HARDWARE]
+    def before(self, scope: str, stream: str) -> list[str]:
+        """Return the receipts that a stream of a platform waits for.
 
-    def python(self, study: str) -> str:
-        """Return the interpreter of a study's environment, this one where config names none."""
-        environment = self.config.backends[self.config.studies[study].backend].environment
+        A study waits for the probe, one of a model also for what is foretold of it, and that for
+        the model's modules.
+        """
+        study = stream.removesuffix(FORETOLD)
+        first = f"{study}{MODULES}" if study != stream else f"{study}{FORETOLD}"
+        waits = {HARDWARE, first}
+        return [str(self.layout.receipt(t)) for t in self.asked(scope) if t.stream in waits]
+
+    def python(self, scope: str, stream: str) -> str:
+        """Return the interpreter of a stream's environment, this one where config names none."""
+        plan = self._plans[scope][stream]
+        environment = plan.environment if isinstance(plan, MeasurePlan) else ""
         return self.site.python.get(environment, sys.executable)
 
     def table(self, scope: str, *names: str) -> list[str]:

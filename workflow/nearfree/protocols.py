@@ -16,15 +16,16 @@ class Sampling(
 
     A timed forward that was disturbed is kept as dirty and repeated, at most `retries` times a
     visit. `weight_copies` take turns, so that weights and keys are read from memory; one copy
-    means a hot cache. `threads` counts for CPUs alone, `launch` and `graph_forwards` for GPUs: with
-    `graph` a sample is the replay of a graph of that many forwards, made for each N.
+    means a hot cache, 0 on a CPU as many copies as a cold one takes. `threads` counts for CPUs
+    alone, `launch` and `graph_forwards` for GPUs: with `graph` a sample is the replay of a graph of
+    that many forwards, made for each N.
     """
 
     rounds: Annotated[int, Meta(ge=3)] = 20
     warmup: Natural = 1
     forwards: Positive = 3
     retries: Natural = 3
-    weight_copies: Positive = 2
+    weight_copies: Natural = 2
     threads: Annotated[int, Meta(ge=1, le=4096)] = 1
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
 
@@ -81,7 +82,7 @@ class Paper(Sampling, frozen=True, kw_only=True, tag="paper"):
     warmup: Natural = 50
     forwards: Positive = 200
     retries: Natural = 0
-    weight_copies: Positive = 1
+    weight_copies: Natural = 1
     launch: Launch = "eager"
     graph_forwards: Positive = 1
 

@@ -6,6 +6,8 @@ from nearfree.config import Config
 from nearfree.events.document import replace
 from nearfree.events.names import Layout
 from nearfree.hardware.identity import STREAM
+from nearfree.plans import Plans
+from nearfree.settings import FORETOLD, MODULES
 
 
 def raise_takes(
@@ -23,9 +25,12 @@ def raise_takes(
     ConfigError
         The platform has no such study.
     """
-    if study is not None and study != STREAM:
+    known = [stream for stream in Plans(config, scope).every() if stream != STREAM]
+    if study is not None and study not in (STREAM, *known):
         config.study(scope, study)
-    streams = [study] if study else config.studied(scope)
+    streams = [study] if study else known
+    if study and study.endswith(MODULES):  # what is foretold rests on them
+        streams.append(f"{study.removesuffix(MODULES)}{FORETOLD}")
     takes = {name: dict(by_stream) for name, by_stream in config.takes.items()}
     raised = {}
     for stream in streams:

@@ -1,7 +1,7 @@
 """What is asked: settings, sweeps over N, and the plans that group them into one take."""
 
 import hashlib
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, json
 
@@ -11,8 +11,9 @@ from nearfree.protocols import Positive, Timing
 NAME = r"[a-z0-9][a-z0-9_]{0,63}"
 Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
-PROFILE = "_profile"
-"""What the stream of a study's profiles ends with, after the study's name."""
+PROFILE, MODULES, FORETOLD = "_profile", "_modules", "_foretold"
+"""What the streams beside a study's own end with, after its name: its profiles, and of a model's
+study its modules measured apart and what is predicted of it."""
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float8"]
 """`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
 Module = Literal["gemm", "dense_ffn", "moe_ffn", "attention", "model"]
@@ -120,14 +121,22 @@ class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class MeasurePlan(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="measure"
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="measure",
 ):
-    """The sweeps and the protocol of one measuring take."""
+    """The sweeps and the protocol of one measuring take, and the models that they name."""
 
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
     protocol: Timing
     environment: Name
     """The lock under envs/ that the backend's interpreter was made from."""
+    models: dict[Name, dict[str, Any]] = {}
+    """By name, as `decoders.model` reads them: nothing else of their files."""
 
     @property
     def points_a_round(self) -> int:
@@ -143,6 +152,17 @@ class ProfilePlan(
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
     environment: Name
     forwards: Positive = 1
+
+
+class ForetellPlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="foretell"
+):
+    """The model settings that are predicted, at which tolerances, and the form of what is said."""
+
+    sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
+    models: dict[Name, dict[str, Any]]
+    tolerances: tuple[Annotated[float, Meta(gt=0, lt=1)], ...]
+    form: int = 1
 
 
 class ProbePlan(
@@ -196,8 +216,17 @@ class RetractPlan(
     reason: str
 
 
+AskedPlan = ProbePlan | MeasurePlan | ForetellPlan
+"""What can be asked of a platform."""
 Plan = (
-    MeasurePlan | ProfilePlan | ProbePlan | ImportPlan | ExtractPlan | CalibratePlan | RetractPlan
+    MeasurePlan
+    | ProfilePlan
+    | ForetellPlan
+    | ProbePlan
+    | ImportPlan
+    | ExtractPlan
+    | CalibratePlan
+    | RetractPlan
 )
 
 

@@ -1,4 +1,4 @@
-"""The studies of studies.yaml: one module with one backend over its axes, turned into sweeps."""
+"""The studies of studies.yaml: a module or model with one backend over its axes, as sweeps."""
 
 import math
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from nearfree.errors import ConfigError
-from nearfree.protocols import Positive, Timing
-from nearfree.settings import Controlled, Dtype, Name, Setting, Sweep
+from nearfree.protocols import Interleaved, Positive, Timing
+from nearfree.settings import Controlled, Dtype, Mask, ModelRouting, Name, Setting, Sweep
 
 Axis = Annotated[tuple[Positive, ...], Meta(min_length=1)]
 
@@ -60,22 +60,27 @@ class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     def sweeps(self) -> tuple[Sweep, ...]:
         """Return one sweep a setting; ConfigError for an axis or grid that cannot be swept."""
+        self.check_axes()
+        return tuple(
+            Sweep(
+                setting=setting,
+                positions=self.grid(setting.batch),
+                baseline=self.baseline or first_full(setting),
+            )
+            for setting in self.settings()
+        )
+
+    def check_axes(self) -> None:
+        """Raise ConfigError for an axis that names a value twice."""
         for name in self.__struct_fields__:
             values = getattr(self, name)
             if isinstance(values, tuple) and len(set(values)) != len(values):
                 raise ConfigError(
                     f"{name} {list(values)} names a value twice", remedy="List each value once"
                 )
-        return tuple(
-            Sweep(
-                setting=setting,
-                positions=self._grid(setting.batch),
-                baseline=self.baseline or first_full(setting),
-            )
-            for setting in self.settings()
-        )
 
-    def _grid(self, batch: int) -> tuple[int, ...]:
+    def grid(self, batch: int) -> tuple[int, ...]:
+        """Return the grid of N at a batch size; ConfigError if it does not rise."""
         if list(self.positions) != sorted(set(self.positions)):
             raise ConfigError(
                 f"positions {list(self.positions)} are not strictly rising",
@@ -156,7 +161,25 @@ class AttentionStudy(StudyBase, frozen=True, kw_only=True, tag="attention"):
             )
 
 
-Study = DenseStudy | MoeStudy | AttentionStudy
+class ModelStudy(StudyBase, frozen=True, kw_only=True, tag="model"):
+    """A model's whole forward over batch sizes, contexts and k (paper, sec. 5).
+
+    `model` is a file of models/; `backend` runs its attention and `moe` its routed experts. `top_k`
+    overrides the file's own k. `apart` is how its modules are timed by themselves, for what is
+    predicted of it.
+    """
+
+    model: Name
+    context: Axis
+    mask: Mask = "causal"
+    moe: Name | None = None
+    routing: Annotated[tuple[ModelRouting, ...], Meta(min_length=1)] | None = None
+    top_k: Axis | None = None
+    apart: Interleaved = Interleaved(rounds=9, forwards=1)
+
+
+ModuleStudy = DenseStudy | MoeStudy | AttentionStudy
+Study = ModuleStudy | ModelStudy
 
 
 def first_full(setting: Setting) -> int:

@@ -15,18 +15,30 @@ _GATED_MATRICES = 3
 """An expert's gate, up and down projections."""
 
 
+def gemm_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
+    """Return the work of one product: 2 b N d_model d_ff FLOPs, none of them padding."""
+    rows, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
+    elements = d_model * d_ff + rows * (d_model + d_ff)
+    return _unpadded(setting, rows * d_model * d_ff, elements, basis)
+
+
 def dense_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of an up and a down projection (paper, sec. 3.2): 4 b N d_model d_ff FLOPs.
 
-    Nothing is padded that torch tells of, so executed and logical FLOPs are the same.
+    A gated FFN has a third projection, whose output joins that of the first. Nothing is padded
+    that torch tells of, so executed and logical FLOPs are the same.
     """
-    rows = setting.batch * n
-    d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
-    flop = 4 * rows * d_model * d_ff
-    elements = 2 * d_model * d_ff + 2 * rows * (d_model + d_ff)
+    rows, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
+    matrices, between = (_GATED_MATRICES, 6) if setting.gated else (2, 2)
+    elements = matrices * d_model * d_ff + rows * (2 * d_model + between * d_ff)
+    return _unpadded(setting, matrices * rows * d_model * d_ff, elements, basis)
+
+
+def _unpadded(setting: Setting, products: int, elements: int, basis: str) -> ExecutedWork:
+    """Return the work of multiply-adds and of elements moved."""
     return ExecutedWork(
-        flop_logical=flop,
-        flop_executed=flop,
+        flop_logical=2 * products,
+        flop_executed=2 * products,
         bytes_compulsory=elements * _element_bytes(setting),
         basis=basis,
     )
@@ -92,6 +104,11 @@ def moe_work(
     )
 
 
+def is_causal(setting: Setting) -> bool:
+    """Return whether a new position of an attention setting sees no later one."""
+    return setting.mask != "block"
+
+
 def attention_work(
     setting: Setting,
     n: int,
@@ -105,7 +122,10 @@ def attention_work(
     splits: int = 1,
     sms: int | None = None,
 ) -> ExecutedWork:
-    """Return the work of N new queries over L cached and N new keys, causal, bottom-right.
+    """Return the work of N new queries over L cached and N new keys.
+
+    Under the causal mask, aligned bottom-right, query i sees the L cached and i + 1 new keys;
+    in a block it sees all L + N.
 
     Parameters
     ----------
@@ -116,21 +136,22 @@ def attention_work(
     padded
         Whether rows that only fill a tile are computed.
     causal_skip
-        Whether a tile stops after the last key that any of its rows sees.
+        Whether a tile stops after the last key that any of its rows sees; in a block all see all.
     splits
         Parts that the keys are cut into, each a tile of its own.
     """
     context, heads = setting.context or 0, setting.heads or 0
     kv_heads, head_dim = setting.kv_heads or 0, setting.head_dim or 0
     keys = context + n
-    seen = n * context + n * (n + 1) // 2
+    causal = is_causal(setting)
+    seen = n * context + n * (n + 1) // 2 if causal else n * keys
     rows_all = n * group
     computed = 0
     tiles = -(-rows_all // tile_rows)
     for tile in range(tiles):
         first = tile * tile_rows
         last = min(first + tile_rows, rows_all)
-        visible = context + math.ceil(last / group) if causal_skip else keys
+        visible = context + math.ceil(last / group) if causal and causal_skip else keys
         wide = -(-visible // tile_keys) * tile_keys
         computed += (tile_rows if padded else last - first) * wide
     per_pair = 4 * setting.batch * head_dim

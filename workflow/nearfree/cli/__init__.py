@@ -15,6 +15,7 @@ COMMANDS = (
     "probe",
     "plan",
     "measure",
+    "foretell",
     "profile",
     "campaign",
     "retake",

@@ -66,10 +66,14 @@ def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:
     from nearfree.cli.progress import Bar
     from nearfree.hardware.probe import probe
     from nearfree.measure.run import measure
-    from nearfree.settings import ProbePlan
+    from nearfree.settings import ForetellPlan, ProbePlan
 
     if isinstance(order.plan, ProbePlan):
         seal = probe(layout, order.scope, order.device, order.take, order.plan)
+    elif isinstance(order.plan, ForetellPlan):
+        from nearfree.foretell.record import foretell
+
+        seal = foretell(layout, order.scope, order.stream, order.take, order.plan)
     else:
         with Bar(f"{order.scope}/{order.stream}") as bar:
             seal = measure(

@@ -41,10 +41,11 @@ def run(args: argparse.Namespace) -> int:
         scope, take, plan = check_part(args.platform), args.take or 1, read_plan(args.plan)
     else:
         from nearfree.cli.common import here
+        from nearfree.plans import Plans
 
         config, scope = here(args)
         take = args.take or config.take(scope, args.study)
-        plan = config.measure_plan(scope, args.study)
+        plan = Plans(config, scope).measure(args.study)
     need_torch()
     from nearfree.measure.run import measure
 

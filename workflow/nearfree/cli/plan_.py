@@ -28,24 +28,22 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.config import Config
     from nearfree.hardware.platforms import resolve
     from nearfree.orders import write_orders
+    from nearfree.plans import Plans
 
     config = Config(args.config)
     scope = resolve(config.platforms, args.platform)
     if args.study:
-        print(json.encode(config.measure_plan(scope, args.study)).decode())
+        print(json.encode(Plans(config, scope).measure(args.study)).decode())
     else:
         print(write_orders(_orders(config, scope)), end="")
     return 0
 
 
 def _orders(config: "Config", scope: str) -> "Iterator[Order]":
-    from nearfree.hardware.identity import STREAM
     from nearfree.orders import Order
+    from nearfree.plans import Plans
 
     device = config.platform(scope).kind
-    probe = config.probe_plan(scope)
-    take = config.take(scope, STREAM)
-    yield Order(scope=scope, stream=STREAM, take=take, device=device, plan=probe)
-    for study in config.studied(scope):
-        take, plan = config.take(scope, study), config.measure_plan(scope, study)
-        yield Order(scope=scope, stream=study, take=take, device=device, plan=plan)
+    for stream, plan in Plans(config, scope).every().items():
+        take = config.take(scope, stream)
+        yield Order(scope=scope, stream=stream, take=take, device=device, plan=plan)

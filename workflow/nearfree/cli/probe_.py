@@ -18,6 +18,7 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.cli.common import here
     from nearfree.cli.torch_ import need_torch
     from nearfree.events.names import Layout
+    from nearfree.plans import Plans
     from nearfree.units import balance_flop_per_byte
 
     config, scope = here(args)
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     layout = Layout(args.results)
     take = args.take or config.take(scope, STREAM)
-    seal = probe(layout, scope, config.platform(scope).kind, take, config.probe_plan(scope))
+    seal = probe(layout, scope, config.platform(scope).kind, take, Plans(config, scope).probe())
     found = require_probe(layout, scope)
     print(f"{seal.name}: {found.fingerprint.model}, {found.threads} thread")
     for compute in found.compute:

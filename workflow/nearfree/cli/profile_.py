@@ -38,17 +38,24 @@ def run(args: argparse.Namespace) -> int:
         profile_file(args.inside)
         return 0
     from nearfree.cli.measure_ import read_plan
+    from nearfree.errors import ConfigError
     from nearfree.events.names import Layout, check_part
-    from nearfree.settings import ProfilePlan
+    from nearfree.settings import MODULES, ProfilePlan
 
     if args.plan:
         scope, take, plan = check_part(args.platform), args.take or 1, read_plan(args.plan)
     else:
         from nearfree.cli.common import here
+        from nearfree.plans import Plans
 
         config, scope = here(args)
         take = args.take or config.take(scope, f"{args.study}_profile")
-        plan = config.measure_plan(scope, args.study)
+        plan = Plans(config, scope).measure(args.study)
+    if plan.models:
+        raise ConfigError(
+            f"{args.study} measures a whole model, which has too many kernels to profile",
+            remedy=f"Profile its modules: {args.study}{MODULES}",
+        )
     profiled = ProfilePlan(sweeps=plan.sweeps, environment=plan.environment, forwards=args.forwards)
     seal = record(Layout(args.results), scope, check_part(args.study), take, profiled)
     events = sum(part.events for part in seal.segments)

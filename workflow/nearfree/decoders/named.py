@@ -17,7 +17,12 @@ def decoder_names(config_folder: Path) -> list[str]:
 
 
 def find_decoder(config_folder: Path, given: str) -> Decoder:
-    """Return a decoder by its name, or read it from the file or folder that is given.
+    """Return a decoder by its name or path; ConfigError as `find_file` and `read_decoder` do."""
+    return read_decoder(find_file(config_folder, given))
+
+
+def find_file(config_folder: Path, given: str) -> Path:
+    """Return the file of a model by its name, or the file or folder that is given.
 
     Parameters
     ----------
@@ -29,14 +34,14 @@ def find_decoder(config_folder: Path, given: str) -> Decoder:
     Raises
     ------
     ConfigError
-        It is neither, with the nearest names; or the file is refused, as `read_decoder` does.
+        It is neither, with the nearest names.
     """
     names = decoder_names(config_folder)
     plain = re.sub(r"[-.]", "_", given.lower())
     if plain in names:
-        return read_decoder(config_folder / "models" / f"{plain}.json")
+        return config_folder / "models" / f"{plain}.json"
     if _exists(given):
-        return read_decoder(Path(given))
+        return Path(given)
     near = get_close_matches(plain.rpartition("/")[2][:80], names, n=3)
     known = f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(names) or 'none'}"
     raise ConfigError(

@@ -13,6 +13,7 @@ from nearfree.events.types import (
     LaunchFloor,
     RunStarted,
     SegmentRecovered,
+    SharesMeasured,
     WorkCounted,
 )
 from nearfree.settings import MeasurePlan, Plan
@@ -109,7 +110,7 @@ class Attempts:
 
 
 def whole_rounds(segment: Segment, plan: Plan) -> int:
-    """Return how many leading events to keep: the header, and every round that holds all points.
+    """Return how many leading events to keep: the header, whole rounds, and shares after them.
 
     Rounds are written one after the other and made durable as a whole, so what follows the last
     whole round was never acknowledged.
@@ -121,6 +122,8 @@ def whole_rounds(segment: Segment, plan: Plan) -> int:
             written += 1
             if written == (event.data.round_points or otherwise):
                 kept, written, rounds = number, 0, rounds + 1
-        elif isinstance(event.data, _HEADER) and not (rounds or written):
+            continue
+        header = isinstance(event.data, _HEADER) and not rounds
+        if not written and (header or isinstance(event.data, SharesMeasured)):
             kept = number
     return kept

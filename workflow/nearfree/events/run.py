@@ -11,7 +11,8 @@ from nearfree.events.line import sha256
 from nearfree.events.types import RunStarted, Scheduler
 from nearfree.settings import Plan, plan_digest
 
-_RECORDED = ("nearfree", "msgspec", "torch", "numpy", "vllm", "sglang", "flash-attn", "triton")
+_RECORDED = ("nearfree", "msgspec", "torch", "numpy", "vllm", "sglang", "flash-attn", "triton",
+             "flashinfer-python", "xformers")  # fmt: skip
 _OWN_CODE = ("workflow", "rules", "envs", "Snakefile")
 
 

@@ -183,6 +183,53 @@ class WorkCounted(Payload, frozen=True, kw_only=True):
     kernels: tuple[str, ...]
 
 
+class SharesMeasured(Payload, frozen=True, kw_only=True):
+    """One forward of a model, timed module by module in a pass of its own, in microseconds.
+
+    `part_us` is each module's time, all its layers together; what lies between modules is a part
+    of its own. Watching costs something: their sum is not T(N).
+    """
+
+    type_name = "nearfree.shares.measured.v1"
+    setting: Setting
+    n: int
+    round: int
+    part_us: dict[str, float]
+    dirty: bool
+    timer: Literal["cpu", "cuda_events"]
+
+
+class PredictionRecorded(Payload, frozen=True, kw_only=True):
+    """What a predictor says of a model's setting at a tolerance, on record before it is measured.
+
+    `n_max` None is a refusal, or no bound where `unbounded`; `low` and `high` bound it. `made_from`
+    names the takes that the prediction rests on. `n` and `latency_us` are T(N) where the predictor
+    has one.
+    """
+
+    type_name = "nearfree.prediction.recorded.v1"
+    setting: Setting
+    baseline: int
+    predictor: str
+    basis: str | None = None
+    epsilon: float
+    n_max: float | None = None
+    unbounded: bool = False
+    low: float | None = None
+    high: float | None = None
+    limiting_module: str | None = None
+    limiting_term: str | None = None
+    evidence: str | None = None
+    margin: float | None = None
+    constants: str | None = None
+    in_sample: bool = False
+    balance_flop_per_byte: float | None = None
+    refusal: str | None = None
+    made_from: tuple[str, ...] = ()
+    n: tuple[int, ...] = ()
+    latency_us: tuple[float, ...] = ()
+
+
 class KernelProfiled(Payload, frozen=True, kw_only=True):
     """What a hardware profiler saw in the forwards of one point, summed over their kernels.
 
@@ -446,6 +493,8 @@ PAYLOADS: tuple[type[Payload], ...] = (
     RunFailed,
     HardwareProbed,
     LatencyMeasured,
+    SharesMeasured,
+    PredictionRecorded,
     WorkCounted,
     KernelProfiled,
     LaunchFloor,

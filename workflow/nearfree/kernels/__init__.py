@@ -1,10 +1,11 @@
 """What is run: one adapter a module and backend, all with the same interface."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from nearfree.errors import EvidenceError
 from nearfree.events.types import ExecutedWork
@@ -23,13 +24,15 @@ class Place(Struct, frozen=True, kw_only=True):
 
     device: str = "cpu"
     copies: int = 1
-    """Copies of weights, or of keys and values, that take turns."""
+    """Copies of weights, or of keys and values, that take turns; 0: as many as make them cold."""
     cache_bytes: int = 0
     """The last-level cache, which decides whether those copies are read cold."""
     sms: int | None = None
     """A GPU's SMs."""
     shared: dict[tuple[object, ...], "Tensor"] = field(default_factory=dict)
     """Weights that settings of one shape have in common: they are only read."""
+    models: Mapping[str, Any] = {}
+    """The models of the plan, by name, as plain data."""
 
 
 class Kernel(Protocol):
@@ -62,6 +65,7 @@ class Adapter(Struct, frozen=True, kw_only=True):
 _EVERYWHERE: tuple[Device, ...] = ("cpu", "cuda")
 _GPU: tuple[Device, ...] = ("cuda",)
 _ROWS: tuple[tuple[Module, str, str, tuple[Device, ...], str, str], ...] = (
+    ("gemm", "torch", "torch_gemm:TorchGemm", _EVERYWHERE, "torch", "cpu"),
     ("dense_ffn", "torch", "torch_dense:TorchDenseFfn", _EVERYWHERE, "torch", "cpu"),
     ("attention", "torch_sdpa", "torch_sdpa:TorchSdpa", _EVERYWHERE, "torch", "cpu"),
     ("moe_ffn", "torch_padded", "torch_moe:TorchPaddedMoe", _EVERYWHERE, "torch", "cpu"),
@@ -81,7 +85,7 @@ _ROWS: tuple[tuple[Module, str, str, tuple[Device, ...], str, str], ...] = (
         "flashinfer",
     ),
 )
-ADAPTERS = tuple(
+_MODULES = tuple(
     Adapter(
         module=module,
         backend=backend,
@@ -92,25 +96,54 @@ ADAPTERS = tuple(
     )
     for module, backend, where, devices, package, environment in _ROWS
 )
+IN_MODELS = ("torch_sdpa", "flash_attn", "flash_attn_3", "flashinfer_fa2", "flashinfer_fa3")
+"""The backends of attention that a whole model runs on."""
+_MODELS = tuple(
+    structs.replace(adapter, module="model", where="nearfree.models.kernel:ModelKernel")
+    for adapter in _MODULES
+    if adapter.backend in IN_MODELS
+)
+ADAPTERS = _MODULES + _MODELS
 
 
-def find_adapter(setting: Setting, device: str) -> Adapter:
-    """Return the adapter of a setting; EvidenceError if none runs it on that device."""
+def find_adapter(module: Module, backend: str, device: str) -> Adapter:
+    """Return the adapter of a module; EvidenceError if none runs it on that device."""
     for adapter in ADAPTERS:
-        if (adapter.module, adapter.backend) == (setting.module, setting.backend):
+        if (adapter.module, adapter.backend) == (module, backend):
             break
     else:
         raise EvidenceError(
-            f"no adapter runs {setting.module} on {setting.backend}",
+            f"no adapter runs {module} on {backend}",
             remedy=f"Choose from {', '.join(f'{a.module}/{a.backend}' for a in ADAPTERS)}",
         )
     if device not in adapter.devices:
         raise EvidenceError(
-            f"{setting.backend} runs {setting.module} on {' and '.join(adapter.devices)}, "
-            f"not on {device}",
+            f"{backend} runs {module} on {' and '.join(adapter.devices)}, not on {device}",
             remedy="Measure this study on another platform, or choose another backend",
         )
     return adapter
+
+
+def adapters_of(setting: Setting, device: str) -> list[Adapter]:
+    """Return the adapters of a setting, for a model also that of its experts.
+
+    Raises
+    ------
+    EvidenceError
+        None runs one of them on that device, or the package of one is not installed.
+    """
+    found = [find_adapter(setting.module, setting.backend, device)]
+    if setting.moe:
+        found.append(find_adapter("moe_ffn", setting.moe, device))
+    for adapter in found:
+        if find_spec(adapter.package) is None:
+            raise EvidenceError(
+                f"{adapter.backend} needs the package {adapter.package}, "
+                "which is not installed here",
+                remedy=f"Use the environment envs/{adapter.environment}.lock: name its interpreter "
+                f"as `python: {{{adapter.environment}: PATH}}` in config/config.yaml",
+            )
+    return found
 
 
 def make_kernel(setting: Setting, positions: tuple[int, ...], place: Place) -> Kernel:
@@ -124,14 +157,9 @@ def make_kernel(setting: Setting, positions: tuple[int, ...], place: Place) -> K
     """
     from nearfree.kernels.memory import refuse_too_large
 
-    adapter = find_adapter(setting, place.device)
-    if find_spec(adapter.package) is None:
-        raise EvidenceError(
-            f"{setting.backend} needs the package {adapter.package}, which is not installed here",
-            remedy=f"Use the environment envs/{adapter.environment}.lock: name its interpreter as "
-            f"`python: {{{adapter.environment}: PATH}}` in config/config.yaml",
-        )
-    refuse_too_large(setting, positions, place)
+    adapter, *_ = adapters_of(setting, place.device)
+    if setting.module != "model":
+        refuse_too_large(setting, positions, place)
     module, _, name = adapter.where.partition(":")
     kernel: Kernel = getattr(import_module(module), name)(setting, positions, place)
     return kernel

@@ -2,7 +2,7 @@
 
 from nearfree.kernels import Place
 from nearfree.kernels.routing import share_touched
-from nearfree.kernels.tensors import Turns, filled, torch_dtype, weight
+from nearfree.kernels.tensors import filled, torch_dtype, turns, weight
 from nearfree.settings import Setting
 
 
@@ -13,15 +13,12 @@ class Experts:
         self._setting, self._place = setting, place
         experts, d_model, d_ff = setting.experts or 0, setting.d_model or 0, setting.d_ff or 0
         dtype = torch_dtype(setting)
-        self._weights = Turns(
-            [
-                (
-                    weight(place, dtype, experts, 2 * d_ff, d_model, copy=copy),
-                    weight(place, dtype, experts, d_model, d_ff, copy=copy),
-                )
-                for copy in range(place.copies)
-            ],
+        self._weights = turns(
             place,
+            lambda copy: (
+                weight(place, dtype, experts, 2 * d_ff, d_model, copy=copy),
+                weight(place, dtype, experts, d_model, d_ff, copy=copy),
+            ),
             share=share_touched(setting, min(positions)),
         )
         self.cache = self._weights.cache

@@ -1,4 +1,7 @@
-"""FlashAttention 2: N new queries over L cached and N new keys, causal, bottom-right."""
+"""FlashAttention 2: N new queries over L cached and N new keys.
+
+Its causal mask is aligned bottom-right; without it, each query sees all keys.
+"""
 
 from importlib import import_module
 from typing import Any
@@ -11,7 +14,7 @@ from nearfree.kernels import Place
 from nearfree.kernels.flash_inputs import FlashInputs, compute_capability
 from nearfree.kernels.flash_tiles import flash_2_tiling
 from nearfree.settings import Setting
-from nearfree.work import attention_work
+from nearfree.work import attention_work, is_causal
 
 FUNCTIONS = {
     "kvcache": "flash_attn_with_kvcache",
@@ -24,6 +27,26 @@ _PAGE_MULTIPLE = 256
 def load() -> Any:
     """Return the module that has the three functions."""
     return import_module("flash_attn.flash_attn_interface")
+
+
+def attend(
+    function: Any,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    causal: bool,
+    window: int | None = None,
+    **lengths: Any,
+) -> Tensor:
+    """Return what one of the three functions makes of queries, keys and values.
+
+    A query sees the last `window` keys up to its own, all of them if None; `lengths` say how long
+    requests are and where their pages are.
+    """
+    seen = {} if window is None else {"window_size": (window - 1, 0)}
+    out: Tensor = function(queries, keys, values, causal=causal, **seen, **lengths)
+    return out
 
 
 class FlashAttn:
@@ -61,10 +84,14 @@ class FlashAttn:
     def forward(self, n: int) -> Tensor:
         """Run one forward over N new positions of every request."""
         keys, values = self._inputs.keys_and_values(n)
-        out: Tensor = self._function(
-            self._inputs.queries[n], keys, values, causal=True, **self._arguments[n]
+        return attend(
+            self._function,
+            self._inputs.queries[n],
+            keys,
+            values,
+            causal=is_causal(self._setting),
+            **self._arguments[n],
         )
-        return out
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work in the tiles of the kernel that the call leads to."""

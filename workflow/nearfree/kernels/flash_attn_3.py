@@ -1,4 +1,6 @@
-"""FlashAttention 3: N new queries over L cached and N new keys, causal, bottom-right.
+"""FlashAttention 3: N new queries over L cached and N new keys.
+
+Its causal mask is aligned bottom-right; without it, each query sees all keys.
 
 The operator `flash_attn_3::fwd` is called itself, as xformers 0.0.31 to 0.0.34 install it: they
 are what an index offers ready to run, and the releases whose rules are read. (flash-attn's sdist
@@ -17,7 +19,7 @@ from nearfree.kernels import Place
 from nearfree.kernels.flash_inputs import FlashInputs, compute_capability
 from nearfree.kernels.flash_tiles import flash_3_tiling
 from nearfree.settings import Setting
-from nearfree.work import attention_work
+from nearfree.work import attention_work, is_causal
 
 
 def load() -> Any:
@@ -32,15 +34,40 @@ def load() -> Any:
     return torch.ops.flash_attn_3.fwd
 
 
+def refuse_other_capability(place: Place) -> None:
+    """Raise EvidenceError unless the GPU has the compute capability 9.0."""
+    if compute_capability(place) // 10 != 9:
+        raise EvidenceError(
+            "FlashAttention 3 is measured on compute capability 9.0 alone",
+            remedy="Choose flash_attn, or another platform",
+        )
+
+
+def attend(
+    operator: Any,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    causal: bool,
+    window: int | None = None,
+    **lengths: Any,
+) -> Tensor:
+    """Return what the operator makes of queries, keys and values.
+
+    A query sees the last `window` keys up to its own, all of them if None; `lengths` say how long
+    requests are and where their pages are.
+    """
+    seen = {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}
+    out: Tensor = operator(queries, keys, values, is_causal=causal, **seen, **lengths)[0]
+    return out
+
+
 class FlashAttn3:
     """The operator, given those lengths and pages that make it a kvcache, varlen or dense call."""
 
     def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
-        if compute_capability(place) // 10 != 9:
-            raise EvidenceError(
-                "FlashAttention 3 is measured on compute capability 9.0 alone",
-                remedy="Choose flash_attn, or another platform",
-            )
+        refuse_other_capability(place)
         self._setting, self._place = setting, place
         self._inputs = FlashInputs(setting, positions, place)
         self.cache = self._inputs.cache
@@ -63,10 +90,14 @@ class FlashAttn3:
     def forward(self, n: int) -> Tensor:
         """Run one forward over N new positions of every request."""
         keys, values = self._inputs.keys_and_values(n)
-        out: Tensor = self._function(
-            self._inputs.queries[n], keys, values, is_causal=True, **self._arguments[n]
-        )[0]
-        return out
+        return attend(
+            self._function,
+            self._inputs.queries[n],
+            keys,
+            values,
+            causal=is_causal(self._setting),
+            **self._arguments[n],
+        )
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work in the tiles of the kernel that the call leads to."""

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from nearfree.errors import EvidenceError
 from nearfree.kernels import Place
-from nearfree.kernels.paged import Pages, evenly, pages_of
+from nearfree.kernels.paged import Pages, alike, evenly, pages_of
 from nearfree.kernels.tensors import Turns, filled, torch_dtype
 from nearfree.settings import Setting
 
@@ -57,10 +57,7 @@ class FlashInputs:
         parts = {n: queries[:, :n].contiguous() for n in positions}
         self.queries = {n: q.flatten(0, 1) if self._flat else q for n, q in parts.items()}
         device = place.device
-        self.lengths = {
-            n: torch.full((batch,), self.context + n, dtype=torch.int32, device=device)
-            for n in positions
-        }
+        self.lengths = {n: alike(batch, self.context + n, device) for n in positions}
         self.query_ends = {n: evenly(batch, n, device) for n in positions}
         self.key_ends = {n: evenly(batch, self.context + n, device) for n in positions}
         self._page_size = page_size

@@ -67,7 +67,7 @@ def flash_2_tiling(setting: Setting, n: int, capacity: int, sms: int | None, sm:
         splits = fewest_splits(tiles, 2 * sms, -(-capacity // keys), distinct=True)
     if splits > 1 or setting.page_size is not None:
         return Tiling(rows=_SPLIT_ROWS, keys=keys, group=group, splits=splits)
-    rows, keys = _standard_tile(head_dim, sm, causal=n > 1)
+    rows, keys = _standard_tile(head_dim, sm, causal=n > 1 and setting.mask != "block")
     return Tiling(rows=rows, keys=keys, group=group)
 
 
@@ -89,7 +89,8 @@ def flash_3_tiling(setting: Setting, n: int, capacity: int, sms: int | None) -> 
     """
     head_dim, group, page = setting.head_dim or 0, _group(setting), setting.page_size
     # One query sees all keys, so the mask is dropped, but not from pages at this head size.
-    causal = n > 1 or (page is not None and 64 < head_dim <= 128)
+    paged = page is not None and 64 < head_dim <= 128
+    causal = setting.mask != "block" and (n > 1 or paged)
     rows, keys = _sm90_tile(head_dim, narrow=causal)
     copied = page is not None and (page % keys != 0 or n * group <= rows)  # pages without TMA
     if copied:

@@ -1,46 +1,20 @@
-"""FlashInfer's paged prefill: N new queries over L cached and N new keys, causal, bottom-right.
+"""FlashInfer's paged prefill: N new queries over L cached and N new keys.
 
-`run` is what is timed. `plan`, which settles the tiles and the splits on the host, is called once
-for each N when the adapter is made. What a release takes is asked of its signatures.
+Its causal mask is aligned bottom-right; without it, each query sees all keys. `run` is what is
+timed. `plan` is called once for each N when the adapter is made.
 """
 
-import inspect
-import os
-import sysconfig
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from nearfree.events.types import ExecutedWork
 from nearfree.kernels import Place
-from nearfree.kernels.paged import Pages, evenly, pages_of
+from nearfree.kernels.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
+from nearfree.kernels.paged import Pages, pages_of
 from nearfree.kernels.tensors import Turns, filled, torch_dtype
 from nearfree.settings import Setting
-from nearfree.work import attention_work
-
-PAGE_SIZE = 16
-_LEAST_WORKSPACE = 512 * 2**20
-
-
-def load() -> Any:
-    """Return the module that has the wrappers.
-
-    It compiles its kernels with the `ninja` of its own environment, which need not be on the PATH.
-    """
-    path = os.environ.get("PATH", "")
-    scripts = sysconfig.get_path("scripts")
-    if scripts not in path.split(os.pathsep):
-        os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
-    return import_module("flashinfer")
-
-
-def accepted(function: Callable[..., Any], **wished: Any) -> dict[str, Any]:
-    """Return those of some arguments that a function of the installed release takes."""
-    known = inspect.signature(function).parameters
-    return {name: value for name, value in wished.items() if name in known}
+from nearfree.work import attention_work, is_causal
 
 
 def fa2_rows(setting: Setting, n: int) -> int:
@@ -62,8 +36,8 @@ def fa3_rows(head_dim: int) -> int:
     return 192 if head_dim == 64 else 128
 
 
-def workspace_bytes(setting: Setting, most: int) -> int:
-    """Return what a plan may ask for: under a CUDA graph it splits the keys of every tile.
+def graph_bytes(setting: Setting, most: int) -> int:
+    """Return what a plan for a CUDA graph asks for more: it splits the keys of every tile.
 
     Each packed row of a tile of 128 then has partial outputs and a sum for all heads, in float32
     (`PrefillPlan`, scheduler.cuh).
@@ -71,7 +45,7 @@ def workspace_bytes(setting: Setting, most: int) -> int:
     heads, batch = setting.heads or 0, setting.batch
     packed = batch * most * heads // (setting.kv_heads or 1)
     rows = 128 * (-(-packed // 128) + batch - 1) if setting.cuda_graph else 0
-    return _LEAST_WORKSPACE + 4 * rows * heads * ((setting.head_dim or 0) + 1)
+    return 4 * rows * heads * ((setting.head_dim or 0) + 1)
 
 
 class PagedInputs:
@@ -92,58 +66,44 @@ class PagedInputs:
         self.pages = {
             n: Pages(batch, context + n, self.page_size, owned, place.device) for n in positions
         }
-        size = workspace_bytes(setting, most)
-        key = ("flashinfer", size)
-        if key not in place.shared:  # settings never run at the same time either
-            place.shared[key] = torch.zeros(size, dtype=torch.uint8, device=place.device)
-        self.workspace = place.shared[key]
+        self.workspace = workspace(place, graph_bytes(setting, most))
         self.heads = (setting.heads or 0, setting.kv_heads or 0, head_dim, self.page_size)
         """What every `plan` takes after the pages, in this order in all releases."""
-        self.dtypes = {"q_data_type": dtype, "kv_data_type": dtype}
+        self.dtype = dtype
 
 
 class _Prefill:
-    """One wrapper for each N: under a CUDA graph the first plan fixes the largest N."""
+    """One plan for each N."""
 
-    _backend: ClassVar[Literal["fa2", "fa3"]]
+    _kernels: ClassVar[Kernels]
 
     def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
         self._setting, self._place = setting, place
-        self._inputs = PagedInputs(setting, positions, place)
-        self.cache = self._inputs.caches.cache
-        wrapper = load().BatchPrefillWithPagedKVCacheWrapper
-        self._wrappers = {n: self._planned(wrapper, n) for n in positions}
-        # By default consecutive launches overlap on compute capability 9.0.
-        self._options = accepted(self._wrappers[positions[0]].run, enable_pdl=False)
-
-    def _planned(self, wrapper: Any, n: int) -> Any:
-        given, pages = self._inputs, self._inputs.pages[n]
-        ends = evenly(self._setting.batch, n, self._place.device)
-        buffers: dict[str, Any] = {}
-        if self._setting.cuda_graph:
-            buffers = {
-                "use_cuda_graph": True,
-                "qo_indptr_buf": torch.empty_like(ends),
-                "paged_kv_indptr_buf": torch.empty_like(pages.indptr),
-                "paged_kv_indices_buf": torch.empty_like(pages.indices),
-                "paged_kv_last_page_len_buf": torch.empty_like(pages.last),
-            }
-        made = wrapper(given.workspace, "NHD", backend=self._backend, **buffers)
-        pages_used = (pages.indptr, pages.indices, pages.last)
-        made.plan(ends, *pages_used, *given.heads, causal=True, **given.dtypes)
-        return made
+        given = self._inputs = PagedInputs(setting, positions, place)
+        self.cache = given.caches.cache
+        self._plans = {
+            n: Plan(
+                self._kernels,
+                given.workspace,
+                n,
+                given.pages[n],
+                heads=given.heads,
+                dtype=given.dtype,
+                causal=is_causal(setting),
+                cuda_graph=setting.cuda_graph,
+            )
+            for n in positions
+        }
 
     def forward(self, n: int) -> Tensor:
         """Run one forward over N new positions of every request, [batch * N, heads, head_dim]."""
-        given = self._inputs
-        out: Tensor = self._wrappers[n].run(given.queries[n], given.caches.next(), **self._options)
-        return out
+        return self._plans[n].run(self._inputs.queries[n], self._inputs.caches.next())
 
 
 class FlashInferFa2(_Prefill):
     """The kernels of `fa2`: query heads of a key-value head are packed into one row axis."""
 
-    _backend = "fa2"
+    _kernels = "fa2"
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work in tiles of 16, 64 or 128 packed rows."""
@@ -161,7 +121,7 @@ class FlashInferFa2(_Prefill):
 class FlashInferFa3(_Prefill):
     """The kernels of `fa3`, for compute capability 9.0: one tile for a head size."""
 
-    _backend = "fa3"
+    _kernels = "fa3"
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work in tiles of 128 rows, or 192 at a head size of 64."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from nearfree.errors import EvidenceError
 from nearfree.events.types import ExecutedWork
 from nearfree.kernels import Place
-from nearfree.kernels.flashinfer import PagedInputs, accepted, load
+from nearfree.kernels.flashinfer import PagedInputs
+from nearfree.kernels.flashinfer_plan import accepted, load
 from nearfree.settings import Setting
 from nearfree.work import attention_work
 
@@ -43,7 +44,8 @@ class FlashInferDecode:
             }
         named = accepted(wrapper, backend="fa2")  # later releases may turn `auto` into cuDNN
         made = wrapper(given.workspace, "NHD", use_tensor_cores=False, **named, **buffers)
-        made.plan(pages.indptr, pages.indices, pages.last, *given.heads, **given.dtypes)
+        dtypes = {"q_data_type": given.dtype, "kv_data_type": given.dtype}
+        made.plan(pages.indptr, pages.indices, pages.last, *given.heads, **dtypes)
         return made
 
     def forward(self, n: int) -> Tensor:

@@ -1,17 +1,27 @@
 """What a setting needs of memory, asked before anything is allocated."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from nearfree.errors import EvidenceError
 from nearfree.kernels import Place
-from nearfree.kernels.tensors import torch_dtype
+from nearfree.kernels.routing import share_touched
+from nearfree.kernels.tensors import copies_for, torch_dtype
 from nearfree.settings import Setting
 from nearfree.units import BYTES_PER_ELEMENT, BYTES_PER_GB
+from nearfree.work import is_causal
 
-_RESERVE = 0.9
+RESERVE = 0.9
 """The share of free memory that a kernel may take; the rest is for what it makes meanwhile."""
+
+
+class _Elements(NamedTuple):
+    """Elements of a copy of the weights, or of keys and values, and of all that there is once."""
+
+    copy: int
+    once: int
 
 
 def bytes_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
@@ -20,38 +30,59 @@ def bytes_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> 
     These are weights, but those in `place.shared`, or keys and values in whole pages; inputs and
     masks; and the activations of the largest N.
     """
-    size, most = int(BYTES_PER_ELEMENT[setting.dtype]), max(positions)
+    size, needed = int(BYTES_PER_ELEMENT[setting.dtype]), _elements(setting, positions, place)
+    copies = copies_needed(setting, positions, place)
+    return (copies * needed.copy + needed.once) * size - _shared_bytes(setting, place, copies)
+
+
+def copies_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
+    """Return the copies that take turns: where `place` gives 0, as many as `turns` makes.
+
+    Of experts those count that a forward over the smallest N touches.
+    """
+    if place.copies:
+        return place.copies
+    copy_bytes = _elements(setting, positions, place).copy * BYTES_PER_ELEMENT[setting.dtype]
+    share = share_touched(setting, min(positions)) if setting.module == "moe_ffn" else 1.0
+    return copies_for(copy_bytes * share, place.cache_bytes)
+
+
+def _elements(setting: Setting, positions: tuple[int, ...], place: Place) -> _Elements:
+    most = max(positions)
     rows = setting.batch * most
     d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
-    weights = activations = 0
+    if setting.module == "gemm":
+        return _Elements(d_model * d_ff, rows * (d_model + d_ff))
     if setting.module == "dense_ffn":
-        weights, activations = 2 * d_model * d_ff, rows * (2 * d_model + d_ff)
-    elif setting.module == "moe_ffn":
-        weights = 3 * (setting.experts or 0) * d_model * d_ff
-        pairs = rows * (setting.top_k or 0) + (setting.experts or 0) * (setting.block_size_m or 128)
-        activations = 2 * rows * d_model + pairs * (2 * d_model + 3 * d_ff)
-    elif setting.module == "attention":
-        head_dim, page = setting.head_dim or 0, setting.page_size or 1
-        keys = -(-((setting.context or 0) + most) // page) * page
-        weights = 2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim
-        queries = setting.batch * (sum(positions) + 2 * most) * (setting.heads or 0) * head_dim
-        masks = sum(positions) * keys if place.device == "cpu" else 0
-        activations = queries + masks
-    return (place.copies * weights + activations) * size - _shared_bytes(setting, place)
-
-
-def _shared_bytes(setting: Setting, place: Place) -> int:
-    """Return the bytes of a setting's weights that another one has allocated already."""
-    dtype, d_model, d_ff = torch_dtype(setting), setting.d_model or 0, setting.d_ff or 0
-    shapes: set[tuple[int, ...]] = {(d_ff, d_model), (d_model, d_ff)}
+        matrices, wide = (3, 3) if setting.gated else (2, 1)
+        return _Elements(matrices * d_model * d_ff, rows * (2 * d_model + wide * d_ff))
     if setting.module == "moe_ffn":
         experts = setting.experts or 0
-        shapes = {(experts, 2 * d_ff, d_model), (experts, d_model, d_ff)}
-    return sum(
-        tensor.nbytes
-        for tensor in place.shared.values()
-        if tensor.dtype == dtype and tuple(tensor.shape) in shapes
-    )
+        pairs = rows * (setting.top_k or 0) + experts * (setting.block_size_m or 128)
+        activations = 2 * rows * d_model + pairs * (2 * d_model + 3 * d_ff)
+        return _Elements(3 * experts * d_model * d_ff, activations)
+    head_dim, page = setting.head_dim or 0, setting.page_size or 1
+    keys = -(-((setting.context or 0) + most) // page) * page
+    queries = setting.batch * (sum(positions) + 2 * most) * (setting.heads or 0) * head_dim
+    masks = sum(positions) * keys if place.device == "cpu" and is_causal(setting) else 0
+    return _Elements(2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim, queries + masks)
+
+
+def _shared_bytes(setting: Setting, place: Place, copies: int) -> int:
+    """Return the bytes of a setting's weights that another one has allocated already."""
+    dtype, d_model, d_ff = torch_dtype(setting), setting.d_model or 0, setting.d_ff or 0
+    experts, up = setting.experts or 0, 2 * d_ff if setting.gated else d_ff
+    parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {
+        "gemm": [("", (d_ff, d_model))],
+        "dense_ffn": [("up", (up, d_model)), ("down", (d_model, d_ff))],
+        "moe_ffn": [("", (experts, 2 * d_ff, d_model)), ("", (experts, d_model, d_ff))],
+    }
+    keys = [
+        (str(dtype), *shape, copy, projection)
+        for projection, shape in parts.get(setting.module, [])
+        for copy in range(copies)
+    ]
+    return sum(place.shared[key].nbytes for key in keys if key in place.shared)
 
 
 def free_bytes(device: str) -> int | None:
@@ -69,10 +100,11 @@ def free_bytes(device: str) -> int | None:
 def refuse_too_large(setting: Setting, positions: tuple[int, ...], place: Place) -> None:
     """Raise EvidenceError, before anything is allocated, if a setting does not fit."""
     needed, free = bytes_needed(setting, positions, place), free_bytes(place.device)
-    if free is not None and needed > _RESERVE * free:
+    if free is not None and needed > RESERVE * free:
         shape = f"L={setting.context}" if setting.context else f"batch {setting.batch}"
+        copies = copies_needed(setting, positions, place)
         raise EvidenceError(
-            f"{setting.module} at {shape}, N={max(positions)}, with {place.copies} copies needs "
+            f"{setting.module} at {shape}, N={max(positions)}, with {copies} copies needs "
             f"{needed / BYTES_PER_GB:.1f} GB, and {free / BYTES_PER_GB:.1f} GB are free",
             remedy="Choose a smaller shape, context or batch, fewer copies or fewer positions",
         )

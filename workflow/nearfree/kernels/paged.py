@@ -12,6 +12,11 @@ def evenly(batch: int, length: int, device: str) -> Tensor:
     return length * torch.arange(batch + 1, dtype=torch.int32, device=device)
 
 
+def alike(batch: int, length: int, device: str) -> Tensor:
+    """Return the length of each of equally long requests, [batch], int32."""
+    return torch.full((batch,), length, dtype=torch.int32, device=device)
+
+
 def pages_of(length: int, page_size: int) -> int:
     """Return how many pages hold the first `length` positions of a request."""
     return -(-length // page_size)
@@ -33,5 +38,4 @@ class Pages:
         self.table = first[:, None] + own
         self.indices = self.table.flatten()
         self.indptr = evenly(batch, count, device)
-        in_use = length - (count - 1) * page_size
-        self.last = torch.full((batch,), in_use, dtype=torch.int32, device=device)
+        self.last = alike(batch, length - (count - 1) * page_size, device)

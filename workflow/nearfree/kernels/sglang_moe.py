@@ -69,13 +69,13 @@ def prepare(launcher: Any, chooser: Any) -> None:
             parallel.initialize_model_parallel()
 
 
-def call_of(launcher: Any, setting: Setting) -> Call:
-    """Return the call in the form that the installed function takes."""
+def call_of(launcher: Any, experts: int) -> Call:
+    """Return the call over E experts in the form that the installed function takes."""
     function = launcher.fused_experts
     known = inspect.signature(function).parameters
     options: dict[str, Any] = {"inplace": False} if "inplace" in known else {}
     if "moe_runner_config" in known:
-        options["moe_runner_config"] = _runner_config(setting)
+        options["moe_runner_config"] = _runner_config(experts)
     routed = _topk_output if "topk_output" in known else _topk_pair
 
     def call(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ids: Tensor) -> Tensor:
@@ -87,11 +87,11 @@ def call_of(launcher: Any, setting: Setting) -> Call:
     return call
 
 
-def _runner_config(setting: Setting) -> Any:
+def _runner_config(experts: int) -> Any:
     """Return a config that says that all experts are local: else rows are filtered by expert."""
     kind = bring("layers.moe.moe_runner").MoeRunnerConfig
     known = inspect.signature(kind).parameters
-    local = {"num_experts": setting.experts, "num_local_experts": setting.experts}
+    local = {"num_experts": experts, "num_local_experts": experts}
     return kind(inplace=False, **{name: local[name] for name in local if name in known})
 
 
@@ -105,13 +105,15 @@ def _topk_output(shares: Tensor, ids: Tensor) -> dict[str, Any]:
     return {"topk_output": kind(topk_weights=shares, topk_ids=ids, router_logits=None)}
 
 
+def engine(experts: int) -> Engine:
+    """Return the installed SGLang, ready to run E experts."""
+    launcher, chooser = modules()
+    prepare(launcher, chooser)
+    return Engine(f"sglang=={version('sglang')}", call_of(launcher, experts), launcher, chooser)
+
+
 class SglangMoe(FusedMoe):
     """SGLang's fused experts on controlled routing."""
 
     def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
-        launcher, chooser = modules()
-        prepare(launcher, chooser)
-        engine = Engine(
-            f"sglang=={version('sglang')}", call_of(launcher, setting), launcher, chooser
-        )
-        super().__init__(setting, positions, place, engine)
+        super().__init__(setting, positions, place, engine(setting.experts or 0))

@@ -1,5 +1,7 @@
 """What all adapters share: random tensors, and copies of them that take turns."""
 
+import math
+from collections.abc import Callable
 from typing import Generic, Literal, TypeVar
 
 import torch
@@ -11,6 +13,8 @@ from nearfree.settings import Setting
 
 _BLOCK = 2**20
 """Elements that are random; a larger tensor repeats them."""
+TURNING = 64 * 2**20
+"""Bytes that copies take turns over where they are to fill a cache, and the cache is larger."""
 Item = TypeVar("Item", bound="Tensor | tuple[Tensor, ...]")
 
 
@@ -73,9 +77,7 @@ class Turns(Generic[Item]):
         """Keep the copies; `share` is the part of one that a forward reads."""
         self.copies = copies
         self._turn = 0
-        first = copies[0]
-        size = first.nbytes if isinstance(first, Tensor) else sum(part.nbytes for part in first)
-        between = (len(copies) - 1) * size * share
+        between = (len(copies) - 1) * _bytes(copies[0]) * share
         self.cache: Literal["cold", "warm"] = "cold" if between >= place.cache_bytes else "warm"
 
     def next(self) -> Item:
@@ -83,3 +85,29 @@ class Turns(Generic[Item]):
         item = self.copies[self._turn]
         self._turn = (self._turn + 1) % len(self.copies)
         return item
+
+
+def turns(place: Place, make: Callable[[int], Item], share: float = 1.0) -> Turns[Item]:
+    """Return copies of weights, or of keys and values, that take turns.
+
+    Parameters
+    ----------
+    place
+        Says how many; 0 is as many as fill the last-level cache, or TURNING of a larger one.
+    make
+        Makes a copy, given its number from 0 on.
+    share
+        The part of a copy that a forward reads.
+    """
+    first = make(0)
+    count = place.copies or copies_for(_bytes(first) * share, place.cache_bytes)
+    return Turns([first, *(make(copy) for copy in range(1, count))], place, share)
+
+
+def copies_for(read_bytes: float, cache_bytes: int) -> int:
+    """Return the copies of which one is read again when a cache, or TURNING, was read meanwhile."""
+    return 1 + math.ceil(min(cache_bytes, TURNING) / read_bytes)
+
+
+def _bytes(item: Tensor | tuple[Tensor, ...]) -> int:
+    return item.nbytes if isinstance(item, Tensor) else sum(part.nbytes for part in item)

@@ -1,10 +1,11 @@
-"""Dense FFN in torch: two matmuls without activation, bias or gate (paper, app. C.2)."""
+"""Dense FFN in torch: the paper's two matmuls (app. C.2), or a model's three with SiLU."""
 
 from torch import Tensor
+from torch.nn import functional
 
 from nearfree.events.types import ExecutedWork
 from nearfree.kernels import Place
-from nearfree.kernels.tensors import Turns, filled, torch_dtype, weight
+from nearfree.kernels.tensors import filled, torch_dtype, turns, weight
 from nearfree.settings import Setting
 from nearfree.work import dense_work
 
@@ -12,6 +13,7 @@ from nearfree.work import dense_work
 class TorchDenseFfn:
     """An up and a down projection in the layout of a Linear layer, [out, in].
 
+    Without a gate there is no activation either; gate and up projection are one product.
     A contiguous [in, out] weight is about twice slower on CPUs. Copies of the weights take turns,
     so that a forward reads them from memory as it would between a model's other layers.
     """
@@ -20,15 +22,13 @@ class TorchDenseFfn:
         self._setting = setting
         d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
         dtype = torch_dtype(setting)
-        self._weights = Turns(
-            [
-                (
-                    weight(place, dtype, d_ff, d_model, copy=copy, projection="up"),
-                    weight(place, dtype, d_model, d_ff, copy=copy, projection="down"),
-                )
-                for copy in range(place.copies)
-            ],
+        up = 2 * d_ff if setting.gated else d_ff
+        self._weights = turns(
             place,
+            lambda copy: (
+                weight(place, dtype, up, d_model, copy=copy, projection="up"),
+                weight(place, dtype, d_model, d_ff, copy=copy, projection="down"),
+            ),
         )
         self.cache = self._weights.cache
         rows = filled(place, dtype, setting.batch * max(positions), d_model)
@@ -37,8 +37,12 @@ class TorchDenseFfn:
     def forward(self, n: int) -> Tensor:
         """Run one forward over N positions a request: [batch * N, d_model] in and out."""
         up, down = self._weights.next()
-        return (self._inputs[n] @ up.t()) @ down.t()
+        hidden = self._inputs[n] @ up.t()
+        if self._setting.gated:
+            gate, up_part = hidden.chunk(2, -1)
+            hidden = functional.silu(gate) * up_part
+        return hidden @ down.t()
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work of both projections; torch tells of no padding."""
-        return dense_work(self._setting, n, "two products as torch is asked for them")
+        """Return the work of the projections; torch tells of no padding."""
+        return dense_work(self._setting, n, "products as torch is asked for them")

@@ -1,8 +1,8 @@
-"""Attention in torch: N new queries over L cached and N new keys, causal, bottom-right.
+"""Attention in torch: N new queries over L cached and N new keys, causal or in a block.
 
 On a CPU the flash kernel is what SDPA dispatches to. Its `is_causal` aligns the mask top-left when
-query and key lengths differ, so an explicit mask is given. On a GPU the FlashAttention op is
-called itself, whose causal mask is aligned bottom-right.
+query and key lengths differ, so an explicit mask is given; a block needs none. On a GPU the
+FlashAttention op is called itself, whose causal mask is aligned bottom-right.
 """
 
 import torch
@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from nearfree.events.types import ExecutedWork
 from nearfree.kernels import Place
-from nearfree.kernels.tensors import Turns, filled, torch_dtype
+from nearfree.kernels.tensors import filled, torch_dtype, turns
 from nearfree.settings import Setting
-from nearfree.work import attention_work
+from nearfree.work import attention_work, is_causal
 
 _CUDA_TILE, _CUDA_KEYS = 64, 128
 
@@ -82,17 +82,13 @@ class TorchSdpa:
         shape = (batch, setting.kv_heads or 0, self._context + most, head_dim)
         if place.device == "cuda":  # the op takes [b, positions, heads, head_dim]
             shape = (shape[0], shape[2], shape[1], shape[3])
-        self._keys = Turns(
-            [
-                (filled(place, dtype, *shape), filled(place, dtype, *shape))
-                for _ in range(place.copies)
-            ],
-            place,
+        self._keys = turns(
+            place, lambda _: (filled(place, dtype, *shape), filled(place, dtype, *shape))
         )
         self.cache = self._keys.cache
         queries = filled(place, dtype, batch, most, heads, head_dim)
         self._queries = {n: self._query(queries[:, :n]) for n in positions}
-        masked = positions if place.device == "cpu" else ()
+        masked = positions if place.device == "cpu" and is_causal(setting) else ()
         self._masks = {n: causal_mask(n, self._context, dtype) for n in masked if n > 1}
 
     def _query(self, queries: Tensor) -> Tensor:
@@ -104,7 +100,12 @@ class TorchSdpa:
         keys, values = self._keys.next()
         length = self._context + n
         if self._place.device == "cuda":
-            return flash(self._queries[n], keys[:, :length], values[:, :length], causal=True)
+            return flash(
+                self._queries[n],
+                keys[:, :length],
+                values[:, :length],
+                causal=is_causal(self._setting),
+            )
         return sdpa(
             self._queries[n], keys[:, :, :length], values[:, :, :length], self._masks.get(n)
         )

@@ -37,11 +37,14 @@ def call_of(module: Any) -> Call:
     return call
 
 
+def engine() -> Engine:
+    """Return the installed vLLM, ready to run experts."""
+    release, module = load()
+    return Engine(release, call_of(module), module, module)
+
+
 class VllmMoe(FusedMoe):
     """vLLM's fused experts on controlled routing."""
 
     def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
-        release, module = load()
-        super().__init__(
-            setting, positions, place, Engine(release, call_of(module), module, module)
-        )
+        super().__init__(setting, positions, place, engine())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from msgspec import structs
 
-from nearfree.errors import EvidenceError
+from nearfree.errors import ConfigError, EvidenceError
 from nearfree.events.take import OpenTake
 from nearfree.events.types import Fingerprint, WorkCounted
 from nearfree.hardware.cpu import native_dtype
@@ -18,8 +18,14 @@ from nearfree.settings import MeasurePlan, Setting, Sweep
 
 def place_of(here: Fingerprint, plan: MeasurePlan) -> Place:
     """Return where a plan's kernels run on a machine."""
+    if here.kind == "cuda" and not plan.protocol.weight_copies:
+        raise ConfigError(
+            "weight_copies 0 is for CPUs: a graph replays the copies that it was made with",
+            remedy="Say how many copies take turns",
+        )
     return Place(
         device=here.kind,
+        models=plan.models,
         copies=plan.protocol.weight_copies,
         cache_bytes=max(here.caches.values(), default=0),
         sms=here.cores if here.kind == "cuda" else None,

@@ -86,6 +86,10 @@ def _work(take: OpenTake, plan: MeasurePlan, here: Fingerprint, progress: Progre
     bench = Bench(take, _clock(take, plan.protocol, here), plan.protocol, progress)
     bench.timed_s = warm_s
     run(bench, every, plan.protocol)
+    if plan.models:
+        from nearfree.measure.shares import measure_shares
+
+        bench.timed_s += measure_shares(take, every, here.kind)
     return bench.timed_s
 
 

@@ -1,6 +1,6 @@
 """A decoder's forward in torch: N new positions of every request over a KV cache of L."""
 
-from typing import NamedTuple
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -11,30 +11,27 @@ from nearfree.decoders.details import Details
 from nearfree.decoders.laps import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.errors import ConfigError
 from nearfree.kernels import Place
+from nearfree.kernels.paged import pages_of
 from nearfree.kernels.tensors import filled
-from nearfree.models.layers import Attention, DenseFfn, Norm
-from nearfree.models.moe import MoeFfn
+from nearfree.models.attending import attending
+from nearfree.models.layer import Build
+from nearfree.models.layers import Norm
 from nearfree.models.rotary import turn
+from nearfree.models.running import running
 from nearfree.models.sight import Sight
 from nearfree.models.weights import NAMES, Names, Weights
 from nearfree.settings import Mask, ModelRouting
 
 
-class Layer(NamedTuple):
-    """One layer: attention and FFN, each behind a norm and added to what went in."""
-
-    attention_norm: Norm
-    attention: Attention
-    ffn_norm: Norm
-    ffn: DenseFfn | MoeFfn
-
-
 class DecoderForward:
     """A decoder with everything allocated, for any number of positions up to `most`.
 
-    `keys` and `values` are the caches, one a layer, [b, kv_heads, L + most, head_dim]: random
-    until something is written into them. Their first L positions are read, those from L on
-    written by each forward.
+    `keys` and `values` are the caches, one a layer, [b, kv_heads, L + most, head_dim], in whole
+    pages where attention reads pages: random until something is written into them. Their first L
+    positions are read, those from L on written by each forward.
+
+    What depends on N is made at its first forward and kept: after that no forward waits for the
+    device, so that a CUDA graph can hold it.
     """
 
     def __init__(
@@ -50,7 +47,9 @@ class DecoderForward:
         device: str = "cpu",
         mask: Mask = "causal",
         routing: ModelRouting = "router",
+        attention: str = "torch_sdpa",
         moe: str = "torch_padded",
+        kept: dict[tuple[object, ...], Tensor] | None = None,
     ) -> None:
         """Take the weights, layer by layer, and allocate the caches.
 
@@ -66,36 +65,52 @@ class DecoderForward:
             Which of the new positions see each other.
         routing
             How tokens fall on experts.
+        attention
+            What runs attention: torch_sdpa, flash_attn, flash_attn_3, flashinfer_fa2 or
+            flashinfer_fa3.
         moe
-            What runs experts: torch_padded or torch_grouped.
+            What runs experts: torch_padded, torch_grouped, vllm or sglang.
+        kept
+            Caches and workspaces that forwards of one shape have in common, which never run at the
+            same time.
 
         Raises
         ------
         EvidenceError
-            The device lacks memory, its attention runs no such dtype or mask, or `moe` is none of
-            those.
+            The device lacks memory, its attention runs no such dtype or mask, `attention` or `moe`
+            is none of those, or the host would wait for a GPU in the middle of a forward.
         ConfigError
             A given weight is missing, or has another shape.
         """
         self._decoder, self._batch, self._most = decoder, batch, most
-        self._sight = Sight(mask, context, decoder.window, dtype, device)
+        sight = Sight(mask, context, decoder.window)
+        caches = {} if kept is None else kept
+        place = Place(device=device, shared=caches)
+        self._attending = attending(attention, sight, dtype, place)
+        runs = running(moe, decoder.experts, routing, dtype, place) if decoder.experts else None
         self._turn = turn(details.rope, context, most, dtype, device)
         names = NAMES.get(decoder.model_type, Names())
         vocabulary = (decoder.vocabulary, decoder.d_model)
         self._embedding = weights(f"{names.embedding}.weight", vocabulary)
-        build = _Build(decoder, details, weights, names, routing, moe)
+        build = Build(decoder, details, weights, names, runs)
         self.layers = [build.layer(index) for index in range(decoder.layers)]
         self._norm = Norm(weights, "model.norm", decoder.d_model, details.norm_eps)
         self._head = self._embedding if details.tied else weights("lm_head.weight", vocabulary)
+        shape = (attention, str(dtype), decoder.kv_heads, decoder.head_dim, batch, context + most)
+        for key in product(("keys", "values"), range(decoder.layers)):
+            if (*key, *shape) not in caches:
+                caches[(*key, *shape)] = self._cache(dtype, place, context)
         self.keys, self.values = (
-            [self._cache(dtype, device, context) for _ in self.layers] for _ in range(2)
+            [caches[name, index, *shape] for index in range(decoder.layers)]
+            for name in ("keys", "values")
         )
 
-    def _cache(self, dtype: torch.dtype, device: str, context: int) -> Tensor:
-        """Return a layer's keys or values; in memory a GPU's positions lie before its heads."""
-        batch, room, width = self._batch, context + self._most, self._decoder.head_dim
-        place, heads = Place(device=device), self._decoder.kv_heads
-        if device == "cuda":
+    def _cache(self, dtype: torch.dtype, place: Place, context: int) -> Tensor:
+        """Return a layer's keys or values, laid out in memory as attention reads them."""
+        page = self._attending.page_size
+        room = pages_of(context + self._most, page) * page
+        batch, heads, width = self._batch, self._decoder.kv_heads, self._decoder.head_dim
+        if self._attending.positions_first:
             return filled(place, dtype, batch, room, heads, width).transpose(1, 2)
         return filled(place, dtype, batch, heads, room, width)
 
@@ -126,7 +141,7 @@ class DecoderForward:
             states = layer.attention_norm.forward(hidden)
             laps.lap(BETWEEN)
             cache = keys, values
-            hidden = hidden + layer.attention.forward(states, by, self._sight, cache, laps)
+            hidden = hidden + layer.attention.forward(states, by, self._attending, cache, laps)
             states = layer.ffn_norm.forward(hidden)
             laps.lap(BETWEEN)
             hidden = hidden + layer.ffn.forward(states, laps)
@@ -135,41 +150,3 @@ class DecoderForward:
         logits = functional.linear(states, self._head)
         laps.lap(HEAD)
         return logits
-
-
-class _Build(NamedTuple):
-    """What a layer is made from."""
-
-    decoder: Decoder
-    details: Details
-    weights: Weights
-    names: Names
-    routing: ModelRouting
-    moe: str
-
-    def layer(self, index: int) -> Layer:
-        """Return a layer, counted from 0."""
-        at, eps = f"model.layers.{index}", self.details.norm_eps
-        d_model, weights = self.decoder.d_model, self.weights
-        return Layer(
-            Norm(weights, f"{at}.input_layernorm", d_model, eps),
-            Attention(self.decoder, self.details, weights, self.names, at),
-            Norm(weights, f"{at}.post_attention_layernorm", d_model, eps),
-            self._ffn(index, f"{at}.mlp"),
-        )
-
-    def _ffn(self, index: int, prefix: str) -> DenseFfn | MoeFfn:
-        decoder, details = self.decoder, self.details
-        if decoder.experts and details.router and index in details.moe_at:
-            return MoeFfn(
-                decoder,
-                self.weights,
-                self.names,
-                prefix,
-                experts=decoder.experts,
-                rule=details.router,
-                shared_gate=details.shared_gate,
-                routing=self.routing,
-                backend=self.moe,
-            )
-        return DenseFfn(self.weights, prefix, decoder.d_model, decoder.d_ff or 0)

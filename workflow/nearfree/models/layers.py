@@ -6,9 +6,9 @@ from torch.nn import functional
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.laps import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
+from nearfree.models.attending import Attending
 from nearfree.models.rotary import Turn, turned
-from nearfree.models.sight import Sight
-from nearfree.models.weights import Names, Weights, joined
+from nearfree.models.weights import Names, Weights
 
 
 class Norm:
@@ -25,7 +25,7 @@ class Norm:
 class Attention:
     """Grouped-query attention of N new positions, whose keys and values are put into the cache.
 
-    `keys` and `values` are the layer's cache, [b, kv_heads, L + most, head_dim].
+    `keys` and `values` are the layer's cache, [b, kv_heads, L + most or more, head_dim].
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class Attention:
         self._heads = (decoder.heads, decoder.kv_heads, decoder.kv_heads)
         counts = self._heads if len(names.qkv) > 1 else (sum(self._heads),)
         outs = [(f"{at}.{n}", count * width) for n, count in zip(names.qkv, counts, strict=True)]
-        self._qkv = joined([weights(f"{name}.weight", (out, d_model)) for name, out in outs])
+        self._qkv = weights.joined([(f"{name}.weight", (out, d_model)) for name, out in outs])
         self._qkv_bias = (
-            joined([weights(f"{name}.bias", (out,)) for name, out in outs])
+            weights.joined([(f"{name}.bias", (out,)) for name, out in outs])
             if details.qkv_bias
             else None
         )
@@ -49,7 +49,12 @@ class Attention:
         self._norms = [Norm(weights, f"{at}.{name}", width, details.norm_eps) for name in norms]
 
     def forward(
-        self, hidden: Tensor, by: Turn, sight: Sight, cache: tuple[Tensor, Tensor], laps: Laps
+        self,
+        hidden: Tensor,
+        by: Turn,
+        attending: Attending,
+        cache: tuple[Tensor, Tensor],
+        laps: Laps,
     ) -> Tensor:
         """Return [b, N, d_model], given as much, with the layer's keys and values."""
         keys, values = cache
@@ -59,12 +64,13 @@ class Attention:
         queries, new_keys, new_values = states.split(self._heads, 1)
         if self._norms:
             queries, new_keys = self._norms[0].forward(queries), self._norms[1].forward(new_keys)
-        new = slice(sight.context, sight.context + hidden.shape[1])
+        context = attending.sight.context
+        new = slice(context, context + hidden.shape[1])
         keys[:, :, new] = turned(new_keys, by)
         values[:, :, new] = new_values
         queries = turned(queries, by)
         laps.lap(BETWEEN)
-        out = sight.attend(queries, keys, values)
+        out = attending.attend(queries, keys, values)
         laps.lap(ATTENTION)
         out = functional.linear(out.flatten(2), self._output, self._output_bias)
         laps.lap(OUTPUT)
@@ -78,8 +84,9 @@ class DenseFfn:
         self, weights: Weights, prefix: str, d_model: int, d_ff: int, role: str = DENSE
     ) -> None:
         self._role = role
-        parts = [weights(f"{prefix}.{n}_proj.weight", (d_ff, d_model)) for n in ("gate", "up")]
-        self._gate_up = joined(parts)
+        self._gate_up = weights.joined(
+            [(f"{prefix}.{name}_proj.weight", (d_ff, d_model)) for name in ("gate", "up")]
+        )
         self._down = weights(f"{prefix}.down_proj.weight", (d_model, d_ff))
 
     def forward(self, rows: Tensor, laps: Laps) -> Tensor:

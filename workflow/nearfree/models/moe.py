@@ -6,13 +6,10 @@ from torch.nn import functional
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.laps import MOE, ROUTER, SHARED, Laps
 from nearfree.decoders.routers import RouterRule
-from nearfree.errors import EvidenceError
-from nearfree.kernels.routing import Aligned, controlled_ids
-from nearfree.kernels.torch_moe import CORES, mixed
 from nearfree.models.layers import DenseFfn
 from nearfree.models.router import Router
+from nearfree.models.running import Running
 from nearfree.models.weights import Names, Weights
-from nearfree.settings import ModelRouting
 
 
 class MoeFfn:
@@ -31,25 +28,14 @@ class MoeFfn:
         experts: Experts,
         rule: RouterRule,
         shared_gate: bool,
-        routing: ModelRouting,
-        backend: str,
+        running: Running,
     ) -> None:
         """Take a layer's weights, whose names begin with `prefix`.
 
-        `rule` says how its router chooses, `backend` what runs experts; with `shared_gate` the
-        experts that every token passes have a gate of their own.
-
-        Raises
-        ------
-        EvidenceError
-            No such backend runs the experts of a model.
+        `rule` says how its router chooses; with `shared_gate` the experts that every token passes
+        have a gate of their own.
         """
-        if backend not in CORES:
-            raise EvidenceError(
-                f"no adapter runs a model's experts on {backend!r:.80}",
-                remedy=f"Choose from {', '.join(CORES)}",
-            )
-        self._experts, self._routing, self._core = experts, routing, CORES[backend]
+        self._running = running
         d_model, count = decoder.d_model, experts.experts
         bias = weights(f"{prefix}.gate.expert_bias", (count,)) if rule.expert_bias else None
         gate = weights(f"{prefix}.gate.weight", (count, d_model))
@@ -65,33 +51,17 @@ class MoeFfn:
             else None
         )
         self._shared_gate = weights(f"{shared}_gate.weight", (1, d_model)) if shared_gate else None
-        self._aligned: dict[int, Aligned] = {}
 
     def forward(self, hidden: Tensor, laps: Laps) -> Tensor:
         """Return [b, N, d_model], given as much."""
         rows = hidden.flatten(0, 1)
-        ids, own_shares = self._router.route(rows)
+        ids, shares = self._router.route(rows)
         laps.lap(ROUTER)
-        if self._routing == "router":
-            aligned, shares = self._align(ids), own_shares
-        else:
-            aligned, shares = self._controlled(len(rows), hidden.device.type), None
-        out = mixed(self._core, rows, aligned, self._weights, shares)
+        out = self._running.run(rows, self._weights, ids, shares)
         laps.lap(MOE)
         if self._shared is not None:
             out = out + self._gated(rows, self._shared.forward(rows, laps))
         return out.view_as(hidden)
-
-    def _align(self, ids: Tensor) -> Aligned:
-        experts = self._experts.experts
-        return Aligned(ids, experts, self._core.block_rows(len(ids), experts))
-
-    def _controlled(self, tokens: int, device: str) -> Aligned:
-        if tokens not in self._aligned:
-            experts, top_k = self._experts.experts, self._experts.top_k
-            ids = controlled_ids(self._routing, tokens, experts, top_k, device)
-            self._aligned[tokens] = self._align(ids)
-        return self._aligned[tokens]
 
     def _gated(self, rows: Tensor, out: Tensor) -> Tensor:
         if self._shared_gate is None:

@@ -1,7 +1,7 @@
 """Weights by the names that Hugging Face gives them: random from a seed, or given."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -10,12 +10,22 @@ from nearfree.errors import ConfigError
 from nearfree.kernels import Place
 from nearfree.kernels.tensors import filled
 
-Weights = Callable[[str, tuple[int, ...]], Tensor]
-"""Returns the weight of a name and shape; those of products are [..., out, in].
+Part = tuple[str, tuple[int, ...]]
+"""The name and shape of a weight."""
 
-The experts of a layer are two weights, `mlp.experts.gate_up_proj` [E, 2 d_ff, d_model] and
-`mlp.experts.down_proj` [E, d_model, d_ff], as transformers 5 holds them.
-"""
+
+class Weights(Protocol):
+    """Where a forward has its weights from; those of products are [..., out, in].
+
+    The experts of a layer are two weights, `mlp.experts.gate_up_proj` [E, 2 d_ff, d_model] and
+    `mlp.experts.down_proj` [E, d_model, d_ff], as transformers 5 holds them.
+    """
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return the weight of a name and shape."""
+
+    def joined(self, parts: Sequence[Part]) -> Tensor:
+        """Return weights of one input as one product's, first outputs first."""
 
 
 class Names(NamedTuple):
@@ -45,33 +55,57 @@ NAMES = dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING)
 Source: the modules of transformers 5.23, inclusionAI/Ling-V2 and inclusionAI/dFactory."""
 
 
-def random_weights(dtype: torch.dtype, device: str = "cpu", seed: int = 0) -> Weights:
-    """Return normal random weights of variance 1 / in; those of norms are one, biases zero.
+class RandomWeights:
+    """Normal random weights of variance 1 / in; those of norms are one, biases zero.
 
     A forward that asks for them in the same order gets the same: the seed is torch's own, set now.
+    With `kept`, what was made once is what is given again.
     """
-    torch.manual_seed(seed)
-    place = Place(device=device)
 
-    def weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        seed: int = 0,
+        kept: MutableMapping[tuple[object, ...], Tensor] | None = None,
+        key: tuple[object, ...] = (),
+    ) -> None:
+        """Set the seed; `key` tells the weights of models and copies apart in `kept`."""
+        torch.manual_seed(seed)
+        self._dtype, self._place = dtype, Place(device=device)
+        self._kept: MutableMapping[tuple[object, ...], Tensor] = {} if kept is None else kept
+        self._key = (*key, str(dtype), seed)
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return the weight of a name and shape."""
+        key = (*self._key, name, *shape)
+        if key not in self._kept:
+            self._kept[key] = self._made(name, shape)
+        return self._kept[key]
+
+    def joined(self, parts: Sequence[Part]) -> Tensor:
+        """Return weights of one input as one tensor."""
+        names, shapes = zip(*parts, strict=True)
+        return self("+".join(names), (sum(shape[0] for shape in shapes), *shapes[0][1:]))
+
+    def _made(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if len(shape) > 1:
-            return filled(place, dtype, *shape, scale=shape[-1] ** -0.5)
+            return filled(self._place, self._dtype, *shape, scale=shape[-1] ** -0.5)
         value = 1.0 if name.endswith("norm.weight") else 0.0
-        return torch.full(shape, value, dtype=dtype, device=device)
-
-    return weight
+        return torch.full(shape, value, dtype=self._dtype, device=self._place.device)
 
 
-def given_weights(
-    tensors: Mapping[str, Tensor], dtype: torch.dtype, device: str = "cpu"
-) -> Weights:
-    """Return the weights of a mapping, such as a `state_dict` of transformers.
+class GivenWeights:
+    """The weights of a mapping, such as a `state_dict` of transformers."""
 
-    A weight raises ConfigError if the mapping has none of its name, or one of another shape.
-    """
+    def __init__(
+        self, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: str = "cpu"
+    ) -> None:
+        self._tensors, self._dtype, self._device = tensors, dtype, device
 
-    def weight(name: str, shape: tuple[int, ...]) -> Tensor:
-        found = tensors.get(name)
+    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a weight; ConfigError if there is none of its name, or one of another shape."""
+        found = self._tensors.get(name)
         if found is None:
             raise ConfigError(f"no weight {name}", remedy="Give the weights of the same model")
         if tuple(found.shape) != shape:
@@ -79,11 +113,9 @@ def given_weights(
                 f"the weight {name} has the shape {tuple(found.shape)} in place of {shape}",
                 remedy="Give the weights of the same model",
             )
-        return found.detach().to(device, dtype)
+        return found.detach().to(self._device, self._dtype)
 
-    return weight
-
-
-def joined(parts: list[Tensor]) -> Tensor:
-    """Return weights of one input as one product's, first outputs first."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def joined(self, parts: Sequence[Part]) -> Tensor:
+        """Return weights of one input as one tensor."""
+        found = [self(*part) for part in parts]
+        return found[0] if len(found) == 1 else torch.cat(found)

@@ -12,16 +12,19 @@ from nearfree.events.types import (
     KernelProfiled,
     RuleExtracted,
     RulePublished,
+    SharesMeasured,
     TunedIndexed,
     WorkCounted,
 )
 from nearfree.hardware.platforms import Platform
+from nearfree.measure.curves import Curve, curves
 from nearfree.settings import Setting
 from nearfree.tables.granularity import GRANULARITY, granularity_rows
-from nearfree.tables.latency import LATENCY, Curve, curves, latency_rows
+from nearfree.tables.latency import LATENCY, latency_rows
 from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.tables.settings import SETTINGS, setting_row
 from nearfree.tables.store import read_table, seals_digest, table_digest, write_table
+from nearfree.tables.time_shares import TIME_SHARES, time_share_rows
 from nearfree.tables.tuned import TUNED, tuned_rows
 from nearfree.tables.work import WORK, work_rows
 
@@ -74,6 +77,11 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
     ):
         write_table(layout, scope, table, table.build(table.frame(rows), known), made_from)
     latency, facts = read_table(layout, scope, LATENCY), read_table(layout, scope, PLATFORMS)
+    watched = [event.event_id for take in takes for event in take.of(SharesMeasured)]
+    shares = TIME_SHARES.frame(time_share_rows(takes, latency))
+    known = [*watched, *latency["row_id"]]
+    made_of = made_from | {LATENCY.name: table_digest(layout, scope, LATENCY)}
+    write_table(layout, scope, TIME_SHARES, TIME_SHARES.build(shares, known), made_of)
     executed = WORK.frame(work_rows(takes, latency, facts))
     known = [*counted, *profiled, *latency["row_id"], *facts["row_id"]]
     made_from |= {table.name: table_digest(layout, scope, table) for table in (LATENCY, PLATFORMS)}

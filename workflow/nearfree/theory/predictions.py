@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from nearfree.events.evidence import Take
 from nearfree.hardware.platforms import Platform
 from nearfree.tables.platforms import newest_balances
 from nearfree.tables.schema import (
@@ -18,7 +19,8 @@ from nearfree.tables.schema import (
 )
 from nearfree.theory.answers import Answerer
 from nearfree.theory.facts import datasheet_facts, probed_facts
-from nearfree.theory.scores import PREDICTORS
+from nearfree.theory.model_predictions import law_rows, recorded_rows
+from nearfree.theory.scores import PREDICTORS, RECORDED
 
 _IDENTITY = ("platform", "origin", "setting_key", "baseline")
 VALUE = {
@@ -47,7 +49,7 @@ PREDICTIONS = Table(
         "origin": text("where the setting's boundary comes from", one_of=ORIGINS),
         **SETTING_COLUMNS,
         "baseline": count("the N that ratios refer to"),
-        "predictor": text("which predictor", one_of=PREDICTORS),
+        "predictor": text("which predictor", one_of=(*PREDICTORS, *RECORDED)),
         "basis": text("which facts: datasheet, or probed by one of two methods; none where there "
                       "are none of the platform and dtype", nullable=True),
         "epsilon": amount("tolerance; a law says the same at each"),
@@ -70,6 +72,8 @@ def predict(
     sheets: Mapping[str, Platform],
     answerer: Answerer,
     epsilons: Sequence[float],
+    *,
+    takes: Sequence[Take] = (),
 ) -> pl.DataFrame:
     """Return the rows of `predictions` for every setting, with every basis of its platform.
 
@@ -85,7 +89,12 @@ def predict(
         The predictors; it is put on the facts of each basis.
     epsilons
         Tolerances.
+    takes
+        The scope's, which hold the models that were measured and what is on record of them.
     """
+    models = [name for take in takes for name in getattr(take.started.data.plan, "models", ())]
+    whole = settings.filter((pl.col("module") == "model") & pl.col("model").is_in(models))
+    settings = settings.join(whole, on="row_id", how="anti")
     newest = newest_balances(platforms)
     facts = newest.select(
         "platform", "dtype", "basis", "balance_flop_per_byte", pl.col("row_id").alias("fact_id")
@@ -102,14 +111,24 @@ def predict(
     )
     frames = []
     for (basis,), part in asked.group_by("basis", maintain_order=True):
-        probed = basis not in (None, "datasheet")
-        known = (
-            probed_facts(newest.filter(basis=basis), sheets) if probed else datasheet_facts(sheets)
-        )
+        known = _known(basis, newest, sheets)
         answers = answerer.on(known).answers(part, epsilons, PREDICTORS)
         frames.append(part.join(answers.select("asked", *_SAID), on="asked", how="inner"))
+    modelled = list(recorded_rows(takes, whole))
+    for (basis,), part in facts.group_by("basis", maintain_order=True):
+        modelled += law_rows(
+            takes, whole, part, answerer.on(_known(basis, newest, sheets)), epsilons
+        )
     empty = asked.clear().with_columns(pl.lit(None).alias(name) for name in _SAID)
-    return _rows(pl.concat(frames) if frames else empty)
+    of_modules = _rows(pl.concat(frames) if frames else empty)
+    return pl.concat([of_modules, PREDICTIONS.frame(modelled).select(of_modules.columns)])
+
+
+def _known(basis: object, newest: pl.DataFrame, sheets: Mapping[str, Platform]) -> pl.DataFrame:
+    """Return the facts of a basis: a probe's, or those of datasheets."""
+    if basis in (None, "datasheet"):
+        return datasheet_facts(sheets)
+    return probed_facts(newest.filter(pl.col("basis") == basis), sheets)
 
 
 def _rows(answered: pl.DataFrame) -> pl.DataFrame:

@@ -12,6 +12,8 @@ import polars as pl
 from nearfree.theory.truth import Truth
 
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model")
+RECORDED = ("principle_counted", "modules_minimum", "modules_sum")
+"""What is on record of models before they are measured."""
 GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")
 """What every group names, None where it is not grouped by."""
 MORE_KEYS = ("epsilon", "dtype", "routing", "kernel")

@@ -3,14 +3,18 @@
 from collections.abc import Sequence
 
 from nearfree.config import Config
+from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
+from nearfree.events.types import PredictionRecorded
 from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.platforms import PLATFORMS
 from nearfree.tables.settings import SETTINGS
 from nearfree.tables.store import read_table, seals_digest, write_table
+from nearfree.tables.time_shares import TIME_SHARES
 from nearfree.theory.accuracy import ACCURACY, DRIFT, accuracy
 from nearfree.theory.answers import Answerer
+from nearfree.theory.composition import COMPOSITION, compose
 from nearfree.theory.made_from import calibrated, digests, read_from, tolerances_digest
 from nearfree.theory.predictions import PREDICTIONS, predict
 from nearfree.theory.validation import VALIDATION, validate
@@ -29,11 +33,14 @@ def write_predictions(
     settings = read_table(layout, scope, SETTINGS)
     platforms = read_table(layout, scope, PLATFORMS)
     answerer = Answerer(layout, config, offline=True, log_alone=True)
-    rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances)
+    takes = read_scope(layout, scope)
+    rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances, takes=takes)
     constants = calibrated(layout)
-    known = {*settings["row_id"], *platforms["row_id"], *constants.values()}
+    recorded = {event.event_id for take in takes for event in take.of(PredictionRecorded)}
+    known = {*settings["row_id"], *platforms["row_id"], *constants.values(), *recorded}
     made_from = (
         digests(layout, scope, SETTINGS, PLATFORMS)
+        | seals_digest(layout, scope)
         | tolerances_digest(tolerances)
         | read_from(layout)
     )
@@ -41,13 +48,18 @@ def write_predictions(
 
 
 def write_validation(layout: Layout, scope: str) -> None:
-    """Write a scope's validation."""
+    """Write a scope's validation, and how the boundaries of its models compose."""
     boundaries = read_table(layout, scope, BOUNDARIES)
     predictions = read_table(layout, scope, PREDICTIONS)
     known = {*boundaries["row_id"], *predictions["row_id"]}
     frame = VALIDATION.build(validate(boundaries, predictions), known)
     made_from = digests(layout, scope, BOUNDARIES, PREDICTIONS)
     write_table(layout, scope, VALIDATION, frame, made_from)
+    shares = read_table(layout, scope, TIME_SHARES)
+    rows = compose(frame, boundaries, predictions, shares, read_scope(layout, scope))
+    known = {*frame["row_id"], *known, *shares["row_id"]}
+    composition = COMPOSITION.build(COMPOSITION.frame(rows), known)
+    write_table(layout, scope, COMPOSITION, composition, made_from | seals_digest(layout, scope))
 
 
 def write_accuracy(layout: Layout, config: Config, epsilon: float) -> None:

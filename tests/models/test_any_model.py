@@ -1,0 +1,139 @@
+"""Any model: public ones that nothing here names are run and predicted, or refused by feature.
+
+The documents are the publishers' config.json, without token ids, dropout and the like.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import nearfree
+import pytest
+import torch
+from cli.conftest import Call, call, recorded
+from cli.test_mistakes import one_message
+from decoders.files import CONFIG, refusal, write
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.details import read_details
+from nearfree.models.forward import DecoderForward
+from nearfree.models.weights import RandomWeights
+
+__all__ = ["call", "recorded"]
+
+_PLAIN: dict[str, Any] = {
+    "torch_dtype": "bfloat16", "hidden_act": "silu", "tie_word_embeddings": False,
+}  # fmt: skip
+RUN: dict[str, dict[str, Any]] = {
+    "TinyLlama-1.1B": {
+        **_PLAIN, "model_type": "llama", "attention_bias": False, "hidden_size": 2048,
+        "intermediate_size": 5632, "max_position_embeddings": 2048, "num_attention_heads": 32,
+        "num_hidden_layers": 22, "num_key_value_heads": 4, "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 10000.0, "vocab_size": 32000,
+    },
+    "Qwen1.5-MoE-A2.7B": {
+        **_PLAIN, "model_type": "qwen2_moe", "hidden_size": 2048, "intermediate_size": 5632,
+        "max_position_embeddings": 8192, "max_window_layers": 21, "num_attention_heads": 16,
+        "num_hidden_layers": 24, "num_key_value_heads": 16, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0, "sliding_window": 32768, "use_sliding_window": False,
+        "vocab_size": 151936, "decoder_sparse_step": 1, "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60,
+        "norm_topk_prob": False,
+    },
+    "Mistral-7B-v0.1": {
+        **_PLAIN, "model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336,
+        "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+        "sliding_window": 4096, "vocab_size": 32000,
+    },
+}  # fmt: skip
+"""Dense with grouped queries; with experts and a shared one; with a window in every layer."""
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma-2-2b": (
+        "model_type 'gemma2' is not read",
+        {
+            "model_type": "gemma2", "attn_logit_softcapping": 50.0, "head_dim": 256,
+            "final_logit_softcapping": 30.0, "hidden_act": "gelu_pytorch_tanh",
+            "hidden_size": 2304, "intermediate_size": 9216, "max_position_embeddings": 8192,
+            "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4,
+            "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+            "sliding_window": 4096, "torch_dtype": "float32", "vocab_size": 256000,
+        },
+    ),
+    "DeepSeek-V2-Lite": (
+        "kv_lora_rank 512 says that attention is multi-head latent attention (MLA)",
+        {
+            **_PLAIN, "model_type": "deepseek_v2", "attention_bias": False,
+            "first_k_dense_replace": 1, "hidden_size": 2048, "intermediate_size": 10944,
+            "kv_lora_rank": 512, "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_group": 1,
+            "n_routed_experts": 64, "n_shared_experts": 2, "norm_topk_prob": False,
+            "num_attention_heads": 16, "num_experts_per_tok": 6, "num_hidden_layers": 27,
+            "num_key_value_heads": 16, "q_lora_rank": None, "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_theta": 10000,
+            "scoring_func": "softmax", "topk_group": 1, "v_head_dim": 128, "vocab_size": 102400,
+        },
+    ),
+}  # fmt: skip
+"""With another activation and two windows; with latent attention."""
+H100 = ("--platform", "h100", "--largest", "8")
+
+
+def test_nothing_knows_these_models() -> None:
+    """No file of the package or of the config names one of them."""
+    for root in (Path(nearfree.__file__).parent, CONFIG):
+        for path in root.rglob("*"):
+            if path.suffix in (".py", ".json", ".yaml", ".csv"):
+                text = path.read_text(encoding="utf-8").lower()
+                found = [name for name in (*RUN, *REFUSED) if name.lower() in text]
+                assert not found, path
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_public_model_runs(tmp_path: Path, name: str) -> None:
+    """A layer as wide as the model's own gives finite logits, over a cache longer than a window."""
+    path = write(tmp_path, RUN[name] | {"num_hidden_layers": 1, "vocab_size": 1000}, "config.json")
+    decoder = read_decoder(path)
+    with torch.inference_mode():
+        forward = DecoderForward(
+            decoder,
+            read_details(path),
+            RandomWeights(torch.bfloat16),
+            batch=1,
+            context=4200,
+            most=3,
+            dtype=torch.bfloat16,
+        )
+        for n in (1, 3):
+            out = forward.forward(torch.arange(n)[None])
+            assert out.shape == (1, n, 1000)
+            assert torch.isfinite(out).all()
+            assert 0.5 < float(out.float().std()) < 2.0
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_public_model_is_refused_by_what_is_not_understood(tmp_path: Path, name: str) -> None:
+    """What the forward of a model would need and is not there is named, with its value."""
+    said, document = REFUSED[name]
+    path = write(tmp_path, document, "config.json")
+    for read in (read_decoder, read_details):
+        error = refusal(lambda read=read: read(path))
+        assert error is not None
+        assert error.what == f"{path}: {said}"
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("name", RUN)
+def test_a_public_model_is_predicted(tmp_path: Path, call: Call, name: str) -> None:
+    """The whole model is answered about, under the name of its file."""
+    path = write(tmp_path, RUN[name], f"{name}.json")
+    code, out, err = call("predict", "--model", str(path), *H100)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{name} on h100, bfloat16")
+    assert "N_max, the largest N with T(N) <= 1.2 T(1)" in out
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_prediction_is_refused_alike(tmp_path: Path, call: Call, name: str) -> None:
+    """A model that is not run is not predicted either, in one line with the same reason."""
+    said, document = REFUSED[name]
+    path = write(tmp_path, document, f"{name}.json")
+    one_message(call("predict", "--model", str(path), *H100), f"{path}: {said}")

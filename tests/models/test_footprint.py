@@ -1,0 +1,225 @@
+"""Footprint: what a forward takes is known before it is made, to a tenth of what is measured."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nearfree
+import pytest
+import torch
+from decoders.files import CONFIG, write
+from msgspec import structs
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.details import read_details
+from nearfree.errors import EvidenceError
+from nearfree.models import footprint as module
+from nearfree.models.footprint import Footprint, footprint, refuse_too_large
+from nearfree.models.forward import DecoderForward
+from nearfree.models.moe import MoeFfn
+from nearfree.models.weights import RandomWeights
+from nearfree.settings import Mask
+from torch import Tensor
+
+from models.small import BATCH, CONTEXT, KINDS, MOST, POSITIONS, document, tokens
+
+BIG: dict[str, dict[str, Any]] = {
+    "grouped_queries": {"model": "qwen3_8b_cpu", "batch": 8, "context": 512, "most": 1024},
+    "experts": {
+        "model": "ling_2_0_mini_cpu", "batch": 12, "context": 512, "most": 1024,
+        "num_experts_per_tok": 8, "vocab_size": 512,
+    },
+    "kv_cache": {"model": "ling_2_0_mini_cpu", "batch": 64, "context": 4096, "most": 8},
+    "logits": {
+        "model": "llada_2_1_mini_cpu", "batch": 64, "context": 64, "most": 256, "vocab_size": 12000,
+    },
+    "masks": {"model": "qwen3_8b_cpu", "batch": 1, "context": 32768, "most": 1024},
+}  # fmt: skip
+"""Forwards of 300 MB or more, by what they have most of."""
+PROGRAM = """
+import gc, json, re, sys
+from pathlib import Path
+import torch
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.details import read_details
+from nearfree.models.forward import DecoderForward
+from nearfree.models.weights import RandomWeights
+
+def resident_bytes(which):
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(which + r":\\s+(\\d+) kB", status)[1]) * 1024
+
+def run(batch, context, most):
+    decoder = read_decoder(path)
+    forward = DecoderForward(
+        decoder, read_details(path), RandomWeights(torch.bfloat16),
+        batch=batch, context=context, most=most, dtype=torch.bfloat16,
+    )
+    forward.forward(torch.randint(decoder.vocabulary, (batch, most)))
+
+path, shape = Path(sys.argv[1]), json.loads(sys.argv[2])
+torch.set_num_threads(1)
+with torch.inference_mode():
+    run(2, 8, 4)
+    gc.collect()
+    before = resident_bytes("VmRSS")
+    run(*shape)
+print(resident_bytes("VmHWM") - before)
+"""
+"""Prints the peak of the resident memory of a forward's making and running, in bytes.
+
+`VmHWM` is what `ru_maxrss` tells, but begins anew with the program: `ru_maxrss` begins with that
+of the process that started it."""
+
+
+def needed(path: Path, positions: tuple[int, ...] = POSITIONS, **options: Any) -> Footprint:
+    """Return the footprint of a config file's forward, in bfloat16."""
+    options = {"batch": BATCH, "context": CONTEXT, "dtype": torch.bfloat16} | options
+    return footprint(read_decoder(path), read_details(path), positions=positions, **options)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell the peak")
+@pytest.mark.parametrize("most_of", BIG)
+def test_the_footprint_is_what_is_measured(tmp_path: Path, most_of: str) -> None:
+    """The peak of the resident memory is within a tenth of the footprint.
+
+    The heap of the process gives back at once what is freed, so that what it keeps for later is not
+    counted.
+    """
+    asked = dict(BIG[most_of])
+    found = json.loads((CONFIG / "models" / f"{asked.pop('model')}.json").read_text())
+    shape = [asked.pop(name) for name in ("batch", "context", "most")]
+    path = write(tmp_path, found | asked, "config.json")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path), json.dumps(shape)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ
+        | {
+            "PYTHONPATH": str(Path(nearfree.__file__).parents[1]),
+            "MALLOC_MMAP_THRESHOLD_": "131072",
+        },
+    )
+    batch, context, most = shape
+    said = needed(path, (most,), batch=batch, context=context)
+    assert said.total > 300e6
+    assert int(done.stdout) == pytest.approx(said.total, rel=0.1)
+
+
+def kept_bytes(tensors: list[Tensor]) -> int:
+    """Return the bytes of tensors."""
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_those_that_a_forward_asks_for(
+    tmp_path: Path, kind: str, dtype: torch.dtype, *, tied: bool
+) -> None:
+    """Every family's weights are known to the byte, a router's copy in float32 included."""
+    path = write(tmp_path, document(kind, tie_word_embeddings=tied), "config.json")
+    kept: dict[tuple[object, ...], Tensor] = {}
+    forward = DecoderForward(
+        read_decoder(path),
+        read_details(path),
+        RandomWeights(dtype, kept=kept),
+        batch=BATCH,
+        context=CONTEXT,
+        most=MOST,
+        dtype=dtype,
+    )
+    routers = [each.ffn._router for each in forward.layers if isinstance(each.ffn, MoeFfn)]
+    own = [part for each in routers for part in (each._weight, each._bias) if part is not None]
+    copies = [part for part in own if all(part is not weight for weight in kept.values())]
+    found = needed(path, dtype=dtype)
+    assert found.weights == kept_bytes([*kept.values(), *copies])
+    assert found.kv_cache == kept_bytes([*forward.keys, *forward.values])
+
+
+@pytest.mark.parametrize(("mask", "window"), [("causal", None), ("causal", 9), ("block", None)])
+def test_masks_and_rotations_are_known(tmp_path: Path, mask: Mask, window: int | None) -> None:
+    """Each N above 1 has a causal mask of its own, over the keys that a window leaves."""
+    path = write(tmp_path, document("mistral", sliding_window=window), "config.json")
+    forward = DecoderForward(
+        read_decoder(path),
+        read_details(path),
+        RandomWeights(torch.bfloat16),
+        batch=BATCH,
+        context=CONTEXT,
+        most=MOST,
+        dtype=torch.bfloat16,
+        mask=mask,
+    )
+    for n in POSITIONS:
+        forward.forward(tokens(n))
+    masks: dict[int, Tensor] = vars(forward._attending)["_masks"]
+    found = needed(path, mask=mask)
+    assert found.masks == kept_bytes(list(masks.values()))
+    assert found.tables == kept_bytes(list(forward._turn))
+    assert needed(path, mask=mask, device="cuda").masks == 0
+
+
+def test_what_controlled_routing_keeps_is_known(tmp_path: Path) -> None:
+    """Where the rows of each N lie is kept, in the largest form that padding may give it."""
+    path = write(tmp_path, document("qwen3_moe"), "config.json")
+    own, balanced = (needed(path, routing=routing) for routing in ("router", "balanced"))
+    pairs = [BATCH * n * 4 for n in POSITIONS]
+    most = [2 * count + min(count, 16) * 15 for count in pairs[:3]] + [2 * pairs[3] + 16 * 63]
+    assert balanced.tables - own.tables == 8 * sum(most)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_of_anything_takes_more(tmp_path: Path, kind: str) -> None:
+    """A larger batch, context, N or dtype, and one N more, need more memory."""
+    path = write(tmp_path, document(kind), "config.json")
+    least = needed(path).total
+    assert needed(path, batch=BATCH + 1).total > least
+    assert needed(path, context=CONTEXT + 1).total > least
+    assert needed(path, dtype=torch.float32).total > least
+    assert needed(path, (*POSITIONS, 34)).total > needed(path, (*POSITIONS[:-1], 34)).total > least
+
+
+def test_copies_take_turns(tmp_path: Path) -> None:
+    """Each copy has all of its own but what one forward makes and drops."""
+    path = write(tmp_path, document("qwen3_moe"))
+    one, three = (structs.asdict(needed(path, copies=copies)) for copies in (1, 3))
+    assert three == {name: part * (3 - 2 * (name == "activations")) for name, part in one.items()}
+
+
+def test_parts_are_the_total(tmp_path: Path) -> None:
+    """The total is that of its parts."""
+    found = needed(write(tmp_path, document("llada2_moe")))
+    parts = structs.asdict(found)
+    assert min(parts.values()) > 0
+    assert found.total == sum(parts.values())
+
+
+def test_a_tenth_of_the_memory_stays_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A forward is accepted up to nine tenths of what is free, and refused above."""
+    path = write(tmp_path, document("qwen3"))
+    found = needed(path)
+    asked: dict[str, Any] = {"batch": BATCH, "context": CONTEXT, "most": MOST, "device": "cpu"}
+    for free in (found.total * 10 // 9 + 1, None):
+        monkeypatch.setattr(module, "free_bytes", lambda _, free=free: free)
+        refuse_too_large(found, read_decoder(path), **asked)
+    monkeypatch.setattr(module, "free_bytes", lambda _: found.total * 10 // 9 - 1)
+    with pytest.raises(EvidenceError, match="small with L=23, batch 2, N=33 needs"):
+        refuse_too_large(found, read_decoder(path), **asked)
+
+
+def test_the_refusal_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the whole and its parts in GB, what is free, and what to make smaller."""
+    path = CONFIG / "models" / "qwen3_8b.json"
+    found = needed(path, (1, 64), batch=1, context=4096)
+    monkeypatch.setattr(module, "free_bytes", lambda _: 3 * 10**9)
+    with pytest.raises(EvidenceError) as error:
+        refuse_too_large(found, read_decoder(path), batch=1, context=4096, most=64, device="cpu")
+    assert error.value.what == (
+        "qwen3_8b with L=4096, batch 1, N=64 needs 17.0 GB (weights 16.4, KV cache 0.6, "
+        "masks 0.0, tables 0.0, activations 0.0), and 3.0 GB are free"
+    )
+    assert error.value.remedy == "Choose a smaller model, context or batch, or fewer positions"

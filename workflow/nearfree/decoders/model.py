@@ -1,0 +1,104 @@
+"""A model as a plan carries it: its shape and how it computes, under a digest of both."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.details import Details, read_details
+from nearfree.decoders.named import find_file
+from nearfree.errors import ConfigError
+from nearfree.settings import Setting
+
+
+class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that a config.json says of a forward, and nothing else of the file."""
+
+    decoder: Decoder
+    details: Details
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The same as data that JSON knows, which is how a plan carries it."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return found
+
+    @property
+    def digest(self) -> str:
+        """What tells models of one name apart: 12 hex digits."""
+        raw = msgspec.json.encode(self, order="deterministic")
+        return hashlib.sha256(raw).hexdigest()[:12]
+
+    def with_top_k(self, top_k: int | None) -> "Model":
+        """Return the model with k experts a token instead of its own number.
+
+        Raises
+        ------
+        ConfigError
+            It has no experts, or fewer.
+        """
+        if top_k is None:
+            return self
+        experts = self.decoder.experts
+        if experts is None:
+            raise ConfigError(
+                f"{self.decoder.name} has no experts, of which a token could take {top_k}",
+                remedy="Leave top_k out",
+            )
+        if top_k > experts.experts:
+            raise ConfigError(
+                f"top_k {top_k} is larger than the {experts.experts} experts of "
+                f"{self.decoder.name}",
+                remedy=f"Choose {experts.experts} at most",
+            )
+        chosen = structs.replace(experts, top_k=top_k)
+        return structs.replace(self, decoder=structs.replace(self.decoder, experts=chosen))
+
+    @property
+    def choice(self) -> int:
+        """The experts that its own router chooses a token's from: those of the groups it keeps."""
+        experts, router = self.decoder.experts, self.details.router
+        if experts is None or router is None:
+            return 0
+        return experts.experts // router.groups * router.kept_groups
+
+
+def read_model(config_folder: Path, name: str) -> Model:
+    """Return a model of a config folder's models/; ConfigError if it cannot be run, and why."""
+    file = find_file(config_folder, name)
+    return Model(decoder=read_decoder(file), details=read_details(file))
+
+
+def model_of(setting: Setting, models: Mapping[str, Any]) -> Model:
+    """Return the model of a setting out of a plan's, with the setting's k.
+
+    Parameters
+    ----------
+    setting
+        Of module `model`.
+    models
+        A plan's models as plain data, by name.
+
+    Raises
+    ------
+    ConfigError
+        The plan has no such model, or another one under that name.
+    """
+    try:
+        model = msgspec.convert(models[setting.model or ""], Model)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise ConfigError(
+            f"the plan does not hold the model {setting.model}: {error}",
+            remedy="Give what `nearfree plan` prints",
+        ) from error
+    if model.digest != setting.model_digest:
+        raise ConfigError(
+            f"the plan's model {setting.model} is not that of its setting",
+            remedy="Give what `nearfree plan` prints",
+        )
+    return model.with_top_k(setting.top_k)

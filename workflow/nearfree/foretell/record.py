@@ -1,0 +1,161 @@
+"""A take of predictions: on record before the model's own take, and never a reason to repeat it."""
+
+from collections.abc import Callable, Iterator
+
+from msgspec import structs
+
+from nearfree.decoders.model import model_of
+from nearfree.decoders.modules import ModuleUse
+from nearfree.errors import EvidenceError
+from nearfree.events.evidence import Take, read_scope
+from nearfree.events.names import Layout
+from nearfree.events.run import describe_run
+from nearfree.events.seal import Seal
+from nearfree.events.take import OpenTake, ensure_take, take_name
+from nearfree.events.types import HardwareProbed, PredictionRecorded
+from nearfree.foretell.apart import Apart
+from nearfree.foretell.composed import MINIMUM, SUM, Composed, by_minimum, by_sum
+from nearfree.foretell.law import LAW, by_law
+from nearfree.hardware.cpu import native_dtype
+from nearfree.hardware.identity import require_probe
+from nearfree.model_studies import uses
+from nearfree.settings import FORETOLD, MODULES, ForetellPlan, Setting, Sweep
+from nearfree.units import GFLOP_PER_TFLOP, balance_flop_per_byte
+
+
+def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellPlan) -> Seal:
+    """Make sure that what is predicted of a model's study is on record, or return at once.
+
+    Parameters
+    ----------
+    stream
+        Of the predictions; the modules are those of the stream of the same study.
+
+    Raises
+    ------
+    EvidenceError
+        The platform was not probed yet.
+    """
+    study = stream.removesuffix(FORETOLD)
+    probe = require_probe(layout, scope)
+
+    def work(open_take: OpenTake) -> None:
+        takes = read_scope(layout, scope, stream=f"{study}{MODULES}")
+        newest = max(takes, key=lambda each: each.order, default=None)
+        for prediction in predictions(plan, newest, probe):
+            open_take.append(prediction, sync=False)
+        open_take.sync()
+
+    return ensure_take(
+        layout,
+        take_name(scope, stream, take, plan),
+        plan,
+        lambda attempt: describe_run(
+            f"nearfree foretell {scope} {study} --take {take}", plan, attempt
+        ),
+        work,
+    )
+
+
+def predictions(
+    plan: ForetellPlan, modules: Take | None, probe: HardwareProbed
+) -> Iterator[PredictionRecorded]:
+    """Yield what each way of composing says of each setting of a plan at each tolerance.
+
+    Parameters
+    ----------
+    modules
+        The newest take of the modules measured apart, None where there is none.
+    probe
+        The platform's facts, for rho.
+    """
+    apart = Apart(modules) if modules else None
+    for sweep in plan.sweeps:
+        setting = _resolved(sweep, apart, probe)
+        found = uses(setting, model_of(setting, plan.models))
+        for predictor, basis, balance, say in _ways(found, apart, setting, sweep, probe):
+            for epsilon in plan.tolerances:
+                yield _recorded(
+                    PredictionRecorded(
+                        setting=setting,
+                        baseline=sweep.baseline,
+                        predictor=predictor,
+                        basis=basis,
+                        balance_flop_per_byte=balance,
+                        epsilon=epsilon,
+                        made_from=(apart.name,) if apart else (),
+                    ),
+                    say,
+                )
+
+
+Say = Callable[[float], Composed]
+"""What is said at a tolerance."""
+
+
+def _ways(
+    found: tuple[ModuleUse, ...],
+    apart: Apart | None,
+    setting: Setting,
+    sweep: Sweep,
+    probe: HardwareProbed,
+) -> Iterator[tuple[str, str | None, float | None, Say]]:
+    """Yield each predictor with its basis of facts, rho, and what it says."""
+    known = _known(found, apart)
+    yield SUM, None, None, lambda epsilon: by_sum(found, known(), sweep.baseline, epsilon)
+    yield MINIMUM, None, None, lambda epsilon: by_minimum(found, known(), sweep.baseline, epsilon)
+    peaks = {each.dtype: each.gflop_s / GFLOP_PER_TFLOP for each in probe.compute}
+    for bandwidth in probe.bandwidth:
+        if setting.dtype in peaks:
+            rho = balance_flop_per_byte(peaks[setting.dtype], bandwidth.gb_s)
+            yield LAW, f"probed_{bandwidth.method}", rho, _law(found, known, sweep, rho)
+
+
+def _law(found: tuple[ModuleUse, ...], known: Callable[[], Apart], sweep: Sweep, rho: float) -> Say:
+    return lambda epsilon: by_law(found, known(), sweep.baseline, rho)  # noqa: ARG005 (knows none)
+
+
+def _known(found: tuple[ModuleUse, ...], apart: Apart | None) -> Callable[[], Apart]:
+    """Return what gives the modules' curves, or says why there are none."""
+
+    def known() -> Apart:
+        if not found:
+            raise EvidenceError(
+                "the model's own router decides which experts run: no curve of theirs says T(N)",
+                remedy="Ask for balanced or skewed routing",
+            )
+        if apart is None:
+            raise EvidenceError(
+                "its modules were not measured apart", remedy="Measure the modules of this study"
+            )
+        return apart
+
+    return known
+
+
+def _recorded(asked: PredictionRecorded, say: Say) -> PredictionRecorded:
+    try:
+        said = say(asked.epsilon)
+    except EvidenceError as error:
+        return structs.replace(asked, refusal=error.what)
+    return structs.replace(
+        asked,
+        n_max=float(said.n_max),
+        low=float(said.low),
+        high=float(said.high),
+        limiting_module=said.limiting_module,
+        limiting_term=said.limiting_term,
+        evidence=", ".join(asked.made_from),
+        margin=said.margin,
+        n=tuple(said.curve),
+        latency_us=tuple(round(us, 3) for us in said.curve.values()),
+    )
+
+
+def _resolved(sweep: Sweep, apart: Apart | None, probe: HardwareProbed) -> Setting:
+    """Return a sweep's setting with the dtype that the machine uses."""
+    if sweep.setting.dtype != "auto":
+        return sweep.setting
+    here = probe.fingerprint
+    own = native_dtype(here) if here.kind == "cpu" else "bfloat16"
+    return structs.replace(sweep.setting, dtype=apart.dtype if apart else own)

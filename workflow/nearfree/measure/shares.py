@@ -1,0 +1,110 @@
+"""How a model's forward divides into its modules: timed inside it, in a pass of its own."""
+
+import random
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from nearfree.clocks import CpuClock
+from nearfree.decoders.laps import Laps
+from nearfree.events.take import OpenTake
+from nearfree.events.types import SharesMeasured
+from nearfree.measure.visits import Point
+from nearfree.models.kernel import ModelKernel
+from nearfree.units import NS_PER_US, US_PER_MS
+
+ROUNDS = 3
+
+
+def measure_shares(take: OpenTake, points: Sequence[Point], device: str) -> float:
+    """Append the rounds of shares that a take lacks: every model's point once a round.
+
+    Returns
+    -------
+    float
+        The seconds inside forwards, warm-up included.
+    """
+    done = {
+        (event.data.setting, event.data.n, event.data.round)
+        for event in take.events
+        if isinstance(event.data, SharesMeasured)
+    }
+    timed_s = 0.0
+    for number in range(ROUNDS):
+        order = [p for p in points if (p.setting, p.n, number) not in done]
+        random.Random(f"shares/{number}").shuffle(order)  # noqa: S311 (an order, no secret)
+        for point in order:
+            if not isinstance(point.kernel, ModelKernel):
+                continue
+            began = time.perf_counter()
+            point.kernel.forward(point.n)
+            watch = _CudaLaps() if device == "cuda" else _CpuLaps()
+            point.kernel.forward(point.n, watch)
+            part_us, dirty = watch.parts()
+            timed_s += time.perf_counter() - began
+            shares = SharesMeasured(
+                setting=point.setting,
+                n=point.n,
+                round=number,
+                part_us={role: round(us, 3) for role, us in part_us.items()},
+                dirty=dirty,
+                timer=watch.name,
+            )
+            take.append(shares, sync=False)
+        take.sync()
+    return timed_s
+
+
+class _CpuLaps(Laps):
+    """A monotonic clock, read after each module."""
+
+    name: Literal["cpu", "cuda_events"] = "cpu"
+
+    def __init__(self) -> None:
+        self._parts: dict[str, int] = {}
+        self._clock = CpuClock()
+        self._began = self._clock.start()
+        self._last = time.perf_counter_ns()
+
+    def lap(self, role: str) -> None:
+        """Take in that all since the lap before belongs to a module."""
+        now = time.perf_counter_ns()
+        self._parts[role] = self._parts.get(role, 0) + now - self._last
+        self._last = now
+
+    def parts(self) -> tuple[dict[str, float], bool]:
+        """Return microseconds by module, and whether another process took the core meanwhile."""
+        dirty = self._clock.stop(self._began).dirty
+        return {role: ns / NS_PER_US for role, ns in self._parts.items()}, dirty
+
+
+class _CudaLaps(Laps):
+    """A CUDA event after each module; the forward is launched kernel by kernel."""
+
+    name: Literal["cpu", "cuda_events"] = "cuda_events"
+
+    def __init__(self) -> None:
+        self._laps: list[tuple[str, torch.cuda.Event]] = []
+        self._first = self._event()
+
+    @staticmethod
+    def _event() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def lap(self, role: str) -> None:
+        """Take in that all since the lap before belongs to a module."""
+        self._laps.append((role, self._event()))
+
+    def parts(self) -> tuple[dict[str, float], bool]:
+        """Return microseconds by module; a GPU does not say whether it was disturbed."""
+        torch.cuda.synchronize()
+        parts: dict[str, float] = {}
+        before = self._first
+        for role, event in self._laps:
+            parts[role] = parts.get(role, 0.0) + before.elapsed_time(event) * US_PER_MS
+            before = event
+        return parts, False

@@ -1,0 +1,53 @@
+"""A decoder's attention in FlashInfer: a plan for each N, which all layers share.
+
+A cache that has room for whole pages is a pool of them: request i owns those from
+i * room / page size on.
+"""
+
+from torch import Tensor
+
+from nearfree.kernels import Place
+from nearfree.kernels.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
+from nearfree.kernels.paged import Pages
+from nearfree.models.sight import Sight
+
+
+class FlashInfer:
+    """Paged prefill over the cache, by the kernels of `fa2` or `fa3`."""
+
+    positions_first, page_size = True, PAGE_SIZE
+
+    def __init__(self, kernels: Kernels, sight: Sight, place: Place) -> None:
+        self._kernels, self.sight = kernels, sight
+        self._workspace = workspace(place)
+        self._plans: dict[int, Plan] = {}
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return attention [b, N, heads, head_dim]."""
+        batch, heads, n, head_dim = queries.shape
+        if n not in self._plans:
+            self._plans[n] = self._plan(queries, keys)
+        rows = queries.transpose(1, 2).reshape(batch * n, heads, head_dim)
+        out = self._plans[n].run(rows, (_paged(keys), _paged(values)))
+        return out.view(batch, n, heads, head_dim)
+
+    def _plan(self, queries: Tensor, keys: Tensor) -> Plan:
+        batch, heads, n, head_dim = queries.shape
+        _, kv_heads, room, _ = keys.shape
+        length, owned = self.sight.context + n, room // PAGE_SIZE
+        return Plan(
+            self._kernels,
+            self._workspace,
+            n,
+            Pages(batch, length, PAGE_SIZE, owned, queries.device),
+            heads=(heads, kv_heads, head_dim, PAGE_SIZE),
+            dtype=queries.dtype,
+            causal=self.sight.causal,
+            window=self.sight.window,
+        )
+
+
+def _paged(cache: Tensor) -> Tensor:
+    """Return a cache [b, kv_heads, room, head_dim] as pages, [pages, page, kv_heads, head_dim]."""
+    _, kv_heads, _, head_dim = cache.shape
+    return cache.transpose(1, 2).view(-1, PAGE_SIZE, kv_heads, head_dim)

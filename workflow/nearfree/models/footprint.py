@@ -1,0 +1,135 @@
+"""The memory that a decoder's forward takes, known before anything of it is allocated."""
+
+import torch
+from msgspec import Struct
+
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.details import Details
+from nearfree.errors import EvidenceError
+from nearfree.kernels.memory import RESERVE, free_bytes
+from nearfree.models.activations import (
+    FLOAT32_BYTES,
+    INT64_BYTES,
+    Activations,
+    expert_rows,
+    moe_of,
+)
+from nearfree.models.sight import Sight
+from nearfree.settings import Mask, ModelRouting
+from nearfree.units import BYTES_PER_GB
+
+_BOOL_BYTES = 1
+_PACKED_FROM = 64
+"""The N from which torch's CPU kernel repacks a layer's keys and values, where a CPU has bfloat16
+products: ATen/native/cpu/FlashAttentionKernel.cpp. Where it has none this is too much by that."""
+
+
+class Footprint(Struct, frozen=True, kw_only=True):
+    """Bytes that a forward holds at once while it runs its largest N."""
+
+    weights: int
+    kv_cache: int
+    masks: int
+    """Of every N that is run."""
+    tables: int
+    """Cosines and sines, and where controlled routing puts the rows of each N."""
+    activations: int
+    """What is alive at once where that is most: in a norm, attention, an FFN or the LM head."""
+
+    @property
+    def total(self) -> int:
+        """All parts together."""
+        return self.weights + self.kv_cache + self.masks + self.tables + self.activations
+
+
+def footprint(
+    decoder: Decoder,
+    details: Details,
+    *,
+    batch: int,
+    context: int,
+    positions: tuple[int, ...],
+    dtype: torch.dtype,
+    device: str = "cpu",
+    mask: Mask = "causal",
+    routing: ModelRouting = "router",
+    moe: str = "torch_padded",
+    copies: int = 1,
+) -> Footprint:
+    """Return what a `DecoderForward` with the same arguments takes, in bytes.
+
+    What libraries and the heap of a process keep of what was freed is not in it.
+
+    Parameters
+    ----------
+    positions
+        Every N that it will run; the largest is its `most`.
+    copies
+        How many of them take turns, each with weights and a cache of its own.
+    """
+    size, most = dtype.itemsize, max(positions)
+    first = Sight(mask, context, decoder.window).first
+    masked = [n for n in positions if n > 1] if device == "cpu" and mask == "causal" else []
+    seen = {n: n * (context + n - first) for n in masked}
+    passing = Activations(decoder, details, batch, most, size, moe)
+    repacked = device == "cpu" and size < FLOAT32_BYTES and most >= _PACKED_FROM
+    keys = 2 * batch * decoder.kv_heads * decoder.head_dim * size
+    meanwhile = max(
+        keys * (context + most - first) if repacked else 0,
+        2 * _BOOL_BYTES * seen.get(most, 0),  # what a mask is made of
+    )
+    controlled = positions if routing != "router" else ()
+    laid_out = sum(_laid_out(decoder, batch * n, moe) for n in controlled)
+    return Footprint(
+        weights=copies * _weights(decoder, details, size),
+        kv_cache=copies * decoder.layers * keys * (context + most),
+        masks=copies * sum(seen.values()) * size,
+        tables=copies * (2 * most * details.rope.width * size + laid_out),
+        activations=passing.most_bytes(meanwhile, own_router=routing == "router"),
+    )
+
+
+def refuse_too_large(
+    needed: Footprint, decoder: Decoder, *, batch: int, context: int, most: int, device: str
+) -> None:
+    """Raise EvidenceError, before anything is allocated, if a forward does not fit."""
+    free = free_bytes(device)
+    if free is None or needed.total <= RESERVE * free:
+        return
+    parts = {
+        "weights": needed.weights,
+        "KV cache": needed.kv_cache,
+        "masks": needed.masks,
+        "tables": needed.tables,
+        "activations": needed.activations,
+    }
+    said = ", ".join(f"{name} {part / BYTES_PER_GB:.1f}" for name, part in parts.items())
+    raise EvidenceError(
+        f"{decoder.name} with L={context}, batch {batch}, N={most} needs "
+        f"{needed.total / BYTES_PER_GB:.1f} GB ({said}), and {free / BYTES_PER_GB:.1f} GB are free",
+        remedy="Choose a smaller model, context or batch, or fewer positions",
+    )
+
+
+def _weights(decoder: Decoder, details: Details, size: int) -> int:
+    d_model, width = decoder.d_model, decoder.head_dim
+    queries, qkv = decoder.heads * width, (decoder.heads + 2 * decoder.kv_heads) * width
+    layer = (qkv + queries) * d_model + 2 * d_model
+    layer += qkv * details.qkv_bias + d_model * details.output_bias + 2 * width * details.qk_norm
+    elements = (2 - details.tied) * decoder.vocabulary * d_model + d_model + decoder.layers * layer
+    experts, moe_layers = moe_of(decoder, details)
+    elements += (decoder.layers - moe_layers) * 3 * d_model * (decoder.d_ff or 0)
+    if experts is None or details.router is None:
+        return elements * size
+    router = experts.experts * (d_model + details.router.expert_bias)
+    ffn = 3 * d_model * (experts.experts * experts.d_ff + experts.shared_d_ff)
+    elements += moe_layers * (router + ffn + d_model * details.shared_gate)
+    in_float32 = details.router.scores == "sigmoid" and size < FLOAT32_BYTES
+    return elements * size + moe_layers * router * FLOAT32_BYTES * in_float32
+
+
+def _laid_out(decoder: Decoder, tokens: int, moe: str) -> int:
+    if decoder.experts is None:
+        return 0
+    rows = expert_rows(decoder.experts, tokens, moe)
+    return INT64_BYTES * (rows + tokens * decoder.experts.top_k)

@@ -1,0 +1,104 @@
+"""A whole model as a kernel: one forward of all its layers over N positions a request."""
+
+from typing import Literal
+
+import torch
+from msgspec import structs
+from torch import Tensor
+
+from nearfree.decoders.laps import UNTOLD, Laps
+from nearfree.decoders.model import model_of
+from nearfree.events.types import ExecutedWork
+from nearfree.kernels import Place
+from nearfree.kernels.tensors import copies_for, torch_dtype
+from nearfree.models.footprint import footprint, refuse_too_large
+from nearfree.models.forward import DecoderForward
+from nearfree.models.weights import RandomWeights
+from nearfree.models.work import bytes_read, model_work
+from nearfree.settings import Setting
+
+_SEED = 0
+
+
+class ModelKernel:
+    """Random weights, which settings of one model share, and a random KV cache.
+
+    Tokens are made beforehand; a forward ends with the logits of all N positions.
+    """
+
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        model = model_of(setting, place.models)
+        self._setting, self._model, self._place = setting, model, place
+        read, largest = bytes_read(setting, model, min(positions))
+        count = place.copies or max(1, copies_for(read, place.cache_bytes) - 1)
+        self._refuse_too_large(positions, count)
+        between = count * read - largest
+        self.cache: Literal["cold", "warm"] = "cold" if between >= place.cache_bytes else "warm"
+        self._forwards = [self._made(copy, max(positions)) for copy in range(count)]
+        self._turn = 0
+        generator = torch.Generator().manual_seed(_SEED)
+        shape = (setting.batch, max(positions))
+        tokens = torch.randint(model.decoder.vocabulary, shape, generator=generator)
+        self._tokens = {n: tokens[:, :n].contiguous().to(place.device) for n in positions}
+
+    def _refuse_too_large(self, positions: tuple[int, ...], copies: int) -> None:
+        """Raise EvidenceError unless it fits beside what other settings have made already."""
+        setting, decoder, place = self._setting, self._model.decoder, self._place
+        needed = footprint(
+            decoder,
+            self._model.details,
+            batch=setting.batch,
+            context=setting.context or 0,
+            positions=positions,
+            dtype=torch_dtype(setting),
+            device=place.device,
+            mask=setting.mask or "causal",
+            routing=_routing(setting),
+            moe=setting.moe or "torch_padded",
+            copies=copies,
+        )
+        if any(key[0] == setting.model_digest for key in place.shared):
+            needed = structs.replace(needed, weights=0)
+        refuse_too_large(
+            needed,
+            decoder,
+            batch=setting.batch,
+            context=setting.context or 0,
+            most=max(positions),
+            device=place.device,
+        )
+
+    def _made(self, copy: int, most: int) -> DecoderForward:
+        setting, device = self._setting, self._place.device
+        dtype, kept = torch_dtype(setting), self._place.shared
+        key = (setting.model_digest, copy)
+        return DecoderForward(
+            self._model.decoder,
+            self._model.details,
+            RandomWeights(dtype, device, _SEED, kept, key),
+            batch=setting.batch,
+            context=setting.context or 0,
+            most=most,
+            dtype=dtype,
+            device=device,
+            mask=setting.mask or "causal",
+            routing=_routing(setting),
+            attention=setting.backend,
+            moe=setting.moe or "torch_padded",
+            kept=kept,
+        )
+
+    def forward(self, n: int, laps: Laps = UNTOLD) -> Tensor:
+        """Run one forward, [batch, N] tokens in, [batch, N, vocabulary] logits out."""
+        forward = self._forwards[self._turn]
+        self._turn = (self._turn + 1) % len(self._forwards)
+        return forward.forward(self._tokens[n], laps)
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work of all modules."""
+        return model_work(self._setting, self._model, n)
+
+
+def _routing(setting: Setting) -> Literal["balanced", "skewed", "router"]:
+    routing = setting.routing
+    return routing if routing in ("balanced", "skewed") else "router"

@@ -1,0 +1,114 @@
+"""What is asked of a platform: its streams, and the plan of each."""
+
+from functools import cached_property
+
+from nearfree.config import Config
+from nearfree.errors import ConfigError
+from nearfree.hardware.identity import STREAM as HARDWARE
+from nearfree.model_studies import model_sweeps, module_sweeps
+from nearfree.settings import (
+    FORETOLD,
+    MODULES,
+    AskedPlan,
+    ForetellPlan,
+    MeasurePlan,
+    Name,
+    ProbePlan,
+    Sweep,
+)
+from nearfree.studies import ModelStudy, Study
+
+_TORCH = "cpu"
+"""The environment of torch alone, which every other one holds, too."""
+
+
+class Plans:
+    """The plans of a platform's streams, in the order in which they are best made.
+
+    A study is a stream of its name. One of a model has two more before it: its modules measured
+    apart, unless the model's own router alone decides what they do, and what is foretold of it.
+    """
+
+    def __init__(self, config: Config, scope: str) -> None:
+        self._config, self._scope = config, scope
+
+    @cached_property
+    def measured(self) -> dict[str, str]:
+        """The study of each stream that is measured."""
+        found = {}
+        for name in self._config.studied(self._scope):
+            study = self._config.studies[name]
+            if isinstance(study, ModelStudy) and self._apart(study):
+                found[f"{name}{MODULES}"] = name
+            found[name] = name
+        return found
+
+    @cached_property
+    def foretold(self) -> dict[str, str]:
+        """The study of each stream of predictions."""
+        studies = self._config.studies
+        return {
+            f"{name}{FORETOLD}": name
+            for name in self._config.studied(self._scope)
+            if isinstance(studies[name], ModelStudy)
+        }
+
+    def _apart(self, study: ModelStudy) -> tuple[Sweep, ...]:
+        return module_sweeps(study, self._config.model(study.model))
+
+    def every(self) -> dict[str, AskedPlan]:
+        """Return the plan of every stream of the platform."""
+        found: dict[str, AskedPlan] = {HARDWARE: self.probe()}
+        for stream, study in self.measured.items():
+            if stream == study and f"{study}{FORETOLD}" in self.foretold:
+                found[f"{study}{FORETOLD}"] = self.foretell(f"{study}{FORETOLD}")
+            found[stream] = self.measure(stream)
+        return found
+
+    def probe(self) -> ProbePlan:
+        """Return what a probe tries; ConfigError if there is no such platform."""
+        self._config.platform(self._scope)
+        return ProbePlan(dtypes=("bfloat16", "float16", "float32"))
+
+    def measure(self, stream: str) -> MeasurePlan:
+        """Return the plan of a stream that is measured; ConfigError if there is none."""
+        study = self._config.study(self._scope, self.measured.get(stream, stream))
+        environment = self.environment(study)
+        if not isinstance(study, ModelStudy):
+            return MeasurePlan(
+                sweeps=study.sweeps(), protocol=study.protocol, environment=environment
+            )
+        model = self._config.model(study.model)
+        if stream.endswith(MODULES):
+            return MeasurePlan(
+                sweeps=self._apart(study), protocol=study.apart, environment=environment
+            )
+        return MeasurePlan(
+            sweeps=model_sweeps(study, model),
+            protocol=study.protocol,
+            environment=environment,
+            models={study.model: model.plain},
+        )
+
+    def foretell(self, stream: str) -> ForetellPlan:
+        """Return the plan of a stream of predictions; ConfigError if it is none."""
+        study = self._config.studies.get(self.foretold.get(stream, ""))
+        if not isinstance(study, ModelStudy):
+            raise ConfigError(
+                f"{stream!r} of {self._scope} is no stream of predictions",
+                remedy=f"Choose from {', '.join(self.foretold) or 'none'}: studies of models",
+            )
+        model = self._config.model(study.model)
+        return ForetellPlan(
+            sweeps=model_sweeps(study, model),
+            models={study.model: model.plain},
+            tolerances=self._config.site.tolerances,
+        )
+
+    def environment(self, study: Study) -> Name:
+        """Return the lock that a study runs in: an engine's, where one runs a model's experts."""
+        own = self._config.backends[study.backend].environment
+        if not isinstance(study, ModelStudy) or study.moe is None:
+            return own
+        engine = self._config.backends[study.moe].environment
+        return own if engine == _TORCH else engine

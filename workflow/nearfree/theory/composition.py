@@ -1,0 +1,165 @@
+"""Table `composition`: how modules compose to a model's boundary, each way against the measured.
+
+The measured limiter is the module whose time grows most, inside the model, from the baseline to the
+N after the boundary (the grid's end where there is none after it).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import polars as pl
+
+from nearfree.events.evidence import Take
+from nearfree.events.types import LatencyMeasured, PredictionRecorded
+from nearfree.settings import setting_key
+from nearfree.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    number,
+    text,
+)
+
+COMPOSITION = Table(
+    name="composition",
+    row="one way of composing a model's boundary from its modules, against the measured one",
+    key=("platform", "stream", "setting_key", "epsilon", "predictor", "basis"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study"),
+        **SETTING_COLUMNS,
+        "epsilon": amount("tolerance"),
+        "baseline": count("the N that ratios refer to"),
+        "origin": text("where the boundary comes from", one_of=ORIGINS),
+        "n_max": count("last pass over the grid, measured"),
+        "n_low": count("lower end of its interval", nullable=True),
+        "n_high": count("upper end of it", nullable=True),
+        "next_n": count("the grid point after n_max, none at the grid's end", nullable=True),
+        "undecided": flag("whether the measurement is too loose to tell"),
+        "measured_limiter": text("the module whose time grew most", nullable=True),
+        "measured_growth": number("its part of what all modules grew by", nullable=True),
+        "predictor": text("which way: the sum of modules, their minimum, or a law"),
+        "basis": text("which hardware facts", nullable=True),
+        "predicted": amount("the prediction", nullable=True),
+        "low": amount("lower end of its interval", nullable=True),
+        "high": amount("upper end of it", nullable=True),
+        "limiter": text("the module that it names", nullable=True),
+        "limiter_share": number("what part of T(baseline) that module takes", nullable=True),
+        "same_limiter": flag("whether it names the module that was measured", nullable=True),
+        "hit": flag("whether n_max <= predicted < next_n; a refusal is a miss"),
+        "within": flag("whether it lies in the measured interval; a refusal does not"),
+        "foretold": flag("whether it was on record before the setting's first sample"),
+        "refusal": text("why there is no prediction", nullable=True),
+    },
+)  # fmt: skip
+_SETTING = tuple(SETTING_COLUMNS)
+_KEPT = ("platform", "stream", *_SETTING, "epsilon", "origin", "n_max", "next_n", "undecided",
+         "predictor", "basis", "predicted", "low", "high", "hit", "refusal")  # fmt: skip
+Row = dict[str, Any]
+
+
+def compose(
+    validation: pl.DataFrame,
+    boundaries: pl.DataFrame,
+    predictions: pl.DataFrame,
+    shares: pl.DataFrame,
+    takes: Sequence[Take],
+) -> Iterator[Row]:
+    """Yield a row a prediction of each measured boundary of a model.
+
+    Parameters
+    ----------
+    validation, boundaries, predictions, shares
+        Tables of a scope; `shares` is its `time_shares`.
+    takes
+        The scope's, whose times say what was on record first.
+    """
+    first = _first_samples(takes)
+    before = _recorded_before(takes, first)
+    of_models = pl.col("module") == "model"
+    bounds = {row["row_id"]: row for row in boundaries.filter(of_models).to_dicts()}
+    said = {row["row_id"]: row for row in predictions.filter(of_models).to_dicts()}
+    inside = _Inside(shares.filter("newest"))
+    for row in validation.filter(of_models).to_dicts():
+        bound = next(bounds[each] for each in row["from_ids"] if each in bounds)
+        prediction = next(said[each] for each in row["from_ids"] if each in said)
+        baseline, key = bound["baseline"], row["setting_key"]
+        limiter, growth, used = inside.limiter(key, baseline, row["next_n"])
+        named = prediction["limiting_module"]
+        yield {
+            **{name: row[name] for name in _KEPT},
+            "baseline": baseline,
+            "n_low": bound["n_low"],
+            "n_high": bound["n_high"],
+            "measured_limiter": limiter,
+            "measured_growth": growth,
+            "limiter": named,
+            "limiter_share": inside.share(key, baseline, named),
+            "same_limiter": None if None in (limiter, named) else limiter == named,
+            "within": _within(row["predicted"], bound),
+            "foretold": any(each in before for each in prediction["from_ids"]),
+            "from_ids": [row["row_id"], bound["row_id"], prediction["row_id"], *used],
+        }
+
+
+def _within(predicted: float | None, bound: Row) -> bool:
+    if predicted is None or bound["n_low"] is None:
+        return False
+    return bool(bound["n_low"] <= predicted <= bound["n_high"])
+
+
+class _Inside:
+    """The time of each module inside a model's forward, by setting and N."""
+
+    def __init__(self, shares: pl.DataFrame) -> None:
+        self._rows: dict[str, dict[int, dict[str, Row]]] = {}
+        for row in shares.sort("place").to_dicts():
+            at = self._rows.setdefault(row["setting_key"], {}).setdefault(row["n"], {})
+            at[row["role"]] = row
+
+    def limiter(
+        self, key: str, baseline: int, after: int | None
+    ) -> tuple[str | None, float | None, list[str]]:
+        """Return the module that grew most, its part of the growth, and the rows that say so."""
+        grid = self._rows.get(key, {})
+        last = after or max(grid, default=baseline)
+        if baseline not in grid or last not in grid or last == baseline:
+            return None, None, []
+        start, end = grid[baseline], grid[last]
+        grown = {
+            role: row["latency_us"] - start[role]["latency_us"]
+            for role, row in end.items()
+            if role in start
+        }
+        role = max(grown, key=lambda each: grown[each])
+        every = sum(grown.values())
+        used = [start[role]["row_id"], end[role]["row_id"]]
+        return role, grown[role] / every if every > 0 else None, used
+
+    def share(self, key: str, n: int, role: str | None) -> float | None:
+        """Return what part of T(N) a module takes."""
+        row = self._rows.get(key, {}).get(n, {}).get(role or "")
+        return row["share"] if row else None
+
+
+def _first_samples(takes: Sequence[Take]) -> dict[str, str]:
+    """Return when each setting's first sample was taken, by its key."""
+    found: dict[str, str] = {}
+    for take in takes:
+        for event in take.of(LatencyMeasured):
+            key = setting_key(event.data.setting)
+            found[key] = min(found.get(key, event.time), event.time)
+    return found
+
+
+def _recorded_before(takes: Sequence[Take], first: dict[str, str]) -> set[str]:
+    """Return the predictions that were on record before their setting's first sample."""
+    return {
+        event.event_id
+        for take in takes
+        for event in take.of(PredictionRecorded)
+        if event.time < first.get(setting_key(event.data.setting), "")
+    }

@@ -1,0 +1,163 @@
+"""What is predicted of whole models: what was put on record beforehand, and what the laws say.
+
+What is on record was composed from modules measured apart (`foretell`); laws and the work model are
+asked of the model's modules as `nearfree predict` asks them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+from msgspec import structs
+
+from nearfree.decoders.backend import Backend
+from nearfree.decoders.model import Model, model_of
+from nearfree.events.evidence import Take
+from nearfree.events.types import Event, PredictionRecorded
+from nearfree.kernels import ADAPTERS
+from nearfree.settings import MeasurePlan, Setting, setting_key
+from nearfree.theory.answers import Answerer
+from nearfree.theory.forecast.deployment import Deployment
+from nearfree.theory.forecast.forecast import forecast, headline
+
+_SAID = (
+    "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "constants",
+    "refusal",
+)  # fmt: skip
+Row = dict[str, Any]
+
+
+def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row]:
+    """Yield what was put on record of the settings of models, by the newest take of each study.
+
+    Parameters
+    ----------
+    takes
+        A scope's.
+    settings
+        Its table `settings`; of what was never measured nothing is said.
+    """
+    known = {row["setting_key"]: row for row in settings.filter(module="model").to_dicts()}
+    for event in _newest(takes):
+        said = event.data
+        setting = known.get(setting_key(said.setting))
+        if setting is None or setting["baseline"] != said.baseline:
+            continue
+        yield {
+            **setting,
+            "predictor": said.predictor,
+            "basis": said.basis,
+            "epsilon": said.epsilon,
+            "n_max_extended": said.n_max,
+            "unbounded": said.unbounded,
+            "balance_flop_per_byte": said.balance_flop_per_byte,
+            "in_sample": said.in_sample,
+            **{name: getattr(said, name) for name in _SAID},
+            "from_ids": [setting["row_id"], event.event_id],
+        }
+
+
+def _newest(takes: Sequence[Take]) -> Iterator[Event]:
+    by_stream: dict[str, Take] = {}
+    for take in sorted(takes, key=lambda each: each.order):
+        if take.of(PredictionRecorded):
+            by_stream[take.name.stream] = take
+    for take in by_stream.values():
+        yield from take.of(PredictionRecorded)
+
+
+def law_rows(
+    takes: Sequence[Take], settings: pl.DataFrame, facts: pl.DataFrame, answerer: Answerer,
+    epsilons: Sequence[float],
+) -> Iterator[Row]:  # fmt: skip
+    """Yield what the laws and the work model say of the settings of models that were measured.
+
+    Parameters
+    ----------
+    takes
+        A scope's; the plan of each that measured models holds them.
+    settings
+        Its table `settings`.
+    facts
+        Balance points by platform, dtype and basis: basis, balance_flop_per_byte, fact_id.
+    answerer
+        On the facts of one basis.
+    epsilons
+        Tolerances.
+    """
+    asked = list(_deployments(takes, settings))
+    if not asked:
+        return
+    said = headline(forecast([one for _, one in asked], answerer, epsilons).answers)
+    balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
+    for answer in said.to_dicts():
+        setting, _ = asked[answer["deployment"]]
+        if answer["baseline"] != setting["baseline"]:
+            continue
+        fact = balances.get((setting["platform"], setting["dtype"]), {})
+        bounded = answer["n_max"] not in (None, float("inf"))
+        yield {
+            **setting,
+            **{name: answer[name] for name in ("predictor", "epsilon", "in_sample", *_SAID)},
+            "n_max": answer["n_max"] if bounded else None,
+            "n_max_extended": _finite(answer["n_max_extended"]),
+            "unbounded": answer["n_max"] == float("inf"),
+            "low": _finite(answer["low"]),
+            "high": _finite(answer["high"]),
+            "margin": _finite(answer["margin"]),
+            "basis": fact.get("basis"),
+            "balance_flop_per_byte": fact.get("balance_flop_per_byte"),
+            "from_ids": [
+                setting["row_id"],
+                *([fact["fact_id"]] if fact else []),
+                *(answer["calibration"] or []),
+            ],
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value in (None, float("inf")) else value
+
+
+def _deployments(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[tuple[Row, Deployment]]:
+    """Yield the measured settings of models, each with the deployment that it is."""
+    rows = {row["setting_key"]: row for row in settings.filter(module="model").to_dicts()}
+    for take in takes:
+        plan = take.started.data.plan
+        if not isinstance(plan, MeasurePlan) or not plan.models:
+            continue
+        releases = take.started.data.versions
+        for sweep in plan.sweeps:
+            for dtype in {row["dtype"] for row in rows.values()}:
+                setting = _with_dtype(sweep.setting, dtype)
+                row = rows.pop(setting_key(setting), None)
+                if row is not None:
+                    model = model_of(setting, plan.models)
+                    yield row, _deployment(row["platform"], setting, model, releases)
+
+
+def _with_dtype(setting: Setting, dtype: str) -> Setting:
+    return structs.replace(setting, dtype=dtype) if setting.dtype == "auto" else setting
+
+
+def _deployment(
+    platform: str, setting: Setting, model: Model, releases: Mapping[str, str]
+) -> Deployment:
+    return Deployment(
+        decoder=model.decoder,
+        platform=platform,
+        attention=_backend(setting.backend, releases),
+        moe=_backend(setting.moe, releases) if setting.moe else None,
+        routing=setting.routing,
+        batch=setting.batch,
+        context=setting.context or 1,
+        dtype=setting.dtype,
+    )
+
+
+def _backend(name: str, releases: Mapping[str, str]) -> Backend:
+    """Return a backend with the release that was installed when it was measured."""
+    packages = {adapter.backend: adapter.package for adapter in ADAPTERS}
+    package = packages[name].replace("_", "-")
+    found = releases.get(package) or releases.get(f"{package}-python")
+    return Backend(name, found if package != "torch" else None)

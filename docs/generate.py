@@ -21,9 +21,11 @@ from nearfree.tables.latency import LATENCY
 from nearfree.tables.platforms import PLATFORMS
 from nearfree.tables.schema import Column
 from nearfree.tables.settings import SETTINGS
+from nearfree.tables.time_shares import TIME_SHARES
 from nearfree.tables.tuned import TUNED
 from nearfree.tables.work import WORK
 from nearfree.theory.accuracy import ACCURACY, DRIFT
+from nearfree.theory.composition import COMPOSITION
 from nearfree.theory.outlook_stage import TABLES as OUTLOOK
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
@@ -34,10 +36,12 @@ TABLES = (
     SETTINGS,
     LATENCY,
     WORK,
+    TIME_SHARES,
     BOUNDARIES,
     SENSITIVITY,
     PREDICTIONS,
     VALIDATION,
+    COMPOSITION,
     ACCURACY,
     DRIFT,
     *OUTLOOK,

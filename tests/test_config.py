@@ -8,6 +8,7 @@ import pytest
 import yaml
 from nearfree.config import Config
 from nearfree.errors import ConfigError
+from nearfree.plans import Plans
 from nearfree.settings import plan_digest
 from tables.logs import copy_config
 
@@ -137,7 +138,7 @@ def test_the_shipped_config_loads(folder: Path) -> None:
     """The config of the repository has no mistake."""
     read_all(folder)
     assert Config(folder).site.epsilon in Config(folder).site.tolerances
-    plan = Config(folder).measure_plan("cpu", "dense_ffn")
+    plan = Plans(Config(folder), "cpu").measure("dense_ffn")
     assert [sweep.setting.batch for sweep in plan.sweeps] == [1, 2, 4, 8]
     assert plan.environment == "cpu"
 
@@ -195,18 +196,18 @@ def test_a_cap_on_tokens_cuts_grids_and_keeps_a_point(folder: Path) -> None:
 
 def test_comments_and_order_do_not_change_a_plan(folder: Path) -> None:
     """A plan depends on what a file says, not on how it is written."""
-    before = plan_digest(Config(folder).measure_plan("cpu", "dense_ffn"))
+    before = plan_digest(Plans(Config(folder), "cpu").measure("dense_ffn"))
     path = folder / "studies.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()), sort_keys=True))
-    assert plan_digest(Config(folder).measure_plan("cpu", "dense_ffn")) == before
+    assert plan_digest(Plans(Config(folder), "cpu").measure("dense_ffn")) == before
 
 
 def test_a_study_that_is_not_there(folder: Path) -> None:
     """A study of another platform is refused with those that there are."""
     with pytest.raises(ConfigError, match="no study 'dense_ffn' on platform 'h20'"):
-        Config(folder).measure_plan("h20", "dense_ffn")
+        Plans(Config(folder), "h20").measure("dense_ffn")
     with pytest.raises(ConfigError, match="Choose from dense_ffn"):
-        Config(folder).measure_plan("cpu", "moe")
+        Plans(Config(folder), "cpu").measure("moe")
 
 
 def test_datasheets_of_a_scope(folder: Path) -> None:
@@ -219,6 +220,6 @@ def test_datasheets_of_a_scope(folder: Path) -> None:
 
 def test_a_probe_of_an_unknown_platform(folder: Path) -> None:
     """There is no probe plan of a platform that is not known, and one of each that is."""
-    assert Config(folder).probe_plan("cpu").dtypes == ("bfloat16", "float16", "float32")
+    assert Plans(Config(folder), "cpu").probe().dtypes == ("bfloat16", "float16", "float32")
     with pytest.raises(ConfigError, match="unknown platform 'mars'"):
-        Config(folder).probe_plan("mars")
+        Plans(Config(folder), "mars").probe()

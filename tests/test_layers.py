@@ -13,11 +13,14 @@ import pytest
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
     "errors", "units", "protocols", "settings", "orders", "clocks", "boundary", "codebase",
-    "events", "hardware", "decoders", "config", "sources", "work", "kernels", "models", "measure", "foretell",
-    "public", "tables", "theory", "exports", "figures", "pipeline", "report", "cli", "__main__",
+    "events", "hardware", "decoders", "config", "sources", "work", "kernels", "models", "measure",
+    "foretell", "public", "tables", "theory", "exports", "figures", "pipeline", "report", "cli",
+    "__main__",
 )  # fmt: skip
 """Each may import from itself and from those before it."""
-SAME = dict.fromkeys(("retake", "studies", "model_studies", "plans", "deployed", "yaml_file"), "config")
+SAME = dict.fromkeys(
+    ("retake", "studies", "model_studies", "plans", "deployed", "yaml_file"), "config"
+)
 """Files that count with another layer."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"altair", "jinja2", "pandera", "polars", "snakemake", "torch", "yaml"}

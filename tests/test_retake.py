@@ -8,6 +8,7 @@ from conftest import make_plan, write_take
 from nearfree.config import Config
 from nearfree.errors import ConfigError
 from nearfree.events.names import Layout
+from nearfree.plans import Plans
 from nearfree.retake import raise_takes
 from tables.logs import copy_config
 
@@ -19,9 +20,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_first_retake_asks_for_the_second_take(folder: Path, layout: Layout) -> None:
-    """Where nothing was said, the next take of every study that is measured is the second."""
-    studies = Config(folder).studied("cpu")
-    assert "dense_ffn" in studies
+    """Where nothing was said, the next take of every stream but the probe is the second."""
+    studies = [name for name in Plans(Config(folder), "cpu").every() if name != "hardware"]
+    assert {"dense_ffn", "qwen3_8b_cpu", "qwen3_8b_cpu_foretold"} <= set(studies)
     for asked in (1, 2):
         assert {Config(folder).take("cpu", name) for name in studies} == {asked}
         assert raise_takes(Config(folder), layout, "cpu") == dict.fromkeys(studies, asked + 1)
@@ -39,6 +40,14 @@ def test_the_hardware_can_be_probed_again(folder: Path, layout: Layout) -> None:
     """The probe is retaken by its name, and no study with it."""
     assert raise_takes(Config(folder), layout, "cpu", "hardware") == {"hardware": 2}
     assert Config(folder).takes == {"cpu": {"hardware": 2}}
+
+
+def test_with_a_model_s_modules_what_is_foretold_is_asked_again(
+    folder: Path, layout: Layout
+) -> None:
+    """Predictions rest on the modules measured apart; the model itself is not measured again."""
+    raised = raise_takes(Config(folder), layout, "cpu", "qwen3_8b_cpu_modules")
+    assert raised == {"qwen3_8b_cpu_modules": 2, "qwen3_8b_cpu_foretold": 2}
 
 
 def test_what_was_asked_of_others_stays(folder: Path, layout: Layout) -> None:

@@ -75,8 +75,11 @@ class Project:
         path.write_text(text.replace(old, new))
 
 
-def make_project(folder: Path) -> Project:
-    """Return a fresh copy of this project with the tiny config and nothing run yet."""
+def make_project(folder: Path, *more: str) -> Project:
+    """Return a fresh copy of this project with the tiny config and nothing run yet.
+
+    Over the tiny config come those of tests/configs that are named.
+    """
     folder.mkdir(parents=True)
     for part in PARTS:
         source = ROOT / part
@@ -85,6 +88,6 @@ def make_project(folder: Path) -> Project:
             shutil.copytree(source, folder / part, ignore=ignored)
         else:
             shutil.copy(source, folder / part)
-    for path in (ROOT / "tests" / "configs" / "tiny").iterdir():
-        shutil.copy(path, folder / "config" / path.name)
+    for name in ("tiny", *more):
+        shutil.copytree(ROOT / "tests" / "configs" / name, folder / "config", dirs_exist_ok=True)
     return Project(folder)

@@ -30,6 +30,10 @@ DECODERS: dict[str, dict[str, Any]] = {
     "wedlm_8b": {**_QWEN3, "model_type": "wedlm"},
     "ling_2_0_mini": {**_MINI, "model_type": "bailing_moe"},
     "llada_2_1_mini": {**_MINI, "model_type": "llada2_moe"},
+    "llama_2_7b": {
+        **_8B, "model_type": "llama", "dtype": "float16", "kv_heads": 32, "vocabulary": 32000,
+        "d_ff": 11008,
+    },
     "llama_3_1_8b": {**_8B, "model_type": "llama", "vocabulary": 128256, "d_ff": 14336},
     "mistral_7b_v0_3": {**_8B, "model_type": "mistral", "vocabulary": 32768, "d_ff": 14336},
     "mixtral_8x7b": {

@@ -34,6 +34,7 @@ _LLAMA3 = Llama3(factor=8, low_freq_factor=1, high_freq_factor=4, original_posit
 DETAILS = {
     "ling_2_0_mini": _LING,
     "llada_2_1_mini": _LING,
+    "llama_2_7b": Details(rope=Rope(theta=1e4, width=128), norm_eps=1e-5, **_PLAIN),
     "llama_3_1_8b": Details(
         rope=Rope(theta=5e5, width=128, llama3=_LLAMA3), norm_eps=1e-5, **_PLAIN
     ),

@@ -54,6 +54,7 @@ def weights(setting: Setting) -> int:
         ("wedlm_8b", 8.19),
         ("qwen3_30b_a3b", 30.5),
         ("mixtral_8x7b", 46.7),
+        ("llama_2_7b", 6.74),
         ("llama_3_1_8b", 8.03),
         ("mistral_7b_v0_3", 7.25),
         ("ling_2_0_mini", 16.26),

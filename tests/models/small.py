@@ -8,7 +8,7 @@ from decoders.files import change, write
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.models.forward import DecoderForward
-from nearfree.models.weights import Weights, RandomWeights
+from nearfree.models.weights import RandomWeights, Weights
 from torch import Tensor
 
 CONTEXT, BATCH, MOST = 23, 2, 33

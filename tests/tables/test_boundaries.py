@@ -9,6 +9,7 @@ from conftest import make_setting
 from nearfree.boundary import Ratio, boundary
 from nearfree.config import Config
 from nearfree.hardware.platforms import Platform
+from nearfree.measure.curves import curves
 from nearfree.settings import setting_key
 from nearfree.tables.boundaries import (
     BOUNDARIES,
@@ -18,7 +19,6 @@ from nearfree.tables.boundaries import (
     sensitivity_rows,
 )
 from nearfree.tables.granularity import GRANULARITY
-from nearfree.measure.curves import curves
 from nearfree.tables.latency import LATENCY, latency_rows
 from nearfree.tables.platforms import PLATFORMS, config_id, newest_balances, platform_rows
 from nearfree.tables.settings import SETTINGS, setting_row

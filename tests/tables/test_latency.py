@@ -9,8 +9,8 @@ from conftest import make_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.events.types import LatencyMeasured
-from nearfree.protocols import Adaptive, Interleaved, Paper, Timing
 from nearfree.measure.curves import curves
+from nearfree.protocols import Adaptive, Interleaved, Paper, Timing
 from nearfree.tables.latency import LATENCY, latency_rows
 
 from tables.logs import make_take, make_visits

@@ -24,7 +24,9 @@ from nearfree.tables.project import project
 from nearfree.tables.schema import Table
 from nearfree.tables.settings import SETTINGS
 from nearfree.tables.store import read_table
+from nearfree.tables.time_shares import TIME_SHARES
 from nearfree.tables.work import WORK
+from nearfree.theory.composition import COMPOSITION
 from nearfree.theory.datasets import load_published
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
@@ -36,10 +38,12 @@ EVERY: tuple[Table, ...] = (
     SETTINGS,
     LATENCY,
     WORK,
+    TIME_SHARES,
     GRANULARITY,
     *BOUNDED,
     PREDICTIONS,
     VALIDATION,
+    COMPOSITION,
 )
 WRITERS = (
     write_probe,

@@ -24,9 +24,9 @@ VERSION_DRIFT = Table(
     row="what one release says of one layer or call on one platform",
     key=("model", "platform", "setting_key", "version"),
     body={
-        "model": text("whose layer or call it is"),
         "platform": text("the kind of machine"),
         **SETTING_COLUMNS,
+        "model": text("whose layer or call it is"),
         "package": text("the backend's package"),
         "version": text("its version"),
         "place": count("of the package's versions, which one, from the oldest"),
@@ -105,7 +105,9 @@ def version_drift(
         orient="row",
     )
     rules = [said(row, resolver) for row in known.to_dicts()]
-    rows = pl.concat([known, meta, pl.DataFrame(rules, schema=RULES_SCHEMA)], how="horizontal")
+    rows = pl.concat(
+        [known.drop("model"), meta, pl.DataFrame(rules, schema=RULES_SCHEMA)], how="horizontal"
+    )
     answers = answerer.on(facts).answers(frame, [epsilon], list(_LAWS))
     for law, name in _LAWS.items():
         rows = rows.join(_answers(answers, law, name), on="asked", how="left")

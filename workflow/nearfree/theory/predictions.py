@@ -121,7 +121,8 @@ def predict(
         )
     empty = asked.clear().with_columns(pl.lit(None).alias(name) for name in _SAID)
     of_modules = _rows(pl.concat(frames) if frames else empty)
-    return pl.concat([of_modules, PREDICTIONS.frame(modelled).select(of_modules.columns)])
+    of_models = PREDICTIONS.frame(modelled).select(of_modules.columns)
+    return pl.concat([of_modules.cast(dict(of_models.schema)), of_models])
 
 
 def _known(basis: object, newest: pl.DataFrame, sheets: Mapping[str, Platform]) -> pl.DataFrame:

@@ -174,3 +174,9 @@ def test_a_command_of_the_log_needs_no_tables(command: list[str], tmp_path: Path
         "except SystemExit as end:\n    assert end.code == 0\n"
     )
     assert not loaded(program) & HEAVY
+
+
+def test_foretelling_needs_what_measuring_brings() -> None:
+    """What is foretold is put on record where the modules were measured, without table libraries."""
+    program = "import nearfree.foretell.record, nearfree.cli.foretell_"
+    loaded(program, *HEAVY)

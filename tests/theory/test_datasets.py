@@ -74,7 +74,7 @@ def test_the_tables_of_every_platform(layout: Layout) -> None:
     """Measured boundaries are those of each platform that has tables, named in the title."""
     make_results(layout, takes=1)
     name, found = load_measured(layout, Config(CONFIG), [0.2])
-    assert name == "measured (cpu)"
+    assert name == "measured modules (cpu)"
     assert found.settings["platform"].to_list() == ["cpu", "cpu"]
 
 

@@ -72,14 +72,15 @@ class Plans:
 
     def measure(self, stream: str) -> MeasurePlan:
         """Return the plan of a stream that is measured; ConfigError if there is none."""
-        study = self._config.study(self._scope, self.measured.get(stream, stream))
+        name = self.measured.get(stream, stream)
+        study = self._config.study(self._scope, name)
         environment = self.environment(study)
         if not isinstance(study, ModelStudy):
             return MeasurePlan(
                 sweeps=study.sweeps(), protocol=study.protocol, environment=environment
             )
         model = self._config.model(study.model)
-        if stream.endswith(MODULES):
+        if stream != name:
             return MeasurePlan(
                 sweeps=self._apart(study), protocol=study.apart, environment=environment
             )

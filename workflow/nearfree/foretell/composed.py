@@ -91,7 +91,7 @@ def by_minimum(uses: Sequence[ModuleUse], apart: Apart, baseline: int, epsilon: 
 def _total(parts: Sequence[tuple[ModuleUse, Rounds]]) -> Rounds:
     """Return the sum of modules' times by N and round, where every module has both."""
     first = parts[0][1]
-    return {
+    summed = {
         n: {
             number: sum(use.count * rounds[n][number] for use, rounds in parts)
             for number in first[n]
@@ -100,6 +100,7 @@ def _total(parts: Sequence[tuple[ModuleUse, Rounds]]) -> Rounds:
         for n in first
         if all(n in rounds for _, rounds in parts)
     }
+    return {n: by_round for n, by_round in summed.items() if by_round}
 
 
 def _at(rounds: Rounds, n: int) -> float:

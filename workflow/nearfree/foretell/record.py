@@ -12,7 +12,7 @@ from nearfree.events.names import Layout
 from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
 from nearfree.events.take import OpenTake, ensure_take, take_name
-from nearfree.events.types import HardwareProbed, PredictionRecorded
+from nearfree.events.types import HardwareProbed, LatencyMeasured, PredictionRecorded
 from nearfree.foretell.apart import Apart
 from nearfree.foretell.composed import MINIMUM, SUM, Composed, by_minimum, by_sum
 from nearfree.foretell.law import LAW, by_law
@@ -69,7 +69,7 @@ def predictions(
     probe
         The platform's facts, for rho.
     """
-    apart = Apart(modules) if modules else None
+    apart = Apart(modules) if modules and modules.of(LatencyMeasured) else None
     for sweep in plan.sweeps:
         setting = _resolved(sweep, apart, probe)
         found = uses(setting, model_of(setting, plan.models))

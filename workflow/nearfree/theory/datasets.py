@@ -92,6 +92,8 @@ def load_file(
 def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> tuple[str, Truth]:
     """Return the measured boundaries of every platform that has tables, and what to call them.
 
+    Whole models are left out: what is said of them stands in the table `composition`.
+
     Raises
     ------
     EvidenceError
@@ -105,7 +107,8 @@ def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> 
         )
     boundaries = pl.concat(read_table(layout, scope, BOUNDARIES) for scope in scopes)
     latency = pl.concat(read_table(layout, scope, LATENCY) for scope in scopes)
-    return f"measured ({', '.join(scopes)})", measured_truth(boundaries, latency, epsilons)
+    modules = boundaries.filter(pl.col("module") != "model")
+    return f"measured modules ({', '.join(scopes)})", measured_truth(modules, latency, epsilons)
 
 
 def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:

@@ -177,6 +177,6 @@ def test_a_command_of_the_log_needs_no_tables(command: list[str], tmp_path: Path
 
 
 def test_foretelling_needs_what_measuring_brings() -> None:
-    """What is foretold is put on record where the modules were measured, without table libraries."""
+    """What is foretold is put on record where modules were measured, without table libraries."""
     program = "import nearfree.foretell.record, nearfree.cli.foretell_"
     loaded(program, *HEAVY)

@@ -17,7 +17,7 @@ study its modules measured apart and what is predicted of it."""
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float8"]
 """`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
 Module = Literal["gemm", "dense_ffn", "moe_ffn", "attention", "model"]
-"""`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; it is imported, not run."""
+"""`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]."""
 Controlled = Literal["balanced", "skewed"]
 """How an MoE study spreads tokens over experts (paper, app. C.3)."""
 ModelRouting = Literal["balanced", "skewed", "router"]

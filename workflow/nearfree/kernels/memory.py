@@ -7,7 +7,7 @@ import torch
 
 from nearfree.errors import EvidenceError
 from nearfree.kernels import Place
-from nearfree.kernels.routing import share_touched
+from nearfree.kernels.experts import windows
 from nearfree.kernels.tensors import copies_for, torch_dtype
 from nearfree.settings import Setting
 from nearfree.units import BYTES_PER_ELEMENT, BYTES_PER_GB
@@ -32,19 +32,18 @@ def bytes_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> 
     """
     size, needed = int(BYTES_PER_ELEMENT[setting.dtype]), _elements(setting, positions, place)
     copies = copies_needed(setting, positions, place)
-    return (copies * needed.copy + needed.once) * size - _shared_bytes(setting, place, copies)
+    held = copies * needed.copy
+    if setting.module == "moe_ffn":
+        held = windows(setting, positions, place).experts * needed.copy // (setting.experts or 1)
+    return (held + needed.once) * size - _shared_bytes(setting, positions, place)
 
 
 def copies_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
-    """Return the copies that take turns: where `place` gives 0, as many as `turns` makes.
-
-    Of experts those count that a forward over the smallest N touches.
-    """
-    if place.copies:
-        return place.copies
+    """Return the copies that take turns: where `place` gives 0, as many as fill the cache."""
+    if setting.module == "moe_ffn":
+        return windows(setting, positions, place).copies
     copy_bytes = _elements(setting, positions, place).copy * BYTES_PER_ELEMENT[setting.dtype]
-    share = share_touched(setting, min(positions)) if setting.module == "moe_ffn" else 1.0
-    return copies_for(copy_bytes * share, place.cache_bytes)
+    return place.copies or copies_for(copy_bytes, place.cache_bytes)
 
 
 def _elements(setting: Setting, positions: tuple[int, ...], place: Place) -> _Elements:
@@ -68,10 +67,13 @@ def _elements(setting: Setting, positions: tuple[int, ...], place: Place) -> _El
     return _Elements(2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim, queries + masks)
 
 
-def _shared_bytes(setting: Setting, place: Place, copies: int) -> int:
+def _shared_bytes(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
     """Return the bytes of a setting's weights that another one has allocated already."""
     dtype, d_model, d_ff = torch_dtype(setting), setting.d_model or 0, setting.d_ff or 0
-    experts, up = setting.experts or 0, 2 * d_ff if setting.gated else d_ff
+    up = 2 * d_ff if setting.gated else d_ff
+    copies, experts = copies_needed(setting, positions, place), 0
+    if setting.module == "moe_ffn":
+        copies, experts = 1, windows(setting, positions, place).experts
     parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {
         "gemm": [("", (d_ff, d_model))],
         "dense_ffn": [("up", (up, d_model)), ("down", (d_model, d_ff))],

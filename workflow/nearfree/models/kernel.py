@@ -57,8 +57,9 @@ class ModelKernel:
             moe=setting.moe or "torch_padded",
             copies=copies,
         )
-        if any(key[0] == setting.model_digest for key in place.shared):
-            needed = structs.replace(needed, weights=0)
+        there = {key[1] for key in place.shared if key[0] == setting.model_digest}
+        missing = max(0, copies - len(there))
+        needed = structs.replace(needed, weights=needed.weights * missing // copies)
         refuse_too_large(
             needed,
             decoder,
@@ -85,7 +86,7 @@ class ModelKernel:
             routing=_routing(setting),
             attention=setting.backend,
             moe=setting.moe or "torch_padded",
-            kept=kept,
+            kept=None if copy else kept,  # copies that take turns have caches of their own
         )
 
     def forward(self, n: int, laps: Laps = UNTOLD) -> Tensor:

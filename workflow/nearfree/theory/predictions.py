@@ -115,14 +115,18 @@ def predict(
         answers = answerer.on(known).answers(part, epsilons, PREDICTORS)
         frames.append(part.join(answers.select("asked", *_SAID), on="asked", how="inner"))
     modelled = list(recorded_rows(takes, whole))
+    pair = ["platform", "dtype"]
+    without = whole.join(facts, on=pair, how="anti")  # has one refusal, on no basis
+    modelled += law_rows(
+        takes, without, facts.clear(), answerer.on(datasheet_facts(sheets)), epsilons
+    )
     for (basis,), part in facts.group_by("basis", maintain_order=True):
-        modelled += law_rows(
-            takes, whole, part, answerer.on(_known(basis, newest, sheets)), epsilons
-        )
+        informed = answerer.on(_known(basis, newest, sheets))
+        modelled += law_rows(takes, whole.join(part, on=pair, how="semi"), part, informed, epsilons)
     empty = asked.clear().with_columns(pl.lit(None).alias(name) for name in _SAID)
     of_modules = _rows(pl.concat(frames) if frames else empty)
     of_models = PREDICTIONS.frame(modelled).select(of_modules.columns)
-    return pl.concat([of_modules.cast(dict(of_models.schema)), of_models])
+    return pl.concat([of_modules.cast(of_models.schema), of_models])
 
 
 def _known(basis: object, newest: pl.DataFrame, sheets: Mapping[str, Platform]) -> pl.DataFrame:

@@ -1,0 +1,46 @@
+"""Where a plan's kernels run: what a protocol may say of copies on each kind of device."""
+
+import pytest
+from conftest import make_plan
+from msgspec.structs import replace
+from nearfree.errors import ConfigError
+from nearfree.events.types import Fingerprint
+from nearfree.measure.prepare import place_of
+from nearfree.settings import MeasurePlan
+from tables.logs import MACHINE
+
+GPU = Fingerprint(kind="cuda", model="Test GPU", features=(), cores=132, caches={"l2": 5 * 10**7})
+
+
+def plan(copies: int) -> MeasurePlan:
+    """Return a plan with some number of copies that take turns."""
+    made = make_plan(backend="torch")
+    return replace(made, protocol=replace(made.protocol, weight_copies=copies))
+
+
+def test_as_many_copies_as_are_cold_is_for_cpus() -> None:
+    """A graph replays the copies that it was made with: on a GPU their number must be said."""
+    with pytest.raises(ConfigError, match="weight_copies 0 is for CPUs") as caught:
+        place_of(GPU, plan(0))
+    assert caught.value.remedy
+    assert place_of(MACHINE, plan(0)).copies == 0
+
+
+@pytest.mark.parametrize("copies", [1, 2, 5])
+def test_a_place_is_the_machines(copies: int) -> None:
+    """A place has the largest cache of the machine, and the SMs of a GPU alone."""
+    here, there = place_of(MACHINE, plan(copies)), place_of(GPU, plan(copies))
+    assert (here.device, here.copies, here.cache_bytes, here.sms) == ("cpu", copies, 2**23, None)
+    assert (there.device, there.copies, there.cache_bytes, there.sms) == (
+        "cuda",
+        copies,
+        5 * 10**7,
+        132,
+    )
+
+
+def test_a_place_holds_the_plans_models() -> None:
+    """Kernels find the models of their plan in their place."""
+    models = {"small": {"decoder": {}}}
+    assert place_of(MACHINE, replace(plan(2), models=models)).models == models
+    assert place_of(MACHINE, plan(2)).models == {}

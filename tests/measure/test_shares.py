@@ -1,0 +1,203 @@
+"""Time shares: what a take of a model holds of its modules, and what an interruption leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import nearfree
+import pytest
+from conftest import make_plan
+from nearfree.decoders.laps import (
+    ATTENTION,
+    BETWEEN,
+    HEAD,
+    MOE,
+    OUTPUT,
+    QKV,
+    ROUTER,
+    SHARED,
+)
+from nearfree.decoders.laps import (
+    DENSE as FFN,
+)
+from nearfree.errors import HardwareError
+from nearfree.events.names import Layout
+from nearfree.events.reader import read_segment
+from nearfree.events.seal import Seal, read_sealed
+from nearfree.events.take import OpenTake, take_name
+from nearfree.events.types import LatencyMeasured, Payload, RunFinished, SharesMeasured
+from nearfree.measure import shares
+from nearfree.measure.run import measure
+from whole_models import DENSE, LING
+
+from measure import watched
+from measure.watched import POINTS
+
+Place = tuple[int, int]
+TESTS = Path(__file__).parents[1]
+ROLES = {
+    DENSE: [BETWEEN, QKV, ATTENTION, OUTPUT, FFN, HEAD],
+    LING: [BETWEEN, QKV, ATTENTION, OUTPUT, FFN, ROUTER, MOE, SHARED, HEAD],
+}
+
+
+@pytest.fixture
+def known(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """Return a log that knows this machine, whose clock finds no forward too short."""
+    monkeypatch.setattr("nearfree.clocks.CpuClock.check", lambda _self, _us: None)
+    return watched.known(layout)
+
+
+def of(layout: Layout, seal: Seal, kind: type[Payload]) -> list[Payload]:
+    """Return what a sealed take's events of a kind say."""
+    return [event.data for event in read_sealed(layout, seal) if isinstance(event.data, kind)]
+
+
+def places(layout: Layout, seal: Seal) -> list[Place]:
+    """Return round and N of each share of a take."""
+    return [(each.round, each.n) for each in of(layout, seal, SharesMeasured)]  # type: ignore[attr-defined]
+
+
+EVERY = [(number, n) for number in range(shares.ROUNDS) for n in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize("kind", ROLES)
+def test_each_point_of_a_model_is_watched(known: Layout, kind: str) -> None:
+    """After its latencies a take has a share of every point a round, whose parts are positive."""
+    plan = watched.plan(kind)
+    seal = watched.take(known, plan)
+    assert sorted(places(known, seal)) == EVERY
+    (setting,) = {sweep.setting for sweep in plan.sweeps}
+    for each in of(known, seal, SharesMeasured):
+        assert isinstance(each, SharesMeasured)
+        assert (each.setting, each.timer) == (setting, "cpu")
+        assert list(each.part_us) == ROLES[kind]
+        assert all(us > 0 for us in each.part_us.values())
+    kinds = [type(event.data) for event in read_sealed(known, seal)]
+    assert kinds.index(SharesMeasured) > len(kinds) - 1 - kinds[::-1].index(LatencyMeasured)
+
+
+def test_watching_is_in_the_timed_seconds(known: Layout) -> None:
+    """The seconds inside forwards hold those that were watched, and fit into the run's."""
+    seal = watched.take(known, watched.plan())
+    parts = [sum(each.part_us.values()) for each in of(known, seal, SharesMeasured)]  # type: ignore[attr-defined]
+    (end,) = of(known, seal, RunFinished)
+    assert isinstance(end, RunFinished)
+    assert end.timed_s is not None
+    assert sum(parts) / 1e6 < end.timed_s <= end.wall_s
+
+
+def test_a_module_is_not_watched(known: Layout) -> None:
+    """The take of a module's study has no shares."""
+    plan = make_plan(backend="torch", positions=(1, 2))
+    assert of(known, measure(known, "cpu", "dense", 1, plan), SharesMeasured) == []
+
+
+def test_rounds_have_orders_of_their_own(known: Layout) -> None:
+    """The points of a round come in an order that its number decides, not always the same."""
+    found = places(known, watched.take(known, watched.plan()))
+    orders = [tuple(n for number, n in found if number == each) for each in range(shares.ROUNDS)]
+    assert len(set(orders)) > 1
+
+
+def check_resumed(layout: Layout, seal: Seal, counts: tuple[int, int]) -> None:
+    """Assert that a take has all its events once, after an attempt that appended some shares.
+
+    `counts` are the least and the most that are kept of the first attempt.
+    """
+    assert sorted(places(layout, seal)) == EVERY
+    timed = Counter((each.round, each.n) for each in of(layout, seal, LatencyMeasured))  # type: ignore[attr-defined]
+    assert set(timed.values()) == {1}
+    assert len(timed) == 3 * POINTS
+    name = take_name("cpu", "small", 1, watched.plan())
+    first, second = (
+        [
+            (event.data.round, event.data.n)
+            for event in read_segment(layout.segment(name, number), name.segment(number)).events
+            if isinstance(event.data, SharesMeasured)
+        ]
+        for number in (1, 2)
+    )
+    kept = len(EVERY) - len(second)
+    assert counts[0] <= kept <= counts[1]
+    assert sorted(first[:kept] + second) == EVERY
+
+
+@pytest.mark.parametrize("count", [1, POINTS, POINTS + 1, 2 * POINTS, 3 * POINTS])
+def test_a_failure_repeats_no_share(
+    known: Layout, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Where a take fails among its shares, the next attempt goes on with the one after."""
+    append, seen = OpenTake.append, []
+
+    def failing(self: OpenTake, data: Payload, *, sync: bool = True) -> str:
+        event_id = append(self, data, sync=sync)
+        seen.extend([data] if isinstance(data, SharesMeasured) else [])
+        if len(seen) == count:
+            seen.clear()
+            raise HardwareError("stopped", remedy="Go on")
+        return event_id
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenTake, "append", failing)
+        with pytest.raises(HardwareError, match="stopped"):
+            watched.take(known, watched.plan())
+    check_resumed(known, watched.take(known, watched.plan()), (count, count))
+
+
+def test_each_round_is_made_durable(known: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares are written to the disk once a round: what was told of a round is never lost."""
+    append, sync = OpenTake.append, OpenTake.sync
+    seen: list[Payload] = []
+    durable = []
+
+    def watched_append(self: OpenTake, data: Payload, *, sync: bool = True) -> str:
+        seen.extend([data] if isinstance(data, SharesMeasured) else [])
+        return append(self, data, sync=sync)
+
+    def watched_sync(self: OpenTake) -> None:
+        sync(self)
+        durable.append(len(seen))
+
+    monkeypatch.setattr(OpenTake, "append", watched_append)
+    monkeypatch.setattr(OpenTake, "sync", watched_sync)
+    watched.take(known, watched.plan())
+    assert [count for count in durable if count] == [POINTS, 2 * POINTS, 3 * POINTS]
+
+
+def test_a_killed_process_loses_no_round_of_shares(known: Layout) -> None:
+    """What was made durable before a kill is kept, and neither it nor a latency is repeated."""
+    count = POINTS + 2
+    environment = {
+        "PYTHONPATH": os.pathsep.join((str(Path(nearfree.__file__).parents[1]), str(TESTS)))
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "measure.watched", str(known.root), str(count)],
+        env=os.environ | environment,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    check_resumed(known, watched.take(known, watched.plan()), (POINTS, count))
+
+
+def test_shares_go_on_more_than_once(known: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that measured shares alone is kept as well by the one after it."""
+    append = OpenTake.append
+
+    def failing(self: OpenTake, data: Payload, *, sync: bool = True) -> str:
+        event_id = append(self, data, sync=sync)
+        if isinstance(data, SharesMeasured):
+            raise HardwareError("stopped", remedy="Go on")
+        return event_id
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenTake, "append", failing)
+        for _ in EVERY:
+            with pytest.raises(HardwareError, match="stopped"):
+                watched.take(known, watched.plan())
+    seal = watched.take(known, watched.plan())
+    assert sorted(places(known, seal)) == EVERY
+    assert len(of(known, seal, LatencyMeasured)) == 3 * POINTS

@@ -1,0 +1,60 @@
+"""A platform that is this machine, and takes of small models on it; run, it is one that dies.
+
+`watched.py ROOT COUNT` measures, and kills itself once COUNT shares were appended.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from nearfree.events.names import Layout
+from nearfree.events.seal import Seal
+from nearfree.events.take import OpenTake
+from nearfree.events.types import Payload, SharesMeasured
+from nearfree.hardware.cpu import fingerprint
+from nearfree.measure.run import measure
+from nearfree.model_studies import model_sweeps
+from nearfree.settings import MeasurePlan
+from tables.logs import write_probe
+from whole_models import DENSE, LING, model_study, plan_of, small
+
+POINTS = 4
+
+
+def plan(kind: str = DENSE) -> MeasurePlan:
+    """Return the plan of a small model's take, of as many points as POINTS says."""
+    changes = {"routing": ["skewed"]} if kind == LING else {}
+    model = small(kind)
+    return plan_of(model, model_sweeps(model_study(kind, **changes), model))
+
+
+def known(layout: Layout) -> Layout:
+    """Return a log that knows this machine as the platform cpu."""
+    write_probe(layout, fingerprint=fingerprint())
+    return layout
+
+
+def take(layout: Layout, asked: MeasurePlan) -> Seal:
+    """Make sure that a plan is sealed."""
+    return measure(layout, "cpu", "small", 1, asked)
+
+
+def die_after(count: int) -> None:
+    """Let this process be killed once so many shares were appended."""
+    append = OpenTake.append
+    seen = []
+
+    def watched(self: OpenTake, data: Payload, *, sync: bool = True) -> str:
+        event_id = append(self, data, sync=sync)
+        seen.extend([data] if isinstance(data, SharesMeasured) else [])
+        if len(seen) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return event_id
+
+    OpenTake.append = watched  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    die_after(int(sys.argv[2]))
+    take(Layout(Path(sys.argv[1])), plan())

@@ -10,7 +10,14 @@ localrules:
 rule figures:
     input:
         PIPELINE.table(
-            "{scope}", "latency", "work", "boundaries", "predictions", "validation"
+            "{scope}",
+            "latency",
+            "work",
+            "boundaries",
+            "predictions",
+            "validation",
+            "time_shares",
+            "composition",
         ),
         PIPELINE.table(PUBLIC, "latency", "boundaries", "predictions"),
         lambda wildcards: [
@@ -53,6 +60,8 @@ rule report:
                 "validation",
                 "granularity",
                 "work",
+                "time_shares",
+                "composition",
             )
             for scope in PIPELINE.scopes
         ],

@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 from nearfree.events.names import Layout
 from nearfree.figures.families import Rows
+from nearfree.figures.models import ModelRows
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.schema import Table
@@ -12,6 +13,7 @@ from nearfree.tables.work import WORK
 from nearfree.theory.predictions import PREDICTIONS
 from tables.logs import make_tables, write_probe, write_public
 
+from figures.measured_models import model_rows
 from figures.studies import GRID, STUDIES, profiled, write_module_study
 
 
@@ -64,3 +66,9 @@ def moe(rows: Rows) -> Rows:
 def attention(rows: Rows) -> Rows:
     """Return those of attention."""
     return rows.of("attention")
+
+
+@pytest.fixture(scope="package")
+def models() -> ModelRows:
+    """Return the tables of whole models, dense and with experts, that a machine measured."""
+    return model_rows()

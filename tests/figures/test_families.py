@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from nearfree.figures.families import Rows, drawings
 from nearfree.figures.modules import MODULES, DrawnModule
 
@@ -82,3 +82,18 @@ def test_captions_name_the_module(rows: Rows) -> None:
     assert {caption.partition(":")[0] for caption in captions} == {
         "Dense FFN", "MoE FFN", "Attention",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", ["wedlm_modules", "wedlm_modules_profile"])
+def test_modules_of_models_stay_out(rows: Rows, stream: str) -> None:
+    """What models' modules gave when measured apart, or profiled, is in no figure of a module."""
+    before = rows.of("dense_ffn")
+    more = {name: pl.concat([frame, _apart(frame, stream)]) for name, frame in asdict(rows).items()}
+    after = Rows(**more).of("dense_ffn")
+    assert all(asdict(after)[name].equals(frame) for name, frame in asdict(before).items())
+
+
+def _apart(frame: pl.DataFrame, stream: str) -> pl.DataFrame:
+    """Return the rows as those of other settings in a stream."""
+    named = [pl.lit(stream).alias("stream")] if "stream" in frame.columns else []
+    return frame.with_columns(*named, pl.format("{}-apart", "setting_key").alias("setting_key"))

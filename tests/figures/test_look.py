@@ -1,14 +1,16 @@
 """The look of every figure: colours, titles of axes, and the same drawing each time."""
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import altair as alt
 import pytest
 from nearfree.figures.families import Drawing, Rows, drawings
 from nearfree.figures.modules import MODULES, DrawnModule
-from nearfree.figures.theme import BAND, LAWS, MEASURED, PALETTE, PUBLISHED
+from nearfree.figures.theme import BAND, LAWS, MEASURED, PALETTE, PREDICTORS, PUBLISHED
 
 OKABE_ITO = {
     "#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7",
@@ -23,6 +25,18 @@ FAMILIES = {
     "utilization_against_own": ("{own}", "utilisation"),
 }
 """The titles of each family's axes."""
+
+VISIONS = {
+    "common": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+    "deuteranopia": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+    "tritanopia": ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
+}
+"""How readers see linear RGB (Machado, Oliveira and Fernandes 2009, at full severity)."""
+XYZ = ((0.4339, 0.3762, 0.1899), (0.2126, 0.7152, 0.0722), (0.0177, 0.1095, 0.8728))
+"""Linear sRGB to XYZ over that of white."""
+APART = 20.0
+"""Distance in CIELAB at which marks of a few pixels are told apart."""
 
 
 def every(rows: Rows) -> Iterator[Drawing]:
@@ -76,3 +90,30 @@ def test_axes_have_titles(specs: dict[str, str], module: DrawnModule) -> None:
 def test_a_figure_is_the_same_each_time(specs: dict[str, str], rows: Rows) -> None:
     """A figure of the same rows is the same specification each time, its order of rows too."""
     assert {figure.name: spec(chart) for figure, chart in every(rows)} == specs
+
+
+def dot(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the product of two vectors."""
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def seen(colour: str, vision: tuple[tuple[float, ...], ...]) -> tuple[float, float, float]:
+    """Return a colour in CIELAB as someone sees it whose eyes mix linear RGB so."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    mixed = [min(1.0, max(0.0, dot(row, linear))) for row in vision]
+    x, y, z = (
+        math.cbrt(value) if value > 0.008856 else 7.787 * value + 16 / 116
+        for value in (dot(row, mixed) for row in XYZ)
+    )
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_ways_of_composing_look_unlike_all_other_predictors(vision: str) -> None:
+    """To no reader does the colour of the sum, the minimum or the counted law look like another."""
+    own = {"modules_sum", "modules_minimum", "principle_counted"}
+    colours = {name: seen(colour, VISIONS[vision]) for name, colour in PREDICTORS.items()}
+    colours["measured"] = seen("#000000", VISIONS[vision])
+    pairs = [each for each in combinations(colours, 2) if own & {*each}]
+    assert min(math.dist(colours[a], colours[b]) for a, b in pairs) > APART

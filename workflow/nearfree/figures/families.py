@@ -19,8 +19,11 @@ from nearfree.figures.predicted import (
 from nearfree.figures.sensitivity import sensitivity_map
 from nearfree.figures.staircase import flop_against_n, intensity_against_n
 from nearfree.figures.utilization import utilization_against_n, utilization_at_one
+from nearfree.settings import MODULES as APART
+from nearfree.settings import PROFILE
 
 Drawing = tuple[Figure, alt.FacetChart]
+_SETTING = ["platform", "setting_key"]
 
 
 class Rows(Struct, frozen=True, kw_only=True):
@@ -32,9 +35,21 @@ class Rows(Struct, frozen=True, kw_only=True):
     predictions: pl.DataFrame
 
     def of(self, module: str) -> "Rows":
-        """Return the rows of one module."""
-        frames = structs.asdict(self).items()
-        return Rows(**{name: frame.filter(pl.col("module") == module) for name, frame in frames})
+        """Return the rows of one module, without what models' modules gave when measured apart.
+
+        Figures of models are about them, and they are many.
+        """
+        frames = {n: f.filter(pl.col("module") == module) for n, f in structs.asdict(self).items()}
+        predictions = frames.pop("predictions")
+        own = {name: frame.filter(~_apart()) for name, frame in frames.items()}
+        left_out = frames["boundaries"].join(own["boundaries"], on=_SETTING, how="anti")
+        asked = predictions.join(left_out, on=_SETTING, how="anti", maintain_order="left")
+        return Rows(**own, predictions=asked)
+
+
+def _apart() -> pl.Expr:
+    """Return whether a row, or the study that it is a profile of, is of a model's modules."""
+    return pl.col("stream").str.strip_suffix(PROFILE).str.ends_with(APART)
 
 
 def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawing]:

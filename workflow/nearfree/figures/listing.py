@@ -4,6 +4,8 @@ from msgspec import Struct
 
 OUTLOOK = "outlook"
 """The part of the report that shows what is predicted of models."""
+MODELS = "models"
+"""The part of a platform's section that shows the models that were measured there."""
 
 
 class Figure(Struct, frozen=True, kw_only=True):

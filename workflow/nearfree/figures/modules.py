@@ -39,3 +39,12 @@ MODULES = (
         padded=True,
     ),
 )
+MODEL = DrawnModule(
+    name="model",
+    title="whole models",
+    own="context",
+    variable="context",
+    letter="L",
+    padded=False,
+)
+"""A whole forward, which has figures of its own."""

@@ -15,22 +15,11 @@ from nearfree.figures.outlook_panels import (
     with_condition,
 )
 from nearfree.figures.panels import in_rows
+from nearfree.figures.roles import ROLES, roles
 from nearfree.figures.theme import dressed
 from nearfree.theory.forecast.total import PREDICTOR, SUM
 from nearfree.theory.outlook import FORECAST
 
-_ROLES = {
-    "attention": "#0072b2",
-    "Dense FFN": "#e69f00",
-    "MoE FFN": "#d55e00",
-    "shared experts": "#f0e442",
-    "router": "#000000",
-    "qkv projection": "#56b4e9",
-    "output projection": "#009e73",
-    "LM head": "#cc79a7",
-}
-"""The colour of each module, from the bottom of a bar to its top."""
-_OTHER = "#777777"
 _CUT, _TOP = 2.4, 2.8
 """T(N) / T(1) at which bars end, and the end of the axis; between is the label of N_max."""
 _HALF_BAR = 2**0.17
@@ -80,7 +69,7 @@ def _stopped() -> pl.Expr:
 def _bars(curves: pl.DataFrame, shown: pl.DataFrame) -> pl.DataFrame:
     """Return the parts of each N's bar, one on the other, in the order of panels."""
     places = shown.select("panel", pl.int_range(pl.len()).alias("place"))
-    roles = {name: place for place, name in enumerate(_ROLES)}
+    roles = {name: place for place, name in enumerate(ROLES)}
     order = pl.col("module").replace_strict(roles, default=len(roles), return_dtype=pl.Int64)
     top = (pl.col("share") * pl.col("ratio")).cum_sum().over("panel", "n")
     return (
@@ -112,7 +101,7 @@ def _bounds(shown: pl.DataFrame, largest: int) -> pl.DataFrame:
 
 def _chart(bars: pl.DataFrame, shown: pl.DataFrame, epsilon: float, title: str) -> alt.FacetChart:
     there = bars["module"].unique(maintain_order=True).to_list()
-    names = [*(name for name in _ROLES if name in there), *sorted({*there} - {*_ROLES})]
+    names = [*(name for name in ROLES if name in there), *sorted({*there} - {*ROLES})]
     largest = bars.select(pl.col("n").max()).item()
     x = alt.X(
         "left:Q",
@@ -137,11 +126,7 @@ def _chart(bars: pl.DataFrame, shown: pl.DataFrame, epsilon: float, title: str) 
             x2="right:Q",
             y=y,
             y2="end:Q",
-            color=alt.Color(
-                "module:N",
-                scale=alt.Scale(domain=names, range=[_ROLES.get(name, _OTHER) for name in names]),
-                legend=alt.Legend(orient="bottom", title=None, columns=4),
-            ),
+            color=roles("module:N", names),
             tooltip=[
                 alt.Tooltip("module:N"),
                 alt.Tooltip("n:Q", title="N"),

@@ -1,5 +1,7 @@
 """Panels: which rows belong into one, what it is called, and how panels are laid out."""
 
+from collections.abc import Collection
+
 import altair as alt
 import polars as pl
 
@@ -17,20 +19,22 @@ Layers = alt.LayerChart | alt.FacetChart
 """What altair says that layers of marks are."""
 
 
-def with_variants(frame: pl.DataFrame, module: DrawnModule) -> pl.DataFrame:
+def with_variants(
+    frame: pl.DataFrame, module: DrawnModule, named: Collection[str] = ()
+) -> pl.DataFrame:
     """Return the rows with `variant`: what else than its own variable tells a row's study apart.
 
     Backend, routing and the like, among the rows of one platform and origin; the study's name
     where two studies hold the same setting; nothing where there is nothing to tell. A profile
-    stands with the study that it is of.
+    stands with the study that it is of. The fields that are `named` elsewhere are left out.
     """
     study = pl.col("stream").str.strip_suffix(PROFILE).alias("study")
     groups = frame.with_columns(study).partition_by("platform", "origin", maintain_order=True)
-    return pl.concat(group.with_columns(_variant(group, module)) for group in groups)
+    return pl.concat(group.with_columns(_variant(group, module, named)) for group in groups)
 
 
-def _variant(group: pl.DataFrame, module: DrawnModule) -> pl.Series:
-    told = telling_fields(group, module.own)[1:]
+def _variant(group: pl.DataFrame, module: DrawnModule, named: Collection[str]) -> pl.Series:
+    told = [name for name in telling_fields(group, module.own)[1:] if name not in named]
     fields = [*(name for name in _FIRST if name in told), *(n for n in told if n not in _FIRST)]
     if group.select("study", "setting_key").n_unique() > group["setting_key"].n_unique():
         fields.append("study")

@@ -45,8 +45,13 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     order = {name: place for place, name in enumerate(PREDICTORS)}
     at = with_places(validation, epsilon).with_columns(
         pl.format("{}: {}", "module", "place").alias("panel"),
-        (pl.col("predictor").replace_strict(order, return_dtype=pl.Float64) - 1.5).alias("shift"),
+        pl.col("predictor").replace_strict(order, return_dtype=pl.Float64).alias("order"),
     )
+    rank, many = (
+        pl.col("order").rank("dense").over("panel"),
+        pl.col("order").n_unique().over("panel"),
+    )
+    at = at.with_columns((rank - (many + 1) / 2).alias("shift"))
     top = 2.0 * max([*at["n_max"], *at["predicted"].drop_nulls(), *at["high"].drop_nulls()])
     said = at.filter("answered").select(
         *("panel", "predictor", "n_max", "low", "high", "hit", "setting_key", "row_id"),

@@ -17,6 +17,7 @@ from nearfree.figures.drift import drift_drawings
 from nearfree.figures.families import Drawing, Rows, accuracy_drawings, drawings
 from nearfree.figures.imported import imported_drawings
 from nearfree.figures.listing import OUTLOOK
+from nearfree.figures.models import ModelRows, model_drawings
 from nearfree.figures.modules import MODULES
 from nearfree.figures.outlook import outlook_drawings
 from nearfree.figures.trend import trend_drawings
@@ -26,8 +27,10 @@ from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.schema import Table
 from nearfree.tables.store import read_table
+from nearfree.tables.time_shares import TIME_SHARES
 from nearfree.tables.work import WORK
 from nearfree.theory.accuracy import ACCURACY, DRIFT
+from nearfree.theory.composition import COMPOSITION
 from nearfree.theory.drift import VERSION_DRIFT
 from nearfree.theory.outlook import FORECAST, LOOKUP
 from nearfree.theory.predictions import PREDICTIONS
@@ -89,6 +92,13 @@ def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
     )
     for module in MODULES:
         yield from drawings(rows.of(module.name), epsilon, module)
+    models = ModelRows(
+        latency=rows.latency,
+        boundaries=of(BOUNDARIES, scope),
+        time_shares=of(TIME_SHARES, scope),
+        composition=of(COMPOSITION, scope),
+    )
+    yield from model_drawings(models, epsilon)
     yield from accuracy_drawings(of(VALIDATION, scope), epsilon)
 
 

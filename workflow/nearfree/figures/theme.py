@@ -15,6 +15,9 @@ PREDICTORS = {
     "work_model": "#0072b2",
     "work_model_left_out": "#56b4e9",
     "twin_version": "#777777",
+    "modules_sum": "#332288",
+    "modules_minimum": "#a0522d",
+    "principle_counted": "#661100",
 }
 """The colour of each predictor, and of another version's curve."""
 PANEL = {"width": 260, "height": 200}

@@ -15,6 +15,8 @@ _FORMULAS = {
     "work": "counted by the adapter, or told by a profiler; AI = FLOPs / bytes",
     "sensitivity": "the boundary at each tolerance",
     "predictions": "",
+    "time_shares": "median over rounds, each module timed inside the forward; share: of their sum",
+    "composition": "a hit is n_max <= predicted < next N; the limiter's time grows most up to it",
     "validation": "a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
     "accuracy": "scores of the function that answers users, which never sees the curves",
     "platforms": "rho = phi / beta, paper sec. 2.3",
@@ -122,7 +124,10 @@ _OF_A_SETTING = (
     *("top_k", "routing", "take", "n", "epsilon", "predictor", "basis"),
 )
 
-
+_OF_A_MODEL_SETTING = (
+    *("platform", "origin", "stream", "model", "backend", "moe", "mask", "dtype", "batch"),
+    *("context", "top_k", "routing", "take", "n", "role", "epsilon", "predictor", "basis"),
+)
 _OF_A_MODEL = (
     *("model", "model_type", "platform", "attention", "moe", "package", "version", "module"),
     *("routing", "dtype", "batch", "context", "experts", "top_k", "term", "reference"),
@@ -131,7 +136,9 @@ _OF_A_MODEL = (
 
 
 def _fields(row: dict[str, object]) -> tuple[str, ...]:
-    """Return what tells a row apart: of a model, of a setting, or of a fact."""
+    """Return what tells a row apart: of a model, measured or not, of a setting, or of a fact."""
+    if "origin" in row and "module" in row:
+        return _OF_A_MODEL_SETTING if row.get("model") else _OF_A_SETTING
     if {"model", "model_type", "term"} & row.keys():
         return _OF_A_MODEL
     return _OF_A_SETTING if "module" in row else _OF_A_FACT

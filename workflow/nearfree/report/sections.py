@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
-from nearfree.figures.modules import MODULES
+from nearfree.figures.modules import MODEL, MODULES
 from nearfree.report.audit import anchor
 from nearfree.tables.settings import telling_fields
 
@@ -45,9 +45,12 @@ def interval(row: Row) -> str:
 
 
 def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) -> Grid:
-    """Return the newest boundary of every setting at the headline tolerance, with predictions."""
-    newest = boundaries.filter("newest", pl.col("epsilon") == epsilon)
-    at = predictions.filter(pl.col("epsilon") == epsilon)
+    """Return the newest boundary of every module's setting at a tolerance, with predictions.
+
+    Whole models have a section of their own.
+    """
+    newest = boundaries.filter("newest", pl.col("epsilon") == epsilon, _of_a_module())
+    at = predictions.filter(pl.col("epsilon") == epsilon, _of_a_module())
     laws = at.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
     said = {
         tuple(row[key] for key in (*_ASKED, "predictor", "basis")): row for row in at.to_dicts()
@@ -71,6 +74,10 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
         )
     names = tuple(f"{law.replace('_', ' ')}, {basis.replace('_', ' ')}" for law, basis in laws)
     return Grid((*_ANSWER, *names), tuple(rows))
+
+
+def _of_a_module() -> pl.Expr:
+    return pl.col("module") != _MODEL
 
 
 def _guess(said: Row | None) -> Cell:
@@ -99,7 +106,7 @@ def _named(boundaries: pl.DataFrame) -> list[Row]:
 
 def _spoken(group: pl.DataFrame, own: str) -> pl.Series:
     """Return settings in words: the module's own variable, then what differs among them."""
-    fields = [name for name in telling_fields(group, own) if name != "backend"]
+    fields = [name for name in _telling(group, own) if name != "backend"]
     texts = [
         ", ".join(f"{_LETTER.get(f, f)} {row[f]}".strip() for f in fields if row[f] is not None)
         for row in group.select(fields).to_dicts()
@@ -107,8 +114,15 @@ def _spoken(group: pl.DataFrame, own: str) -> pl.Series:
     return pl.Series("label", texts, dtype=pl.String)
 
 
+def _telling(group: pl.DataFrame, own: str) -> list[str]:
+    """Return what tells settings of one module apart; a model's name stands for its shape."""
+    fields = telling_fields(group, own)
+    return [name for name in fields if group["module"][0] != _MODEL or name not in _SHAPE]
+
+
 VARIABLE = {module.name: module.own for module in MODULES}
 """The variable that each module's studies are about."""
+_MODEL, _SHAPE = MODEL.name, ("d_model", "d_ff", "experts", "heads", "kv_heads", "head_dim")
 _LETTER = {"batch": "b", "context": "L", "top_k": "k", "routing": ""}
 
 
@@ -154,8 +168,8 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
     keys = ("platform", "stream", "setting_key")
     verdicts = {tuple(r[k] for k in keys): r for r in sensitivity.filter("newest").to_dicts()}
     rows = []
-    for study in newest.sort("stream", "platform").partition_by("stream", "platform"):
-        varied = telling_fields(study, VARIABLE[study["module"][0]])
+    for study in newest.sort("stream", "platform").partition_by("stream", "platform", "module"):
+        varied = _telling(study, VARIABLE.get(study["module"][0], "batch"))
         ordered = study.sort("batch", "context", "top_k", "setting_key", "epsilon").to_dicts()
         for key, group in groupby(ordered, key=lambda r: tuple(r[k] for k in keys)):
             at = {row["epsilon"]: row for row in group}

@@ -12,13 +12,15 @@ from nearfree.events.document import replace
 from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
 from nearfree.events.reader import read_bytes
-from nearfree.figures.listing import OUTLOOK, Figure
+from nearfree.figures.listing import MODELS, OUTLOOK, Figure
 from nearfree.hardware.platforms import Platform
 from nearfree.measure.tried import tried
 from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.report import accuracy, harness, outlook, sections
 from nearfree.report.audit import AuditLine, Link, anchor, audit_lines, runs
+from nearfree.report.model_section import ModelSection, model_section
+from nearfree.report.models import PREFIX
 from nearfree.report.svg import safe_svg
 from nearfree.sources.record import SCOPE as SOURCES
 from nearfree.tables.boundaries import BOUNDARIES, SENSITIVITY
@@ -28,8 +30,10 @@ from nearfree.tables.platforms import PLATFORMS, config_id
 from nearfree.tables.schema import Table
 from nearfree.tables.settings import SETTINGS
 from nearfree.tables.store import read_table
+from nearfree.tables.time_shares import TIME_SHARES
 from nearfree.tables.work import WORK
 from nearfree.theory.accuracy import ACCURACY
+from nearfree.theory.composition import COMPOSITION
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.times.constants import recorded_constants
 from nearfree.theory.validation import VALIDATION
@@ -62,6 +66,11 @@ _SAYS: tuple[tuple[Table, tuple[str, ...]], ...] = (
         ),
     ),
     (VALIDATION, ("n_max", "predicted", "hit", "within_1_31", "within_2", "covered")),
+    (TIME_SHARES, ("latency_us", "share", "rounds")),
+    (
+        COMPOSITION,
+        ("n_max", "predicted", "limiter", "measured_limiter", "hit", "within", "foretold"),
+    ),
 )
 _SAYS_ACCURACY = (
     *("settings", "answered", "undecided", "hits", "within_1_31", "within_2", "t_ratio_error"),
@@ -90,15 +99,16 @@ def write_report(
     everything = {t.name: _once([f[t.name] for f in loaded.values()]) for t, _ in _SAYS}
     known = {t.name: _outlook(layout, t, scopes) for t, _ in outlook.SAYS}
     score, backing = accuracy.scores(everything["validation"], epsilon)
+    measured = [scope for scope in scopes if scope not in (PUBLIC, SOURCES)]
+    parts = {scope: model_section(loaded[scope], scope, epsilon) for scope in measured}
+    backing += [each for part in parts.values() if part for each in part.backing]
     calibrated = recorded_constants(layout)
     groups = ACCURACY.build(ACCURACY.frame([]), [])
     if imported:
         groups = accuracy.shown(read_table(layout, IMPORTED, ACCURACY))
     page = _template().render(
         epsilon=f"{epsilon:.0%}",
-        platforms=[
-            _platform(layout, s, loaded[s], epsilon) for s in scopes if s not in (PUBLIC, SOURCES)
-        ],
+        platforms=[_platform(layout, s, loaded[s], parts[s], epsilon) for s in measured],
         tolerance=sections.by_tolerance(everything["boundaries"], everything["sensitivity"]),
         scores=score,
         imported_scores=accuracy.imported_scores(groups),
@@ -160,7 +170,9 @@ def _frames(layout: Layout, scope: str) -> Frames:
     }
 
 
-def _platform(layout: Layout, scope: str, frames: Frames, epsilon: float) -> dict[str, Any]:
+def _platform(
+    layout: Layout, scope: str, frames: Frames, models: ModelSection | None, epsilon: float
+) -> dict[str, Any]:
     boundaries, latency = frames["boundaries"], frames["latency"]
     probed = frames["platforms"].filter(pl.col("basis") != "datasheet")
     return {
@@ -170,7 +182,9 @@ def _platform(layout: Layout, scope: str, frames: Frames, epsilon: float) -> dic
         "takes": sections.takes(boundaries, latency, epsilon),
         "cliffs": harness.cliffs(frames["work"]),
         "cost": harness.cost(read_scope(layout, scope)),
-        "figures": _figures(layout, scope),
+        "figures": _figures(layout, scope, about=""),
+        "models": models,
+        "model_figures": _figures(layout, scope, about=MODELS),
         "clean": _share(latency["clean_samples"], latency["samples"]),
     }
 
@@ -179,8 +193,8 @@ def _share(part: pl.Series, whole: pl.Series) -> float:
     return float(sum(part.to_list()) / max(sum(whole.to_list()), 1))
 
 
-def _figures(layout: Layout, scope: str, about: str | None = None) -> list[dict[str, Any]]:
-    """Return a scope's figures, or those of one subject."""
+def _figures(layout: Layout, scope: str, about: str) -> list[dict[str, Any]]:
+    """Return a scope's figures of one subject."""
     folder = layout.root / "figures" / scope
     try:
         listed = msgspec.json.decode(read_bytes(folder / "figures.json"), type=list[Figure])
@@ -195,7 +209,7 @@ def _figures(layout: Layout, scope: str, about: str | None = None) -> list[dict[
             "svg": safe_svg(folder / f"{figure.name}.svg"),
         }
         for figure in listed
-        if about in (None, figure.about)
+        if about == figure.about
     ]
 
 
@@ -209,9 +223,9 @@ def _audit(everything: Frames, backing: list[tuple[str, list[str]]]) -> list[Aud
         AuditLine(
             anchor=anchor(name),
             row_id=name,
-            subject=name.removeprefix("score:").replace("-", ", "),
+            subject=name.removeprefix("score:").removeprefix(PREFIX).replace("-", ", "),
             says=f"{len(rows)} settings",
-            formula="counts over rows of validation",
+            formula=f"counts over rows of {rows[0].partition(':')[0]}",
             made_from=tuple(Link(row, f"#{anchor(row)}") for row in rows),
         )
         for name, rows in backing

@@ -24,7 +24,7 @@ def measure_shares(take: OpenTake, points: Sequence[Point], device: str) -> floa
     Returns
     -------
     float
-        The seconds inside forwards, warm-up included.
+        The seconds inside forwards.
     """
     done = {
         (event.data.setting, event.data.n, event.data.round)
@@ -39,7 +39,6 @@ def measure_shares(take: OpenTake, points: Sequence[Point], device: str) -> floa
             if not isinstance(point.kernel, ModelKernel):
                 continue
             began = time.perf_counter()
-            point.kernel.forward(point.n)
             watch = _CudaLaps() if device == "cuda" else _CpuLaps()
             point.kernel.forward(point.n, watch)
             part_us, dirty = watch.parts()

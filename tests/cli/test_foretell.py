@@ -108,9 +108,9 @@ def test_another_take_is_made_when_asked(probed: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("line", "thing"),
     [
-        ("foretell cpu dense", "'dense_foretold' of cpu is no stream of predictions"),
-        ("foretell cpu mars", "'mars_foretold' of cpu is no stream"),
-        ("foretell cpu small_modules", "'small_modules_foretold' of cpu is no stream"),
+        ("foretell cpu dense", "cpu has no stream 'dense_foretold' of predictions"),
+        ("foretell cpu mars", "cpu has no stream 'mars_foretold'"),
+        ("foretell cpu small_modules", "cpu has no stream 'small_modules_foretold'"),
         ("foretell h20 small", "h20 is not this machine"),
         ("foretell mars small", "'mars'"),
     ],

@@ -96,8 +96,8 @@ class Plans:
         study = self._config.studies.get(self.foretold.get(stream, ""))
         if not isinstance(study, ModelStudy):
             raise ConfigError(
-                f"{stream!r} of {self._scope} is no stream of predictions",
-                remedy=f"Choose from {', '.join(self.foretold) or 'none'}: studies of models",
+                f"{self._scope} has no stream {stream!r} of predictions",
+                remedy=f"Its studies of models: {', '.join(self.foretold.values()) or 'none'}",
             )
         model = self._config.model(study.model)
         return ForetellPlan(

@@ -39,7 +39,7 @@ def test_a_sweep_for_each_setting() -> None:
 
 def test_routing_and_k_are_axes_of_a_model_with_experts() -> None:
     """With experts there is a setting a routing, batch size, k and context, in that order."""
-    found = settings(MOE, batch=[1, 2], top_k=[2, 8], context=[8, 40])
+    found = settings(MOE, batch=[1, 2], top_k=[2, 8], context=[8, 40], positions=[1, 9])
     assert [(each.routing, each.batch, each.top_k, each.context) for each in found] == list(
         product(("balanced", "skewed"), (1, 2), (2, 8), (8, 40))
     )
@@ -54,9 +54,10 @@ def test_k_is_the_files_unless_the_study_says() -> None:
 @given(st.integers(1, 9), st.integers(1, 16), st.sets(st.integers(1, 40), min_size=1))
 def test_the_grid_begins_at_the_baseline(batch: int, top_k: int, later: set[int]) -> None:
     """The grid is N = 1, the baseline ceil(E / (b k)), and what the study names after it."""
+    first = math.ceil(16 / (batch * top_k))
+    later = {*later, first + 1}
     study = model_study(MOE, batch=[batch], top_k=[top_k], positions=sorted(later))
     balanced, skewed = model_sweeps(study, MODELS[MOE])
-    first = math.ceil(16 / (batch * top_k))
     assert balanced.baseline == first
     assert balanced.positions == tuple(sorted({1, first} | {n for n in later if n > first}))
     assert skewed.baseline == 1
@@ -174,3 +175,19 @@ def test_controlled_routing_takes_any_k() -> None:
     """Beyond its router's choice, k is refused only where the router chooses."""
     assert {each.top_k for each in settings(LING, top_k=[8, 16])} == {8, 16}
     assert {each.top_k for each in settings(LING, top_k=[8], routing=["router"])} == {8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "text"),
+    [
+        (DENSE, {"backend": "torch"}, "torch runs no model's attention"),
+        (MOE, {"moe": "torch"}, "torch runs no experts"),
+        (MOE, {"tokens_max": 1}, "no N of the grid lies beyond the baseline"),
+    ],
+)
+def test_what_could_not_be_measured_is_refused_before(
+    kind: str, changes: dict[str, Any], text: str
+) -> None:
+    """What would fail after the modules were measured is refused when the study is read."""
+    with pytest.raises(ConfigError, match=text):
+        model_sweeps(model_study(kind, **changes), MODELS[kind])

@@ -156,11 +156,18 @@ def test_an_engine_brings_its_environment(
     assert plans.measure("one_modules").environment == environment
 
 
-@pytest.mark.parametrize("stream", ["ffn_modules", "routed_modules", "mars", "small_foretold"])
+@pytest.mark.parametrize("stream", ["ffn_modules", "routed_modules", "mars"])
 def test_what_is_not_measured_is_refused(config: Config, stream: str) -> None:
-    """A module's study, and a router's, have no modules apart; predictions are not measured."""
+    """A module's study, and a router's, have no modules apart."""
     with pytest.raises(ConfigError, match=f"no study '{stream}' on platform 'cpu'"):
         Plans(config, "cpu").measure(stream)
+
+
+def test_what_is_foretold_is_not_measured(config: Config) -> None:
+    """A stream of predictions is refused with the command that makes it."""
+    with pytest.raises(ConfigError, match="small_foretold is foretold, not measured") as said:
+        Plans(config, "cpu").measure("small_foretold")
+    assert "nearfree foretell cpu small" in said.value.remedy
 
 
 @pytest.mark.parametrize("stream", ["ffn_foretold", "ffn", "small", "mars_foretold"])
@@ -171,10 +178,9 @@ def test_what_is_not_foretold_is_refused(config: Config, stream: str) -> None:
     assert "small, routed, experts" in said.value.remedy
 
 
-def test_a_study_may_be_called_modules(tmp_path: Path) -> None:
-    """A name that ends as a stream of modules does is a study's all the same."""
-    config = write_config(tmp_path, LING, my_modules=study_document(LING, model=LING))
-    plans = Plans(config, "cpu")
-    assert list(plans.measured) == ["my_modules_modules", "my_modules"]
-    assert plans.measure("my_modules").models
-    assert not plans.measure("my_modules_modules").models
+@pytest.mark.parametrize("end", ["modules", "foretold", "profile"])
+def test_no_study_is_called_as_a_stream_beside_one(tmp_path: Path, end: str) -> None:
+    """A name that ends as the streams beside a study do is refused."""
+    config = write_config(tmp_path, LING, **{f"my_{end}": study_document(LING, model=LING)})
+    with pytest.raises(ConfigError, match=f"my_{end} ends as a stream beside a study's does"):
+        Plans(config, "cpu").every()

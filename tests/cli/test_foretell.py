@@ -83,16 +83,20 @@ def test_experts_are_told_by_routing_and_k(probed: Path, call: Call) -> None:
     assert all(value.startswith("the model's own router decides") for value in values[4:])
 
 
-def test_without_modules_the_reason_is_told(probed: Path, call: Call) -> None:
-    """What was not measured apart is refused line by line, which is on record, too."""
-    code, out, _ = call("foretell", "cpu", "small")
-    assert code == 0
-    assert {value for _, _, value in told(out)} == {"its modules were not measured apart"}
+def test_without_modules_nothing_is_written(probed: Path, call: Call) -> None:
+    """Before its modules were measured the command ends with one message, and may be repeated."""
+    before = everything(probed / "results")
+    one_message(call("foretell", "cpu", "small"), "qkv projection of small was not measured apart")
+    assert everything(probed / "results") == before
+    assert call("measure", "cpu", "small_modules")[0] == 0
+    assert call("foretell", "cpu", "small")[0] == 0
 
 
 def test_foretelling_again_tells_the_same(probed: Path, call: Call) -> None:
     """A second call writes nothing, and prints what the first did, by either name of the stream."""
+    assert call("measure", "cpu", "small_modules")[0] == 0
     first = call("foretell", "cpu", "small")
+    assert first[0] == 0
     before = everything(probed / "results")
     assert call("foretell", "cpu", "small_foretold") == first
     assert everything(probed / "results") == before
@@ -100,6 +104,7 @@ def test_foretelling_again_tells_the_same(probed: Path, call: Call) -> None:
 
 def test_another_take_is_made_when_asked(probed: Path, call: Call) -> None:
     """A take is the one that is named, or the one that the config asks for."""
+    assert call("measure", "cpu", "small_modules")[0] == 0
     assert call("foretell", "cpu", "small", "--take", "2")[1].startswith("cpu/small_foretold/2-")
     (probed / "config" / "takes.yaml").write_text("cpu: {small_foretold: 3}\n")
     assert call("foretell", "cpu", "small")[1].startswith("cpu/small_foretold/3-")

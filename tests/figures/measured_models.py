@@ -171,6 +171,7 @@ def _said(setting: Setting, truth: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "predictor": predictor,
             "basis": basis,
             "predicted": value if asked else None,
+            "unbounded": False,
             "low": value if asked else None,
             "high": value if asked else None,
             "limiter": limiter if asked else None,

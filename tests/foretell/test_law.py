@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nearfree.decoders.laps import ATTENTION, MOE
 from nearfree.decoders.laps import DENSE as FFN
 from nearfree.errors import EvidenceError
 from nearfree.events.types import WorkCounted
 from nearfree.foretell.composed import Composed
 from nearfree.foretell.law import by_law
-from whole_models import DENSE, LING, counted
+from nearfree.model_studies import model_sweeps, uses
+from whole_models import DENSE, LING, counted, model_study, small
 from whole_models import MOE as MOE_MODEL
 
 from foretell.apart import measured, modules_of, timed
@@ -56,6 +58,25 @@ def test_the_smaller_term_limits(rho: float, role: str, term: str, margin: float
     assert found.margin == pytest.approx(margin)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "batch", "positions"),
+    [(None, 1, 16), (4, 1, 16), (8, 2, 16), (1, 1, 4), (2, 2, 4), (2, 1, 8)],
+)
+def test_positions_of_a_tile(blocks: int | None, batch: int, positions: int) -> None:
+    """M_attn is the rows of all first tiles over heads and batch: packed heads share a tile.
+
+    Four heads with one tile of 16 rows each hold 16 positions, and together in one tile four.
+    """
+    model = small(num_attention_heads=4, num_key_value_heads=1)
+    found = uses(model_sweeps(model_study(batch=[batch]), model)[0].setting, model)
+    (use,) = (use for use in found if use.role == ATTENTION)
+    assert (use.setting.heads, use.setting.kv_heads) == (4, 1)
+    first, later = counted(use.setting, {1: 16, 8: 64})
+    first = replace(first, work=replace(first.work, blocks=blocks))
+    said = by_law(found, measured(later, first), 1, 1e6)
+    assert (said.n_max, said.limiting_term) == (positions, f"M_attn = {positions}")
+
+
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 16))
 def test_balanced_experts(rows: int, batch: int, top_k: int) -> None:
     """N = M_moe E / (b k), where each expert has an equal part of b N k pairs."""
@@ -66,6 +87,7 @@ def test_balanced_experts(rows: int, batch: int, top_k: int) -> None:
         routing=["balanced"],
         batch=[batch],
         top_k=[top_k],
+        positions=[1, 16, 32],
     )
     assert found.n_max == max(1, rows * 16 // (batch * top_k))
     assert found.limiting_term.startswith("M_moe E / (b k) = ")
@@ -81,10 +103,13 @@ def test_skewed_experts(rows: int, batch: int) -> None:
 
 
 def test_tau_is_where_the_block_changed() -> None:
-    """The last N that ran with the first block is tau / b, and limits where it is smallest."""
+    """The last N that ran with the first block is tau / b, and its term says which N that is."""
     changing: Rows = {1: 16, 4: 16, 8: 64, 16: 64}
     found = law(MOE_MODEL, {1: 32}, changing, routing=["balanced"], top_k=[4])
-    assert (found.n_max, found.limiting_term) == (4, "tau / b = 4")
+    assert (found.n_max, found.limiting_term) == (
+        4,
+        "tau / b, by the last N that was run with blocks of 16, = 4",
+    )
     assert (found.limiting_module, found.margin) == (MOE, 8.0)
 
 
@@ -92,7 +117,10 @@ def test_only_the_first_change_is_tau() -> None:
     """A block that changes more than once, and even back, was the first one up to there alone."""
     changing: Rows = {1: 16, 2: 16, 4: 32, 8: 16, 16: 64}
     found = law(MOE_MODEL, {1: 32}, changing, routing=["balanced"])
-    assert (found.n_max, found.limiting_term) == (2, "tau / b = 2")
+    assert (found.n_max, found.limiting_term) == (
+        2,
+        "tau / b, by the last N that was run with blocks of 16, = 2",
+    )
 
 
 def test_an_experts_model_has_no_dense_term() -> None:

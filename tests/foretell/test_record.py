@@ -1,10 +1,10 @@
 """Predictions on record: one a setting, tolerance and way, or the reason why there is none."""
 
+import shutil
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import make_plan
 from msgspec.structs import replace
 from nearfree.config import Config
 from nearfree.errors import EvidenceError
@@ -43,15 +43,30 @@ def plans(tmp_path: Path) -> Plans:
     return Plans(write_config(tmp_path, DENSE, MOE, small=study_document(), routed=routed), "cpu")
 
 
-def write_modules(layout: Layout, plans: Plans, study: str, take: int = 1) -> Seal:
+def write_modules(
+    layout: Layout,
+    plans: Plans,
+    study: str,
+    take: int = 1,
+    *,
+    tiles: bool = True,
+    warm: Collection[str] = (),
+) -> Seal:
     """Seal the modules of a study, each of which takes N microseconds over N."""
     plan = plans.measure(f"{study}_modules")
     payloads: list[Payload] = []
     for sweep in plan.sweeps:
-        payloads += make_visits(sweep.setting, {n: float(n) for n in sweep.positions})
-        if sweep.setting.module in ("attention", "moe_ffn"):
+        cache = "warm" if sweep.setting.module in warm else "cold"
+        times = {n: float(n) for n in sweep.positions}
+        payloads += make_visits(sweep.setting, times, cache=cache)
+        if tiles and sweep.setting.module in ("attention", "moe_ffn"):
             payloads += counted(sweep.setting, {1: 32})
     return write_events(layout, f"{study}_modules", plan, payloads, take)
+
+
+def everything(layout: Layout) -> dict[Path, bytes]:
+    """Return every file of a log."""
+    return {path: path.read_bytes() for path in layout.events.rglob("*") if path.is_file()}
 
 
 def foretold(layout: Layout, plans: Plans, study: str, take: int = 1) -> list[PredictionRecorded]:
@@ -106,35 +121,72 @@ def test_the_newest_modules_count(layout: Layout, plans: Plans) -> None:
     assert {each.made_from for each in foretold(layout, plans, "small")} == {(str(second.name),)}
 
 
-def test_without_modules_the_refusal_is_on_record(layout: Layout, plans: Plans) -> None:
-    """Where nothing was measured apart, each way says so, and none gives a number."""
+def test_without_modules_nothing_is_sealed(layout: Layout, plans: Plans) -> None:
+    """Where nothing was measured apart it can be repeated afterwards, as if never asked."""
     write_probe(layout)
-    found = foretold(layout, plans, "small")
+    before = everything(layout)
+    with pytest.raises(EvidenceError, match="qkv projection of small was not measured apart") as no:
+        foretold(layout, plans, "small")
+    assert "_modules" in no.value.remedy
+    assert everything(layout) == before
+    write_modules(layout, plans, "small")
+    assert {each.refusal for each in foretold(layout, plans, "small")} == {None}
+
+
+def test_each_module_must_be_measured(layout: Layout, plans: Plans) -> None:
+    """One module that is missing is named, and nothing is sealed of what the others say."""
+    write_probe(layout)
+    plan = plans.measure("small_modules")
+    rest = [sweep for sweep in plan.sweeps if sweep.setting.module != "attention"]
+    visits = [v for each in rest for v in make_visits(each.setting, dict.fromkeys(GRID, 1.0))]
+    assert visits
+    write_events(layout, "small_modules", plan, visits)
+    before = everything(layout)
+    with pytest.raises(EvidenceError, match="the attention of small was not measured apart"):
+        foretold(layout, plans, "small")
+    assert everything(layout) == before
+
+
+def test_what_was_never_sampled_is_not_measured(layout: Layout, plans: Plans) -> None:
+    """A take of modules whose samples are all gone, as after retractions, is as good as none."""
+    write_probe(layout)
+    write_events(layout, "small_modules", plans.measure("small_modules"), [])
+    before = everything(layout)
+    with pytest.raises(EvidenceError, match="was not measured apart yet"):
+        foretold(layout, plans, "small")
+    assert everything(layout) == before
+
+
+def test_a_router_needs_no_modules(layout: Layout, tmp_path: Path) -> None:
+    """Of a model's own router alone the refusal is on record: no module could say more."""
+    routed = study_document(MOE, model=MOE, routing=["router"])
+    plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
+    write_probe(layout)
+    found = foretold(layout, plans, "routed")
     assert len(found) == len(WAYS) * len(TOLERANCES)
-    assert {each.refusal for each in found} == {"its modules were not measured apart"}
+    assert all("the model's own router decides" in (each.refusal or "") for each in found)
     assert {(each.n_max, each.made_from, each.evidence) for each in found} == {(None, (), None)}
 
 
-def test_a_module_that_is_missing_is_on_record(layout: Layout, plans: Plans) -> None:
-    """Modules of another setting of the study do not stand in: what is missing is named."""
+def test_what_counts_no_tile_has_no_law(layout: Layout, plans: Plans) -> None:
+    """Measured modules whose run tells no granularity are a refusal of the law alone."""
     write_probe(layout)
-    write_events(
-        layout, "small_modules", make_plan(), make_visits(make_plan().sweeps[0].setting, {1: 1.0})
-    )
-    found = {each.predictor: each.refusal for each in foretold(layout, plans, "small")}
-    assert found["modules_sum"] == "qkv projection was not measured apart"
-    assert found["modules_minimum"] == "attention was not measured apart"
-    assert found["principle_counted"] == "the run of attention counted no block or tile"
+    write_modules(layout, plans, "small", tiles=False)
+    for each in foretold(layout, plans, "small"):
+        if each.predictor == "principle_counted":
+            assert each.refusal == "the run of attention counted no block or tile"
+            assert each.evidence is None
+        else:
+            assert each.refusal is None
 
 
-def test_what_was_never_sampled_refuses(layout: Layout, tmp_path: Path) -> None:
-    """A take of modules whose samples are all gone, as after retractions, is as good as none."""
-    plans = Plans(write_config(tmp_path, small=study_document(dtype="auto")), "cpu")
+def test_evidence_names_what_was_read_from_a_cache(layout: Layout, plans: Plans) -> None:
+    """Modules whose weights or keys were warm are named, in the order of the forward."""
     write_probe(layout)
-    write_events(layout, "small_modules", plans.measure("small_modules"), [])
-    assert {each.refusal for each in foretold(layout, plans, "small")} == {
-        "its modules were not measured apart"
-    }
+    warm = ("attention", "dense_ffn")
+    seal = write_modules(layout, plans, "small", warm=warm)
+    (said,) = {each.evidence for each in foretold(layout, plans, "small")}
+    assert said == f"{seal.name}; from a warm cache: attention, Dense FFN"
 
 
 def test_a_router_of_its_own_is_refused(layout: Layout, plans: Plans) -> None:
@@ -157,15 +209,26 @@ def test_foretelling_twice_writes_once(layout: Layout, plans: Plans) -> None:
     write_modules(layout, plans, "small")
     plan = plans.foretell("small_foretold")
     first = foretell(layout, "cpu", "small_foretold", 1, plan)
-    files = {path: path.read_bytes() for path in layout.events.rglob("*") if path.is_file()}
+    files = everything(layout)
     assert foretell(layout, "cpu", "small_foretold", 1, plan).segments == first.segments
-    assert {p: p.read_bytes() for p in layout.events.rglob("*") if p.is_file()} == files
+    assert everything(layout) == files
     write_modules(layout, plans, "small", take=2)
     assert foretell(layout, "cpu", "small_foretold", 1, plan).segments == first.segments
     takes = [
         {each.made_from for each in foretold(layout, plans, "small", number)} for number in (1, 2)
     ]
     assert takes[0] != takes[1]
+
+
+def test_what_is_sealed_is_returned_at_once(layout: Layout, plans: Plans) -> None:
+    """A sealed take asks for neither a probe nor modules, so an adopted one will do."""
+    write_probe(layout)
+    write_modules(layout, plans, "small")
+    plan = plans.foretell("small_foretold")
+    first = foretell(layout, "cpu", "small_foretold", 1, plan)
+    for stream in ("hardware", "small_modules"):
+        shutil.rmtree(layout.events / "cpu" / stream)
+    assert foretell(layout, "cpu", "small_foretold", 1, plan).segments == first.segments
 
 
 def test_nothing_is_foretold_before_a_probe(layout: Layout, plans: Plans) -> None:
@@ -196,19 +259,25 @@ def digests(plans: Plans) -> dict[str, str]:
 def test_auto_is_the_machines_dtype(
     layout: Layout, tmp_path: Path, features: tuple[str, ...], dtype: str
 ) -> None:
-    """A setting without a dtype is foretold in the one that its modules were measured in."""
-    config = write_config(tmp_path, DENSE, small=study_document(dtype="auto"))
-    plans = Plans(config, "cpu")
+    """Where no module needs to be measured, a setting without a dtype has the machine's own."""
+    routed = study_document(MOE, model=MOE, routing=["router"], dtype="auto")
+    plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
     write_probe(layout, fingerprint=replace(MACHINE, features=features))
-    assert {each.setting.dtype for each in foretold(layout, plans, "small")} == {dtype}
-    other: Any = "float16"
+    assert {each.setting.dtype for each in foretold(layout, plans, "routed")} == {dtype}
+
+
+def test_auto_is_what_the_modules_were_measured_in(layout: Layout, tmp_path: Path) -> None:
+    """Where modules were measured, their dtype is the setting's, whatever the machine's own is."""
+    plans = Plans(write_config(tmp_path, small=study_document(dtype="auto")), "cpu")
+    write_probe(layout)
+    plan, other = plans.measure("small_modules"), "float16"
     payloads = [
         visit
-        for sweep in plans.measure("small_modules").sweeps
+        for sweep in plan.sweeps
         for visit in make_visits(replace(sweep.setting, dtype=other), dict.fromkeys(GRID, 1.0))
     ]
-    write_events(layout, "small_modules", plans.measure("small_modules"), payloads)
-    found = foretold(layout, plans, "small", take=2)
-    assert {each.setting.dtype for each in found} == {"float16"}
+    write_events(layout, "small_modules", plan, payloads)
+    found = foretold(layout, plans, "small")
+    assert {each.setting.dtype for each in found} == {other}
     assert {each.n_max for each in found if each.predictor == "modules_sum"} == {8.0}
     assert "principle_counted" not in {each.predictor for each in found}

@@ -1,8 +1,10 @@
 """Adapters of whole models: what their attention and their experts need."""
 
 import pytest
+from msgspec import structs
+from nearfree.decoders.backend import IN_MODELS
 from nearfree.errors import EvidenceError
-from nearfree.kernels import IN_MODELS, Place, adapters_of, find_adapter, make_kernel
+from nearfree.kernels import Place, adapters_of, find_adapter, make_kernel
 from nearfree.model_studies import model_sweeps
 from nearfree.settings import Setting
 from whole_models import DENSE, MOE, model_study, small
@@ -50,5 +52,6 @@ def test_models_run_where_their_attention_does(backend: str) -> None:
 
 def test_an_attention_that_no_model_runs_on_is_refused() -> None:
     """FlashInfer's decode kernel takes one position, so no model runs on it."""
+    asked = structs.replace(setting(), backend="flashinfer_decode")
     with pytest.raises(EvidenceError, match="no adapter runs model on flashinfer_decode"):
-        adapters_of(setting(backend="flashinfer_decode"), "cuda")
+        adapters_of(asked, "cuda")

@@ -87,6 +87,14 @@ def test_a_graph_is_captured_once_for_each_n() -> None:
     assert len(Graph.made) == 2
 
 
+@pytest.mark.parametrize(("copies", "warm_ups"), [(2, 3), (5, 5)])
+def test_every_copy_has_run_before_a_capture(copies: int, warm_ups: int) -> None:
+    """A copy plans at its first forward of an N, which no graph can hold."""
+    kernel = FakeKernel()
+    CudaTimer("graph", 20, copies).warm(kernel, 4)  # type: ignore[arg-type]
+    assert kernel.calls == [4] * (warm_ups + 20)
+
+
 def test_a_sample_is_the_mean_of_a_graphs_forwards() -> None:
     """Four milliseconds for twenty forwards are 200 us a forward."""
     sample = CudaTimer("graph", 20).sample(FakeKernel(), 1)  # type: ignore[arg-type]

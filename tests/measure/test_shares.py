@@ -1,5 +1,6 @@
 """Time shares: what a take of a model holds of its modules, and what an interruption leaves."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import nearfree
 import pytest
+import torch
 from conftest import make_plan
 from nearfree.decoders.laps import (
     ATTENTION,
@@ -101,6 +103,37 @@ def test_rounds_have_orders_of_their_own(known: Layout) -> None:
     found = places(known, watched.take(known, watched.plan()))
     orders = [tuple(n for number, n in found if number == each) for each in range(shares.ROUNDS)]
     assert len(set(orders)) > 1
+
+
+def test_a_gpu_waits_until_its_host_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait is enqueued before the first event, and belongs to no module."""
+    queued: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool = False) -> None:  # noqa: FBT001, FBT002 (as torch's)
+            assert enable_timing
+
+        def record(self) -> None:
+            queued.append("event")
+            self.ms = float(len(queued))
+
+        def elapsed_time(self, end: "Event") -> float:
+            return end.ms - self.ms
+
+    real = torch.cuda._sleep
+
+    def sleep(*args: object) -> None:
+        inspect.signature(real).bind(*args)
+        queued.append("wait")
+
+    monkeypatch.setattr(torch.cuda, "_sleep", sleep)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: queued.append("end"))
+    laps = shares._CudaLaps()
+    for role in (QKV, ATTENTION, QKV):
+        laps.lap(role)
+    assert laps.parts() == ({QKV: 2000.0, ATTENTION: 1000.0}, False)
+    assert queued == ["wait", *["event"] * 4, "end"]
 
 
 def check_resumed(layout: Layout, seal: Seal, counts: tuple[int, int]) -> None:

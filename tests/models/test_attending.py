@@ -1,6 +1,7 @@
 """A decoder's attention on each backend, against torch, through calls with real signatures."""
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -167,16 +168,69 @@ def test_each_n_is_planned_once_for_all_layers(
         assert len(wrappers.parts[f"{PREFILL}.plan"].calls) == planned
 
 
-def test_forwards_share_a_workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All plans have one, also those of another forward that keeps its caches at one place."""
+def test_forwards_share_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither k nor routing changes a plan: forwards of one place have one for each N."""
     wrappers, kept = libraries.flashinfer(monkeypatch), {}
-    for _ in range(2):
-        forward = make_forward(tmp_path, document("qwen3"), attention="flashinfer_fa2", kept=kept)
-        forward.forward(tokens(2))
-        forward.forward(tokens(7))
+    for top_k, routing in product((4, 2), ("router", "balanced")):
+        config = document("qwen3_moe", num_experts_per_tok=top_k)
+        base = make_forward(tmp_path, config, routing=routing)
+        forward = make_forward(
+            tmp_path, config, attention="flashinfer_fa2", routing=routing, kept=kept
+        )
+        for mine, theirs in zip(
+            (*forward.keys, *forward.values), (*base.keys, *base.values), strict=True
+        ):
+            mine[:, :, :CONTEXT] = theirs[:, :, :CONTEXT]
+        for n in (2, 7):
+            assert error(forward.forward(tokens(n)), base.forward(tokens(n))) < 1e-5
+    assert len(wrappers.parts[PREFILL].calls) == 2
+
+
+SHAPE: dict[str, Any] = {
+    "backend": "flashinfer_fa2", "mask": "causal", "context": 8, "window": None, "batch": 2,
+    "heads": 8, "kv_heads": 2, "head_dim": 16, "n": 3, "room": 32, "dtype": torch.float32,
+}  # fmt: skip
+
+
+def attend(place: Place, **changes: Any) -> None:
+    """Run the attention of one forward."""
+    given = SHAPE | changes
+    sight = Sight(given["mask"], given["context"], given["window"])
+    queries = torch.zeros(given["batch"], given["heads"], given["n"], given["head_dim"])
+    cache = torch.zeros(given["batch"], given["room"], given["kv_heads"], given["head_dim"])
+    keys = cache.to(given["dtype"]).transpose(1, 2)
+    way = attending(given["backend"], sight, given["dtype"], place)
+    way.attend(queries.to(given["dtype"]), keys, keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("backend", "flashinfer_fa3"), ("mask", "block"), ("context", 9), ("window", 4),
+        ("batch", 3), ("heads", 4), ("kv_heads", 4), ("head_dim", 32), ("n", 4), ("room", 48),
+        ("dtype", torch.bfloat16),
+    ],
+)  # fmt: skip
+def test_another_plan_is_not_shared(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    """What a plan is given is its own, which pages a request owns as well; the workspace is one."""
+    wrappers, place = libraries.flashinfer(monkeypatch), Place()
+    for changes in ({}, {name: value}, {}, {name: value}):
+        attend(place, **changes)
     made = wrappers.parts[PREFILL].calls
-    assert len(made) == 4
+    assert len(made) == 2
     assert len({bound.arguments["float_workspace_buffer"].data_ptr() for bound in made}) == 1
+
+
+def test_places_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another place has a workspace and plans of its own."""
+    wrappers = libraries.flashinfer(monkeypatch)
+    places = Place(), Place()
+    for place in places:
+        attend(place)
+    made = wrappers.parts[PREFILL].calls
+    assert len({bound.arguments["float_workspace_buffer"].data_ptr() for bound in made}) == 2
 
 
 def test_masks_are_made_once_for_each_n(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

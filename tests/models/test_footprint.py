@@ -11,19 +11,26 @@ import nearfree
 import pytest
 import torch
 from decoders.files import CONFIG, write
+from kernels.test_flashinfer import PREFILL
 from msgspec import structs
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.errors import EvidenceError
+from nearfree.kernels import Place
+from nearfree.kernels.flashinfer_plan import bytes_held
+from nearfree.model_studies import model_sweeps
 from nearfree.models import footprint as module
 from nearfree.models.footprint import Footprint, footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
+from nearfree.models.kernel import ModelKernel
 from nearfree.models.moe import MoeFfn
 from nearfree.models.weights import RandomWeights
 from nearfree.settings import Mask
 from torch import Tensor
+from whole_models import model_study, small
 
-from models.small import BATCH, CONTEXT, KINDS, MOST, POSITIONS, document, tokens
+from models import libraries
+from models.small import BATCH, CONTEXT, KINDS, MOST, POSITIONS, document, make_forward, tokens
 
 BIG: dict[str, dict[str, Any]] = {
     "grouped_queries": {"model": "qwen3_8b_cpu", "batch": 8, "context": 512, "most": 1024},
@@ -183,16 +190,51 @@ def test_more_of_anything_takes_more(tmp_path: Path, kind: str) -> None:
     assert needed(path, (*POSITIONS, 34)).total > needed(path, (*POSITIONS[:-1], 34)).total > least
 
 
+def test_pages_and_plans_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """FlashInfer's cache is in whole pages; it has one workspace, and a wrapper for each N."""
+    wrappers = libraries.flashinfer(monkeypatch)
+    kept: dict[tuple[object, ...], Tensor] = {}
+    config, backend = document("qwen3"), "flashinfer_fa2"
+    forward = make_forward(tmp_path, config, attention=backend, kept=kept)
+    for n in POSITIONS:
+        forward.forward(tokens(n))
+    found = needed(tmp_path / "config.json", attention=backend, dtype=torch.float32)
+    assert found.kv_cache == kept_bytes([*forward.keys, *forward.values])
+    assert len(wrappers.parts[PREFILL].calls) == len(POSITIONS)
+    assert kept["flashinfer", 0].nbytes == bytes_held("fa2", 0)
+
+
+@pytest.mark.parametrize(("backend", "plan_mib"), [("flashinfer_fa2", 8), ("flashinfer_fa3", 72)])
+def test_workspaces_are_counted(tmp_path: Path, backend: str, plan_mib: int) -> None:
+    """512 MiB once, and what a wrapper allocates for each distinct N; nothing for torch."""
+    path = write(tmp_path, document("qwen3"), "config.json")
+    found = needed(path, (1, 2, 7, 7), attention=backend).workspaces / 2**20
+    assert found == pytest.approx(512 + 3 * plan_mib, abs=1)
+    assert needed(path, (1, 2, 7)).workspaces == 0
+
+
+def test_a_models_workspaces_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model on FlashInfer is refused with the 0.5 GB of its workspace."""
+    monkeypatch.setattr(module, "free_bytes", lambda _: 10**4)
+    model = small()
+    sweep = next(iter(model_sweeps(model_study(), model)))
+    setting = structs.replace(sweep.setting, backend="flashinfer_fa2")
+    with pytest.raises(EvidenceError, match=r"workspaces 0\.6, "):
+        ModelKernel(setting, sweep.positions, Place(models={"small": model.plain}))
+
+
 def test_copies_take_turns(tmp_path: Path) -> None:
     """Each copy has all of its own but what one forward makes and drops."""
-    path = write(tmp_path, document("qwen3_moe"))
-    one, three = (structs.asdict(needed(path, copies=copies)) for copies in (1, 3))
+    path, backend = write(tmp_path, document("qwen3_moe")), "flashinfer_fa2"
+    one, three = (
+        structs.asdict(needed(path, copies=copies, attention=backend)) for copies in (1, 3)
+    )
     assert three == {name: part * (3 - 2 * (name == "activations")) for name, part in one.items()}
 
 
 def test_parts_are_the_total(tmp_path: Path) -> None:
     """The total is that of its parts."""
-    found = needed(write(tmp_path, document("llada2_moe")))
+    found = needed(write(tmp_path, document("llada2_moe")), attention="flashinfer_fa3")
     parts = structs.asdict(found)
     assert min(parts.values()) > 0
     assert found.total == sum(parts.values())
@@ -220,6 +262,6 @@ def test_the_refusal_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         refuse_too_large(found, read_decoder(path), batch=1, context=4096, most=64, device="cpu")
     assert error.value.what == (
         "qwen3_8b with L=4096, batch 1, N=64 needs 17.0 GB (weights 16.4, KV cache 0.6, "
-        "masks 0.0, tables 0.0, activations 0.0), and 3.0 GB are free"
+        "masks 0.0, tables 0.0, workspaces 0.0, activations 0.0), and 3.0 GB are free"
     )
     assert error.value.remedy == "Choose a smaller model, context or batch, or fewer positions"

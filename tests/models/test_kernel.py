@@ -77,9 +77,9 @@ def test_the_same_setting_gives_the_same_logits(kind: str, batch: int, context: 
 def test_k_adds_no_weights() -> None:
     """Settings of a model with another k run on the same weights and caches."""
     where = place(MOE)
-    make(where, MOE, top_k=[2])
+    make(where, MOE, top_k=[2], positions=[1, 4, 9])
     before = dict(where.shared)
-    second = make(where, MOE, top_k=[8])
+    second = make(where, MOE, top_k=[8], positions=[1, 4, 9])
     assert where.shared.keys() == before.keys()
     assert all(where.shared[key] is tensor for key, tensor in before.items())
     assert torch.isfinite(second.forward(4)).all()
@@ -158,9 +158,9 @@ def test_weights_that_are_there_are_not_asked_for_again(monkeypatch: pytest.Monk
     make(where, MOE)
     weights = sum(t.nbytes for key, t in where.shared.items() if key[0] == DIGEST)
     monkeypatch.setattr(footprint, "free_bytes", lambda _: weights)
-    make(where, MOE, top_k=[2])
+    make(where, MOE, top_k=[2], positions=[9])
     with pytest.raises(EvidenceError, match="small with L=40"):
-        make(place(MOE), MOE, top_k=[2])
+        make(place(MOE), MOE, top_k=[2], positions=[9])
 
 
 def test_another_model_of_the_name_is_not_run() -> None:

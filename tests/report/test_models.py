@@ -96,12 +96,12 @@ def test_a_prediction_is_told_with_its_mark_and_module(said: pl.DataFrame, answe
         assert shown == told
 
 
-def test_what_is_no_hit_may_be_within(models: ModelRows, said: pl.DataFrame) -> None:
+def test_what_is_no_hit_may_be_near(models: ModelRows, said: pl.DataFrame) -> None:
     """A miss that lies in the measured interval is told apart from other misses."""
     near = said.with_columns(pl.lit(value=False).alias("hit"), pl.lit(value=True).alias("within"))
     grid = measured(models.boundaries.filter(epsilon=0.2), near)
     assert {text.split(" ")[1].rstrip(",") for text in column(grid, SUM) if text != "refused"} == {
-        "within"
+        "near"
     }
 
 

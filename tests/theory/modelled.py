@@ -35,9 +35,9 @@ PARTS: dict[int, dict[str, float]] = {
 """From N = 1 to 4 they grow by 2, 15, 3 and 10: attention by a half of 30."""
 
 
-def plan(setting: Setting = SETTING, rounds: int = 8) -> MeasurePlan:
+def plan(setting: Setting = SETTING, rounds: int = 8, baseline: int = 1) -> MeasurePlan:
     """Return the plan of the model's take."""
-    sweeps = tuple(structs.replace(each, setting=setting) for each in SWEEPS)
+    sweeps = tuple(structs.replace(each, setting=setting, baseline=baseline) for each in SWEEPS)
     return plan_of(MODEL, sweeps, protocol=Interleaved(rounds=rounds))
 
 
@@ -55,10 +55,10 @@ def said(predictor: str = "modules_sum", n_max: float | None = 3.0, **changes: A
     return PredictionRecorded(predictor=predictor, n_max=n_max, **(fields | changes))
 
 
-def write_said(layout: Layout, *payloads: Payload, take: int = 1) -> None:
+def write_said(layout: Layout, *payloads: Payload, take: int = 1, study: str = "small") -> None:
     """Put predictions on record, now."""
     foretell = ForetellPlan(sweeps=SWEEPS, models={"small": MODEL.plain}, tolerances=TOLERANCES)
-    write_events(layout, "small_foretold", foretell, payloads or [said()], take)
+    write_events(layout, f"{study}_foretold", foretell, payloads or [said()], take)
 
 
 def write_model(
@@ -69,9 +69,11 @@ def write_model(
     parts: Mapping[int, Mapping[str, float]] = PARTS,
     setting: Setting = SETTING,
     rounds: int = 8,
+    baseline: int = 1,
+    study: str = "small",
 ) -> None:
     """Seal a take of the model, now."""
-    events: list[Payload] = [*make_visits(setting, times)]
+    events: list[Payload] = [*make_visits(setting, times, baseline=baseline)]
     events += [
         SharesMeasured(
             setting=setting, n=n, round=number, part_us=dict(us), dirty=False, timer="cpu"
@@ -79,7 +81,7 @@ def write_model(
         for number in range(3)
         for n, us in parts.items()
     ]
-    write_events(layout, "small", plan(setting, rounds), events, take)
+    write_events(layout, study, plan(setting, rounds, baseline), events, take)
 
 
 def write_tables(layout: Layout) -> Callable[[Table], pl.DataFrame]:

@@ -2,15 +2,17 @@
 
 from typing import Any
 
+import polars as pl
 import pytest
-from nearfree.decoders.laps import ATTENTION, DENSE, HEAD
+from nearfree.decoders.laps import ATTENTION, BETWEEN, DENSE, HEAD
+from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
 from nearfree.settings import plan_digest
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.time_shares import TIME_SHARES
-from nearfree.theory.composition import COMPOSITION
+from nearfree.theory.composition import COMPOSITION, compose
 from nearfree.theory.predictions import PREDICTIONS
-from nearfree.theory.validation import VALIDATION
+from nearfree.theory.validation import VALIDATION, validate
 from tables.logs import write_probe, write_study
 
 from theory.modelled import PARTS, T, made, plan, said, write_model, write_said, write_tables
@@ -42,6 +44,28 @@ def test_at_the_grids_end_all_growth_counts(layout: Layout) -> None:
     assert found["measured_growth"] == pytest.approx(53 / 100)
 
 
+def watched(layout: Layout, parts: dict[int, dict[str, float]]) -> Row:
+    """Return what the table says where the modules took these times inside the model."""
+    write_probe(layout)
+    write_said(layout)
+    write_model(layout, parts=parts)
+    (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
+    return found
+
+
+def test_between_is_no_limiter(layout: Layout) -> None:
+    """What is no module is never named, even if it grew most; its 60 us count as growth."""
+    parts = {n: {BETWEEN: us, **PARTS[n]} for n, us in ((1, 10.0), (4, 70.0))}
+    found = watched(layout, parts)
+    assert (found["measured_limiter"], found["measured_growth"]) == (ATTENTION, 15 / 90)
+
+
+def test_what_shrinks_is_no_growth(layout: Layout) -> None:
+    """A part of growth is that of what grew: 15 of 27 us where the FFN gets 20 us faster."""
+    found = watched(layout, PARTS | {4: PARTS[4] | {DENSE: 20.0}})
+    assert (found["measured_limiter"], found["measured_growth"]) == (ATTENTION, 15 / 27)
+
+
 @pytest.mark.parametrize(
     ("parts", "limiter", "growth"),
     [
@@ -57,10 +81,7 @@ def test_what_was_not_watched_has_no_limiter(
     layout: Layout, parts: dict[int, dict[str, float]], limiter: str | None, growth: float | None
 ) -> None:
     """Without shares at the baseline and the next N nothing is said; no growth has no parts."""
-    write_probe(layout)
-    write_said(layout)
-    write_model(layout, parts=parts)
-    (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
+    found = watched(layout, parts)
     assert (found["measured_limiter"], found["measured_growth"]) == (limiter, growth)
 
 
@@ -94,6 +115,36 @@ def test_hits_and_intervals(layout: Layout, n_max: float, *, hit: bool, within: 
     assert (found["predicted"], found["hit"], found["within"]) == (n_max, hit, within)
 
 
+@pytest.mark.parametrize(("n_max", "within"), [(7.9, False), (8.0, True), (64.0, True)])
+def test_the_grids_end_is_open_above(layout: Layout, n_max: float, *, within: bool) -> None:
+    """A boundary at the grid's end may lie anywhere beyond: any larger prediction is within."""
+    write_probe(layout)
+    write_said(layout, said(n_max=n_max))
+    write_model(layout, times=dict.fromkeys(T, 100.0))
+    (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
+    assert (found["n_low"], found["n_high"], found["next_n"]) == (8, 8, None)
+    assert found["within"] is within
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_no_bound_lies_beyond_the_grid(layout: Layout, *, ends: bool) -> None:
+    """What says that no N is too large has a flag, no number, and is within at a grid's end."""
+    write_probe(layout)
+    write_said(layout)
+    write_model(layout, times=dict.fromkeys(T, 100.0) if ends else T)
+    read = write_tables(layout)
+    none = pl.lit(None, pl.Float64)
+    laws = read(PREDICTIONS).filter(predictor="idle_compute", basis="probed_gemm", module="model")
+    laws = laws.with_columns(n_max=none, low=none, high=none, unbounded=pl.lit(value=True))
+    judged = VALIDATION.build(
+        validate(read(BOUNDARIES), laws), {*read(BOUNDARIES)["row_id"], *laws["row_id"]}
+    )
+    takes = read_scope(layout, "cpu")
+    (found,) = compose(judged, read(BOUNDARIES), laws, read(TIME_SHARES), takes)
+    assert (found["unbounded"], found["predicted"]) == (True, None)
+    assert (found["hit"], found["within"]) == (ends, ends)
+
+
 def test_a_refusal_is_a_miss(layout: Layout) -> None:
     """A refusal neither hits nor lies within, and keeps its reason."""
     found = row(layout, said(n_max=None))
@@ -102,20 +153,25 @@ def test_a_refusal_is_a_miss(layout: Layout) -> None:
     assert found["foretold"]
 
 
-def test_what_was_on_record_first_is_foretold(layout: Layout) -> None:
-    """A prediction that was recorded before the setting's first sample is foretold."""
-    assert row(layout)["foretold"]
-
-
-def test_what_came_after_a_sample_is_not_foretold(layout: Layout) -> None:
-    """After the first sample a prediction is none any more, even if the setting is taken again."""
+@pytest.mark.parametrize(
+    ("log", "foretold"),
+    [
+        ("said taken", True),
+        ("taken said", False),
+        ("taken said taken", True),
+        ("said taken said", False),
+        ("said taken said taken", True),
+    ],
+)
+def test_what_was_on_record_first_is_foretold(layout: Layout, log: str, *, foretold: bool) -> None:
+    """Foretold is what was recorded before the first sample of the take of the boundary."""
     write_probe(layout)
-    write_model(layout)
-    write_said(layout)
-    write_model(layout, take=2)
-    found = write_tables(layout)(COMPOSITION)
-    assert not found["foretold"].any()
-    assert found.filter(predictor="modules_sum").height == 1
+    takes = {"said": 0, "taken": 0}
+    for step in log.split():
+        takes[step] += 1
+        (write_said if step == "said" else write_model)(layout, take=takes[step])
+    (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
+    assert found["foretold"] is foretold
 
 
 def test_laws_are_not_foretold(layout: Layout) -> None:
@@ -137,6 +193,19 @@ def test_the_newest_shares_count(layout: Layout) -> None:
     write_model(layout, rounds=second, parts=grown)
     (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
     assert found["measured_limiter"] == HEAD
+
+
+def test_studies_have_shares_of_their_own(layout: Layout) -> None:
+    """Where two studies took one setting, each has the limiter and shares of its own take."""
+    write_probe(layout)
+    write_said(layout, said(limiting_module=HEAD))
+    write_model(layout, study="grown", parts=PARTS | {4: PARTS[4] | {HEAD: 90.0}})
+    write_model(layout, study="large", parts={n: us | {HEAD: 100.0} for n, us in PARTS.items()})
+    found = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").sort("stream")
+    assert found.select("stream", "measured_limiter", "limiter_share").rows() == [
+        ("grown", HEAD, 0.1),
+        ("large", ATTENTION, 100 / 190),
+    ]
 
 
 def test_every_id_exists(layout: Layout) -> None:

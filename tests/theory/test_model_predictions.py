@@ -4,10 +4,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+from conftest import make_started
 from msgspec.structs import replace
 from nearfree.decoders.laps import ATTENTION, DENSE
 from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
+from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import PredictionRecorded
 from nearfree.model_studies import model_sweeps
 from nearfree.tables.settings import SETTINGS
@@ -16,7 +18,7 @@ from nearfree.theory.scores import PREDICTORS, RECORDED
 from tables.logs import make_visits, write_probe, write_study
 from whole_models import MOE, model_study, plan_of, small, write_events
 
-from theory.modelled import MODEL, SETTING, made, said, write_model, write_said, write_tables
+from theory.modelled import MODEL, SETTING, T, made, said, write_model, write_said, write_tables
 
 
 def rows(layout: Layout, *payloads: Any) -> pl.DataFrame:
@@ -36,6 +38,7 @@ def test_what_is_on_record_is_a_row(layout: Layout) -> None:
         8.0,
     )
     assert (found["model"], found["baseline"], found["refusal"]) == ("small", 1, None)
+    assert (found["unbounded"], found["constants"], found["in_sample"]) == (False, None, False)
     events = {e.event_id for take in read_scope(layout, "cpu") for e in take.of(PredictionRecorded)}
     assert len(found["from_ids"]) == 2
     assert found["from_ids"][0].startswith("settings:")
@@ -48,21 +51,96 @@ def test_a_refusal_on_record_is_a_row(layout: Layout) -> None:
     assert (found["n_max"], found["refusal"]) == (None, "nothing was measured")
 
 
-def test_what_is_unbounded_has_a_flag(layout: Layout) -> None:
-    """A prediction without a bound has no number and no refusal, but a flag."""
-    told = said(n_max=None, unbounded=True, refusal=None, evidence="given")
-    (found,) = rows(layout, told).filter(predictor="modules_sum").to_dicts()
-    assert (found["n_max"], found["unbounded"], found["refusal"]) == (None, True, None)
+def recorded(layout: Layout) -> list[tuple[Any, ...]]:
+    """Return what is on record: predictor, basis, baseline, tolerance and N_max."""
+    found = write_tables(layout)(PREDICTIONS).filter(pl.col("predictor").is_in(RECORDED))
+    return found.select("predictor", "basis", "baseline", "epsilon", "n_max").rows()
 
 
-def test_the_newest_take_wins(layout: Layout) -> None:
-    """Of a study's predictions those of its newest take count; they are not mixed."""
+def test_the_newest_of_the_same_counts(layout: Layout) -> None:
+    """What is said again replaces what was said, and what is not said again stays."""
     write_probe(layout)
     write_said(layout, said(n_max=3.0), said("modules_minimum", n_max=7.0))
     write_said(layout, said(n_max=5.0), take=2)
     write_model(layout)
-    found = write_tables(layout)(PREDICTIONS).filter(pl.col("predictor").is_in(RECORDED))
-    assert found.select("predictor", "n_max").rows() == [("modules_sum", 5.0)]
+    assert recorded(layout) == [
+        ("modules_minimum", None, 1, 0.2, 7.0),
+        ("modules_sum", None, 1, 0.2, 5.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("predictor", "modules_minimum"), ("basis", "probed_gemm"),
+                        ("epsilon", 0.1), ("baseline", 2)]
+)  # fmt: skip
+def test_what_says_another_thing_stays(layout: Layout, name: str, value: object) -> None:
+    """Another predictor, basis, tolerance or baseline is another prediction, however new."""
+    other: Any = {"n_max": 4.0, name: value}
+    write_probe(layout)
+    write_said(layout, said(n_max=3.0))
+    write_said(layout, said(**other), take=2)
+    write_model(layout)
+    write_model(layout, study="later", baseline=2)
+    assert {row[-1] for row in recorded(layout)} == {3.0, 4.0}
+
+
+def test_studies_that_share_a_setting_do_not_collide(layout: Layout) -> None:
+    """Of two studies' predictions of a setting the newer by time counts, whatever its take."""
+    write_probe(layout)
+    write_said(layout, said(n_max=3.0), take=2)
+    write_said(layout, said(n_max=5.0), study="later")
+    write_model(layout)
+    assert recorded(layout) == [("modules_sum", None, 1, 0.2, 5.0)]
+
+
+def test_a_baseline_is_another_setting(layout: Layout) -> None:
+    """Measured from two baselines a setting has, from each, what was said of that one."""
+    write_probe(layout)
+    write_said(layout, said(n_max=3.0), said(n_max=4.0, baseline=2))
+    write_model(layout)
+    write_model(layout, study="later", baseline=2)
+    assert recorded(layout) == [
+        ("modules_sum", None, 1, 0.2, 3.0),
+        ("modules_sum", None, 2, 0.2, 4.0),
+    ]
+
+
+def test_laws_refuse_another_baseline(layout: Layout) -> None:
+    """From a baseline that is neither 1 nor the paper's, every law refuses on each basis."""
+    write_probe(layout)
+    write_model(layout, baseline=2)
+    found = write_tables(layout)(PREDICTIONS).filter(module="model")
+    assert set(found.select("predictor", "basis").rows()) == {
+        (predictor, basis) for predictor in PREDICTORS for basis in ("probed_stream", "probed_gemm")
+    }
+    assert set(found.select("baseline", "n_max", "unbounded", "refusal").rows()) == {
+        (
+            2,
+            None,
+            False,
+            "models are asked from N = 1 and from the paper's baseline, not from N = 2",
+        )
+    }
+
+
+def test_laws_speak_of_the_newest_release(layout: Layout) -> None:
+    """A law is asked of what was installed at the newest take, here by its number."""
+    model = small()
+    sweeps = model_sweeps(model_study(backend="flash_attn", dtype="bfloat16"), model)
+    asked = plan_of(model, sweeps)
+    visits = [visit for each in sweeps for visit in make_visits(each.setting, T)]
+
+    def work(take: OpenTake) -> None:
+        for visit in visits:
+            take.append(visit, sync=False)
+
+    write_probe(layout)
+    for number, release in ((2, "2.8.1"), (1, "2.7.4")):
+        started = replace(make_started(asked), versions={"flash-attn": release})
+        name = take_name("cpu", "flash", number, asked)
+        ensure_take(layout, name, asked, lambda _, started=started: started, work)
+    found = write_tables(layout)(PREDICTIONS).filter(predictor="principle_resolved")
+    assert set(found["refusal"]) == {"attention: no rules of flash-attn 2.8.1 in the log"}
 
 
 def test_what_was_never_measured_has_no_row(layout: Layout) -> None:

@@ -121,12 +121,11 @@ class Config:
         self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
             self._known("studies.yaml", name, "backend", study.backend, list(self.backends))
-            for end in (PROFILE, MODULES, FORETOLD):
-                if name.removesuffix(end) in set(studies) - {name}:
-                    raise ConfigError(
-                        f"{self.folder}/studies.yaml: {name} is a stream beside another study's",
-                        remedy="Choose another name",
-                    )
+            if name.endswith((PROFILE, MODULES, FORETOLD)):
+                raise ConfigError(
+                    f"{self.folder}/studies.yaml: {name} ends as a stream beside a study's does",
+                    remedy="Choose another name",
+                )
             for platform in study.platforms:
                 self._known("studies.yaml", name, "platforms", platform, list(self.platforms))
             if isinstance(study, ModelStudy) and study.moe:

@@ -5,7 +5,7 @@ from itertools import product
 
 from msgspec import structs
 
-from nearfree.decoders.backend import Backend
+from nearfree.decoders.backend import IN_MODELS, MOE, Backend
 from nearfree.decoders.model import Model
 from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.errors import ConfigError
@@ -27,6 +27,12 @@ def model_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
     for setting in _settings(study, model):
         baseline = study.baseline or first_full(setting)
         later = [n for n in study.grid(setting.batch) if n > baseline]
+        if not later:
+            raise ConfigError(
+                f"no N of the grid lies beyond the baseline {baseline} of b = {setting.batch}, "
+                f"k = {setting.top_k}",
+                remedy="Add larger N to `positions`, or allow more with `tokens_max`",
+            )
         positions = tuple(sorted({1, baseline, *later}))
         found.append(Sweep(setting=setting, positions=positions, baseline=baseline))
     return tuple(found)
@@ -115,6 +121,21 @@ def _settings(study: ModelStudy, model: Model) -> Iterator[Setting]:
 
 def _check(study: ModelStudy, model: Model) -> None:
     experts = model.decoder.experts
+    if study.backend not in IN_MODELS:
+        raise ConfigError(
+            f"{study.backend} runs no model's attention",
+            remedy=f"Choose {', '.join(IN_MODELS)} as `backend`",
+        )
+    if study.moe is not None and study.moe not in MOE:
+        raise ConfigError(
+            f"{study.moe} runs no experts", remedy=f"Choose {', '.join(sorted(MOE))} as `moe`"
+        )
+    if study.mask == "block" and model.decoder.window is not None:
+        raise ConfigError(
+            f"{study.model} has a window of {model.decoder.window} positions, in which no block of "
+            "positions that see each other is run",
+            remedy="Choose the mask causal",
+        )
     given = [name for name in ("moe", "routing", "top_k") if getattr(study, name) is not None]
     if experts is None and given:
         raise ConfigError(

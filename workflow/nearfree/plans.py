@@ -72,6 +72,11 @@ class Plans:
 
     def measure(self, stream: str) -> MeasurePlan:
         """Return the plan of a stream that is measured; ConfigError if there is none."""
+        if stream in self.foretold:
+            raise ConfigError(
+                f"{stream} is foretold, not measured",
+                remedy=f"Use `nearfree foretell {self._scope} {self.foretold[stream]}`",
+            )
         name = self.measured.get(stream, stream)
         study = self._config.study(self._scope, name)
         environment = self.environment(study)

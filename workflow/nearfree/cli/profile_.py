@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if plan.models:
         raise ConfigError(
             f"{args.study} measures a whole model, which has too many kernels to profile",
-            remedy=f"Profile its modules: {args.study}{MODULES}",
+            remedy=f"Profile its modules, where it has any apart: {args.study}{MODULES}",
         )
     profiled = ProfilePlan(sweeps=plan.sweeps, environment=plan.environment, forwards=args.forwards)
     seal = record(Layout(args.results), scope, check_part(args.study), take, profiled)

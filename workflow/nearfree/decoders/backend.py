@@ -29,6 +29,8 @@ xformers."""
 
 MOE = frozenset({"vllm", "sglang", "torch_padded", "torch_grouped"})
 """Backends that run experts; all others run attention."""
+IN_MODELS = ("torch_sdpa", "flash_attn", "flash_attn_3", "flashinfer_fa2", "flashinfer_fa3")
+"""Those that run attention inside a whole model's forward."""
 PAGES = {"flash_attn": 256}
 """Positions of a page of the KV cache, where a backend's kernel depends on there being pages.
 

@@ -202,9 +202,8 @@ class SharesMeasured(Payload, frozen=True, kw_only=True):
 class PredictionRecorded(Payload, frozen=True, kw_only=True):
     """What a predictor says of a model's setting at a tolerance, on record before it is measured.
 
-    `n_max` None is a refusal, or no bound where `unbounded`; `low` and `high` bound it. `made_from`
-    names the takes that the prediction rests on. `n` and `latency_us` are T(N) where the predictor
-    has one.
+    `n_max` None is a refusal; `low` and `high` bound it. `made_from` names the takes that the
+    prediction rests on. `n` and `latency_us` are T(N) where the predictor has one.
     """
 
     type_name = "nearfree.prediction.recorded.v1"
@@ -214,15 +213,12 @@ class PredictionRecorded(Payload, frozen=True, kw_only=True):
     basis: str | None = None
     epsilon: float
     n_max: float | None = None
-    unbounded: bool = False
     low: float | None = None
     high: float | None = None
     limiting_module: str | None = None
     limiting_term: str | None = None
     evidence: str | None = None
     margin: float | None = None
-    constants: str | None = None
-    in_sample: bool = False
     balance_flop_per_byte: float | None = None
     refusal: str | None = None
     made_from: tuple[str, ...] = ()

@@ -1,9 +1,11 @@
 """A platform's modules as they were measured apart: T(N) by round, and what their kernels do."""
 
+from collections.abc import Sequence
+
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import EvidenceError
 from nearfree.events.evidence import Take
-from nearfree.events.types import ExecutedWork, WorkCounted
+from nearfree.events.types import ExecutedWork, LatencyMeasured, WorkCounted
 from nearfree.measure.curves import curves, timed
 from nearfree.settings import Setting
 
@@ -20,6 +22,7 @@ class Apart:
     def __init__(self, take: Take) -> None:
         self.name = str(take.name)
         self._rounds = {curve.setting: timed(curve).rounds for curve in curves([take])}
+        self._warm = {e.data.setting for e in take.of(LatencyMeasured) if e.data.cache == "warm"}
         self._work: dict[Setting, dict[int, ExecutedWork]] = {}
         for event in take.of(WorkCounted):
             self._work.setdefault(event.data.setting, {})[event.data.n] = event.data.work
@@ -36,6 +39,15 @@ class Apart:
                 f"{use.role} was not measured apart", remedy="Measure the modules of this study"
             )
         return self._rounds[use.setting]
+
+    def has(self, use: ModuleUse) -> bool:
+        """Return whether a module was measured."""
+        return use.setting in self._rounds
+
+    def evidence(self, uses: Sequence[ModuleUse]) -> str:
+        """Return the take, and which modules read their weights or keys from a warm cache."""
+        warm = [use.role for use in uses if use.setting in self._warm]
+        return f"{self.name}; from a warm cache: {', '.join(warm)}" if warm else self.name
 
     def work(self, use: ModuleUse) -> dict[int, ExecutedWork]:
         """Return what a module's kernels execute, by N."""

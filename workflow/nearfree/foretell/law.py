@@ -51,7 +51,9 @@ def _terms(
     counted = apart.work(use)
     rows = _block_rows(use, counted)
     if setting.module == "attention":
-        yield rows, use.role, "M_attn"
+        # Packed heads share a tile: there are fewer blocks than heads, and fewer positions in each.
+        heads = (setting.heads or 1) * batch
+        yield rows * (counted[min(counted)].blocks or heads) / heads, use.role, "M_attn"
         return
     experts, top_k = setting.experts or 1, setting.top_k or 1
     if setting.routing == "balanced":
@@ -60,7 +62,8 @@ def _terms(
         yield rows / batch, use.role, "M_moe / b"
     changed = [n for n, work in counted.items() if work.block_rows != rows]
     if changed:
-        yield max(n for n in counted if n < min(changed)), use.role, "tau / b"
+        last = max(n for n in counted if n < min(changed))
+        yield last, use.role, f"tau / b, by the last N that was run with blocks of {rows},"
 
 
 def _block_rows(use: ModuleUse, counted: dict[int, ExecutedWork]) -> int:

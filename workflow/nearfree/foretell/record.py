@@ -11,7 +11,7 @@ from nearfree.events.evidence import Take, read_scope
 from nearfree.events.names import Layout
 from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
-from nearfree.events.take import OpenTake, ensure_take, take_name
+from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.events.types import HardwareProbed, LatencyMeasured, PredictionRecorded
 from nearfree.foretell.apart import Apart
 from nearfree.foretell.composed import MINIMUM, SUM, Composed, by_minimum, by_sum
@@ -34,21 +34,25 @@ def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellP
     Raises
     ------
     EvidenceError
-        The platform was not probed yet.
+        The platform was not probed, or the modules were not measured yet.
     """
-    study = stream.removesuffix(FORETOLD)
+    study, name = stream.removesuffix(FORETOLD), take_name(scope, stream, take, plan)
+    sealed = ensure_sealed(layout, name)
+    if sealed is not None:
+        return sealed
     probe = require_probe(layout, scope)
+    takes = read_scope(layout, scope, stream=f"{study}{MODULES}")
+    newest = max(takes, key=lambda each: each.order, default=None)
+    said = list(predictions(plan, newest, probe))
 
     def work(open_take: OpenTake) -> None:
-        takes = read_scope(layout, scope, stream=f"{study}{MODULES}")
-        newest = max(takes, key=lambda each: each.order, default=None)
-        for prediction in predictions(plan, newest, probe):
+        for prediction in said:
             open_take.append(prediction, sync=False)
         open_take.sync()
 
     return ensure_take(
         layout,
-        take_name(scope, stream, take, plan),
+        name,
         plan,
         lambda attempt: describe_run(
             f"nearfree foretell {scope} {study} --take {take}", plan, attempt
@@ -68,11 +72,22 @@ def predictions(
         The newest take of the modules measured apart, None where there is none.
     probe
         The platform's facts, for rho.
+
+    Raises
+    ------
+    EvidenceError
+        A module was not measured apart.
     """
     apart = Apart(modules) if modules and modules.of(LatencyMeasured) else None
     for sweep in plan.sweeps:
         setting = _resolved(sweep, apart, probe)
         found = uses(setting, model_of(setting, plan.models))
+        missing = [use.role for use in found if apart is None or not apart.has(use)]
+        if missing:
+            raise EvidenceError(
+                f"the {missing[0]} of {setting.model} was not measured apart yet",
+                remedy=f"Measure the study's modules first: its stream with {MODULES} at the end",
+            )
         for predictor, basis, balance, say in _ways(found, apart, setting, sweep, probe):
             for epsilon in plan.tolerances:
                 yield _recorded(
@@ -84,6 +99,7 @@ def predictions(
                         balance_flop_per_byte=balance,
                         epsilon=epsilon,
                         made_from=(apart.name,) if apart else (),
+                        evidence=apart.evidence(found) if apart else None,
                     ),
                     say,
                 )
@@ -101,7 +117,7 @@ def _ways(
     probe: HardwareProbed,
 ) -> Iterator[tuple[str, str | None, float | None, Say]]:
     """Yield each predictor with its basis of facts, rho, and what it says."""
-    known = _known(found, apart)
+    known = _known(apart if found else None)
     yield SUM, None, None, lambda epsilon: by_sum(found, known(), sweep.baseline, epsilon)
     yield MINIMUM, None, None, lambda epsilon: by_minimum(found, known(), sweep.baseline, epsilon)
     peaks = {each.dtype: each.gflop_s / GFLOP_PER_TFLOP for each in probe.compute}
@@ -115,18 +131,14 @@ def _law(found: tuple[ModuleUse, ...], known: Callable[[], Apart], sweep: Sweep,
     return lambda epsilon: by_law(found, known(), sweep.baseline, rho)  # noqa: ARG005 (knows none)
 
 
-def _known(found: tuple[ModuleUse, ...], apart: Apart | None) -> Callable[[], Apart]:
+def _known(apart: Apart | None) -> Callable[[], Apart]:
     """Return what gives the modules' curves, or says why there are none."""
 
     def known() -> Apart:
-        if not found:
+        if apart is None:
             raise EvidenceError(
                 "the model's own router decides which experts run: no curve of theirs says T(N)",
                 remedy="Ask for balanced or skewed routing",
-            )
-        if apart is None:
-            raise EvidenceError(
-                "its modules were not measured apart", remedy="Measure the modules of this study"
             )
         return apart
 
@@ -137,7 +149,7 @@ def _recorded(asked: PredictionRecorded, say: Say) -> PredictionRecorded:
     try:
         said = say(asked.epsilon)
     except EvidenceError as error:
-        return structs.replace(asked, refusal=error.what)
+        return structs.replace(asked, refusal=error.what, evidence=None)
     return structs.replace(
         asked,
         n_max=float(said.n_max),
@@ -145,7 +157,6 @@ def _recorded(asked: PredictionRecorded, say: Say) -> PredictionRecorded:
         high=float(said.high),
         limiting_module=said.limiting_module,
         limiting_term=said.limiting_term,
-        evidence=", ".join(asked.made_from),
         margin=said.margin,
         n=tuple(said.curve),
         latency_us=tuple(round(us, 3) for us in said.curve.values()),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
+from nearfree.decoders.backend import IN_MODELS
 from nearfree.errors import EvidenceError
 from nearfree.events.types import ExecutedWork
 from nearfree.settings import Module, Setting
@@ -30,7 +31,7 @@ class Place(Struct, frozen=True, kw_only=True):
     sms: int | None = None
     """A GPU's SMs."""
     shared: dict[tuple[object, ...], "Tensor"] = field(default_factory=dict)
-    """Weights that settings of one shape have in common: they are only read."""
+    """Weights, caches and workspaces that settings have in common, which never run at once."""
     models: Mapping[str, Any] = {}
     """The models of the plan, by name, as plain data."""
 
@@ -96,8 +97,6 @@ _MODULES = tuple(
     )
     for module, backend, where, devices, package, environment in _ROWS
 )
-IN_MODELS = ("torch_sdpa", "flash_attn", "flash_attn_3", "flashinfer_fa2", "flashinfer_fa3")
-"""The backends of attention that a whole model runs on."""
 _MODELS = tuple(
     structs.replace(adapter, module="model", where="nearfree.models.kernel:ModelKernel")
     for adapter in _MODULES

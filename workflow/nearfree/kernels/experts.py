@@ -1,37 +1,42 @@
 """What every MoE adapter holds: the experts' weights and the tokens' rows.
 
-Copies of the weights that take turns are windows over more experts than E. Where as many take turns
-as fill a cache, each window begins behind the experts that the one before it reads, so that skewed
-routing, which reads k of E experts, needs k more experts a copy and not E.
+Copies of the weights that take turns are windows over more experts than E. Where they are to fill a
+cache they lie on a ring: each window begins E experts behind the one before it, so that what a
+forward reads was not read by the last ones, however many of its experts it touches.
 """
 
+import math
 from typing import NamedTuple
 
 from nearfree.kernels import Place
 from nearfree.kernels.routing import share_touched
-from nearfree.kernels.tensors import Turns, copies_for, filled, torch_dtype, weight
+from nearfree.kernels.tensors import TURNING, Turns, filled, torch_dtype, weight
 from nearfree.settings import Setting
 from nearfree.units import BYTES_PER_ELEMENT
 
 
 class Windows(NamedTuple):
-    """How many windows of E experts take turns, and by how many experts each is behind the last."""
+    """Where the windows of E experts begin, in turn, and how many experts are held in all."""
 
-    copies: int
-    step: int
+    starts: tuple[int, ...]
     experts: int
-    """Experts that are held in all."""
 
 
 def windows(setting: Setting, positions: tuple[int, ...], place: Place) -> Windows:
-    """Return the windows over a setting's experts."""
-    experts, share = setting.experts or 0, share_touched(setting, min(positions))
-    count, step = place.copies, experts
-    if not count:
-        step = round(share * experts)
-        matrices = 3 * experts * (setting.d_model or 0) * (setting.d_ff or 0)
-        count = copies_for(matrices * BYTES_PER_ELEMENT[setting.dtype] * share, place.cache_bytes)
-    return Windows(count, step, experts + (count - 1) * step)
+    """Return the windows over a setting's experts.
+
+    The ring holds a cache's worth of experts, or TURNING, and as many more as the smallest N
+    touches: so after each round the windows begin elsewhere, until every expert was first in one.
+    """
+    experts = setting.experts or 0
+    if place.copies:
+        return Windows(tuple(range(0, place.copies * experts, experts)), place.copies * experts)
+    touched = round(share_touched(setting, min(positions)) * experts)
+    matrices = 3 * experts * (setting.d_model or 0) * (setting.d_ff or 0)
+    size = matrices * BYTES_PER_ELEMENT[setting.dtype]
+    ring = math.ceil(min(place.cache_bytes, TURNING) / size) * experts + touched
+    starts = tuple(turn * experts % ring for turn in range(ring // touched))
+    return Windows(starts, ring + experts)
 
 
 class Experts:
@@ -43,9 +48,8 @@ class Experts:
         dtype, held = torch_dtype(setting), windows(setting, positions, place)
         gate_up = weight(place, dtype, held.experts, 2 * d_ff, d_model, copy=0)
         down = weight(place, dtype, held.experts, d_model, d_ff, copy=0)
-        starts = range(0, held.copies * held.step, held.step)
         self._weights = Turns(
-            [(gate_up[at : at + experts], down[at : at + experts]) for at in starts],
+            [(gate_up[at : at + experts], down[at : at + experts]) for at in held.starts],
             place,
             share=share_touched(setting, min(positions)),
         )

@@ -21,6 +21,9 @@ from nearfree.kernels.paged import Pages, evenly
 Kernels = Literal["fa2", "fa3"]
 PAGE_SIZE = 16
 _LEAST_WORKSPACE_BYTES = 512 * 2**20
+_INT32_BYTES = 4
+_PLAN_BYTES = 8 * 2**20 + 2**15 * _INT32_BYTES
+_SPARSE_BYTES = (2**24 + 2**15) * _INT32_BYTES
 
 
 def load() -> Any:
@@ -51,6 +54,18 @@ def workspace(place: Place, more: int = 0) -> Tensor:
         size = _LEAST_WORKSPACE_BYTES + more
         place.shared[key] = torch.zeros(size, dtype=torch.uint8, device=place.device)
     return place.shared[key]
+
+
+def bytes_held(kernels: Kernels, plans: int) -> int:
+    """Return what a workspace and so many plans hold on the GPU.
+
+    A wrapper has 8 MiB for what is planned, and as much of the host, pinned; and one number a
+    request. With `fa3` it has 64 MiB more for the place of each key, which later releases have no
+    more (`BatchPrefillWithPagedKVCacheWrapper.__init__`, flashinfer/prefill.py, 0.5.3 and
+    0.7.2.post1).
+    """
+    sparse = _SPARSE_BYTES if kernels == "fa3" else 0
+    return _LEAST_WORKSPACE_BYTES + plans * (_PLAN_BYTES + sparse)
 
 
 class Plan:

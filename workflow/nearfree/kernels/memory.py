@@ -41,7 +41,7 @@ def bytes_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> 
 def copies_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
     """Return the copies that take turns: where `place` gives 0, as many as fill the cache."""
     if setting.module == "moe_ffn":
-        return windows(setting, positions, place).copies
+        return len(windows(setting, positions, place).starts)
     copy_bytes = _elements(setting, positions, place).copy * BYTES_PER_ELEMENT[setting.dtype]
     return place.copies or copies_for(copy_bytes, place.cache_bytes)
 

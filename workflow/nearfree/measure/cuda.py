@@ -38,6 +38,7 @@ class CudaTimer:
             )
         self.launch: Launch = launch
         self.forwards_a_sample = graph_forwards if launch == "graph" else 1
+        self._warm_ups = max(_WARM_UPS, copies)  # each copy plans at its first forward of an N
         self._nvml = Nvml()
         self._pool = torch.cuda.graph_pool_handle() if self.launch == "graph" else None
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
@@ -49,7 +50,7 @@ class CudaTimer:
         if key not in self._graphs:
             self._side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._side):
-                for _ in range(_WARM_UPS):
+                for _ in range(self._warm_ups):
                     kernel.forward(n)
             torch.cuda.current_stream().wait_stream(self._side)
             self._graphs[key] = self._capture(kernel, n)

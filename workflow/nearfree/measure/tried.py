@@ -5,7 +5,7 @@ from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
 from nearfree.events.types import LatencyMeasured
 from nearfree.kernels import ADAPTERS, Adapter
-from nearfree.settings import MeasurePlan
+from nearfree.settings import MeasurePlan, Setting
 
 Tried = set[tuple[str, str, str]]
 """Module, backend and kind of device."""
@@ -13,14 +13,23 @@ _DEVICE = {"cpu": "cpu", "cuda_events": "cuda"}
 
 
 def tried(layout: Layout) -> Tried:
-    """Return every module, backend and device of which the log holds a sealed run."""
+    """Return every module, backend and device of which the log holds a sealed run.
+
+    A whole model proves what runs its experts as well.
+    """
     found: Tried = set()
     for scope in {take.scope for take in layout.takes()}:
         for take in read_scope(layout, scope):
             for event in take.of(LatencyMeasured):
-                setting = event.data.setting
-                found.add((setting.module, setting.backend, _DEVICE[event.data.timer]))
+                device = _DEVICE[event.data.timer]
+                found |= {(*part, device) for part in _parts(event.data.setting)}
     return found
+
+
+def _parts(setting: Setting) -> list[tuple[str, str]]:
+    """Return module and backend of a setting, and of a model's experts."""
+    experts = [("moe_ffn", setting.moe)] if setting.moe else []
+    return [(setting.module, setting.backend), *experts]
 
 
 def never_run(found: Tried) -> list[tuple[Adapter, str]]:
@@ -34,18 +43,17 @@ def never_run(found: Tried) -> list[tuple[Adapter, str]]:
 
 
 def refuse_untried(layout: Layout, plan: MeasurePlan, device: str) -> None:
-    """Raise EvidenceError if a plan's adapter has never run on a GPU.
+    """Raise EvidenceError if an adapter of a plan, or of a model's experts, never ran on a GPU.
 
     What runs on a CPU runs in this project's tests on every machine.
     """
     if device == "cpu":
         return
     found = tried(layout)
-    for sweep in plan.sweeps:
-        setting = sweep.setting
-        if (setting.module, setting.backend, device) not in found:
+    for module, backend in (part for sweep in plan.sweeps for part in _parts(sweep.setting)):
+        if (module, backend, device) not in found:
             raise EvidenceError(
-                f"the adapter of {setting.module} on {setting.backend} has never run on a GPU: "
+                f"the adapter of {module} on {backend} has never run on a GPU: "
                 "the log holds no sealed take of it",
                 remedy="Check its first results against a reference, and give --untested "
                 "(or `untested: true` in config/config.yaml)",

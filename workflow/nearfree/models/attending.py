@@ -56,7 +56,8 @@ _WAYS: dict[str, Callable[[Sight, Place], Attending]] = {
 def attending(backend: str, sight: Sight, dtype: torch.dtype, place: Place) -> Attending:
     """Return what runs a model's attention on a backend.
 
-    What `place` shares may serve several models, which never run at the same time.
+    What `place` shares, workspaces and plans, may serve several models, which never run at the
+    same time.
 
     Raises
     ------

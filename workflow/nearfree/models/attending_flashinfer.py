@@ -1,8 +1,10 @@
-"""A decoder's attention in FlashInfer: a plan for each N, which all layers share.
+"""A decoder's attention in FlashInfer: a plan for each N, which layers and forwards share.
 
 A cache that has room for whole pages is a pool of them: request i owns those from
 i * room / page size on.
 """
+
+from typing import Any
 
 from torch import Tensor
 
@@ -18,7 +20,7 @@ class FlashInfer:
     positions_first, page_size = True, PAGE_SIZE
 
     def __init__(self, kernels: Kernels, sight: Sight, place: Place) -> None:
-        self._kernels, self.sight = kernels, sight
+        self._kernels, self.sight, self._place = kernels, sight, place
         self._workspace = workspace(place)
         self._plans: dict[int, Plan] = {}
 
@@ -32,15 +34,25 @@ class FlashInfer:
         return out.view(batch, n, heads, head_dim)
 
     def _plan(self, queries: Tensor, keys: Tensor) -> Plan:
-        batch, heads, n, head_dim = queries.shape
-        _, kv_heads, room, _ = keys.shape
-        length, owned = self.sight.context + n, room // PAGE_SIZE
+        """Return the plan that all forwards of a place share which see and own the same."""
+        batch, _, n, _ = queries.shape
+        owned = keys.shape[2] // PAGE_SIZE
+        heads = (queries.shape[1], keys.shape[1], queries.shape[3], PAGE_SIZE)
+        kept: dict[tuple[object, ...], Any] = self._place.shared
+        key = ("flashinfer plan", self._kernels, batch, n, owned, heads, self.sight, queries.dtype)
+        if key not in kept:
+            kept[key] = self._made(queries, owned, heads)
+        plan: Plan = kept[key]
+        return plan
+
+    def _made(self, queries: Tensor, owned: int, heads: tuple[int, int, int, int]) -> Plan:
+        batch, _, n, _ = queries.shape
         return Plan(
             self._kernels,
             self._workspace,
             n,
-            Pages(batch, length, PAGE_SIZE, owned, queries.device),
-            heads=(heads, kv_heads, head_dim, PAGE_SIZE),
+            Pages(batch, self.sight.context + n, PAGE_SIZE, owned, queries.device),
+            heads=heads,
             dtype=queries.dtype,
             causal=self.sight.causal,
             window=self.sight.window,

@@ -6,7 +6,9 @@ from msgspec import Struct
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.errors import EvidenceError
+from nearfree.kernels.flashinfer_plan import PAGE_SIZE, Kernels, bytes_held
 from nearfree.kernels.memory import RESERVE, free_bytes
+from nearfree.kernels.paged import pages_of
 from nearfree.models.activations import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -23,6 +25,8 @@ _PACKED_FROM = 64
 """The N from which torch's CPU kernel repacks a layer's keys and values, where a CPU has bfloat16
 products: ATen/native/cpu/FlashAttentionKernel.cpp. Where it has none this is too much by that."""
 
+_FLASHINFER: dict[str, Kernels] = {"flashinfer_fa2": "fa2", "flashinfer_fa3": "fa3"}
+
 
 class Footprint(Struct, frozen=True, kw_only=True):
     """Bytes that a forward holds at once while it runs its largest N."""
@@ -33,13 +37,16 @@ class Footprint(Struct, frozen=True, kw_only=True):
     """Of every N that is run."""
     tables: int
     """Cosines and sines, and where controlled routing puts the rows of each N."""
+    workspaces: int
+    """FlashInfer's own, and what its plan of each N keeps; forwards of one place share them."""
     activations: int
     """What is alive at once where that is most: in a norm, attention, an FFN or the LM head."""
 
     @property
     def total(self) -> int:
         """All parts together."""
-        return self.weights + self.kv_cache + self.masks + self.tables + self.activations
+        held = self.weights + self.kv_cache + self.masks + self.tables + self.workspaces
+        return held + self.activations
 
 
 def footprint(
@@ -53,6 +60,7 @@ def footprint(
     device: str = "cpu",
     mask: Mask = "causal",
     routing: ModelRouting = "router",
+    attention: str = "torch_sdpa",
     moe: str = "torch_padded",
     copies: int = 1,
 ) -> Footprint:
@@ -78,13 +86,16 @@ def footprint(
         keys * (context + most - first) if repacked else 0,
         2 * _BOOL_BYTES * seen.get(most, 0),  # what a mask is made of
     )
+    kernels = _FLASHINFER.get(attention)
+    page = PAGE_SIZE if kernels else 1
     controlled = positions if routing != "router" else ()
     laid_out = sum(_laid_out(decoder, batch * n, moe) for n in controlled)
     return Footprint(
         weights=copies * _weights(decoder, details, size),
-        kv_cache=copies * decoder.layers * keys * (context + most),
+        kv_cache=copies * decoder.layers * keys * pages_of(context + most, page) * page,
         masks=copies * sum(seen.values()) * size,
         tables=copies * (2 * most * details.rope.width * size + laid_out),
+        workspaces=copies * bytes_held(kernels, len(set(positions))) if kernels else 0,
         activations=passing.most_bytes(meanwhile, own_router=routing == "router"),
     )
 
@@ -101,6 +112,7 @@ def refuse_too_large(
         "KV cache": needed.kv_cache,
         "masks": needed.masks,
         "tables": needed.tables,
+        "workspaces": needed.workspaces,
         "activations": needed.activations,
     }
     said = ", ".join(f"{name} {part / BYTES_PER_GB:.1f}" for name, part in parts.items())

@@ -54,6 +54,7 @@ class ModelKernel:
             device=place.device,
             mask=setting.mask or "causal",
             routing=_routing(setting),
+            attention=setting.backend,
             moe=setting.moe or "torch_padded",
             copies=copies,
         )

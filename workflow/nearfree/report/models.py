@@ -66,7 +66,7 @@ def ways(composition: pl.DataFrame, scope: str) -> tuple[Grid, Backing]:
         backing.append((link, group["row_id"].to_list()))
         settings = group.height
         counts = (
-            group["predicted"].count(),
+            (group["predicted"].is_not_null() | group["unbounded"]).sum(),
             *(group[column].sum() for column in ("hit", "within")),
         )
         same = group["same_limiter"].drop_nulls()
@@ -125,8 +125,9 @@ def _grew(row: Row | None) -> Cell:
 def _prediction(row: Row | None) -> Cell:
     if row is None:
         return Cell("-")
-    if row["predicted"] is None:
+    if row["predicted"] is None and not row["unbounded"]:
         return cell("refused", row["row_id"])
-    mark = "hit" if row["hit"] else "within" if row["within"] else "miss"
+    mark = "hit" if row["hit"] else "near" if row["within"] else "miss"
     limiter = f", {row['limiter']}" if row["limiter"] else ""
-    return cell(f"{number(row['predicted'])} {mark}{limiter}", row["row_id"])
+    value = "unbounded" if row["unbounded"] else number(row["predicted"])
+    return cell(f"{value} {mark}{limiter}", row["row_id"])

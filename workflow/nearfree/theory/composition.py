@@ -5,10 +5,12 @@ N after the boundary (the grid's end where there is none after it).
 """
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 
 import polars as pl
 
+from nearfree.decoders.laps import BETWEEN
 from nearfree.events.evidence import Take
 from nearfree.events.types import LatencyMeasured, PredictionRecorded
 from nearfree.settings import setting_key
@@ -39,25 +41,29 @@ COMPOSITION = Table(
         "n_high": count("upper end of it", nullable=True),
         "next_n": count("the grid point after n_max, none at the grid's end", nullable=True),
         "undecided": flag("whether the measurement is too loose to tell"),
-        "measured_limiter": text("the module whose time grew most", nullable=True),
-        "measured_growth": number("its part of what all modules grew by", nullable=True),
+        "measured_limiter": text("the module whose time grew most; `between` is none",
+                                 nullable=True),
+        "measured_growth": number("its part of what those that grew grew by", nullable=True),
         "predictor": text("which way: the sum of modules, their minimum, or a law"),
         "basis": text("which hardware facts", nullable=True),
         "predicted": amount("the prediction", nullable=True),
+        "unbounded": flag("whether it says that no N is too large"),
         "low": amount("lower end of its interval", nullable=True),
         "high": amount("upper end of it", nullable=True),
         "limiter": text("the module that it names", nullable=True),
         "limiter_share": number("what part of T(baseline) that module takes", nullable=True),
         "same_limiter": flag("whether it names the module that was measured", nullable=True),
         "hit": flag("whether n_max <= predicted < next_n; a refusal is a miss"),
-        "within": flag("whether it lies in the measured interval; a refusal does not"),
-        "foretold": flag("whether it was on record before the setting's first sample"),
+        "within": flag("whether it lies in the measured interval, which is open above at the "
+                       "grid's end; a refusal does not"),
+        "foretold": flag("whether it was on record before the first sample of that take"),
         "refusal": text("why there is no prediction", nullable=True),
     },
 )  # fmt: skip
 _SETTING = tuple(SETTING_COLUMNS)
 _KEPT = ("platform", "stream", *_SETTING, "epsilon", "origin", "n_max", "next_n", "undecided",
-         "predictor", "basis", "predicted", "low", "high", "hit", "refusal")  # fmt: skip
+         "predictor", "basis", "predicted", "unbounded", "low", "high", "hit",
+         "refusal")  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -78,7 +84,7 @@ def compose(
         The scope's, whose times say what was on record first.
     """
     first = _first_samples(takes)
-    before = _recorded_before(takes, first)
+    recorded = {e.event_id: e.time for take in takes for e in take.of(PredictionRecorded)}
     of_models = pl.col("module") == "model"
     bounds = {row["row_id"]: row for row in boundaries.filter(of_models).to_dicts()}
     said = {row["row_id"]: row for row in predictions.filter(of_models).to_dicts()}
@@ -86,7 +92,8 @@ def compose(
     for row in validation.filter(of_models).to_dicts():
         bound = next(bounds[each] for each in row["from_ids"] if each in bounds)
         prediction = next(said[each] for each in row["from_ids"] if each in said)
-        baseline, key = bound["baseline"], row["setting_key"]
+        baseline, key = bound["baseline"], (row["stream"], row["setting_key"])
+        began = first.get((bound["stream"], bound["take"], bound["plan8"], row["setting_key"]), "")
         limiter, growth, used = inside.limiter(key, baseline, row["next_n"])
         named = prediction["limiting_module"]
         yield {
@@ -99,8 +106,8 @@ def compose(
             "limiter": named,
             "limiter_share": inside.share(key, baseline, named),
             "same_limiter": None if None in (limiter, named) else limiter == named,
-            "within": _within(row["predicted"], bound),
-            "foretold": any(each in before for each in prediction["from_ids"]),
+            "within": _within(inf if row["unbounded"] else row["predicted"], bound),
+            "foretold": any(recorded.get(each, began) < began for each in prediction["from_ids"]),
             "from_ids": [row["row_id"], bound["row_id"], prediction["row_id"], *used],
         }
 
@@ -108,20 +115,22 @@ def compose(
 def _within(predicted: float | None, bound: Row) -> bool:
     if predicted is None or bound["n_low"] is None:
         return False
-    return bool(bound["n_low"] <= predicted <= bound["n_high"])
+    above = bound["next_n"] is None or predicted <= bound["n_high"]
+    return bool(bound["n_low"] <= predicted and above)
 
 
 class _Inside:
     """The time of each module inside a model's forward, by setting and N."""
 
     def __init__(self, shares: pl.DataFrame) -> None:
-        self._rows: dict[str, dict[int, dict[str, Row]]] = {}
+        self._rows: dict[tuple[str, str], dict[int, dict[str, Row]]] = {}
         for row in shares.sort("place").to_dicts():
-            at = self._rows.setdefault(row["setting_key"], {}).setdefault(row["n"], {})
+            key = (row["stream"], row["setting_key"])
+            at = self._rows.setdefault(key, {}).setdefault(row["n"], {})
             at[row["role"]] = row
 
     def limiter(
-        self, key: str, baseline: int, after: int | None
+        self, key: tuple[str, str], baseline: int, after: int | None
     ) -> tuple[str | None, float | None, list[str]]:
         """Return the module that grew most, its part of the growth, and the rows that say so."""
         grid = self._rows.get(key, {})
@@ -134,32 +143,23 @@ class _Inside:
             for role, row in end.items()
             if role in start
         }
-        role = max(grown, key=lambda each: grown[each])
-        every = sum(grown.values())
+        role = max((each for each in grown if each != BETWEEN), key=lambda each: grown[each])
+        every = sum(us for us in grown.values() if us > 0)
         used = [start[role]["row_id"], end[role]["row_id"]]
         return role, grown[role] / every if every > 0 else None, used
 
-    def share(self, key: str, n: int, role: str | None) -> float | None:
+    def share(self, key: tuple[str, str], n: int, role: str | None) -> float | None:
         """Return what part of T(N) a module takes."""
         row = self._rows.get(key, {}).get(n, {}).get(role or "")
         return row["share"] if row else None
 
 
-def _first_samples(takes: Sequence[Take]) -> dict[str, str]:
-    """Return when each setting's first sample was taken, by its key."""
-    found: dict[str, str] = {}
+def _first_samples(takes: Sequence[Take]) -> dict[tuple[str, int, str, str], str]:
+    """Return when the first sample of each take's settings was taken."""
+    found: dict[tuple[str, int, str, str], str] = {}
     for take in takes:
+        name = take.name
         for event in take.of(LatencyMeasured):
-            key = setting_key(event.data.setting)
+            key = (name.stream, name.take, name.plan8, setting_key(event.data.setting))
             found[key] = min(found.get(key, event.time), event.time)
     return found
-
-
-def _recorded_before(takes: Sequence[Take], first: dict[str, str]) -> set[str]:
-    """Return the predictions that were on record before their setting's first sample."""
-    return {
-        event.event_id
-        for take in takes
-        for event in take.of(PredictionRecorded)
-        if event.time < first.get(setting_key(event.data.setting), "")
-    }

@@ -4,7 +4,8 @@ What is on record was composed from modules measured apart (`foretell`); laws an
 asked of the model's modules as `nearfree predict` asks them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import polars as pl
@@ -18,7 +19,7 @@ from nearfree.kernels import ADAPTERS
 from nearfree.settings import MeasurePlan, Setting, setting_key
 from nearfree.theory.answers import Answerer
 from nearfree.theory.forecast.deployment import Deployment
-from nearfree.theory.forecast.forecast import forecast, headline
+from nearfree.theory.forecast.forecast import PREDICTORS, forecast, headline
 
 _SAID = (
     "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "constants",
@@ -28,7 +29,7 @@ Row = dict[str, Any]
 
 
 def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row]:
-    """Yield what was put on record of the settings of models, by the newest take of each study.
+    """Yield what was put on record of the settings of models, the newest where it was said again.
 
     Parameters
     ----------
@@ -37,33 +38,41 @@ def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row
     settings
         Its table `settings`; of what was never measured nothing is said.
     """
-    known = {row["setting_key"]: row for row in settings.filter(module="model").to_dicts()}
+    known = _by_key(settings)
     for event in _newest(takes):
         said = event.data
-        setting = known.get(setting_key(said.setting))
-        if setting is None or setting["baseline"] != said.baseline:
-            continue
-        yield {
-            **setting,
-            "predictor": said.predictor,
-            "basis": said.basis,
-            "epsilon": said.epsilon,
-            "n_max_extended": said.n_max,
-            "unbounded": said.unbounded,
-            "balance_flop_per_byte": said.balance_flop_per_byte,
-            "in_sample": said.in_sample,
-            **{name: getattr(said, name) for name in _SAID},
-            "from_ids": [setting["row_id"], event.event_id],
-        }
+        setting = known.get((setting_key(said.setting), said.baseline))
+        if setting is not None:
+            yield {
+                **setting,
+                "predictor": said.predictor,
+                "basis": said.basis,
+                "epsilon": said.epsilon,
+                "n_max_extended": said.n_max,
+                "unbounded": False,
+                "constants": None,
+                "balance_flop_per_byte": said.balance_flop_per_byte,
+                "in_sample": False,
+                **{name: getattr(said, name) for name in _SAID if name != "constants"},
+                "from_ids": [setting["row_id"], event.event_id],
+            }
 
 
-def _newest(takes: Sequence[Take]) -> Iterator[Event]:
-    by_stream: dict[str, Take] = {}
-    for take in sorted(takes, key=lambda each: each.order):
-        if take.of(PredictionRecorded):
-            by_stream[take.name.stream] = take
-    for take in by_stream.values():
-        yield from take.of(PredictionRecorded)
+def _by_key(settings: pl.DataFrame) -> dict[tuple[str, int], Row]:
+    """Return the settings of models by key and baseline."""
+    rows = settings.filter(module="model").to_dicts()
+    return {(row["setting_key"], row["baseline"]): row for row in rows}
+
+
+def _newest(takes: Sequence[Take]) -> Iterable[Event]:
+    """Return the newest of the predictions that say the same thing, whatever study made them."""
+    found: dict[object, Event] = {}
+    events = [event for take in takes for event in take.of(PredictionRecorded)]
+    for event in sorted(events, key=lambda each: each.time):
+        said = event.data
+        key = (said.setting, said.baseline, said.predictor, said.basis, said.epsilon)
+        found[key] = event
+    return found.values()
 
 
 def law_rows(
@@ -88,6 +97,7 @@ def law_rows(
     asked = list(_deployments(takes, settings))
     if not asked:
         return
+    yield from _refused(asked, facts, epsilons)
     said = headline(forecast([one for _, one in asked], answerer, epsilons).answers)
     balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
     for answer in said.to_dicts():
@@ -121,19 +131,43 @@ def _finite(value: float | None) -> float | None:
 
 def _deployments(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[tuple[Row, Deployment]]:
     """Yield the measured settings of models, each with the deployment that it is."""
-    rows = {row["setting_key"]: row for row in settings.filter(module="model").to_dicts()}
-    for take in takes:
+    rows = _by_key(settings)
+    dtypes = {row["dtype"] for row in rows.values()}
+    for take in sorted(takes, key=lambda each: each.order, reverse=True):
         plan = take.started.data.plan
         if not isinstance(plan, MeasurePlan) or not plan.models:
             continue
         releases = take.started.data.versions
-        for sweep in plan.sweeps:
-            for dtype in {row["dtype"] for row in rows.values()}:
-                setting = _with_dtype(sweep.setting, dtype)
-                row = rows.pop(setting_key(setting), None)
-                if row is not None:
-                    model = model_of(setting, plan.models)
-                    yield row, _deployment(row["platform"], setting, model, releases)
+        for sweep, dtype in product(plan.sweeps, dtypes):
+            setting = _with_dtype(sweep.setting, dtype)
+            row = rows.pop((setting_key(setting), sweep.baseline), None)
+            if row is not None:
+                model = model_of(setting, plan.models)
+                yield row, _deployment(row["platform"], setting, model, releases)
+
+
+def _refused(
+    asked: Sequence[tuple[Row, Deployment]], facts: pl.DataFrame, epsilons: Sequence[float]
+) -> Iterator[Row]:
+    """Yield refusals for baselines that neither the paper nor a user of `predict` asks from."""
+    balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
+    for setting, deployment in asked:
+        if setting["baseline"] in (1, deployment.full_baseline):
+            continue
+        fact = balances.get((setting["platform"], setting["dtype"]), {})
+        for predictor, epsilon in product(PREDICTORS, epsilons):
+            yield {
+                **setting,
+                **dict.fromkeys((*_SAID, "n_max_extended", "balance_flop_per_byte")),
+                "predictor": predictor,
+                "epsilon": epsilon,
+                "basis": fact.get("basis"),
+                "unbounded": False,
+                "in_sample": False,
+                "refusal": f"models are asked from N = 1 and from the paper's baseline, not from "
+                f"N = {setting['baseline']}",
+                "from_ids": [setting["row_id"], *([fact["fact_id"]] if fact else [])],
+            }
 
 
 def _with_dtype(setting: Setting, dtype: str) -> Setting:

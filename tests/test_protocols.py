@@ -55,7 +55,7 @@ def test_our_protocols_read_cold_weights(name: str) -> None:
         ("warmup", -1),
         ("forwards", 0),
         ("retries", -1),
-        ("weight_copies", 0),
+        ("weight_copies", -1),
         ("threads", 0),
         ("seed", "now"),
     ],

@@ -22,7 +22,7 @@ class Payload(
 class Fingerprint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What makes two machines the same platform: nothing that changes with load or updates."""
 
-    kind: Literal["cpu", "cuda"]
+    kind: Literal["cpu", "cuda", "simulated"]
     model: str
     features: tuple[str, ...]
     cores: int
@@ -39,6 +39,9 @@ class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     node: str | None = None
     partition: str | None = None
     devices: str | None = None
+    """CUDA_VISIBLE_DEVICES: as the job counts its own GPUs."""
+    gpus: str | None = None
+    """The GPUs of the node that the job was given, as the batch system counts them."""
 
 
 class RunStarted(Payload, frozen=True, kw_only=True):
@@ -55,6 +58,8 @@ class RunStarted(Payload, frozen=True, kw_only=True):
     python: str
     versions: dict[str, str]
     lock_sha256: str | None
+    environment_sha256: str | None = None
+    """SHA-256 over every installed distribution and its version: what really ran."""
     host_label: str
     device: str | None = None
     driver: str | None = None
@@ -146,7 +151,7 @@ class LatencyMeasured(Payload, frozen=True, kw_only=True):
     """Whether the round is a palindrome around its baseline, not a sweep over all points."""
     key_length: int | None = None
     """Keys that attention reads: the L cached ones and the N new ones."""
-    timer: Literal["cpu", "cuda_events"] = "cpu"
+    timer: Literal["cpu", "cuda_events", "simulated"] = "cpu"
     launch: Literal["eager", "graph"] = "eager"
     forwards_a_sample: int = 1
     state: DeviceState | None = None

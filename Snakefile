@@ -9,6 +9,7 @@ include: "rules/pipeline.smk"
 include: "rules/observe.smk"
 include: "rules/tables.smk"
 include: "rules/draw.smk"
+include: "rules/targets.smk"
 
 
 rule all:

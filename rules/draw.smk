@@ -1,4 +1,4 @@
-"""Figures, the report, the ledger, and one target a platform."""
+"""Figures, the report and the ledger."""
 
 
 localrules:
@@ -99,13 +99,3 @@ rule ledger:
         code=PIPELINE.code("ledger"),
     shell:
         "{params.command} > {log} 2>&1"
-
-
-for known in PIPELINE.config.platforms:
-
-    rule:
-        name:
-            known
-        input:
-            PIPELINE.table(known, "validation", "sensitivity"),
-            f"{RESULTS}/figures/{known}/figures.json",

@@ -19,7 +19,9 @@ rule probe:
         scope="|".join(PIPELINE.site.here),
     conda:
         ENVIRONMENT
-    threads: workflow.cores
+    threads: EVERY_CORE
+    resources:
+        **ASKED,
     params:
         command=nearfree("probe"),
     shell:
@@ -28,7 +30,7 @@ rule probe:
 
 rule foretell:
     input:
-        lambda wildcards: PIPELINE.before(wildcards.scope, wildcards.stream),
+        before,
     output:
         f"{RESULTS}/state/{{scope}}/{{stream}}/{{take}}-{{plan8}}.json",
     log:
@@ -47,7 +49,7 @@ rule foretell:
 
 rule measure:
     input:
-        lambda wildcards: PIPELINE.before(wildcards.scope, wildcards.study),
+        before,
     output:
         f"{RESULTS}/state/{{scope}}/{{study}}/{{take}}-{{plan8}}.json",
     log:
@@ -57,11 +59,14 @@ rule measure:
         study="|".join(PIPELINE.measured) or "none",
     conda:
         ENVIRONMENT
-    threads: workflow.cores
+    threads: EVERY_CORE
+    resources:
+        **ASKED,
     params:
         plan=nearfree("plan"),
         python=lambda wildcards: PIPELINE.python(wildcards.scope, wildcards.study),
-        options=f"--results {RESULTS}" + " --untested" * PIPELINE.site.untested,
+        options=f"--results {RESULTS} --wait {WAIT_S}"
+        + " --untested" * PIPELINE.site.untested,
     shell:
         "({params.plan} {wildcards.scope} {wildcards.study} |"
         " {params.python} -m nearfree measure {wildcards.scope} {wildcards.study}"

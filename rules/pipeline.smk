@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
+from nearfree.cluster.slurm import require_slurm
 from nearfree.errors import NearfreeError
 from nearfree.pipeline import IMPORTED, PUBLIC, SOURCES, Pipeline
+from nearfree.places import RESOURCES
 
 RESULTS = config.get("results", "results")
 CONFIG = config.get("config", "config")
@@ -14,12 +16,22 @@ LOGS = config.get("logs", "logs")
 # An import's seal is named after the file that was found, so a mark stands for it.
 IMPORT = f"{LOGS}/import/{{stream}}.done"
 ENVIRONMENT = "../envs/cpu.yaml"
+# A batch system may start a job anew before it has seen the end of the old one.
+WAIT_S = 300
+# Nothing runs beside a measurement; on a cluster config/cluster.yaml says how many cores a job gets.
+EVERY_CORE = workflow.resource_settings.cores or 1
 
-try:
-    PIPELINE = Pipeline(Path(RESULTS), Path(CONFIG))
-except NearfreeError as error:
-    print(f"nearfree: error: {error}", file=sys.stderr)
-    sys.exit(2)
+
+def or_exit(call, *arguments):
+    """Return what a call returns, or end the workflow with the message of its mistake."""
+    try:
+        return call(*arguments)
+    except NearfreeError as error:
+        print(f"nearfree: error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+PIPELINE = or_exit(Pipeline, Path(RESULTS), Path(CONFIG))
 
 
 def nearfree(command):
@@ -27,6 +39,28 @@ def nearfree(command):
     return (
         f"{sys.executable} -m nearfree {command} --results {RESULTS} --config {CONFIG}"
     )
+
+
+def before(wildcards):
+    """Return what an observation waits for; before the first one, SLURM must be there."""
+    submits = workflow.executor_plugin and workflow.executor_plugin.name == "slurm"
+    if submits and workflow.is_main_process:
+        or_exit(require_slurm)
+    stream = getattr(wildcards, "study", None) or wildcards.stream
+    return PIPELINE.before(wildcards.scope, stream)
+
+
+def asked(resource):
+    """Return a resource of observing jobs as a function of what is observed and the attempt."""
+
+    def of(wildcards, attempt):
+        study = getattr(wildcards, "study", "hardware")
+        return PIPELINE.resource(resource, wildcards.scope, study, attempt)
+
+    return of
+
+
+ASKED = {name: asked(name) for name in RESOURCES}
 
 
 wildcard_constraints:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from nearfree.config import Backend, Site, Sources, Study, schemas
 from nearfree.deployed import Asked
 from nearfree.hardware.platforms import Platform
+from nearfree.places import Cluster
 from nearfree.settings import Name, Positive
 
 SHIPPED = Path(__file__).parents[1] / "config"
@@ -25,6 +26,7 @@ KINDS: dict[str, Any] = {
     "studies": dict[Name, Study],
     "sources": Sources,
     "deployments": dict[Name, Asked],
+    "cluster": Cluster,
     "takes": dict[Name, dict[Name, Positive]],
 }
 VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in schemas().items()}

@@ -14,12 +14,12 @@ PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
     "errors", "units", "protocols", "settings", "orders", "clocks", "boundary", "codebase",
     "events", "hardware", "decoders", "config", "sources", "work", "kernels", "models", "measure",
-    "foretell", "public", "tables", "theory", "exports", "figures", "pipeline", "report", "cli",
+    "foretell", "cluster", "public", "tables", "theory", "exports", "figures", "pipeline", "report", "cli",
     "__main__",
 )  # fmt: skip
 """Each may import from itself and from those before it."""
 SAME = dict.fromkeys(
-    ("retake", "studies", "model_studies", "plans", "deployed", "yaml_file"), "config"
+    ("retake", "studies", "model_studies", "plans", "deployed", "places", "yaml_file"), "config"
 )
 """Files that count with another layer."""
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -14,6 +14,7 @@ from nearfree.deployed import Asked
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve
 from nearfree.model_studies import model_sweeps
+from nearfree.places import Cluster, Place
 from nearfree.protocols import Positive
 from nearfree.settings import FORETOLD, MODULES, PROFILE, Name, Sweep
 from nearfree.studies import ModelStudy, Study
@@ -169,6 +170,20 @@ class Config:
         return found
 
     @cached_property
+    def cluster(self) -> Cluster:
+        """What SLURM jobs ask for; the defaults if there is no cluster.yaml."""
+        path = self.folder / "cluster.yaml"
+        found = read_file(path, Cluster) if path.exists() else Cluster()
+        for field in ("platforms", "studies"):
+            for name in getattr(found, field):
+                self._known("cluster.yaml", field, name, name, list(getattr(self, field)))
+        return found
+
+    def place(self, scope: str, study: str) -> Place:
+        """Return what a job of a platform's study asks for."""
+        return self.cluster.place(self.platform(scope).kind, scope, study)
+
+    @cached_property
     def takes(self) -> dict[str, dict[str, int]]:
         """Which take is asked for, by platform and stream; the first where nothing is said."""
         path = self.folder / "takes.yaml"
@@ -196,6 +211,12 @@ class Config:
             for name, study in self.studies.items()
             if scope in study.platforms and study.set in self.site.sets
         ]
+
+    def backends_of(self, name: str) -> set[str]:
+        """Return the backends that a study runs: its own and, of a model, that of its experts."""
+        study = self.studies[name]
+        experts = {study.moe} if isinstance(study, ModelStudy) and study.moe else set()
+        return {study.backend, *experts}
 
     def study(self, scope: str, name: str) -> Study:
         """Return a study that is measured on a platform; ConfigError if there is none."""
@@ -232,6 +253,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "studies": dict[Name, Study],
         "sources": Sources,
         "deployments": dict[Name, Asked],
+        "cluster": Cluster,
         "takes": dict[Name, dict[Name, Positive]],
     }
     return {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}

@@ -9,6 +9,8 @@ NearfreeError
 ├── TableError       a table breaks its schema or its manifest
 ├── SourceError      a package's source is not to be had, is damaged, or has no known form
 │   └── UnknownConstructError  a construct of a source is outside the known set
+├── StoppedError     somebody, such as a batch system, ended the run
+├── SchedulerError   the cluster's batch system is not there, or refuses a job
 ├── HardwareError    this machine is not what the log says it is, or lacks what is asked
 └── EvidenceError    a rule, fact or measurement that an answer needs is not in the log
 """
@@ -85,6 +87,14 @@ class UnknownConstructError(SourceError):
         line, origin = getattr(node, "lineno", None), getattr(node, "origin", None)
         where = f"{origin.path} line {line}: " if line and origin else ""
         super().__init__(f"{where}{what}", remedy=remedy)
+
+
+class StoppedError(NearfreeError):
+    """Somebody, such as a batch system, ended the run."""
+
+
+class SchedulerError(NearfreeError):
+    """The cluster's batch system is not there, or refuses a job."""
 
 
 class HardwareError(NearfreeError):

@@ -1,8 +1,10 @@
 """What the workflow's rules need to know: scopes, receipts, evidence and digests of code."""
 
 import sys
+from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from msgspec import json
 
@@ -172,6 +174,26 @@ class Pipeline:
             *(str(self.layout.seal(take)) for take in seals),
         ]
 
+    @property
+    def targets(self) -> dict[str, list[str]]:
+        """Return the receipts of what can be asked for by name: PLATFORM/STUDY and the like.
+
+        A backend's name stands for every study that runs on it, unless a study has that name.
+        """
+        found: dict[str, list[str]] = defaultdict(list)
+        for scope in self.site.here:
+            own = {str(take.stream): str(self.layout.receipt(take)) for take in self.asked(scope)}
+            for stream, receipt in own.items():
+                study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
+                names = {stream, study}
+                if study in self.config.studies:
+                    names |= self.config.backends_of(study) - own.keys()
+                for name in names:
+                    found[f"{scope}/{name}"].append(receipt)
+        for take in self.asked(SOURCES):
+            found[f"{SOURCES}/{take.stream}"].append(str(self.layout.receipt(take)))
+        return found
+
     def before(self, scope: str, stream: str) -> list[str]:
         """Return the receipts that a stream of a platform waits for.
 
@@ -188,6 +210,11 @@ class Pipeline:
         plan = self._plans[scope][stream]
         environment = plan.environment if isinstance(plan, MeasurePlan) else ""
         return self.site.python.get(environment, sys.executable)
+
+    def resource(self, name: str, scope: str, stream: str, attempt: int) -> Any:
+        """Return one of the resources that a stream's SLURM job asks for, None for SLURM's own."""
+        study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
+        return self.config.place(scope, study).resources(attempt)[name]
 
     def table(self, scope: str, *names: str) -> list[str]:
         """Return the files of a scope's tables."""

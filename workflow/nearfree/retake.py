@@ -3,6 +3,7 @@
 import yaml
 
 from nearfree.config import Config
+from nearfree.errors import ConfigError
 from nearfree.events.document import replace
 from nearfree.events.names import Layout
 from nearfree.hardware.identity import STREAM
@@ -11,9 +12,13 @@ from nearfree.settings import FORETOLD, MODULES
 
 
 def raise_takes(
-    config: Config, layout: Layout, scope: str, study: str | None = None
+    config: Config,
+    layout: Layout,
+    scope: str,
+    study: str | None = None,
+    backend: str | None = None,
 ) -> dict[str, int]:
-    """Ask for the take after the newest of a platform's studies, or of one stream of it.
+    """Ask for the take after the newest of a platform's studies, of one stream, or of a backend's.
 
     Returns
     -------
@@ -23,12 +28,19 @@ def raise_takes(
     Raises
     ------
     ConfigError
-        The platform has no such study.
+        The platform has no such study, or none on that backend.
     """
     known = [stream for stream in Plans(config, scope).every() if stream != STREAM]
     if study is not None and study not in (STREAM, *known):
         config.study(scope, study)
     streams = [study] if study else known
+    if backend is not None:
+        streams = [name for name in streams if backend in _backends(config, name)]
+        if not streams:
+            raise ConfigError(
+                f"no study of {scope} that was named runs on {backend!r}",
+                remedy=f"Backends there: {', '.join(_every_backend(config, scope)) or 'none'}",
+            )
     if study and study.endswith(MODULES):  # what is foretold rests on them
         streams.append(f"{study.removesuffix(MODULES)}{FORETOLD}")
     takes = {name: dict(by_stream) for name, by_stream in config.takes.items()}
@@ -40,3 +52,12 @@ def raise_takes(
     text = "# Which take is asked for; written by `nearfree retake`.\n" + yaml.safe_dump(takes)
     replace(config.folder / "takes.yaml", text.encode())
     return raised
+
+
+def _backends(config: Config, stream: str) -> set[str]:
+    study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
+    return config.backends_of(study) if study in config.studies else set()
+
+
+def _every_backend(config: Config, scope: str) -> list[str]:
+    return sorted({each for name in config.studied(scope) for each in config.backends_of(name)})

@@ -29,10 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let adapters run on a GPU of which the log holds no sealed run there",
     )
+    parser.add_argument(
+        "--wait",
+        type=positive,
+        default=0,
+        metavar="S",
+        help="wait up to S seconds for another process that measures the same take (default: 0)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and print what was sealed."""
+    from nearfree.cli.patience import patiently
     from nearfree.cli.progress import Bar
     from nearfree.cli.torch_ import need_torch
     from nearfree.events.names import Layout, check_part
@@ -50,14 +58,17 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.measure.run import measure
 
     with Bar(f"{scope}/{args.study}") as bar:
-        seal = measure(
-            Layout(args.results),
-            scope,
-            check_part(args.study),
-            take,
-            plan,
-            untested=args.untested,
-            progress=bar,
+        seal = patiently(
+            args.wait,
+            lambda: measure(
+                Layout(args.results),
+                scope,
+                check_part(args.study),
+                take,
+                plan,
+                untested=args.untested,
+                progress=bar,
+            ),
         )
     events = sum(part.events for part in seal.segments)
     print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")

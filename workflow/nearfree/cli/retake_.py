@@ -7,6 +7,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("platform", help="a platform of `here`")
     parser.add_argument("study", nargs="?", help="one study (default: all of the platform)")
+    parser.add_argument("--backend", metavar="NAME", help="only what runs on this backend")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -16,7 +17,8 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.retake import raise_takes
 
     config, scope = here(args)
-    for study, take in raise_takes(config, Layout(args.results), scope, args.study).items():
+    raised = raise_takes(config, Layout(args.results), scope, args.study, args.backend)
+    for study, take in raised.items():
         print(f"{scope}/{study}: take {take}")
     print(f"Now run: snakemake --cores all {scope}")
     return 0

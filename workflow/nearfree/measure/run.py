@@ -16,6 +16,7 @@ from nearfree.hardware.identity import check_identity, machine_fingerprint, requ
 from nearfree.measure import adaptive, interleaved, paper
 from nearfree.measure.cpu import CpuTimer
 from nearfree.measure.prepare import describe, points
+from nearfree.measure.stop import stoppable
 from nearfree.measure.tried import refuse_untried
 from nearfree.measure.visits import Bench, Clock, Point, Progress, silent
 from nearfree.protocols import Adaptive, Paper, Timing
@@ -48,6 +49,8 @@ def measure(
     EvidenceError
         The platform was not probed yet, an adapter is missing or was never run, a setting does
         not fit into memory, or a forward gives output that is not finite.
+    StoppedError
+        SIGTERM came; whole rounds are kept.
     """
     name = take_name(scope, stream, take, plan)
     sealed = ensure_sealed(layout, name)
@@ -60,8 +63,8 @@ def measure(
         refuse_untried(layout, plan, here.kind)
 
     def work(open_take: OpenTake) -> float:
-        with _quiet(here), torch.inference_mode():
-            return _work(open_take, plan, here, progress)
+        with _quiet(here), torch.inference_mode(), stoppable(progress) as told:
+            return _work(open_take, plan, here, told)
 
     return ensure_take(
         layout,

@@ -1,0 +1,1 @@
+"""A SLURM cluster: whether it is there, and what its nodes see."""

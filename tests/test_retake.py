@@ -81,3 +81,22 @@ def test_the_file_says_who_wrote_it(folder: Path, layout: Layout) -> None:
     text = (folder / "takes.yaml").read_text()
     assert text.startswith("# Which take is asked for; written by `nearfree retake`.\n")
     assert [path.name for path in folder.iterdir() if "takes" in path.name] == ["takes.yaml"]
+
+
+def test_one_backend_is_retaken(folder: Path, layout: Layout) -> None:
+    """A backend's name asks again for what runs on it, models' experts included, and no more."""
+    config = Config(folder)
+    raised = raise_takes(config, layout, "cpu", backend="torch_grouped")
+    runs = {name for name in config.studied("cpu") if "torch_grouped" in config.backends_of(name)}
+    assert runs
+    assert runs <= set(raised)
+    assert {name.removesuffix("_modules").removesuffix("_foretold") for name in raised} == runs
+
+
+def test_a_backend_that_nothing_runs_on_is_refused(folder: Path, layout: Layout) -> None:
+    """The message names the backends that there are; nothing is written."""
+    for study in (None, "hardware"):
+        with pytest.raises(ConfigError, match="'vllm'") as caught:
+            raise_takes(Config(folder), layout, "cpu", study, "vllm")
+        assert "torch_sdpa" in caught.value.remedy
+    assert not (folder / "takes.yaml").exists()

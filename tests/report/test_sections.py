@@ -4,8 +4,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+from conftest import make_plan, make_started
+from msgspec import structs
 from nearfree.events.names import Layout
-from nearfree.events.types import RunFinished
+from nearfree.events.types import RunFinished, Scheduler
 from nearfree.report import sections
 from nearfree.report.audit import anchor, audit_lines, runs, subject
 from nearfree.tables.boundaries import BOUNDARIES, SENSITIVITY
@@ -132,6 +134,21 @@ def test_the_subject_leaves_out_what_a_row_lacks() -> None:
     assert subject(row) == "cpu, dense_ffn, batch 4"
     assert subject({"platform": "h20", "basis": "datasheet", "dtype": "bfloat16"}) == (
         "h20, datasheet, bfloat16"
+    )
+
+
+def test_every_attempt_s_job_is_told() -> None:
+    """A run names the batch job, node and GPU of each attempt that it kept something of."""
+    job = Scheduler(system="slurm", job_id="17", restart="0", node="n1", partition="gpu", gpus="3")
+    plan = make_plan()
+    attempts = [
+        structs.replace(make_started(plan, number), scheduler=scheduler)
+        for number, scheduler in enumerate((None, job, structs.replace(job, restart="2")), 1)
+    ]
+    (run,) = runs([make_take(*attempts, RunFinished(outcome="complete", wall_s=1.0))])
+    assert run.jobs == (
+        "attempt 2: slurm job 17 on n1 (gpu, GPU 3)",
+        "attempt 3: slurm job 17, restart 2 on n1 (gpu, GPU 3)",
     )
 
 

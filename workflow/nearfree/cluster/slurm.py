@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from collections.abc import Sequence
 
 from nearfree.errors import SchedulerError
 
@@ -15,10 +14,7 @@ def slurm(*command: str, timeout_s: float = _CALL_S) -> str:
     """Return what a command of SLURM prints; SchedulerError if it is not there or fails."""
     name = command[0]
     if shutil.which(name) is None:
-        raise SchedulerError(
-            f"SLURM is not here: there is no {name} on PATH",
-            remedy="Run this on a login node of the cluster, or without --profile slurm here",
-        )
+        raise _absent(name)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -30,15 +26,17 @@ def slurm(*command: str, timeout_s: float = _CALL_S) -> str:
         ) from error
     if done.returncode:
         raise SchedulerError(
-            f"SLURM refused `{_short(command)}`: {last_line(done.stderr)}",
-            remedy="Mend config/cluster.yaml if it names what the cluster does not have",
+            f"SLURM refused {name}: {last_line(done.stderr)}",
+            remedy="Mend config/cluster.yaml if it names what the cluster does not have, "
+            "or ask `scontrol ping` whether the cluster is up",
         )
     return done.stdout
 
 
 def require_slurm() -> None:
     """Raise SchedulerError unless jobs can be submitted from here."""
-    slurm("sbatch", "--version", timeout_s=_ANSWER_S)
+    if shutil.which("sbatch") is None:
+        raise _absent("sbatch")
     said = slurm("scontrol", "ping", timeout_s=_ANSWER_S)
     if " is UP" not in said:
         raise SchedulerError(
@@ -53,5 +51,8 @@ def last_line(text: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def _short(command: Sequence[str]) -> str:
-    return " ".join(command)[:120]
+def _absent(name: str) -> SchedulerError:
+    return SchedulerError(
+        f"SLURM is not here: there is no {name} on PATH",
+        remedy="Run this on a login node of the cluster, or without --profile slurm here",
+    )

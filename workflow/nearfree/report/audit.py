@@ -1,7 +1,7 @@
 """Audit lines: for each row that the report shows, what it says, how it was made and from what."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import polars as pl
 from msgspec import Struct
@@ -61,6 +61,8 @@ class Run(Struct, frozen=True):
     attempts: int
     outcome: str
     seconds: str
+    jobs: tuple[str, ...]
+    """The batch jobs that its attempts ran in, oldest first; none where there was no scheduler."""
 
 
 def anchor(identifier: str) -> str:
@@ -81,9 +83,21 @@ def runs(takes: Iterable[Take]) -> list[Run]:
             attempts=len(take.seal.segments),
             outcome=take.seal.outcome,
             seconds=_seconds(take.of(RunFinished)[-1].data),
+            jobs=tuple(_jobs(event.data for event in take.of(RunStarted))),
         )
         for take in takes
     ]
+
+
+def _jobs(started: Iterable[RunStarted]) -> Iterator[str]:
+    for run in started:
+        job = run.scheduler
+        if job is None:
+            continue
+        restart = f", restart {job.restart}" if job.restart not in {None, "0"} else ""
+        gpus = f", GPU {job.gpus or job.devices}" if job.gpus or job.devices else ""
+        where = f"on {job.node} ({job.partition}{gpus})"
+        yield f"attempt {run.attempt}: {job.system} job {job.job_id}{restart} {where}"
 
 
 def _seconds(end: RunFinished) -> str:

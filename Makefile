@@ -2,7 +2,7 @@
 # make test     run the tests; SLOW=1 adds the long kill and fault runs
 # make install  only make the environment, with the `nearfree` command in .venv/bin
 # make check    formatters, linters and types
-# make env NAME=vllm   make a backend's environment, .venv-vllm, from its lock under envs/
+# make env NAME=vllm   make a backend's environment from its lock under envs/
 # make bench    speed, as ratios measured in one run
 # make bench-protocol  the adaptive protocol beside the paper's, on the same settings
 # make docs     rewrite the generated references; make lock: renew the locks
@@ -11,8 +11,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-ENV := .venv-$(NAME)
-ENV_PIP := $(ENV)/bin/python -m pip --disable-pip-version-check --quiet
 ifdef SLOW
 ALL_TESTS := -m ""
 endif
@@ -79,18 +77,8 @@ lock:
 	    uv --config-file envs/uv.toml pip compile --quiet envs/$$name.in \
 	        --output-file envs/$$name.lock || exit 1; done
 
-env: $(ENV)/installed
-
-$(ENV)/installed: envs/$(NAME).lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 12) else \
-	    "the locks of the backends need Python 3.12: run make env NAME=$(NAME) PYTHON=python3.12")'
-	@$(PYTHON) -m venv $(ENV)
-	@echo "installing into $(ENV)"
-	@awk '/^[a-z]/ { wheel = !/^flash-attn==/ } wheel' $< > $(ENV)/wheels.lock
-	@$(ENV_PIP) install --require-hashes --only-binary :all: -r $(ENV)/wheels.lock
-	@FLASH_ATTENTION_FORCE_BUILD=TRUE $(ENV_PIP) install --require-hashes --no-build-isolation -r $<
-	@$(ENV_PIP) install --no-deps --no-build-isolation -e .
-	@touch $@
+env: $(VENV)/installed
+	@$(BIN)/nearfree environment make $(NAME)
 
 clean:
 	rm -rf $(VENV) .snakemake logs

@@ -1,6 +1,7 @@
 """Environments: what a lock pins, and that the package index still has it."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,8 @@ PACKAGES = {
 }
 """The package that each backend's environment is for."""
 ALWAYS = {"torch", "msgspec", "nvidia-ml-py", "setuptools"}
-BUILT = {"flash-attn"}
+RESOLUTION = tomllib.loads((ENVS / "uv.toml").read_text())["pip"]
+BUILT = set(RESOLUTION["no-binary"])
 """Packages whose source alone is on the index."""
 GLIBC_MINOR = 35
 ENTRY = re.compile(r"(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)\n((?:    # .*\n)*)")
@@ -84,7 +86,7 @@ def test_a_conda_file_is_over_its_lock(name: str) -> None:
     """A conda file has the locks' Python, and either its lock or, where that is built, nothing."""
     document = yaml.safe_load((ENVS / f"{name}.yaml").read_text())
     python, pip, *rest = document["dependencies"]
-    assert (python, pip) == ("python=3.12", "pip")
+    assert (python, pip) == (f"python={RESOLUTION['python-version']}", "pip")
     assert rest == ([] if PACKAGES[name] in BUILT else [{"pip": [f"-r {name}.lock"]}])
 
 

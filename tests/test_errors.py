@@ -41,6 +41,9 @@ def test_the_names_are_pinned() -> None:
         "TableError",
         "SourceError",
         "UnknownConstructError",
+        "StoppedError",
+        "LockError",
+        "SchedulerError",
         "HardwareError",
         "EvidenceError",
     ]

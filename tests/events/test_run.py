@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import make_plan
 from msgspec import json
+from nearfree.environments.installed import environment_sha256
 from nearfree.events.line import sha256
 from nearfree.events.run import describe_run, scheduler, versions
 from nearfree.settings import plan_digest
@@ -25,7 +26,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand in an empty folder, outside of any batch job."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
-    for name in ("SLURM_JOB_ID", "NEARFREE_HOST_LABEL"):
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "NEARFREE_HOST_LABEL"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -78,12 +79,41 @@ def test_the_batch_job_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
         "SLURMD_NODENAME": "n01",
         "SLURM_JOB_PARTITION": "gpu",
         "CUDA_VISIBLE_DEVICES": "0,1",
+        "SLURM_JOB_GPUS": "4,6",
     }.items():
         monkeypatch.setenv(name, value)
     job = describe_run("x", PLAN, 1).scheduler
     assert job is not None
     assert (job.system, job.job_id, job.restart, job.node) == ("slurm", "17", "2", "n01")
-    assert (job.partition, job.devices) == ("gpu", "0,1")
+    assert (job.partition, job.devices, job.gpus) == ("gpu", "0,1", "4,6")
+
+
+@pytest.mark.parametrize(
+    ("variables", "gpus"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_GPUS": ""}, None),
+        ({"SLURM_STEP_GPUS": "3"}, "3"),
+        ({"SLURM_JOB_GPUS": "", "SLURM_STEP_GPUS": "3"}, "3"),
+        ({"SLURM_JOB_GPUS": "2,3", "SLURM_STEP_GPUS": "3"}, "2,3"),
+    ],
+)
+def test_the_gpus_of_a_job_are_those_of_its_node(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], gpus: str | None
+) -> None:
+    """The ids are the node's own, of the job or else of the step; a job without a GPU has none."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    job = scheduler()
+    assert job is not None
+    assert job.gpus == gpus
+
+
+def test_what_is_installed_is_on_record() -> None:
+    """The record holds one digest of all that the interpreter has installed."""
+    run = describe_run("x", PLAN, 1)
+    assert run.environment_sha256 == environment_sha256()
 
 
 def test_the_host_has_the_label_that_its_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:

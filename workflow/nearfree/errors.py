@@ -10,6 +10,7 @@ NearfreeError
 ├── SourceError      a package's source is not to be had, is damaged, or has no known form
 │   └── UnknownConstructError  a construct of a source is outside the known set
 ├── StoppedError     somebody, such as a batch system, ended the run
+├── LockError        an interpreter is not what its lock names, or cannot be made from it
 ├── SchedulerError   the cluster's batch system is not there, or refuses a job
 ├── HardwareError    this machine is not what the log says it is, or lacks what is asked
 └── EvidenceError    a rule, fact or measurement that an answer needs is not in the log
@@ -91,6 +92,10 @@ class UnknownConstructError(SourceError):
 
 class StoppedError(NearfreeError):
     """Somebody, such as a batch system, ended the run."""
+
+
+class LockError(NearfreeError):
+    """An interpreter is not what its lock names, or cannot be made from it."""
 
 
 class SchedulerError(NearfreeError):

@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from nearfree.codebase import package_digest
+from nearfree.environments.installed import environment_sha256
 from nearfree.events.line import sha256
 from nearfree.events.types import RunStarted, Scheduler
 from nearfree.settings import Plan, plan_digest
@@ -47,6 +48,7 @@ def scheduler() -> Scheduler | None:
         node=os.environ.get("SLURMD_NODENAME"),
         partition=os.environ.get("SLURM_JOB_PARTITION"),
         devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        gpus=os.environ.get("SLURM_JOB_GPUS") or os.environ.get("SLURM_STEP_GPUS"),
     )
 
 
@@ -75,6 +77,7 @@ def describe_run(
         python=platform.python_version(),
         versions=versions(),
         lock_sha256=sha256(lock.read_bytes()) if lock.is_file() else None,
+        environment_sha256=environment_sha256(),
         host_label=os.environ.get("NEARFREE_HOST_LABEL", "unnamed"),
         device=device,
         scheduler=scheduler(),

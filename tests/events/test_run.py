@@ -116,6 +116,23 @@ def test_what_is_installed_is_on_record() -> None:
     assert run.environment_sha256 == environment_sha256()
 
 
+def test_a_step_asks_how_often_its_job_was_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the environment does not tell the restarts, SLURM is asked; without it, none is said."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    job = scheduler()
+    assert job is not None
+    assert job.restart is None
+    asked = tmp_path / "scontrol"
+    asked.write_text('#!/bin/sh\necho "JobId=$4 Requeue=1 Restarts=3 BatchFlag=1"\n')
+    asked.chmod(0o755)
+    job = scheduler()
+    assert job is not None
+    assert (job.job_id, job.restart) == ("17", "3")
+
+
 def test_the_host_has_the_label_that_its_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's own name is not recorded; a label is, if the user gives one."""
     monkeypatch.setenv("NEARFREE_HOST_LABEL", "bench-1")

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -36,6 +37,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _restarts(job: str) -> str | None:
+    """Return how often SLURM started a job again, which a step of the job is not told itself."""
+    ask = ["scontrol", "--oneliner", "show", "job", job]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r" Restarts=(\d+)", done.stdout)
+    return found[1] if found else None
+
+
 def scheduler() -> Scheduler | None:
     """Return the batch job that this process belongs to, None outside of one."""
     job = os.environ.get("SLURM_JOB_ID")
@@ -44,7 +56,7 @@ def scheduler() -> Scheduler | None:
     return Scheduler(
         system="slurm",
         job_id=job,
-        restart=os.environ.get("SLURM_RESTART_COUNT"),
+        restart=os.environ.get("SLURM_RESTART_COUNT") or _restarts(job),
         node=os.environ.get("SLURMD_NODENAME"),
         partition=os.environ.get("SLURM_JOB_PARTITION"),
         devices=os.environ.get("CUDA_VISIBLE_DEVICES"),

@@ -1,0 +1,86 @@
+"""Daemons by their pid files: a number is believed only while its process is the one meant."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+"""What a daemon starts with: nothing of the tests' own."""
+
+
+class SlurmError(Exception):
+    """The cluster cannot start, or does not do what was asked."""
+
+
+def start(*command: str) -> None:
+    """Start a daemon that goes into the background by itself."""
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SlurmError(f"{command[0]} did not start: {(done.stderr or done.stdout).strip()}")
+
+
+def command_line(pid: int) -> str:
+    """Return a process's command line, nothing if it is gone or dead."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def living(pid_file: Path) -> int | None:
+    """Return the number of a daemon of the pid file's folder, None if it does not run."""
+    try:
+        pid = int(pid_file.read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if str(pid_file.parent) in command_line(pid) else None
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal to a process, if it is still there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def wait(what: Callable[[], object], seconds: float, message: str) -> None:
+    """Wait until something is so; SlurmError with the message if it takes too long."""
+    end = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > end:
+            raise SlurmError(f"{message} after {seconds:g} s")
+        time.sleep(0.05)
+
+
+def stop(pid_file: Path) -> None:
+    """Stop a daemon: politely, and after some seconds by force."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        pid = living(pid_file)
+        if pid is None:
+            return
+        kill(pid, number)
+        try:
+            wait(lambda: living(pid_file) is None, 5, f"{pid_file.stem} does not stop")
+        except SlurmError:
+            continue
+
+
+def named(start: str) -> list[int]:
+    """Return the processes whose command line starts so."""
+    numbers = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return [pid for pid in numbers if command_line(pid).startswith(start)]
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes below a process, whichever of its threads started them."""
+    found = [pid]
+    for each in found:
+        for tasks in Path("/proc").glob(f"{each}/task/*/children"):
+            with suppress(OSError):
+                found += map(int, tasks.read_text().split())
+    return found[1:]

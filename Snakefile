@@ -6,6 +6,7 @@ min_version("9.27")
 
 
 include: "rules/pipeline.smk"
+include: "rules/environments.smk"
 include: "rules/observe.smk"
 include: "rules/tables.smk"
 include: "rules/draw.smk"

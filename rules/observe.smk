@@ -50,6 +50,7 @@ rule foretell:
 rule measure:
     input:
         before,
+        ancient(environment),
     output:
         f"{RESULTS}/state/{{scope}}/{{study}}/{{take}}-{{plan8}}.json",
     log:
@@ -65,8 +66,9 @@ rule measure:
     params:
         plan=nearfree("plan"),
         python=lambda wildcards: PIPELINE.python(wildcards.scope, wildcards.study),
-        options=f"--results {RESULTS} --wait {WAIT_S}"
-        + " --untested" * PIPELINE.site.untested,
+        options=lambda wildcards: f"--results {RESULTS} --wait {WAIT_S}"
+        + " --untested" * PIPELINE.site.untested
+        + PIPELINE.simulated(wildcards.scope),
     shell:
         "({params.plan} {wildcards.scope} {wildcards.study} |"
         " {params.python} -m nearfree measure {wildcards.scope} {wildcards.study}"

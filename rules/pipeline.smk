@@ -32,6 +32,8 @@ def or_exit(call, *arguments):
 
 
 PIPELINE = or_exit(Pipeline, Path(RESULTS), Path(CONFIG))
+if PIPELINE.site.curves:  # what is simulated disturbs nothing
+    EVERY_CORE = 1
 
 
 def nearfree(command):
@@ -48,6 +50,11 @@ def before(wildcards):
         or_exit(require_slurm)
     stream = getattr(wildcards, "study", None) or wildcards.stream
     return PIPELINE.before(wildcards.scope, stream)
+
+
+def environment(wildcards):
+    """Return the receipt of the environment that a study is measured in, if one is made for it."""
+    return or_exit(PIPELINE.environment, wildcards.scope, wildcards.study)
 
 
 def asked(resource):

@@ -223,3 +223,30 @@ def test_a_probe_of_an_unknown_platform(folder: Path) -> None:
     assert Plans(Config(folder), "cpu").probe().dtypes == ("bfloat16", "float16", "float32")
     with pytest.raises(ConfigError, match="unknown platform 'mars'"):
         Plans(Config(folder), "mars").probe()
+
+
+def test_studies_can_be_left_out(folder: Path) -> None:
+    """A study that the site leaves out is not measured, though its set is; others are."""
+    every = Config(folder).studied("cpu")
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("without: []", "without: [attention]"))
+    assert Config(folder).studied("cpu") == [name for name in every if name != "attention"]
+    path.write_text(path.read_text().replace("[attention]", "[mars]"))
+    assert "config.yaml: without names the unknown study 'mars'" in refusal(folder)
+
+
+def test_platforms_are_real_unless_curves_are_named(folder: Path) -> None:
+    """With a folder of curve files every platform of the site has one, of its name."""
+    assert Config(folder).curves("cpu") is None
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace('curves: ""', "curves: simulated/curves"))
+    assert Config(folder).curves("cpu") == Path("simulated/curves/cpu.json")
+
+
+@pytest.mark.parametrize("name", ["a b", "$(x)", "-x", "a;b", "a\nb", "'a'", "*"])
+def test_a_folder_of_curves_is_a_plain_path(folder: Path, name: str) -> None:
+    """It stands in a command: what a shell would take apart is refused."""
+    path = folder / "config.yaml"
+    document = yaml.safe_load(path.read_text()) | {"curves": name}
+    path.write_text(yaml.safe_dump(document))
+    assert "curves" in refusal(folder)

@@ -13,9 +13,9 @@ import pytest
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
     "errors", "units", "protocols", "settings", "orders", "clocks", "boundary", "codebase",
-    "events", "hardware", "decoders", "config", "sources", "work", "kernels", "models", "measure",
-    "foretell", "cluster", "public", "tables", "theory", "exports", "figures", "pipeline", "report", "cli",
-    "__main__",
+    "environments", "events", "hardware", "decoders", "config", "sources", "work", "kernels",
+    "models", "measure", "foretell", "public", "tables", "theory", "exports", "figures",
+    "pipeline", "cluster", "report", "cli", "__main__",
 )  # fmt: skip
 """Each may import from itself and from those before it."""
 SAME = dict.fromkeys(

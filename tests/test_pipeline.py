@@ -76,6 +76,19 @@ def test_every_platform_is_a_target(built):
     assert jobs["figures"] == 1
 
 
+@pytest.mark.parametrize("target", ["cpu/dense_ffn", "cpu/torch"])
+def test_a_study_and_a_backend_are_targets(built, target):
+    """`snakemake cpu/STUDY` and `cpu/BACKEND` ask for their sealed takes and nothing derived."""
+    assert built.jobs(target) == {}
+    assert built.jobs("-F", target) == {"probe": 1, "measure": 1, target: 1}
+
+
+def test_a_retaken_study_is_all_that_its_target_runs(project):
+    """After a retake the study's target measures it again, and waits for no table."""
+    project.nearfree("retake", "cpu", "--backend", "torch")
+    assert project.jobs("cpu/dense_ffn") == {"measure": 1, "cpu/dense_ffn": 1}
+
+
 def test_a_platform_without_evidence_says_so(project):
     """A target of a platform that is neither here nor recorded fails with the reason."""
     done = project.run("snakemake", "--cores", "2", "h200")

@@ -1,5 +1,7 @@
 """Plans: a platform's streams in their order, what each plan holds, and where it is run."""
 
+import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +186,28 @@ def test_no_study_is_called_as_a_stream_beside_one(tmp_path: Path, end: str) -> 
     config = write_config(tmp_path, LING, **{f"my_{end}": study_document(LING, model=LING)})
     with pytest.raises(ConfigError, match=f"my_{end} ends as a stream beside a study's does"):
         Plans(config, "cpu").every()
+
+
+def test_a_simulated_plan_names_its_curve_file(config: Config, tmp_path: Path) -> None:
+    """Every plan of a simulated platform changes with its curve file, and is no real one's."""
+    real = Plans(config, "cpu").every()
+    path = config.folder / "config.yaml"
+    folder = os.path.relpath(tmp_path / "curves")
+    path.write_text(path.read_text().replace('curves: ""', f"curves: {folder}"))
+    (tmp_path / "curves").mkdir()
+    seen = []
+    for content in (b"one", b"other"):
+        (tmp_path / "curves" / "cpu.json").write_bytes(content)
+        plans = Plans(Config(config.folder), "cpu").every()
+        assert {plan.curves for plan in plans.values()} == {sha256(content).hexdigest()}
+        seen.append({name: plan_digest(plan) for name, plan in plans.items()})
+    seen.append({name: plan_digest(plan) for name, plan in real.items()})
+    assert all(len({each[name] for each in seen}) == 3 for name in real)
+
+
+def test_a_simulated_platform_without_its_file_is_refused(config: Config) -> None:
+    """No plan is made of a curve file that is not there."""
+    path = config.folder / "config.yaml"
+    path.write_text(path.read_text().replace('curves: ""', "curves: no/such/folder"))
+    with pytest.raises(ConfigError, match=r"no/such/folder/cpu\.json cannot be read"):
+        Plans(Config(config.folder), "cpu").every()

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("Snakefile", "rules", "workflow", "config", "profiles", "envs")
+PARTS = ("Snakefile", "rules", "workflow", "config", "profiles", "slurm", "envs")
 
 
 class Project:
@@ -53,7 +53,7 @@ class Project:
     def jobs(self, *options: str) -> dict[str, int]:
         """Return how many jobs of each rule a dry run lists, without the target itself."""
         text = self.snakemake("-n", *options)
-        rules = re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):$", text, re.MULTILINE)
+        rules = re.findall(r"^(?:local)?(?:rule|checkpoint) ([\w/]+):$", text, re.MULTILINE)
         assert rules or "Nothing to be done" in text, text
         return dict(Counter(rule for rule in rules if rule != "all"))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from conftest import write_take
 from nearfree.events.document import render, replace
-from nearfree.events.ledger import current_seals, write_ledger
+from nearfree.events.ledger import write_ledger
 from nearfree.events.line import sha256
 from nearfree.events.manifest import Manifest, manifest_path
 from nearfree.events.names import Layout
@@ -26,7 +26,7 @@ def write_sound_root(layout: Layout) -> Layout:
     for take in (1, 2):
         write_take(layout, take=take)
     for folder in (layout.ledgers, layout.ledgers / "local"):
-        newest = write_ledger(layout, folder, current_seals(layout), config)
+        newest = write_ledger(layout, folder, config)
     replace(layout.state / "ledger.json", newest.read_bytes())
     make_table(layout.table("cpu", "latency"))
     replace(layout.root / "figures" / "latency.svg", b"<svg/>")

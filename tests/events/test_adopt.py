@@ -4,7 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import write_take
+from conftest import make_plan, write_take
+from msgspec.structs import replace
 from nearfree.errors import DamageError, EvidenceError, LogError
 from nearfree.events.adopt import adopt, adopted
 from nearfree.events.ledger import read_chain
@@ -154,3 +155,13 @@ def test_a_machine_without_git_is_a_clean_error(
     monkeypatch.setenv("PATH", "")
     with pytest.raises(LogError, match=r"git ls-files failed: .*No such file"):
         adopt(layout, config, "cpu")
+
+
+def test_simulated_takes_are_refused(layout: Layout, config: Path) -> None:
+    """The repository keeps what was measured: nothing of a scope with a simulated take is added."""
+    write_take(layout, scope="h20", stream="moe", plan=replace(make_plan(), curves="0" * 64))
+    for stream in (None, "moe"):
+        with pytest.raises(EvidenceError, match=r"h20/moe/1-\w+ is simulated"):
+            adopt(layout, config, "h20", stream)
+    assert tracked() == set()
+    assert adopt(layout, config, "cpu")

@@ -3,11 +3,17 @@
 import pytest
 from conftest import make_latency, make_plan, make_started, write_payloads, write_take
 from nearfree.errors import DamageError
-from nearfree.events.evidence import read_scope, read_take, retracted_targets
+from nearfree.events.evidence import open_takes, read_scope, read_take, retracted_targets
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.segment import SegmentWriter
 from nearfree.events.take import take_name
-from nearfree.events.types import LatencyMeasured, ObservationRetracted, RunFailed
+from nearfree.events.types import (
+    LatencyMeasured,
+    ObservationRetracted,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
 from nearfree.settings import RetractPlan
 
 from events.faults import flip
@@ -125,3 +131,40 @@ def test_the_run_that_sealed_a_take_dates_it(layout: Layout) -> None:
     assert take.order == (1, take.started.time, name().plan8)
     newer = read_take(layout, write_take(layout, take=2).name)
     assert newer.order > take.order
+
+
+def test_takes_can_be_read_for_some_types_alone(layout: Layout) -> None:
+    """Only the wanted types come, and with them always the start of a run."""
+    write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
+    (take,) = read_scope(layout, "cpu", only=(RunFinished,))
+    assert [type(event.data) for event in take.events] == [RunStarted, RunFinished]
+    whole = read_take(layout, name())
+    assert take.events == (whole.events[0], whole.events[-1])
+
+
+def test_a_flipped_bit_is_found_in_what_is_not_wanted(layout: Layout) -> None:
+    """Lines that are passed over are hashed like all others."""
+    write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
+    path = layout.segment(name(), 1)
+    line = path.read_bytes().index(b'"nearfree.latency.measured')
+    path.write_bytes(flip(path.read_bytes(), 8 * (line + 200)))
+    with pytest.raises(DamageError, match="is not what its seal says"):
+        read_scope(layout, "cpu", only=(RunFinished,))
+
+
+def test_damage_is_told_before_what_it_looks_like(layout: Layout) -> None:
+    """A flip that makes an event unreadable is damage, not an event of another version."""
+    write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
+    path = layout.segment(name(), 1)
+    path.write_bytes(path.read_bytes().replace(b"latency.measured", b"latency.neasured", 1))
+    with pytest.raises(DamageError, match="is not what its seal says"):
+        read_take(layout, name())
+
+
+def test_takes_come_one_by_one(layout: Layout) -> None:
+    """The takes that are read as they come are those of the scope, event by event."""
+    for take in (2, 1):
+        write_payloads(layout, name(take=take), PLAN, make_latency(0, 2), make_latency(0, 1))
+    retracted(layout, f"{name()}.1#2")
+    passed = [(take, seal, tuple(events)) for take, seal, events in open_takes(layout, "cpu")]
+    assert passed == [(each.name, each.seal, each.events) for each in read_scope(layout, "cpu")]

@@ -6,7 +6,7 @@ import pytest
 from conftest import write_payloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.events.ledger import current_seals, write_ledger
+from nearfree.events.ledger import write_ledger
 from nearfree.events.manifest import manifest_path
 from nearfree.events.names import Layout
 from nearfree.events.take import take_name
@@ -37,7 +37,7 @@ def write_small_ledger(layout: Layout, config: Path) -> Path:
     """Write a ledger of what there is, and of a short config."""
     config.mkdir()
     (config / "config.yaml").write_text("here: []\n")
-    return write_ledger(layout, layout.ledgers / "local", current_seals(layout), config)
+    return write_ledger(layout, layout.ledgers / "local", config)
 
 
 def test_every_bit_of_a_seal(tmp_path: Path) -> None:

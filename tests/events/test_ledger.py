@@ -41,7 +41,7 @@ def write_ledgers(layout: Layout, config: Path, count: int) -> list[Path]:
     paths = []
     for take in range(1, count + 1):
         write_take(layout, take=take)
-        paths.append(write_ledger(layout, local(layout), current_seals(layout), config))
+        paths.append(write_ledger(layout, local(layout), config))
     return paths
 
 
@@ -49,7 +49,7 @@ def test_a_ledger_says_what_there_is(layout: Layout, config: Path) -> None:
     """A ledger holds each seal's hash, their root, the config's text, and the versions."""
     name = write_take(layout).name
     seals = current_seals(layout)
-    path = write_ledger(layout, local(layout), seals, config)
+    path = write_ledger(layout, local(layout), config)
     assert path == local(layout) / "000001.json"
     ledger = read_document(path, Ledger)
     digest = sha256(layout.seal(name).read_bytes())
@@ -80,12 +80,11 @@ def test_ledgers_are_chained(layout: Layout, config: Path) -> None:
 def test_nothing_new_makes_no_new_ledger(layout: Layout, config: Path) -> None:
     """Writing again without a change returns the newest ledger; a changed config makes another."""
     paths = write_ledgers(layout, config, 2)
-    seals = current_seals(layout)
-    assert write_ledger(layout, local(layout), seals, config) == paths[-1]
+    assert write_ledger(layout, local(layout), config) == paths[-1]
     (config / "config.yaml").write_text("here: [h20]\n")
-    assert write_ledger(layout, local(layout), seals, config).name == "000003.json"
+    assert write_ledger(layout, local(layout), config).name == "000003.json"
     (config / "config.yaml").write_text("here: [cpu]\n")
-    assert write_ledger(layout, local(layout), seals, config).name == "000004.json"
+    assert write_ledger(layout, local(layout), config).name == "000004.json"
 
 
 @pytest.mark.parametrize("gone", [0, 1])
@@ -95,7 +94,7 @@ def test_a_missing_ledger_is_found(layout: Layout, config: Path, gone: int) -> N
     with pytest.raises(DamageError, match=f"does not follow ledger {gone}"):
         read_chain(local(layout))
     with pytest.raises(DamageError):
-        write_ledger(layout, local(layout), current_seals(layout), config)
+        write_ledger(layout, local(layout), config)
     assert [finding.path for finding in damage(layout.root)] == ["ledger/local"]
 
 
@@ -160,17 +159,16 @@ def test_a_tracked_ledger_keeps_no_home_folder(layout: Layout, config: Path, whe
     """A config with the home folder in it is refused by the tracked ledger, not by the local."""
     write_take(layout)
     (config / where).write_text(f"cache: {Path.home()}/cache\n")
-    seals = current_seals(layout)
     with pytest.raises(ConfigError, match=f"config/{where} holds the path of your home folder"):
-        write_ledger(layout, layout.ledgers, seals, config)
+        write_ledger(layout, layout.ledgers, config)
     assert ledger_paths(layout.ledgers) == []
-    assert write_ledger(layout, local(layout), seals, config).exists()
+    assert write_ledger(layout, local(layout), config).exists()
 
 
 def test_a_folder_without_config_is_refused(layout: Layout, tmp_path: Path) -> None:
     """A ledger without the config that it speaks of would say too little."""
     with pytest.raises(ConfigError, match="holds no config files"):
-        write_ledger(layout, local(layout), {}, tmp_path / "none")
+        write_ledger(layout, local(layout), tmp_path / "none")
     assert ledger_paths(local(layout)) == []
 
 
@@ -178,7 +176,7 @@ def test_a_config_that_is_no_text_is_refused(layout: Layout, config: Path) -> No
     """A config file with other bytes than text is named, not passed over."""
     (config / "config.yaml").write_bytes(b"here: [\xff]\n")
     with pytest.raises(ConfigError, match=r"config\.yaml is not text"):
-        write_ledger(layout, local(layout), {}, config)
+        write_ledger(layout, local(layout), config)
 
 
 def test_two_ledgers_of_one_number_are_refused(layout: Layout, config: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import make_latency, make_plan, make_setting, make_started, write_take
 from nearfree.errors import LogError, NearfreeError
-from nearfree.events.ledger import current_seals, write_ledger
+from nearfree.events.ledger import write_ledger
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.reader import read_segment
 from nearfree.events.segment import SegmentWriter
@@ -93,4 +93,4 @@ def test_a_user_without_a_home_folder_can_write(
     assert failed(layout, NearfreeError("it failed", remedy="Look")).error == "it failed"
     write_take(layout)
     (tmp_path / "config.yaml").write_text("here: [cpu]\n")
-    assert write_ledger(layout, layout.ledgers, current_seals(layout), tmp_path).exists()
+    assert write_ledger(layout, layout.ledgers, tmp_path).exists()

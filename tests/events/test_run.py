@@ -119,7 +119,7 @@ def test_what_is_installed_is_on_record() -> None:
 def test_a_step_asks_how_often_its_job_was_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where the environment does not tell the restarts, SLURM is asked; without it, none is said."""
+    """Where the environment tells no restarts, SLURM is asked; without it, none is said."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("PATH", str(tmp_path))
     job = scheduler()

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from nearfree.errors import HardwareError
+from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.events.names import Layout
 from nearfree.events.seal import read_sealed
 from nearfree.events.types import HardwareProbed, RunStarted
 from nearfree.hardware import identity, probe
 from nearfree.hardware.cpu import fingerprint
 from nearfree.hardware.identity import require_probe
+from nearfree.hardware.simulated_probe import simulate_probe
 from nearfree.settings import ProbePlan
+from simulated_machine import make_machine, simulated_probe
 
 PLAN = ProbePlan(dtypes=("float32",), guard_s=0.2, rounds=2)
 
@@ -114,3 +116,19 @@ def test_a_fast_dtype_reaches_its_full_size(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(probe, "_SIZES", {"cpu": (16,)})
     monkeypatch.setattr(probe, "_seconds", take(0.15))
     assert not probe.compute_peak("cpu", "float32", PLAN).guarded
+
+
+def test_a_simulated_plan_is_refused(layout: Layout) -> None:
+    """A real machine is not probed under the name of a simulated one."""
+    with pytest.raises(ConfigError, match="of a simulated machine"):
+        probe.probe(layout, "cpu", "cpu", 1, replace(PLAN, curves="0" * 64))
+    assert not layout.events.exists()
+
+
+def test_a_simulated_root_takes_no_real_probe(layout: Layout) -> None:
+    """Where a simulated machine is on record nothing real is written."""
+    machine = make_machine()
+    simulate_probe(layout, "h20", 1, simulated_probe(machine), machine)
+    with pytest.raises(EvidenceError, match="holds simulated takes of h20"):
+        probe.probe(layout, "cpu", "cpu", 1, PLAN)
+    assert not layout.takes("cpu")

@@ -9,7 +9,7 @@ from nearfree.events.names import Layout
 from nearfree.events.seal import Seal, read_sealed
 from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import DeviceState, LatencyMeasured
-from nearfree.measure.run import run
+from nearfree.measure.timing import run
 from nearfree.measure.visits import Bench, Point, silent
 from nearfree.settings import MeasurePlan
 

@@ -8,6 +8,7 @@ import pytest
 from conftest import make_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nearfree.errors import EvidenceError
 from nearfree.events.types import LatencyMeasured
 from nearfree.measure.curves import curves
 from nearfree.protocols import Adaptive, Interleaved, Paper, Timing
@@ -266,3 +267,19 @@ def test_gpu_times_are_told_apart() -> None:
     ]
     assert {(row["timer"], row["launch"]) for row in points(*clean)} == {("cuda_events", "graph")}
     assert [row["latency_us"] for row in points(*clean)] == [10.0, 20.0]
+
+
+def test_what_was_simulated_says_so() -> None:
+    """Points of a simulated clock are of origin `simulated`, in wall time; all others measured."""
+    real = make_visits(SETTING, {1: 10.0, 2: 10.0}, timer="cuda_events")
+    made_up = make_visits(SETTING, {1: 10.0, 2: 10.0}, timer="simulated", process_us=(0.0, 0.0))
+    assert {(row["timer"], row["origin"]) for row in points(*real)} == {("cuda_events", "measured")}
+    assert {(row["timer"], row["origin"]) for row in points(*made_up)} == {
+        ("simulated", "simulated")
+    }
+
+
+def test_a_round_that_cannot_be_is_refused() -> None:
+    """A visit whose round no machine could count to is named, whoever wrote it."""
+    with pytest.raises(EvidenceError, match=r"1#2 is of round 1\d+: no take has so many"):
+        points(make_visit(10**30, 1, [1.0], [False]))

@@ -44,7 +44,9 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tolerances: Annotated[tuple[Epsilon, ...], Meta(min_length=1)]
     sets: Annotated[tuple[Name, ...], Meta(min_length=1)] = ("default",)
     python: dict[Name, str] = {}
+    without: tuple[Name, ...] = ()
     untested: bool = False
+    curves: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.][A-Za-z0-9_./-]*)?$")] = ""
     imports: tuple[Annotated[str, Meta(pattern=r"^aiconfigurator==[0-9]+(\.[0-9]+)+$")], ...] = ()
 
 
@@ -83,6 +85,12 @@ class Config:
                     f"{self.folder}/config.yaml: here names the unknown platform {name!r}",
                     remedy=f"Choose from {', '.join(self.platforms)}, "
                     f"or add it to {self.folder}/platforms.yaml",
+                )
+        for name in site.without:
+            if name not in self.studies:
+                raise ConfigError(
+                    f"{self.folder}/config.yaml: without names the unknown study {name!r}",
+                    remedy=f"Choose from {', '.join(self.studies)}",
                 )
         if list(site.tolerances) != sorted(set(site.tolerances)):
             raise ConfigError(
@@ -145,6 +153,11 @@ class Config:
         return study.sweeps()
 
     @cache  # noqa: B019 (a config lives as long as the program)
+    def sweeps(self, name: str) -> tuple[Sweep, ...]:
+        """Return the sweeps of a study."""
+        return self._sweeps(self.studies[name])
+
+    @cache  # noqa: B019 (a config lives as long as the program)
     def model(self, name: str) -> Model:
         """Return a model of models/; ConfigError if it cannot be run, and why."""
         return read_model(self.folder, name)
@@ -204,13 +217,20 @@ class Config:
         """Return the datasheets that a scope's tables hold: its own, or all of them in public."""
         return {name: each for name, each in self.platforms.items() if scope in (name, "public")}
 
+    @cache  # noqa: B019 (a config lives as long as the program)
     def studied(self, scope: str) -> list[str]:
         """Return the studies that are measured on a platform: those of the site's sets."""
         return [
             name
             for name, study in self.studies.items()
-            if scope in study.platforms and study.set in self.site.sets
+            if scope in study.platforms
+            and study.set in self.site.sets
+            and name not in self.site.without
         ]
+
+    def curves(self, scope: str) -> Path | None:
+        """Return the curve file of a simulated platform, None where platforms are real."""
+        return Path(self.site.curves) / f"{scope}.json" if self.site.curves else None
 
     def backends_of(self, name: str) -> set[str]:
         """Return the backends that a study runs: its own and, of a model, that of its experts."""
@@ -256,7 +276,9 @@ def schemas() -> dict[str, dict[str, Any]]:
         "cluster": Cluster,
         "takes": dict[Name, dict[Name, Positive]],
     }
-    return {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}
+    found = {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}
+    _free_of_tag(found["studies"]["$defs"])
+    return found
 
 
 def _dedented(schema: Any) -> Any:
@@ -269,3 +291,12 @@ def _dedented(schema: Any) -> Any:
             for key, value in schema.items()
         }
     return [_dedented(item) for item in schema] if isinstance(schema, list | tuple) else schema
+
+
+def _free_of_tag(defs: dict[str, Any]) -> None:
+    """Let `apart` go without its protocol's name, as the program does where only one is allowed."""
+    only = defs["Interleaved"]
+    free = {**only, "required": [name for name in only["required"] if name != "name"]}
+    free["title"] = "Apart"
+    defs["Apart"] = free
+    defs["ModelStudy"]["properties"]["apart"]["$ref"] = "#/$defs/Apart"

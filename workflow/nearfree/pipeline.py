@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,11 @@ from msgspec import json
 
 from nearfree.codebase import digest, package_digest
 from nearfree.config import Config
+from nearfree.environments.environment import Environment
+from nearfree.environments.lock import OWN
 from nearfree.errors import ConfigError
 from nearfree.events.line import sha256
+from nearfree.events.manifest import manifest_path
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.take import take_name
 from nearfree.hardware.identity import STREAM as HARDWARE
@@ -66,6 +69,7 @@ class Pipeline:
             stream_name(_IMPORTS[name], version): (name, version) for name, version in asked
         }
         self._check_takes()
+        _ = self.config.cluster
 
     def _check_takes(self) -> None:
         for scope, streams in self.config.takes.items():
@@ -98,10 +102,16 @@ class Pipeline:
         return sorted({stream for stream, plan in plans if isinstance(plan, kind)})
 
     @cached_property
+    def _sealed(self) -> dict[str, list[TakeName]]:
+        found: dict[str, list[TakeName]] = defaultdict(list)
+        for take in self.layout.takes():
+            found[take.scope].append(take)
+        return dict(found)
+
+    @cached_property
     def recorded(self) -> list[str]:
         """Platforms with sealed takes that are not this machine."""
-        others = {PUBLIC, SOURCES, IMPORTED, *self.site.here}
-        return sorted({take.scope for take in self.layout.takes()} - others)
+        return sorted(self._sealed.keys() - {PUBLIC, SOURCES, IMPORTED, *self.site.here})
 
     @cached_property
     def platforms(self) -> list[str]:
@@ -116,8 +126,7 @@ class Pipeline:
     @cached_property
     def sources(self) -> list[str]:
         """The scope of rules, if a release is asked for or on record; it has no boundaries."""
-        recorded = any(take.scope == SOURCES for take in self.layout.takes(SOURCES))
-        return [SOURCES] if self.releases or recorded else []
+        return [SOURCES] if self.releases or SOURCES in self._sealed else []
 
     @property
     def imported(self) -> list[str]:
@@ -126,7 +135,7 @@ class Pipeline:
 
     def answering(self) -> list[str]:
         """Return what predictions rest on besides a scope's tables: rules, and constants."""
-        constants = [take for take in self.layout.takes(PUBLIC) if take.stream == CONSTANTS]
+        constants = [take for take in self._sealed.get(PUBLIC, []) if take.stream == CONSTANTS]
         return [
             *(file for scope in self.sources for file in self.evidence(scope)),
             *(str(self.layout.seal(take)) for take in constants),
@@ -148,6 +157,7 @@ class Pipeline:
         """Return the release that a stream of rules is of, as package==version."""
         return "==".join(self.releases[stream])
 
+    @cache  # noqa: B019 (a pipeline lives as long as the program)
     def asked(self, scope: str) -> list[TakeName]:
         """Return the takes of a scope that the config asks for."""
         if scope == SOURCES:
@@ -165,10 +175,11 @@ class Pipeline:
             for stream, plan in plans.items()
         ]
 
+    @cache  # noqa: B019 (a pipeline lives as long as the program)
     def evidence(self, scope: str) -> list[str]:
         """Return what a scope's tables rest on: asked receipts, and the seals nobody asked for."""
         asked = self.asked(scope)
-        seals = [take for take in self.layout.takes(scope) if take not in asked]
+        seals = [take for take in self._sealed.get(scope, []) if take not in asked]
         return [
             *(str(self.layout.receipt(take)) for take in asked),
             *(str(self.layout.seal(take)) for take in seals),
@@ -202,14 +213,43 @@ class Pipeline:
         """
         study = stream.removesuffix(FORETOLD)
         first = f"{study}{MODULES}" if study != stream else f"{study}{FORETOLD}"
-        waits = {HARDWARE, first}
-        return [str(self.layout.receipt(t)) for t in self.asked(scope) if t.stream in waits]
+        receipts = self._receipts(scope)
+        return [receipts[each] for each in (HARDWARE, first) if each in receipts]
+
+    @cache  # noqa: B019 (a pipeline lives as long as the program)
+    def _receipts(self, scope: str) -> dict[str, str]:
+        return {take.stream: str(self.layout.receipt(take)) for take in self.asked(scope)}
 
     def python(self, scope: str, stream: str) -> str:
-        """Return the interpreter of a stream's environment, this one where config names none."""
+        """Return the interpreter of a stream's environment: config's, this one, or one made."""
+        name = self._environment(scope, stream)
+        if name in self.site.python:
+            return self.site.python[name]
+        return sys.executable if name == OWN else str(self._made(name).python)
+
+    def interpreters(self, scope: str) -> dict[str, str]:
+        """Return the interpreters that a platform's streams run in, by their environments."""
+        streams = self._plans[scope]
+        return {self._environment(scope, each): self.python(scope, each) for each in streams}
+
+    def environment(self, scope: str, stream: str) -> list[str]:
+        """Return the receipt of the environment that is made for a stream, if one has to be."""
+        name = self._environment(scope, stream)
+        ready = name == OWN or name in self.site.python
+        return [] if ready else [str(self._made(name).receipt)]
+
+    def _environment(self, scope: str, stream: str) -> str:
         plan = self._plans[scope][stream]
-        environment = plan.environment if isinstance(plan, MeasurePlan) else ""
-        return self.site.python.get(environment, sys.executable)
+        return plan.environment if isinstance(plan, MeasurePlan) and not plan.curves else OWN
+
+    @cache  # noqa: B019 (a pipeline lives as long as the program)
+    def _made(self, name: str) -> Environment:
+        return Environment(name)
+
+    def simulated(self, scope: str) -> str:
+        """Return the option that names a simulated platform's curve file, nothing where real."""
+        path = self.config.curves(scope)
+        return "" if path is None else f" --curves {path}"
 
     def resource(self, name: str, scope: str, stream: str, attempt: int) -> Any:
         """Return one of the resources that a stream's SLURM job asks for, None for SLURM's own."""
@@ -219,6 +259,10 @@ class Pipeline:
     def table(self, scope: str, *names: str) -> list[str]:
         """Return the files of a scope's tables."""
         return [str(self.layout.table(scope, name)) for name in names]
+
+    def seals_root(self, scope: str) -> str:
+        """Return a file that the stage `project` writes, with a digest of the scope's seals."""
+        return str(manifest_path(self.layout.table(scope, "platforms")))
 
     def datasheets(self, scope: str) -> str:
         """Return a digest of the datasheets that a scope uses."""

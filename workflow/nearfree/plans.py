@@ -2,10 +2,14 @@
 
 from functools import cached_property
 
+from msgspec import UNSET, UnsetType
+
 from nearfree.config import Config
 from nearfree.errors import ConfigError
+from nearfree.events.line import sha256
 from nearfree.hardware.identity import STREAM as HARDWARE
-from nearfree.model_studies import model_sweeps, module_sweeps
+from nearfree.hardware.simulated import read_curves
+from nearfree.model_studies import module_sweeps
 from nearfree.settings import (
     FORETOLD,
     MODULES,
@@ -53,6 +57,12 @@ class Plans:
             if isinstance(studies[name], ModelStudy)
         }
 
+    @cached_property
+    def curves(self) -> str | UnsetType:
+        """The digest of the curve file, if the platform is simulated."""
+        path = self._config.curves(self._scope)
+        return UNSET if path is None else sha256(read_curves(path, self._scope))
+
     def _apart(self, study: ModelStudy) -> tuple[Sweep, ...]:
         return module_sweeps(study, self._config.model(study.model))
 
@@ -68,7 +78,7 @@ class Plans:
     def probe(self) -> ProbePlan:
         """Return what a probe tries; ConfigError if there is no such platform."""
         self._config.platform(self._scope)
-        return ProbePlan(dtypes=("bfloat16", "float16", "float32"))
+        return ProbePlan(dtypes=("bfloat16", "float16", "float32"), curves=self.curves)
 
     def measure(self, stream: str) -> MeasurePlan:
         """Return the plan of a stream that is measured; ConfigError if there is none."""
@@ -79,26 +89,32 @@ class Plans:
             )
         name = self.measured.get(stream, stream)
         study = self._config.study(self._scope, name)
-        environment = self.environment(study)
-        if not isinstance(study, ModelStudy):
-            return MeasurePlan(
-                sweeps=study.sweeps(), protocol=study.protocol, environment=environment
-            )
-        model = self._config.model(study.model)
-        if stream != name:
-            return MeasurePlan(
-                sweeps=self._apart(study), protocol=study.apart, environment=environment
-            )
+        protocol, models = study.protocol, {}
+        if isinstance(study, ModelStudy):
+            if stream == name:
+                models = {study.model: self._config.model(study.model).plain}
+            else:
+                protocol = study.apart
         return MeasurePlan(
-            sweeps=model_sweeps(study, model),
-            protocol=study.protocol,
-            environment=environment,
-            models={study.model: model.plain},
+            sweeps=self.sweeps(stream),
+            protocol=protocol,
+            environment=self.environment(study),
+            models=models,
+            curves=self.curves,
         )
+
+    def sweeps(self, stream: str) -> tuple[Sweep, ...]:
+        """Return the sweeps of a stream that is measured."""
+        name = self.measured.get(stream, stream)
+        study = self._config.study(self._scope, name)
+        if isinstance(study, ModelStudy) and stream != name:
+            return self._apart(study)
+        return self._config.sweeps(name)
 
     def foretell(self, stream: str) -> ForetellPlan:
         """Return the plan of a stream of predictions; ConfigError if it is none."""
-        study = self._config.studies.get(self.foretold.get(stream, ""))
+        name = self.foretold.get(stream, "")
+        study = self._config.studies.get(name)
         if not isinstance(study, ModelStudy):
             raise ConfigError(
                 f"{self._scope} has no stream {stream!r} of predictions",
@@ -106,9 +122,10 @@ class Plans:
             )
         model = self._config.model(study.model)
         return ForetellPlan(
-            sweeps=model_sweeps(study, model),
+            sweeps=self._config.sweeps(name),
             models={study.model: model.plain},
             tolerances=self._config.site.tolerances,
+            curves=self.curves,
         )
 
     def environment(self, study: Study) -> Name:

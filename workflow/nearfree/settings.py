@@ -3,7 +3,7 @@
 import hashlib
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, json
+from msgspec import UNSET, Meta, Struct, UnsetType, json
 
 from nearfree.errors import ConfigError
 from nearfree.protocols import Positive, Timing
@@ -24,6 +24,8 @@ ModelRouting = Literal["balanced", "skewed", "router"]
 """The same in a model, whose own router may decide instead."""
 Routing = Literal["balanced", "skewed", "router", "power_law"]
 """`power_law` is imported, not run."""
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+"""A SHA-256, as its hexadecimal digits."""
 Mask = Literal["causal", "block"]
 """Which keys a new position sees: `causal` those up to its own, `block` all L + N."""
 
@@ -137,6 +139,8 @@ class MeasurePlan(
     """The lock under envs/ that the backend's interpreter was made from."""
     models: dict[Name, dict[str, Any]] = {}
     """By name, as `decoders.model` reads them: nothing else of their files."""
+    curves: Digest | UnsetType = UNSET
+    """The curve file, where the platform is simulated: another one is another plan."""
 
     @property
     def points_a_round(self) -> int:
@@ -163,6 +167,7 @@ class ForetellPlan(
     models: dict[Name, dict[str, Any]]
     tolerances: tuple[Annotated[float, Meta(gt=0, lt=1)], ...]
     form: int = 1
+    curves: Digest | UnsetType = UNSET
 
 
 class ProbePlan(
@@ -173,6 +178,8 @@ class ProbePlan(
     dtypes: tuple[Dtype, ...]
     guard_s: Annotated[float, Meta(gt=0)] = 2.0
     rounds: Positive = 7
+    curves: Digest | UnsetType = UNSET
+    """The curve file, where the platform is simulated."""
 
 
 class ImportPlan(

@@ -19,6 +19,8 @@ COMMANDS = (
     "profile",
     "campaign",
     "retake",
+    "cluster",
+    "environment",
     "import",
     "rules",
     "granularity",

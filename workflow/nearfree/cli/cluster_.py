@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from nearfree.cluster.check import accounting, check
-    from nearfree.config import Config
+    from nearfree.pipeline import Pipeline
 
-    config = Config(args.config)
+    pipeline = Pipeline(args.results, args.config)
     failed = 0
-    for found in check(config, Path(args.logs), args.timeout):
+    for found in check(pipeline, Path(args.logs), args.timeout):
         seen = found.seen
         where = f"asked for {found.asked or 'SLURM defaults'}"
         if seen is not None:

@@ -11,13 +11,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the next ledger if anything changed, and print its number."""
     from nearfree.events.document import read_document, replace
-    from nearfree.events.ledger import Ledger, current_seals, write_ledger
+    from nearfree.events.ledger import Ledger, write_ledger
     from nearfree.events.names import Layout, require_log
 
     layout = require_log(Layout(args.results))
-    seals = current_seals(layout)
-    path = write_ledger(layout, layout.ledgers / "local", seals, args.config)
+    path = write_ledger(layout, layout.ledgers / "local", args.config)
     replace(layout.state / "ledger.json", path.read_bytes())
     ledger = read_document(path, Ledger)
-    print(f"ledger {ledger.number}: {len(seals)} seals, root {ledger.root[:16]}")
+    print(f"ledger {ledger.number}: {len(ledger.seals)} seals, root {ledger.root[:16]}")
     return 0

@@ -2,13 +2,16 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearfree.cli.common import positive
 
 if TYPE_CHECKING:
-    from nearfree.settings import MeasurePlan
+    from nearfree.events.names import Layout
+    from nearfree.events.seal import Seal
+    from nearfree.settings import MeasurePlan, ProfilePlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the plan as `nearfree plan` prints it, - for standard input; then config/ is not "
         "read and only msgspec and torch are needed",
+    )
+    parser.add_argument(
+        "--curves",
+        type=Path,
+        metavar="FILE",
+        help="the curve file of a simulated platform (default: as config.yaml says); then neither "
+        "torch nor a backend is needed",
     )
     parser.add_argument(
         "--untested",
@@ -42,11 +52,11 @@ def run(args: argparse.Namespace) -> int:
     """Measure, and print what was sealed."""
     from nearfree.cli.patience import patiently
     from nearfree.cli.progress import Bar
-    from nearfree.cli.torch_ import need_torch
-    from nearfree.events.names import Layout, check_part
+    from nearfree.events.names import check_part
 
     if args.plan:
         scope, take, plan = check_part(args.platform), args.take or 1, read_plan(args.plan)
+        curves = args.curves
     else:
         from nearfree.cli.common import here
         from nearfree.plans import Plans
@@ -54,25 +64,64 @@ def run(args: argparse.Namespace) -> int:
         config, scope = here(args)
         take = args.take or config.take(scope, args.study)
         plan = Plans(config, scope).measure(args.study)
-    need_torch()
-    from nearfree.measure.run import measure
-
+        curves = args.curves or config.curves(scope)
+    made = _simulated(args, scope, take, plan, curves) if curves else _real(args, scope, take, plan)
     with Bar(f"{scope}/{args.study}") as bar:
-        seal = patiently(
-            args.wait,
-            lambda: measure(
-                Layout(args.results),
-                scope,
-                check_part(args.study),
-                take,
-                plan,
-                untested=args.untested,
-                progress=bar,
-            ),
-        )
+        seal = patiently(args.wait, lambda: made(bar))
     events = sum(part.events for part in seal.segments)
     print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")
     return 0
+
+
+Make = Callable[[Callable[[float], None]], "Seal"]
+"""What makes a take, given what is told of its progress."""
+
+
+def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") -> Make:
+    from nearfree.cli.torch_ import need_torch
+    from nearfree.events.names import Layout, check_part
+
+    layout, stream = Layout(args.results), check_part(args.study)
+    if not plan.curves:
+        require_environment(layout, scope, stream, take, plan)
+    need_torch()
+    from nearfree.measure.run import measure
+
+    return lambda progress: measure(
+        layout, scope, stream, take, plan, untested=args.untested, progress=progress
+    )
+
+
+def _simulated(
+    args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan", curves: Path
+) -> Make:
+    from nearfree.events.names import Layout, check_part
+    from nearfree.hardware.simulated import read_machine
+    from nearfree.measure.simulated import simulate
+
+    layout, stream, machine = (
+        Layout(args.results),
+        check_part(args.study),
+        read_machine(curves, scope),
+    )
+    return lambda progress: simulate(
+        layout, scope, stream, take, plan, machine=machine, progress=progress
+    )
+
+
+def require_environment(
+    layout: "Layout", scope: str, stream: str, take: int, plan: "MeasurePlan | ProfilePlan"
+) -> None:
+    """Raise LockError where a plan is yet to be measured and this is not its environment.
+
+    A folder without the plan's lock, to which only the plan was brought, cannot tell.
+    """
+    from nearfree.environments.lock import FOLDER, require
+    from nearfree.events.take import take_name
+
+    sealed = layout.seal(take_name(scope, stream, take, plan)).exists()
+    if not sealed and (FOLDER / f"{plan.environment}.lock").exists():
+        require(plan.environment)
 
 
 def read_plan(name: str) -> "MeasurePlan":

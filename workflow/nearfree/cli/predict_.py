@@ -4,12 +4,14 @@ It prints the boundary by each predictor with its limiter and the rule behind it
 T(N) / T(1) with each module's share, and what can be turned. With --positions K it asks the other
 way round: at which batch sizes and contexts are K positions near-free, and what do they cost
 elsewhere? Unless they are given, b = 1 and L = 4096, with --positions b from 1 to 256 and L from
-1024 to 65536; routing is balanced.
+1024 to 65536; routing is balanced. With --curves FOLDER it writes T(N) of all studies of platforms
+into files, one a platform, on which the workflow can then be run without the GPUs: simulated.
 """
 
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearfree.cli.amounts import tokens
@@ -26,7 +28,7 @@ _CONTEXTS = (1024, 4096, 16384, 65536)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    add_deployment(parser)
+    add_deployment(parser, required=False)
     add_looking(parser)
     parser.add_argument(
         "--positions", type=positive, metavar="K", help="ask where K positions are near-free"
@@ -38,6 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens that a forward yields, as measured: adds accepted / N_max where N_max stands",
     )
     parser.add_argument(
+        "--curves",
+        type=Path,
+        metavar="FOLDER",
+        help="write FOLDER/PLATFORM.json with T(N) of every study of config/studies.yaml, for each "
+        "--platform (default: those of `here`); config.yaml names the folder as `curves`",
+    )
+    parser.add_argument(
         "--format",
         choices=sorted(_SHOWN),
         default="text",
@@ -47,10 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the answer."""
+    if args.curves:
+        from nearfree.cli.curves import write_curves
+
+        write_curves(args, args.curves)
+        return 0
     from nearfree.config import Config
+    from nearfree.errors import ConfigError
     from nearfree.theory.forecast.asked import deployments
     from nearfree.theory.forecast.forecast import forecast, positions
 
+    if not args.model or not args.platform:
+        missing = "model" if not args.model else "platform"
+        raise ConfigError(f"--{missing} is missing", remedy="Name one, or several: a,b,c")
     config = Config(args.config)
     epsilon = tolerance(args, config)
     grid = positions(max(args.largest, args.positions or 1))

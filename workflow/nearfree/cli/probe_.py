@@ -16,19 +16,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make sure that the probe is sealed, and print what it found."""
     from nearfree.cli.common import here
-    from nearfree.cli.torch_ import need_torch
     from nearfree.events.names import Layout
+    from nearfree.hardware.identity import STREAM, require_probe
     from nearfree.plans import Plans
     from nearfree.units import balance_flop_per_byte
 
     config, scope = here(args)
-    need_torch()
-    from nearfree.hardware.identity import STREAM, require_probe
-    from nearfree.hardware.probe import probe
+    layout, plan = Layout(args.results), Plans(config, scope).probe()
+    take, curves = args.take or config.take(scope, STREAM), config.curves(scope)
+    if curves:
+        from nearfree.hardware.simulated import read_machine
+        from nearfree.hardware.simulated_probe import simulate_probe
 
-    layout = Layout(args.results)
-    take = args.take or config.take(scope, STREAM)
-    seal = probe(layout, scope, config.platform(scope).kind, take, Plans(config, scope).probe())
+        seal = simulate_probe(layout, scope, take, plan, read_machine(curves, scope))
+    else:
+        from nearfree.cli.torch_ import need_torch
+
+        need_torch()
+        from nearfree.hardware.probe import probe
+
+        seal = probe(layout, scope, config.platform(scope).kind, take, plan)
     found = require_probe(layout, scope)
     print(f"{seal.name}: {found.fingerprint.model}, {found.threads} thread")
     for compute in found.compute:

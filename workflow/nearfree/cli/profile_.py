@@ -37,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
     if args.inside:
         profile_file(args.inside)
         return 0
-    from nearfree.cli.measure_ import read_plan
+    from nearfree.cli.measure_ import read_plan, require_environment
     from nearfree.errors import ConfigError
     from nearfree.events.names import Layout, check_part
-    from nearfree.settings import MODULES, ProfilePlan
+    from nearfree.settings import MODULES, PROFILE, ProfilePlan
 
     if args.plan:
         scope, take, plan = check_part(args.platform), args.take or 1, read_plan(args.plan)
@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
             remedy=f"Profile its modules, where it has any apart: {args.study}{MODULES}",
         )
     profiled = ProfilePlan(sweeps=plan.sweeps, environment=plan.environment, forwards=args.forwards)
-    seal = record(Layout(args.results), scope, check_part(args.study), take, profiled)
+    layout, study = Layout(args.results), check_part(args.study)
+    require_environment(layout, scope, f"{study}{PROFILE}", take, profiled)
+    seal = record(layout, scope, study, take, profiled)
     events = sum(part.events for part in seal.segments)
     print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")
     return 0

@@ -13,14 +13,16 @@ from nearfree.cluster.jobs import submit, wait
 from nearfree.cluster.node import LOCK, Seen
 from nearfree.cluster.slurm import require_slurm, slurm
 from nearfree.codebase import package_digest
-from nearfree.config import Config
 from nearfree.errors import SchedulerError
 from nearfree.events.segment import lock
 from nearfree.hardware.identity import STREAM
 from nearfree.hardware.platforms import Platform, resolve
+from nearfree.pipeline import Pipeline
 
 _CLOCK_S = 60.0
 """How far a node's clock may be from this one's: a queue's delay is not in it, NTP's is."""
+
+_TO_MAKE = "the environment {0} is not made yet: the workflow makes it first"
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -33,7 +35,7 @@ class Found(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def check(config: Config, logs: Path, timeout_s: float) -> Iterator[Found]:
+def check(pipeline: Pipeline, logs: Path, timeout_s: float) -> Iterator[Found]:
     """Submit a job for every platform of `here`, and yield what came of it, in their order.
 
     Raises
@@ -48,7 +50,7 @@ def check(config: Config, logs: Path, timeout_s: float) -> Iterator[Found]:
         held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             lock(held, LOCK)
-            yield from _every(config, folder, timeout_s)
+            yield from _every(pipeline, folder, timeout_s)
         finally:
             os.close(held)
 
@@ -62,12 +64,23 @@ def accounting() -> bool:
     return False
 
 
-def _every(config: Config, folder: Path, timeout_s: float) -> Iterator[Found]:
+def _every(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[Found]:
+    config = pipeline.config
+    made = {
+        platform: {
+            name: python
+            for name, python in pipeline.interpreters(platform).items()
+            if Path(python).exists()
+        }
+        for platform in config.site.here
+    }
     jobs: dict[str, str] = {}
     refused: dict[str, str] = {}
     for platform in config.site.here:
         try:
-            jobs[platform] = submit(platform, config.place(platform, STREAM), folder)
+            jobs[platform] = submit(
+                platform, config.place(platform, STREAM), folder, made[platform]
+            )
         except SchedulerError as error:
             refused[platform] = error.what
     began_s = time.time()
@@ -80,13 +93,17 @@ def _every(config: Config, folder: Path, timeout_s: float) -> Iterator[Found]:
             continue
         seen = msgspec.json.decode((folder / f"{platform}.json").read_bytes(), type=Seen)
         wrong = tuple(_wrong(config.platforms, platform, seen))
-        notes = tuple(_notes(seen, began_s))
+        missing = sorted(pipeline.interpreters(platform).keys() - made[platform])
+        notes = (*_notes(seen, began_s), *(_TO_MAKE.format(name) for name in missing))
         yield Found(platform=platform, asked=asked, seen=seen, wrong=wrong, notes=notes)
 
 
 def _wrong(platforms: dict[str, Platform], name: str, seen: Seen) -> Iterator[str]:
     if seen.code_digest != package_digest():
         yield "it sees other code than this: is the project on a shared file system?"
+    for environment, fault in seen.environments.items():
+        if fault:
+            yield f"environment {environment}: {fault}"
     platform = platforms[name]
     if platform.kind == "cpu":
         return

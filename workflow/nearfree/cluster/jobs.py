@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nearfree.cluster.slurm import slurm
@@ -29,15 +29,21 @@ def options(place: Place) -> list[str]:
     return [*found, *["--exclusive"] * bool(place.exclusive)]
 
 
-def submit(name: str, place: Place, folder: Path) -> str:
+def submit(name: str, place: Place, folder: Path, pythons: Mapping[str, str]) -> str:
     """Submit a job that looks around on one of a place's nodes; return its number.
+
+    Parameters
+    ----------
+    pythons
+        The interpreters that it tries, by their environments.
 
     Raises
     ------
     SchedulerError
         SLURM refuses the request; the message says what it said.
     """
-    script = shlex.join([sys.executable, "-m", "nearfree.cluster.node", str(folder), name])
+    tried = [f"{environment}={python}" for environment, python in pythons.items()]
+    script = shlex.join([sys.executable, "-m", "nearfree.cluster.node", str(folder), name, *tried])
     said = slurm(
         *("sbatch", "--parsable", "--ntasks=1", "--time=1", f"--job-name=nearfree_check_{name}"),
         *(f"--output={folder / f'{name}.log'}", *options(place), f"--wrap={script}"),
@@ -72,8 +78,8 @@ def wait(jobs: Mapping[str, str], folder: Path, timeout_s: float) -> dict[str, s
     return why
 
 
-def _states(jobs: object) -> dict[str, str]:
-    wanted = ",".join(jobs)  # type: ignore[call-overload]
+def _states(jobs: Iterable[str]) -> dict[str, str]:
+    wanted = ",".join(jobs)
     try:
         listed = slurm("squeue", "--noheader", f"--jobs={wanted}", "--format=%i|%T (%r)")
     except SchedulerError:  # squeue knows none of them any more

@@ -1,4 +1,4 @@
-"""What a node sees, as a job there tells it: `python -m nearfree.cluster.node FOLDER NAME`.
+"""What a node sees: `python -m nearfree.cluster.node FOLDER NAME [ENVIRONMENT=PYTHON ...]`.
 
 It needs the standard library and msgspec, and leaves FOLDER/NAME.json.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from nearfree.cluster.slurm import last_line
 from nearfree.codebase import package_digest
 from nearfree.errors import BusyError
 from nearfree.events.segment import lock
@@ -36,6 +37,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     """Whether a lock that another node holds is seen here."""
     time_s: float
     """This node's clock, seconds since 1970."""
+    environments: dict[str, str]
+    """What is wrong with each environment's interpreter here, empty where nothing is."""
 
 
 def gpu_names() -> tuple[str, ...]:
@@ -60,7 +63,17 @@ def lock_seen(path: Path) -> bool:
     return False
 
 
-def look(folder: Path) -> Seen:
+def fault(environment: str, python: str) -> str:
+    """Return what is wrong with an interpreter as an environment's, nothing if it is the lock's."""
+    ask = (python, "-m", "nearfree", "environment", "check", environment)
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return last_line(done.stderr) if done.returncode else ""
+
+
+def look(folder: Path, pythons: dict[str, str]) -> Seen:
     """Return what this node sees."""
     return Seen(
         node=os.environ.get("SLURMD_NODENAME", "unknown"),
@@ -72,16 +85,18 @@ def look(folder: Path) -> Seen:
         code_digest=package_digest(),
         locked=lock_seen(folder / LOCK),
         time_s=time.time(),
+        environments={name: fault(name, python) for name, python in pythons.items()},
     )
 
 
-def main(folder: Path, name: str) -> None:
+def main(folder: Path, name: str, *pythons: str) -> None:
     """Stay a second, and leave what is seen as a whole file."""
     time.sleep(1)
     partial = folder / f".{name}.part"
-    partial.write_bytes(msgspec.json.encode(look(folder)))
+    seen = look(folder, dict(each.split("=", 1) for each in pythons))
+    partial.write_bytes(msgspec.json.encode(seen))
     partial.replace(folder / f"{name}.json")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -4,9 +4,10 @@ import subprocess
 from pathlib import Path
 
 from nearfree.errors import EvidenceError, LogError
-from nearfree.events.ledger import current_seals, write_ledger
+from nearfree.events.ledger import write_ledger
 from nearfree.events.names import Layout, TakeName, check_part, take_of
 from nearfree.events.seal import check_sealed, read_seal
+from nearfree.events.simulated import is_simulated
 
 
 def _git(*args: str) -> str:
@@ -49,6 +50,12 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
             f"{scope}{'/' + stream if stream else ''} holds no sealed take",
             remedy="Measure first: `nearfree log show` lists what there is",
         )
+    for take in asked:
+        if is_simulated(layout, take):
+            raise EvidenceError(
+                f"{take} is simulated: the repository keeps what was measured",
+                remedy="Keep its curve file instead, from which it can be made again",
+            )
     seals = {take: read_seal(layout, take) for take in sorted(before.union(asked))}
     for seal in seals.values():
         check_sealed(layout, seal)
@@ -57,7 +64,5 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
         seal = seals[take]
         files = [layout.seal(take), *(layout.segment(take, p.attempt) for p in seal.segments)]
         _git("add", "-f", "--", *map(str, files))
-    digests = current_seals(layout)
-    tracked = {str(take): digests[str(take)] for take in seals}
-    _git("add", "-f", "--", str(write_ledger(layout, layout.ledgers, tracked, config)))
+    _git("add", "-f", "--", str(write_ledger(layout, layout.ledgers, config, takes=seals)))
     return new

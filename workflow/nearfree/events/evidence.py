@@ -1,15 +1,17 @@
 """What a scope holds: its sealed takes without what was retracted, always in the same order."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from nearfree.events.names import Layout, TakeName
-from nearfree.events.seal import Seal, read_seal, read_sealed
-from nearfree.events.types import Event, ObservationRetracted, Payload, RunStarted
+from nearfree.events.reader import no_collection
+from nearfree.events.seal import Seal, iter_sealed, read_seal
+from nearfree.events.types import PAYLOADS, Event, ObservationRetracted, Payload, RunStarted
 
 RETRACTED = "retracted"
 """The stream of a scope that holds its retractions."""
+Kinds = tuple[type[Payload], ...]
 
 
 class Take:
@@ -42,20 +44,46 @@ class Take:
         return self.name.take, self.started.time, self.name.plan8
 
 
-def read_take(layout: Layout, name: TakeName) -> Take:
-    """Return a sealed take; DamageError if a byte of it changed."""
+@no_collection()
+def read_take(layout: Layout, name: TakeName, *, only: Kinds = PAYLOADS) -> Take:
+    """Return a sealed take; DamageError if a byte of it changed.
+
+    Parameters
+    ----------
+    only
+        The types of events that are wanted; the start of its runs always comes with them.
+    """
     seal = read_seal(layout, name)
-    return Take(name, seal, read_sealed(layout, seal))
+    return Take(name, seal, iter_sealed(layout, seal, (RunStarted, *only)))
 
 
-def read_scope(layout: Layout, scope: str, *, stream: str | None = None) -> list[Take]:
-    """Return the sealed takes of a scope or of one stream, sorted, without what was retracted."""
+@no_collection()
+def read_scope(
+    layout: Layout, scope: str, *, stream: str | None = None, only: Kinds = PAYLOADS
+) -> list[Take]:
+    """Return the sealed takes of a scope or of one stream, sorted, without what was retracted.
+
+    Parameters
+    ----------
+    only
+        The types of events that are wanted; the start of its runs always comes with them.
+    """
+    return [Take(*each) for each in open_takes(layout, scope, stream=stream, only=only)]
+
+
+def open_takes(
+    layout: Layout, scope: str, *, stream: str | None = None, only: Kinds = PAYLOADS
+) -> Iterator[tuple[TakeName, Seal, Iterator[Event]]]:
+    """Yield the same takes one by one, the events of each to be read as they come.
+
+    A take is believed when its last event was read.
+    """
     gone = retracted_targets(layout, scope)
-    names = [n for n in layout.takes(scope) if stream in (None, n.stream) and str(n) not in gone]
-    takes = [read_take(layout, name) for name in names]
-    if not gone:
-        return takes
-    return [Take(t.name, t.seal, (e for e in t.events if e.event_id not in gone)) for t in takes]
+    for name in layout.takes(scope):
+        if stream in (None, name.stream) and str(name) not in gone:
+            seal = read_seal(layout, name)
+            events = iter_sealed(layout, seal, (RunStarted, *only))
+            yield name, seal, (e for e in events if not gone or e.event_id not in gone)
 
 
 def retracted_targets(layout: Layout, scope: str) -> set[str]:

@@ -3,6 +3,8 @@
 `ledger/` is tracked and written by `adopt`; `ledger/local/` is this machine's own.
 """
 
+from collections.abc import Iterable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -10,10 +12,10 @@ from typing import Literal
 from msgspec import Struct
 
 from nearfree.codebase import package_digest
-from nearfree.errors import ConfigError, DamageError
+from nearfree.errors import BusyError, ConfigError, DamageError
 from nearfree.events.document import read_document, write_once
 from nearfree.events.line import GENESIS, sha256
-from nearfree.events.names import LEDGER_FILE, Layout
+from nearfree.events.names import LEDGER_FILE, Layout, TakeName
 from nearfree.events.private import home
 from nearfree.events.reader import read_bytes
 from nearfree.events.segment import utc_now
@@ -42,8 +44,12 @@ def seals_root(seals: dict[str, str]) -> str:
 
 
 def ledger_paths(folder: Path) -> list[Path]:
-    """Return the ledgers in a folder, oldest first."""
-    return sorted(path for path in folder.glob("*.json") if LEDGER_FILE.fullmatch(path.name))
+    """Return the ledgers in a folder, oldest first, up to the newest that was there."""
+    found = {path for path in folder.glob("*.json") if LEDGER_FILE.fullmatch(path.name)}
+    newest = max((int(path.stem) for path in found), default=0)
+    # A folder that others write to may list a file and not the one that was there before it.
+    before = (folder / f"{number:06}.json" for number in range(1, newest))
+    return sorted(found | {path for path in before if path.exists()})
 
 
 def read_chain(folder: Path) -> list[Ledger]:
@@ -66,11 +72,25 @@ def read_chain(folder: Path) -> list[Ledger]:
 
 def current_seals(layout: Layout, scope: str | None = None) -> dict[str, str]:
     """Return the SHA-256 of every seal on disk, or of one scope's, by the take's name."""
-    return {str(t): sha256(read_bytes(layout.seal(t))) for t in layout.takes(scope)}
+    return _digests(layout, layout.takes(scope))
 
 
-def write_ledger(layout: Layout, folder: Path, seals: dict[str, str], config: Path) -> Path:
+def _digests(layout: Layout, takes: Iterable[TakeName]) -> dict[str, str]:
+    return {str(take): sha256(read_bytes(layout.seal(take))) for take in takes}
+
+
+def write_ledger(
+    layout: Layout, folder: Path, config: Path, *, takes: Iterable[TakeName] | None = None
+) -> Path:
     """Write the next ledger, or return the newest one if nothing changed since.
+
+    Of several processes that write one number the first has it, and the others look again: seals
+    are listed after the ledgers before them were read, so none lists less than its predecessor.
+
+    Parameters
+    ----------
+    takes
+        What it lists; every sealed take if nothing is said.
 
     Raises
     ------
@@ -84,10 +104,20 @@ def write_ledger(layout: Layout, folder: Path, seals: dict[str, str], config: Pa
                 f"config/{name} holds the path of your home folder",
                 remedy="Keep such paths in the environment, not in a file that a ledger records",
             )
-    chain = read_chain(folder)
-    last = chain[-1] if chain else None
-    ledger = Ledger(
-        number=len(chain) + 1,
+    while True:
+        chain = read_chain(folder)
+        last = chain[-1] if chain else None
+        seals = _digests(layout, layout.takes() if takes is None else takes)
+        ledger = _next(last, seals, texts)
+        if last and _content(last) == _content(ledger):
+            return folder / f"{last.number:06}.json"
+        with suppress(BusyError):
+            return write_once(folder / f"{ledger.number:06}.json", ledger)
+
+
+def _next(last: Ledger | None, seals: dict[str, str], texts: dict[str, str]) -> Ledger:
+    return Ledger(
+        number=last.number + 1 if last else 1,
         time=utc_now(),
         previous=last.hash if last else GENESIS,
         root=seals_root(seals),
@@ -96,9 +126,6 @@ def write_ledger(layout: Layout, folder: Path, seals: dict[str, str], config: Pa
         code_digest=package_digest(),
         libraries={name: metadata.version(name) for name in _DRAWN_BY},
     )
-    if last and _content(last) == _content(ledger):
-        return folder / f"{last.number:06}.json"
-    return write_once(folder / f"{ledger.number:06}.json", ledger)
 
 
 def _texts(config: Path) -> dict[str, str]:

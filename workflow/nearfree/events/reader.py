@@ -1,17 +1,17 @@
 """Reading segments: every line is hashed, linked and typed before anything is believed."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Union
+from typing import BinaryIO, Union
 
 import msgspec
 from msgspec import Struct
 
 from nearfree.errors import DamageError, LogError, NearfreeError
 from nearfree.events.line import GENESIS, REMEDY, SUFFIX, damaged_line, line_head, sequence_text
-from nearfree.events.types import ENVELOPES, Event
+from nearfree.events.types import ENVELOPES, PAYLOADS, Event, Payload
 
 decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
 _LINK = slice(-SUFFIX - len(b',"prevhash":""') - len(GENESIS), -SUFFIX)
@@ -47,15 +47,23 @@ class Segment(Struct, frozen=True):
         return self.size - (self.ends[-1] if self.ends else 0)
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return a file's bytes; LogError, not a traceback, if it cannot be read."""
+@contextmanager
+def open_bytes(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read it; LogError, not a traceback, if it cannot be read."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            yield file
     except OSError as error:
         raise LogError(
             f"{path} cannot be read: {error.strerror}",
             remedy="Check that it is there and that you may read it",
         ) from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's bytes; LogError, not a traceback, if it cannot be read."""
+    with open_bytes(path) as file:
+        return file.read()
 
 
 def read_segment(path: Path, name: str) -> Segment:
@@ -96,22 +104,28 @@ def parse_segment(raw: bytes, name: str, path: Path) -> Segment:
     return Segment(name, tuple(events), tuple(ends), tuple(heads), len(raw))
 
 
-@no_collection()
-def decode_lines(raw: bytes, name: str, path: Path) -> list[Event]:
-    """Return the events of whole lines whose bytes a seal already vouches for.
+def decode_lines(
+    lines: Iterable[bytes], name: str, path: Path, only: tuple[type[Payload], ...] = PAYLOADS
+) -> Iterator[Event]:
+    """Yield the events of whole lines whose bytes a seal vouches for, those of some types alone.
 
     Types, versions and places are still checked; hashes are not computed again.
     """
-    events = []
-    for number, line in enumerate(raw.split(b"\n")[:-1], start=1):
+    skipped = tuple(
+        b'{"specversion":"1.0","type":"%b"' % kind.type_name.encode()
+        for kind in PAYLOADS
+        if kind not in only
+    )
+    for number, line in enumerate(lines, start=1):
+        if line.startswith(skipped):
+            continue
         try:
             event = decode(line)
         except (msgspec.MsgspecError, NearfreeError) as error:
             raise _unknown(f"{path} line {number}", error) from error
         if event.source != name or not _in_place(event, number):
             raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
-        events.append(event)
-    return events
+        yield event
 
 
 def _in_place(event: Event, number: int) -> bool:

@@ -1,16 +1,25 @@
 """Seals say that a take is complete and anchor its segments; receipts are copies of them."""
 
+import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
-from nearfree.errors import DamageError
+from nearfree.errors import DamageError, NearfreeError
 from nearfree.events.document import read_document, replace, write_once
 from nearfree.events.line import REMEDY, sha256
 from nearfree.events.names import Layout, TakeName
-from nearfree.events.reader import Segment, decode_lines, parse_segment, read_bytes
-from nearfree.events.types import Event
+from nearfree.events.reader import (
+    Segment,
+    decode_lines,
+    no_collection,
+    open_bytes,
+    parse_segment,
+    read_bytes,
+)
+from nearfree.events.types import PAYLOADS, Event, Payload
 
 
 class SealedSegment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,11 +78,31 @@ def read_seal(layout: Layout, take: TakeName) -> Seal:
 
 def read_sealed(layout: Layout, seal: Seal) -> list[Event]:
     """Return a sealed take's events, in order; DamageError if its bytes differ from the seal."""
-    events: list[Event] = []
+    with no_collection():
+        return list(iter_sealed(layout, seal))
+
+
+def iter_sealed(
+    layout: Layout, seal: Seal, only: tuple[type[Payload], ...] = PAYLOADS
+) -> Iterator[Event]:
+    """Yield a sealed take's events, in order: all, or those of some types.
+
+    Every byte is read, and none is kept. So nothing may rest on an event before the last one came.
+
+    Raises
+    ------
+    DamageError
+        The bytes differ from the seal, which is known only at the end.
+    """
     for part in seal.segments:
         path = layout.segment(seal.name, part.attempt)
-        events += decode_lines(_sealed_bytes(path, part), seal.name.segment(part.attempt), path)
-    return events
+        lines = _sealed_lines(path, part)
+        try:
+            yield from decode_lines(lines, seal.name.segment(part.attempt), path, only)
+        except NearfreeError:
+            for _ in lines:  # damage, if it is that, is the error to tell
+                pass
+            raise
 
 
 def check_sealed(layout: Layout, seal: Seal) -> int:
@@ -85,6 +114,17 @@ def check_sealed(layout: Layout, seal: Seal) -> int:
         if len(segment.events) != part.events or (part.events and segment.heads[-1] != part.head):
             raise _differs(path, "counts or head")
     return sum(part.events for part in seal.segments)
+
+
+def _sealed_lines(path: Path, part: SealedSegment) -> Iterator[bytes]:
+    total, left = hashlib.sha256(), part.bytes
+    with open_bytes(path) as file:
+        while line := file.readline(left):
+            total.update(line)
+            left -= len(line)
+            yield line
+    if left or total.hexdigest() != part.sha256:
+        raise _differs(path, f"first {part.bytes} bytes")
 
 
 def _sealed_bytes(path: Path, part: SealedSegment) -> bytes:

@@ -19,6 +19,7 @@ from nearfree.figures.imported import imported_drawings
 from nearfree.figures.listing import OUTLOOK
 from nearfree.figures.models import ModelRows, model_drawings
 from nearfree.figures.modules import MODULES
+from nearfree.figures.origin import SIMULATED, as_simulated
 from nearfree.figures.outlook import outlook_drawings
 from nearfree.figures.trend import trend_drawings
 from nearfree.public.curves import SCOPE as IMPORTED
@@ -49,7 +50,7 @@ def draw(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) 
         Whether those of the imported curves are drawn beside the published ones.
     """
     folder = layout.root / "figures" / scope
-    drawn = list(_charts(layout, scope, epsilon))
+    drawn = list(_own(layout, scope, epsilon))
     if imported and scope == PUBLIC:
         tables = (read_table(layout, IMPORTED, table) for table in (ACCURACY, DRIFT))
         drawn += imported_drawings(*tables)
@@ -100,6 +101,13 @@ def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
     )
     yield from model_drawings(models, epsilon)
     yield from accuracy_drawings(of(VALIDATION, scope), epsilon)
+
+
+def _own(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
+    """Yield the figures of a scope's tables, told as what they are where it is simulated."""
+    drawn = _charts(layout, scope, epsilon)
+    simulated = SIMULATED in read_table(layout, scope, LATENCY)["origin"]
+    return as_simulated(drawn) if simulated else drawn
 
 
 def save(chart: alt.TopLevelMixin, stem: Path) -> None:

@@ -11,9 +11,11 @@ from functools import partial
 import torch
 
 from nearfree.clocks import load_1m
+from nearfree.errors import ConfigError
 from nearfree.events.names import Layout
 from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
+from nearfree.events.simulated import refuse_mixed
 from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import BandwidthPeak, ComputePeak, HardwareProbed
 from nearfree.hardware.cpu import native_dtype
@@ -110,7 +112,17 @@ def probe(layout: Layout, scope: str, kind: str, take: int, plan: ProbePlan) -> 
     ------
     HardwareError
         There is no such device here, or this machine is another than the one on record.
+    ConfigError
+        The plan is of a simulated machine.
+    EvidenceError
+        The root holds simulated takes.
     """
+    if plan.curves:
+        raise ConfigError(
+            f"the probe of {scope} is of a simulated machine",
+            remedy="Run `nearfree probe` where its curve file is",
+        )
+    refuse_mixed(layout, as_simulated=False)
     print_ = machine_fingerprint(kind)
     check_identity(layout, scope, print_)
     torch.set_num_threads(1)

@@ -139,8 +139,8 @@ def adapters_of(setting: Setting, device: str) -> list[Adapter]:
             raise EvidenceError(
                 f"{adapter.backend} needs the package {adapter.package}, "
                 "which is not installed here",
-                remedy=f"Use the environment envs/{adapter.environment}.lock: name its interpreter "
-                f"as `python: {{{adapter.environment}: PATH}}` in config/config.yaml",
+                remedy=f"Run `nearfree environment make {adapter.environment}`, or name another "
+                "interpreter made from that lock under `python:` in config/config.yaml",
             )
     return found
 

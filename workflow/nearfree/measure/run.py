@@ -1,25 +1,26 @@
 """One measuring take: the right machine, the kernels, the protocol, the seal."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from nearfree.errors import EvidenceError, HardwareError
+from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.events.names import Layout
 from nearfree.events.run import describe_run
 from nearfree.events.seal import Seal
+from nearfree.events.simulated import refuse_mixed
 from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.events.types import Fingerprint, LaunchFloor
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
-from nearfree.measure import adaptive, interleaved, paper
 from nearfree.measure.cpu import CpuTimer
 from nearfree.measure.prepare import describe, points
 from nearfree.measure.stop import stoppable
+from nearfree.measure.timing import run
 from nearfree.measure.tried import refuse_untried
-from nearfree.measure.visits import Bench, Clock, Point, Progress, silent
-from nearfree.protocols import Adaptive, Paper, Timing
+from nearfree.measure.visits import Bench, Clock, Progress, silent
+from nearfree.protocols import Timing
 from nearfree.settings import MeasurePlan
 
 
@@ -46,9 +47,12 @@ def measure(
     ------
     HardwareError
         This machine is not the platform that the log knows, or its GPU was lost.
+    ConfigError
+        The plan is of a simulated machine.
     EvidenceError
-        The platform was not probed yet, an adapter is missing or was never run, a setting does
-        not fit into memory, or a forward gives output that is not finite.
+        The platform was not probed yet, the root holds simulated takes, an adapter is missing or
+        was never run, a setting does not fit into memory, or a forward gives output that is not
+        finite.
     StoppedError
         SIGTERM came; whole rounds are kept.
     """
@@ -56,6 +60,12 @@ def measure(
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
+    if plan.curves:
+        raise ConfigError(
+            f"the plan of {scope}/{stream} is of a simulated machine",
+            remedy="Give its curve file with --curves",
+        )
+    refuse_mixed(layout, as_simulated=False)
     known = require_probe(layout, scope).fingerprint
     here = machine_fingerprint(known.kind)
     check_identity(layout, scope, here)
@@ -94,16 +104,6 @@ def _work(take: OpenTake, plan: MeasurePlan, here: Fingerprint, progress: Progre
 
         bench.timed_s += measure_shares(take, every, here.kind)
     return bench.timed_s
-
-
-def run(bench: Bench, every: Sequence[Point], protocol: Timing) -> None:
-    """Append what a take lacks, by its protocol."""
-    if isinstance(protocol, Paper):
-        paper.run(bench, every, protocol)
-    elif isinstance(protocol, Adaptive):
-        adaptive.run(bench, every, protocol)
-    else:
-        interleaved.run(bench, every, protocol)
 
 
 def _clock(take: OpenTake, protocol: Timing, here: Fingerprint) -> Clock:

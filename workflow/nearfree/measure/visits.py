@@ -33,9 +33,12 @@ def silent(_share: float) -> None:
 class Clock(Protocol):
     """What runs a forward and times it."""
 
-    name: Literal["cpu", "cuda_events"]
     launch: Literal["eager", "graph"]
     forwards_a_sample: int
+
+    @property
+    def name(self) -> Literal["cpu", "cuda_events", "simulated"]:
+        """What a visit's event says of it."""
 
     def warm(self, kernel: Kernel, n: int) -> None:
         """Run untimed what a sample runs."""

@@ -27,7 +27,7 @@ def _sentence(row: Row) -> str:
     if row["limiter_share"] is not None:
         named += f", which takes {row['limiter_share']:.0%} of T(N = {row['baseline']})"
     loosely = " (undecided)" if row["undecided"] else ""
-    return f"{named}; measured was N_max = {row['n_max']}{loosely}{_grown(row)}."
+    return f"{named}; {row['origin']} was N_max = {row['n_max']}{loosely}{_grown(row)}."
 
 
 def _grown(row: Row) -> str:

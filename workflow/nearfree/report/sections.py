@@ -126,9 +126,15 @@ _MODEL, _SHAPE = MODEL.name, ("d_model", "d_ff", "experts", "heads", "kv_heads",
 _LETTER = {"batch": "b", "context": "L", "top_k": "k", "routing": ""}
 
 
+def own_origin(boundaries: pl.DataFrame) -> str:
+    """Return what the numbers of a page's platforms are: measured, or simulated."""
+    simulated = "simulated" in boundaries["origin"]
+    return "simulated" if simulated else "measured"
+
+
 def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Grid:
     """Return how the takes of each setting differ: boundary, interval and T(baseline) of each."""
-    at = boundaries.filter(pl.col("epsilon") == epsilon, pl.col("origin") == "measured")
+    at = boundaries.filter(pl.col("epsilon") == epsilon, pl.col("origin") != "published")
     base = latency.filter(pl.col("n") == pl.col("baseline")).select(
         "stream", "take", "plan8", "setting_key",
         pl.col("latency_us").alias("base_us"), pl.col("row_id").alias("base_id"),

@@ -108,6 +108,7 @@ def write_report(
         groups = accuracy.shown(read_table(layout, IMPORTED, ACCURACY))
     page = _template().render(
         epsilon=f"{epsilon:.0%}",
+        origin=sections.own_origin(everything["boundaries"]),
         platforms=[_platform(layout, s, loaded[s], parts[s], epsilon) for s in measured],
         tolerance=sections.by_tolerance(everything["boundaries"], everything["sensitivity"]),
         scores=score,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from nearfree.events.evidence import read_scope
 from nearfree.events.line import sha256
 from nearfree.events.names import Layout
+from nearfree.events.types import BoundaryPublished
 from nearfree.tables.boundaries import (
     BOUNDARIES,
     SENSITIVITY,
@@ -20,8 +21,8 @@ BOUNDED = (BOUNDARIES, SENSITIVITY)
 
 def bound(layout: Layout, scope: str, tolerances: Sequence[float]) -> None:
     """Write the tables of boundaries and of their sensitivity at the given tolerances."""
-    latency = read_table(layout, scope, LATENCY)
-    takes = read_scope(layout, scope)
+    latency = read_table(layout, scope, LATENCY, without=["from_ids"])
+    takes = read_scope(layout, scope, only=(BoundaryPublished,))
     known = {event.event_id for take in takes for event in take.events} | set(latency["row_id"])
     rows = [*measured_rows(latency, tolerances), *published_rows(takes, tolerances)]
     frame = BOUNDARIES.build(BOUNDARIES.frame(rows), known)

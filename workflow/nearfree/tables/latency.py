@@ -6,7 +6,7 @@ A point's latency is the median over rounds of its visits'.
 from collections.abc import Iterator
 
 from nearfree.boundary import median, median_interval
-from nearfree.measure.curves import Curve, Timed, counts, timed, timed_ratios
+from nearfree.measure.curves import Curve, Timed, timed, timed_ratios
 from nearfree.settings import Setting
 from nearfree.tables.schema import (
     ORIGINS,
@@ -43,8 +43,8 @@ LATENCY = Table(
         "rounds": count("rounds with a clean sample of this point"),
         "samples": count("timed forwards"),
         "clean_samples": count("of them, those that nothing disturbed", at_least=0),
-        "timer": text("wall or process CPU time, or CUDA events",
-                      one_of=("wall", "process", "cuda_events")),
+        "timer": text("wall or process CPU time, CUDA events, or none: simulated",
+                      one_of=("wall", "process", "cuda_events", "simulated")),
         "launch": text("one by one, or as a CUDA graph", one_of=("eager", "graph")),
         "protocol": text("how it was timed"),
         "resolution": number("factor within which the protocol was to know N_max", nullable=True),
@@ -58,16 +58,16 @@ LATENCY = Table(
 
 def latency_rows(every: list[Curve]) -> Iterator[dict[str, object]]:
     """Yield the points of every curve; curves without their baseline are left out."""
-    whole = [(curve, found) for curve in every if (found := timed(curve)).whole]
+    whole = [curve for curve in every if timed(curve).whole]
     newest: dict[tuple[str, Setting], tuple[int, str, str]] = {}
-    for curve, _ in whole:
+    for curve in whole:
         newest[curve.key] = max(newest.get(curve.key, curve.order), curve.order)
-    for curve, found in whole:
-        yield from _points(curve, found, newest=newest[curve.key] == curve.order)
+    for curve in whole:
+        yield from _points(curve, timed(curve), newest=newest[curve.key] == curve.order)
 
 
 def _points(curve: Curve, found: Timed, *, newest: bool) -> Iterator[dict[str, object]]:
-    first = next(iter(curve.visits.values()))[0].data
+    first = curve.first
     shared = {
         "platform": curve.take.name.scope,
         "stream": curve.take.name.stream,
@@ -82,14 +82,12 @@ def _points(curve: Curve, found: Timed, *, newest: bool) -> Iterator[dict[str, o
         "resolution": getattr(first.protocol, "width", None),
         "tested_epsilon": getattr(first.protocol, "epsilon", None),
         "cache": first.cache,
-        "origin": "measured",
+        "origin": curve.origin,
     }
     for ratio in timed_ratios(found, first.protocol):
         values = sorted(found.rounds[ratio.n].values())
         low, high = median_interval(values)
         middle, visits = median(values), curve.visits[ratio.n]
-        samples, clean = counts(visits)
-        loads = [v.data.load_1m for v in visits if v.data.load_1m is not None]
         yield {
             **shared,
             "n": ratio.n,
@@ -101,8 +99,8 @@ def _points(curve: Curve, found: Timed, *, newest: bool) -> Iterator[dict[str, o
             "ratio_high": ratio.high,
             "spread": (values[(3 * len(values)) // 4 - 1] - values[len(values) // 4]) / middle,
             "rounds": len(values),
-            "samples": samples,
-            "clean_samples": clean,
-            "load_1m": max(loads, default=None),
-            "from_ids": curve.ids[ratio.n],
+            "samples": visits.samples,
+            "clean_samples": visits.clean,
+            "load_1m": visits.load_1m,
+            "from_ids": visits.ids,
         }

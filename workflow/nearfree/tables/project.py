@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from nearfree.errors import EvidenceError
-from nearfree.events.evidence import Take, read_scope
+from nearfree.events.evidence import Take, open_takes
 from nearfree.events.names import Layout
 from nearfree.events.reader import no_collection
 from nearfree.events.types import (
@@ -17,8 +17,9 @@ from nearfree.events.types import (
     WorkCounted,
 )
 from nearfree.hardware.platforms import Platform
-from nearfree.measure.curves import Curve, curves
+from nearfree.measure.curves import Curve, Gathering
 from nearfree.settings import Setting
+from nearfree.tables.event_ids import EventIds
 from nearfree.tables.granularity import GRANULARITY, granularity_rows
 from nearfree.tables.latency import LATENCY, latency_rows
 from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
@@ -43,7 +44,7 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
     EvidenceError
         The scope holds no sealed take.
     """
-    takes = read_scope(layout, scope)
+    takes, every = _observed(layout, scope)
     if not takes:
         raise EvidenceError(
             f"the log holds nothing sealed for {scope}",
@@ -53,9 +54,7 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
         config_id(name, platform).partition("@")[0]: config_id(name, platform).partition("@")[2]
         for name, platform in platforms.items()
     }
-    every = curves(takes)
     configured = [config_id(name, platform) for name, platform in platforms.items()]
-    measured = [event_id for curve in every for ids in curve.ids.values() for event_id in ids]
     probed, printed, published, extracted, indexed, counted, profiled = (
         [event.event_id for take in takes for event in take.of(kind)]
         for kind in (
@@ -70,13 +69,14 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
     )
     for table, rows, known in (
         (PLATFORMS, platform_rows(platforms, takes, scope), probed + configured),
-        (SETTINGS, _setting_rows(takes, every), measured + printed),
-        (LATENCY, latency_rows(every), measured),
+        (SETTINGS, _setting_rows(takes, every), [curve.first_id for curve in every] + printed),
         (GRANULARITY, granularity_rows(takes), published + extracted),
         (TUNED, tuned_rows(takes), indexed),
     ):
         write_table(layout, scope, table, table.build(table.frame(rows), known), made_from)
-    latency, facts = read_table(layout, scope, LATENCY), read_table(layout, scope, PLATFORMS)
+    _write_latency(layout, scope, every, made_from)
+    latency = read_table(layout, scope, LATENCY, without=["from_ids"])
+    facts = read_table(layout, scope, PLATFORMS)
     watched = [event.event_id for take in takes for event in take.of(SharesMeasured)]
     shares = TIME_SHARES.frame(time_share_rows(takes, latency))
     known = [*watched, *latency["row_id"]]
@@ -88,13 +88,41 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
     write_table(layout, scope, WORK, WORK.build(executed, known), made_from)
 
 
+def _observed(layout: Layout, scope: str) -> tuple[list[Take], list[Curve]]:
+    """Return a scope's takes without their visits, and those as curves, reading a line at a time.
+
+    Visits are nearly all that a large log holds.
+    """
+    takes, every = [], []
+    for name, seal, events in open_takes(layout, scope):
+        gathering = Gathering()
+        take = Take(name, seal, gathering.others(events))
+        takes.append(take)
+        every += gathering.curves(take)
+    return takes, every
+
+
+def _write_latency(
+    layout: Layout, scope: str, every: list[Curve], made_from: dict[str, str]
+) -> None:
+    """Write the table of latencies, and let go of the curves as soon as they are rows."""
+    visits = EventIds(
+        segment
+        for curve in every
+        for at_n in curve.visits.values()
+        for segment in at_n.numbers.items()
+    )
+    rows = LATENCY.frame(latency_rows(every))
+    every.clear()
+    write_table(layout, scope, LATENCY, LATENCY.build(rows, visits), made_from)
+
+
 def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, object]]:
     found: dict[tuple[str, str, Setting, int], str] = {}
     grids: dict[tuple[str, str, Setting, int], Iterable[int]] = {}
     for curve in sorted(every, key=lambda curve: curve.order):
-        first = next(iter(curve.visits.values()))[0]
-        key = (curve.take.name.scope, "measured", curve.setting, first.data.baseline)
-        found.setdefault(key, first.event_id)
+        key = (curve.take.name.scope, curve.origin, curve.setting, curve.first.baseline)
+        found.setdefault(key, curve.first_id)
         grids[key] = curve.visits
     for take in takes:
         for event in take.of(BoundaryPublished):

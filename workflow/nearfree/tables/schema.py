@@ -1,20 +1,22 @@
 """What a table must look like: columns with types, ranges and keys, checked by pandera."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from msgspec import Struct
 
 from nearfree.errors import TableError
+from nearfree.tables.event_ids import EventIds
 
 if TYPE_CHECKING:
     import pandera.polars as pa
 
 IDS = pl.List(pl.String())
 COUNTS = pl.List(pl.Int64())
+_ROWS_AT_ONCE = 1_000
 ORIGINS = ("measured", "imported", "published", "simulated")
 
 
@@ -113,8 +115,14 @@ class Table(Struct, frozen=True, kw_only=True):
 
     def frame(self, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
         """Return rows as a frame of this table's types, not yet identified or checked."""
-        every = list(rows)
-        return pl.DataFrame([self._series(name, every) for name in self.dtypes if name != "row_id"])
+        left = iter(rows)
+        frames = [self._frame([])]
+        while some := list(islice(left, _ROWS_AT_ONCE)):
+            frames.append(self._frame(some))
+        return pl.concat(frames)
+
+    def _frame(self, rows: list[Mapping[str, object]]) -> pl.DataFrame:
+        return pl.DataFrame([self._series(name, rows) for name in self.dtypes if name != "row_id"])
 
     def _series(self, name: str, rows: list[Mapping[str, object]]) -> pl.Series:
         dtype = self.dtypes[name]
@@ -156,7 +164,7 @@ class Table(Struct, frozen=True, kw_only=True):
             unique=["row_id"],
         )
 
-    def build(self, rows: pl.DataFrame, known: Collection[str]) -> pl.DataFrame:
+    def build(self, rows: pl.DataFrame, known: Collection[str] | EventIds) -> pl.DataFrame:
         """Return rows as this table: identified, sorted, checked.
 
         Parameters
@@ -179,18 +187,19 @@ class Table(Struct, frozen=True, kw_only=True):
             found = rows.schema.get(name, dtype)
             if found not in (dtype, pl.Null()):
                 raise self._broken(f"column {name} is {found}, not {dtype}")
-        keys = rows.select(pl.col(self.key).cast(pl.String).fill_null("")).rows()
-        ids = [f"{self.name}:{sha256(repr(key).encode()).hexdigest()[:12]}" for key in keys]
+        keys = rows.select(pl.col(self.key).cast(pl.String).fill_null(""))
+        digests = (sha256(repr(key).encode()).hexdigest() for key in keys.iter_rows())
+        ids = [f"{self.name}:{digest[:12]}" for digest in digests]
         frame = (
             rows.with_columns(pl.Series("row_id", ids, dtype=pl.String))
             .select(pl.col(name).cast(dtype) for name, dtype in self.dtypes.items())
-            .sort(*self.key, nulls_last=False)
         )
-        twice = [key for key, seen in Counter(keys).items() if seen > 1]
-        if twice:
-            raise self._broken(
-                f"has two rows of the key {dict(zip(self.key, twice[0], strict=True))}"
-            )
+        order = frame.select(pl.arg_sort_by(*self.key, nulls_last=False)).to_series()
+        if (order.diff().drop_nulls() != 1).any():  # what is in order need not be copied
+            frame = frame[order]
+        twice = keys.filter(keys.is_duplicated())
+        if not twice.is_empty():
+            raise self._broken(f"has two rows of the key {twice.row(0, named=True)}")
         for name in frame.select(pl.selectors.float()).columns:
             odd = frame[name].drop_nulls().filter(~frame[name].drop_nulls().is_finite())
             if not odd.is_empty():
@@ -222,10 +231,13 @@ class Table(Struct, frozen=True, kw_only=True):
                 )
         return frame
 
-    def _references(self, frame: pl.DataFrame, known: Collection[str]) -> None:
+    def _references(self, frame: pl.DataFrame, known: Collection[str] | EventIds) -> None:
         named = frame.select(pl.col("from_ids").explode().alias("id")).drop_nulls()
-        there = pl.DataFrame({"id": list(known)}, schema={"id": pl.String})
-        dangling = named.join(there, on="id", how="anti")["id"]
+        if isinstance(known, EventIds):
+            dangling = known.absent(named["id"])
+        else:
+            there = pl.DataFrame({"id": list(known)}, schema={"id": pl.String})
+            dangling = named.join(there, on="id", how="anti")["id"]
         if not dangling.is_empty():
             raise self._broken(f"is made from {dangling.min()!r}, which is not there")
 

@@ -1,7 +1,7 @@
 """Tables on disk: a Parquet file and its hashed manifest, written and believed together."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import polars as pl
 
@@ -36,17 +36,28 @@ def write_table(
     replace(manifest_path(path), render(manifest))
 
 
-def read_table(layout: Layout, scope: str, table: Table) -> pl.DataFrame:
-    """Return a table; TableError if its bytes or its columns are not what they should be."""
+def read_table(
+    layout: Layout, scope: str, table: Table, *, without: Collection[str] = ()
+) -> pl.DataFrame:
+    """Return a table; TableError if its bytes or its columns are not what they should be.
+
+    Parameters
+    ----------
+    without
+        Columns to leave out: `from_ids` is most of a table with many events a row.
+    """
     path = layout.table(scope, table.name)
     raw = check_table(path)
     try:
-        frame = pl.read_parquet(io.BytesIO(raw))
+        schema = pl.DataFrame(schema=pl.read_parquet_schema(io.BytesIO(raw)))
+        columns = [name for name in schema.columns if name not in without]
+        frame = pl.read_parquet(io.BytesIO(raw), columns=columns)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise TableError(
             f"{path} is not Parquet: {error}", remedy="Remove it and run the workflow again"
         ) from error
-    return table.fits(frame, str(path))
+    table.fits(schema, str(path))
+    return frame
 
 
 def table_digest(layout: Layout, scope: str, table: Table) -> str:

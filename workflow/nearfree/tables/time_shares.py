@@ -36,6 +36,8 @@ TIME_SHARES = Table(
     },
 )
 
+_SAME = ("platform", "stream", "take", "plan8", "newest", "baseline", "origin")
+
 
 def time_share_rows(takes: list[Take], latency: pl.DataFrame) -> Iterator[dict[str, object]]:
     """Yield a row a module of each point of each model.
@@ -49,7 +51,9 @@ def time_share_rows(takes: list[Take], latency: pl.DataFrame) -> Iterator[dict[s
     """
     timed = {
         (row["stream"], row["take"], row["plan8"], row["setting_key"], row["n"]): row
-        for row in latency.filter(pl.col("module") == "model").to_dicts()
+        for row in latency.filter(pl.col("module") == "model")
+        .select(*_SAME, "setting_key", "n", "latency_us", "row_id")
+        .to_dicts()
     }
     for take in takes:
         points: dict[tuple[Setting, int], list[Event]] = defaultdict(list)
@@ -70,11 +74,10 @@ def _rows(
     roles = list(clean[0].data.part_us)
     times = {role: median([event.data.part_us[role] for event in clean]) for role in roles}
     total = sum(times.values())
-    same = ("platform", "stream", "take", "plan8", "newest", "baseline", "origin")
     for place, (role, us) in enumerate(times.items(), start=1):
         yield {
             **setting,
-            **{name: point[name] for name in same},
+            **{name: point[name] for name in _SAME},
             "role": role,
             "place": place,
             "latency_us": us,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
+from msgspec import UNSET
 
 from nearfree.events.evidence import Take
 from nearfree.events.types import Event, KernelProfiled, WorkCounted
@@ -80,7 +81,8 @@ def work_rows(
         The tables of the same scope.
     """
     facts = _facts(platforms)
-    timed = {tuple(row[name] for name in _POINT): row for row in latency.to_dicts()}
+    told = latency.select(*_POINT, "row_id", "latency_us", "origin").to_dicts()
+    timed = {tuple(row[name] for name in _POINT): row for row in told}
     points = [
         (take, event)
         for take in takes
@@ -105,7 +107,9 @@ def work_rows(
         }
         point = timed.get(tuple(identity[name] for name in _POINT))
         fact = facts.get((take.name.scope, data.setting.dtype))
-        yield identity | _said(event, point, fact)
+        simulated = getattr(take.started.data.plan, "curves", UNSET) is not UNSET
+        origin = "simulated" if simulated else "measured"
+        yield identity | _said(event, point, fact) | {"origin": origin}
 
 
 _POINT = ("stream", "take", "plan8", "setting_key", "n")
@@ -142,7 +146,6 @@ def _said(event: Event, point: Row | None, fact: Row | None) -> Row:
         "kernels": "; ".join(event.data.kernels),
         "intensity_flop_per_byte": flop / moved if flop is not None and moved else None,
         "latency_us": point["latency_us"] if point else None,
-        "origin": "measured",
         "from_ids": used,
     }
 

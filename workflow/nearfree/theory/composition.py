@@ -4,7 +4,7 @@ The measured limiter is the module whose time grows most, inside the model, from
 N after the boundary (the grid's end where there is none after it).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any
 
@@ -72,7 +72,7 @@ def compose(
     boundaries: pl.DataFrame,
     predictions: pl.DataFrame,
     shares: pl.DataFrame,
-    takes: Sequence[Take],
+    takes: Iterable[Take],
 ) -> Iterator[Row]:
     """Yield a row a prediction of each measured boundary of a model.
 
@@ -81,15 +81,15 @@ def compose(
     validation, boundaries, predictions, shares
         Tables of a scope; `shares` is its `time_shares`.
     takes
-        The scope's, whose times say what was on record first.
+        The scope's, whose times say what was on record first; read only where there are models.
     """
-    first = _first_samples(takes)
-    recorded = {e.event_id: e.time for take in takes for e in take.of(PredictionRecorded)}
     of_models = pl.col("module") == "model"
+    judged = validation.filter(of_models).to_dicts()
+    first, recorded = _times(takes) if judged else ({}, {})
     bounds = {row["row_id"]: row for row in boundaries.filter(of_models).to_dicts()}
     said = {row["row_id"]: row for row in predictions.filter(of_models).to_dicts()}
     inside = _Inside(shares.filter("newest"))
-    for row in validation.filter(of_models).to_dicts():
+    for row in judged:
         bound = next(bounds[each] for each in row["from_ids"] if each in bounds)
         prediction = next(said[each] for each in row["from_ids"] if each in said)
         baseline, key = bound["baseline"], (row["stream"], row["setting_key"])
@@ -154,12 +154,16 @@ class _Inside:
         return row["share"] if row else None
 
 
-def _first_samples(takes: Sequence[Take]) -> dict[tuple[str, int, str, str], str]:
-    """Return when the first sample of each take's settings was taken."""
-    found: dict[tuple[str, int, str, str], str] = {}
+def _times(
+    takes: Iterable[Take],
+) -> tuple[dict[tuple[str, int, str, str], str], dict[str, str]]:
+    """Return when each take's settings were first sampled, and when predictions were recorded."""
+    first: dict[tuple[str, int, str, str], str] = {}
+    recorded: dict[str, str] = {}
     for take in takes:
         name = take.name
         for event in take.of(LatencyMeasured):
             key = (name.stream, name.take, name.plan8, setting_key(event.data.setting))
-            found[key] = min(found.get(key, event.time), event.time)
-    return found
+            first[key] = min(first.get(key, event.time), event.time)
+        recorded |= {event.event_id: event.time for event in take.of(PredictionRecorded)}
+    return first, recorded

@@ -108,7 +108,9 @@ def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> 
     boundaries = pl.concat(read_table(layout, scope, BOUNDARIES) for scope in scopes)
     latency = pl.concat(read_table(layout, scope, LATENCY) for scope in scopes)
     modules = boundaries.filter(pl.col("module") != "model")
-    return f"measured modules ({', '.join(scopes)})", measured_truth(modules, latency, epsilons)
+    origins = modules.filter(pl.col("origin") != "published")["origin"].unique().sort()
+    name = " and ".join(origins) or "measured"
+    return f"{name} modules ({', '.join(scopes)})", measured_truth(modules, latency, epsilons)
 
 
 def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:

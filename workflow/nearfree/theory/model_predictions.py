@@ -15,11 +15,11 @@ from nearfree.decoders.backend import Backend
 from nearfree.decoders.model import Model, model_of
 from nearfree.events.evidence import Take
 from nearfree.events.types import Event, PredictionRecorded
-from nearfree.kernels import ADAPTERS
 from nearfree.settings import MeasurePlan, Setting, setting_key
 from nearfree.theory.answers import Answerer
 from nearfree.theory.forecast.deployment import Deployment
 from nearfree.theory.forecast.forecast import PREDICTORS, forecast, headline
+from nearfree.theory.ran import release_of
 
 _SAID = (
     "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "constants",
@@ -180,18 +180,10 @@ def _deployment(
     return Deployment(
         decoder=model.decoder,
         platform=platform,
-        attention=_backend(setting.backend, releases),
-        moe=_backend(setting.moe, releases) if setting.moe else None,
+        attention=Backend(setting.backend, release_of(setting.backend, releases)),
+        moe=Backend(setting.moe, release_of(setting.moe, releases)) if setting.moe else None,
         routing=setting.routing,
         batch=setting.batch,
         context=setting.context or 1,
         dtype=setting.dtype,
     )
-
-
-def _backend(name: str, releases: Mapping[str, str]) -> Backend:
-    """Return a backend with the release that was installed when it was measured."""
-    packages = {adapter.backend: adapter.package for adapter in ADAPTERS}
-    package = packages[name].replace("_", "-")
-    found = releases.get(package) or releases.get(f"{package}-python")
-    return Backend(name, found if package != "torch" else None)

@@ -20,6 +20,7 @@ from nearfree.tables.schema import (
 from nearfree.theory.answers import Answerer
 from nearfree.theory.facts import datasheet_facts, probed_facts
 from nearfree.theory.model_predictions import law_rows, recorded_rows
+from nearfree.theory.ran import releases_that_ran
 from nearfree.theory.scores import PREDICTORS, RECORDED
 
 _IDENTITY = ("platform", "origin", "setting_key", "baseline")
@@ -62,8 +63,6 @@ _SAID = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limi
          "limiting_term", "evidence", "margin", "constants", "calibration", "in_sample",
          "refusal")  # fmt: skip
 _NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
-_UNSAID = ("backend_version", "kernel")
-"""What tables do not hold of a setting; a backend of the paper names its version itself."""
 
 
 def predict(
@@ -106,8 +105,9 @@ def predict(
             pl.col("asked").cast(pl.Int64),
             pl.col("baseline").alias("stated"),
             pl.col("grid").list.first().alias("baseline"),
-            *(pl.lit(None, pl.String).alias(name) for name in _UNSAID),
+            pl.lit(None, pl.String).alias("kernel"),
         )
+        .join(releases_that_ran(settings, takes), on="row_id", how="left", maintain_order="left")
     )
     frames = []
     for (basis,), part in asked.group_by("basis", maintain_order=True):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from nearfree.config import Config
-from nearfree.events.evidence import read_scope
+from nearfree.events.evidence import Take, open_takes, read_scope
 from nearfree.events.names import Layout
-from nearfree.events.types import PredictionRecorded
+from nearfree.events.types import LatencyMeasured, PredictionRecorded
 from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.platforms import PLATFORMS
@@ -33,7 +33,7 @@ def write_predictions(
     settings = read_table(layout, scope, SETTINGS)
     platforms = read_table(layout, scope, PLATFORMS)
     answerer = Answerer(layout, config, offline=True, log_alone=True)
-    takes = read_scope(layout, scope)
+    takes = read_scope(layout, scope, only=(PredictionRecorded,))
     rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances, takes=takes)
     constants = calibrated(layout)
     recorded = {event.event_id for take in takes for event in take.of(PredictionRecorded)}
@@ -56,7 +56,8 @@ def write_validation(layout: Layout, scope: str) -> None:
     made_from = digests(layout, scope, BOUNDARIES, PREDICTIONS)
     write_table(layout, scope, VALIDATION, frame, made_from)
     shares = read_table(layout, scope, TIME_SHARES)
-    rows = compose(frame, boundaries, predictions, shares, read_scope(layout, scope))
+    dated = open_takes(layout, scope, only=(LatencyMeasured, PredictionRecorded))
+    rows = compose(frame, boundaries, predictions, shares, (Take(*each) for each in dated))
     known = {*frame["row_id"], *known, *shares["row_id"]}
     composition = COMPOSITION.build(COMPOSITION.frame(rows), known)
     write_table(layout, scope, COMPOSITION, composition, made_from | seals_digest(layout, scope))

@@ -17,6 +17,8 @@ from nearfree.theory.times.prepare import Prepared, Refused, prepare
 from nearfree.theory.times.terms import stop_terms
 
 PREDICTOR = "work_model"
+_RULED = {"moe_triton": "block_m", "attention_cached": "tile_rows"}
+"""The feature of a family that the rules of a release say: rows of a block or tile."""
 
 
 class Curves(Struct, frozen=True, kw_only=True):
@@ -24,7 +26,8 @@ class Curves(Struct, frozen=True, kw_only=True):
 
     `band` is how far the logarithm of T(N) / T(baseline) may be off; `constants` says on what they
     were calibrated, in the event `calibration`, and `in_sample` [rows] whether a row's platform was
-    among it.
+    among it. `rows` [rows, grid] are those of a block or tile as a rule says them, `packed` [rows,
+    grid] those that a position takes; None where there is no such rule.
     """
 
     asked: list[int]
@@ -33,6 +36,8 @@ class Curves(Struct, frozen=True, kw_only=True):
     constants: str
     calibration: str
     in_sample: list[bool]
+    rows: Array | None = None
+    packed: Array | None = None
 
 
 class Timed:
@@ -95,6 +100,10 @@ class Timed:
                 constants=_calibrated_on(event.data),
                 calibration=event.event_id,
                 in_sample=part.rows["platform"].is_in(event.data.platforms).to_list(),
+                rows=part.features.get(_RULED.get(part.family.name, "")),
+                packed=part.features.get("rows_per_position")
+                if part.family.name in _RULED
+                else None,
             )
 
     def refusals(self) -> dict[int, str]:

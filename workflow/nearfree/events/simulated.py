@@ -1,0 +1,48 @@
+"""Simulated takes: which they are, and that they share no results root with real ones."""
+
+from msgspec import MsgspecError
+
+from nearfree.errors import EvidenceError, NearfreeError
+from nearfree.events.names import Layout, TakeName
+from nearfree.events.reader import decode
+from nearfree.events.types import RunStarted
+from nearfree.settings import AskedPlan, ProfilePlan
+
+_HARDWARE = "hardware"
+
+
+def is_simulated(layout: Layout, take: TakeName) -> bool | None:
+    """Return whether a sealed take is simulated; None for one that no device was asked for."""
+    started: object = None
+    try:
+        for attempt in layout.attempts(take)[:1]:
+            with layout.segment(take, attempt).open("rb") as segment:
+                started = decode(segment.readline()).data
+    except (OSError, MsgspecError, NearfreeError):
+        return None  # whoever reads the take finds the damage and tells it
+    plan = started.plan if isinstance(started, RunStarted) else None
+    if not isinstance(plan, AskedPlan | ProfilePlan):
+        return None
+    return bool(getattr(plan, "curves", False))
+
+
+def simulated(layout: Layout, scope: str) -> bool | None:
+    """Return whether a scope's machine is simulated, None if nothing of it is sealed.
+
+    One take tells: others of another kind are refused.
+    """
+    takes = sorted(layout.takes(scope), key=lambda take: take.stream != _HARDWARE)
+    found = (is_simulated(layout, take) for take in takes)
+    return next((each for each in found if each is not None), None)
+
+
+def refuse_mixed(layout: Layout, *, as_simulated: bool) -> None:
+    """Raise EvidenceError if a root holds takes of machines of the other kind."""
+    for scope in sorted({take.scope for take in layout.takes()}):
+        if simulated(layout, scope) not in (None, as_simulated):
+            there, new = ("measured", "simulated") if as_simulated else ("simulated", "measured")
+            raise EvidenceError(
+                f"{layout.root} holds {there} takes of {scope}: what is {new} stays apart",
+                remedy="Choose another results root with --results "
+                "(for the workflow: --config results=FOLDER)",
+            )

@@ -1,0 +1,202 @@
+"""A simulated machine: a curve file, which holds a datasheet's facts and T(N) of settings.
+
+`nearfree predict --curves` writes it; what is timed on it is of origin `simulated`.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, MsgspecError, Struct, json, structs
+
+from nearfree.errors import ConfigError, EvidenceError
+from nearfree.events.line import sha256
+from nearfree.events.types import Fingerprint
+from nearfree.protocols import Natural, Positive
+from nearfree.settings import Dtype, Name, Setting
+
+Amount = Annotated[float, Meta(gt=0, lt=1e12)]
+MOST_BYTES = 256 * 1024**2
+
+
+class Curve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """T(N) of one module in microseconds, N rising.
+
+    `release` is the package and version whose rules it follows; `block_rows` and
+    `rows_per_position` are the rows of its blocks or tiles, and those that a position takes.
+    """
+
+    setting: Setting
+    release: str | None = None
+    n: Annotated[tuple[Positive, ...], Meta(min_length=1)]
+    latency_us: tuple[Amount, ...]
+    block_rows: tuple[Positive, ...] = ()
+    rows_per_position: tuple[Positive, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(before >= after for before, after in pairwise(self.n)):
+            raise ValueError(f"N {list(self.n)} does not rise")
+        for values in (
+            self.latency_us,
+            self.block_rows or self.n,
+            self.rows_per_position or self.n,
+        ):
+            if len(values) != len(self.n):
+                raise ValueError(f"{len(self.n)} N have {len(values)} values beside them")
+
+
+class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A module of a model, and how often a forward runs it."""
+
+    role: str
+    count: Positive
+    setting: Setting
+
+
+class Forward(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model's forward: its T(N) is the sum of its modules' curves."""
+
+    setting: Setting
+    parts: Annotated[tuple[Part, ...], Meta(min_length=1)]
+
+
+class Refused(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A setting of which the predictor knows no T(N), and why."""
+
+    setting: Setting
+    refusal: str
+
+
+class CurveFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `nearfree predict --curves` says of a platform: facts, T(N), and what it rests on.
+
+    `dtype` is what a study's `auto` means; `peak_tflops` is phi by dtype, `cores` are SMs.
+    `releases` are the versions of the packages that the machine pretends to run, `calibrations` the
+    events of the predictor's constants, and `code` a digest of what computed the curves.
+    """
+
+    form: Literal[1] = 1
+    platform: Name
+    device: str
+    dtype: Dtype
+    features: tuple[str, ...] = ()
+    cores: Positive
+    cache_bytes: Natural = 0
+    peak_tflops: dict[str, Amount]
+    bandwidth_gb_s: Amount
+    predictor: str
+    code: str
+    releases: dict[str, str] = {}
+    calibrations: dict[str, str] = {}
+    curves: tuple[Curve, ...] = ()
+    forwards: tuple[Forward, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+
+class Machine:
+    """A simulated machine: a curve file, and its digest, which plans name."""
+
+    def __init__(self, file: CurveFile, digest: str) -> None:
+        self.file, self.digest = file, digest
+        self._curves = {curve.setting: curve for curve in file.curves}
+        self._forwards = {each.setting: each for each in file.forwards}
+        self._refused = {each.setting: each.refusal for each in file.refused}
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The datasheet's device, named as simulated."""
+        return Fingerprint(
+            kind="simulated",
+            model=f"{self.file.device} (simulated)",
+            features=self.file.features,
+            cores=self.file.cores,
+            caches={"l2": self.file.cache_bytes} if self.file.cache_bytes else {},
+        )
+
+    def parts(self, setting: Setting) -> tuple[tuple[int, Curve], ...]:
+        """Return the curves that a setting's T(N) is the sum of, each with how often it counts.
+
+        Raises
+        ------
+        EvidenceError
+            The predictor refused the setting, or the file does not hold it.
+        """
+        forward = self._forwards.get(setting)
+        if forward is None:
+            return ((1, self._curve(setting)),)
+        return tuple((part.count, self._curve(part.setting)) for part in forward.parts)
+
+    def _curve(self, setting: Setting) -> Curve:
+        if setting in self._curves:
+            return self._curves[setting]
+        reason = self._refused.get(setting, "the curve file does not hold it")
+        raise EvidenceError(
+            f"no curve of {setting.module} on {setting.backend}, {self.file.platform}: {reason}",
+            remedy="Leave the study out, or write the curves again: `nearfree predict --curves`",
+        )
+
+    def at(self, curve: Curve, n: int) -> float:
+        """Return a curve's T(N) in microseconds; EvidenceError if it lacks that N."""
+        if n not in curve.n:
+            raise EvidenceError(
+                f"the curve of {curve.setting.module} on {curve.setting.backend}, "
+                f"{self.file.platform}, lacks N={n}",
+                remedy="Write the curves again: `nearfree predict --curves`",
+            )
+        return curve.latency_us[curve.n.index(n)]
+
+    def resolved(self, setting: Setting) -> Setting:
+        """Return a setting with the dtype that `auto` means here."""
+        return (
+            structs.replace(setting, dtype=self.file.dtype) if setting.dtype == "auto" else setting
+        )
+
+
+def read_machine(path: Path, platform: str, digest: str | None = None) -> Machine:
+    """Return the simulated machine of a curve file.
+
+    Parameters
+    ----------
+    platform
+        The platform that it must be of.
+    digest
+        The SHA-256 that it must have, if a plan names one.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, is no curve file, or is another one than the plan's.
+    """
+    raw = read_curves(path, platform)
+    found = sha256(raw)
+    if digest not in (None, found):
+        raise ConfigError(
+            f"{path} is not the curve file of the plan: its digest is {found[:8]}, not "
+            f"{str(digest)[:8]}",
+            remedy="Make the plan again, or give the file that it was made with",
+        )
+    try:
+        file = json.decode(raw, type=CurveFile)
+    except (MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no curve file: {error}", remedy=_again(platform)) from error
+    if file.platform != platform:
+        raise ConfigError(
+            f"{path} is of {file.platform}, not of {platform}", remedy=_again(platform)
+        )
+    return Machine(file, found)
+
+
+def read_curves(path: Path, platform: str) -> bytes:
+    """Return a curve file's bytes; ConfigError if they cannot be read."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ConfigError(f"{path} is too large for a curve file", remedy=_again(platform))
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the curve file {path} cannot be read: {error.strerror}", remedy=_again(platform)
+        ) from error
+
+
+def _again(platform: str) -> str:
+    return f"Write it: `nearfree predict --curves FOLDER --platform {platform}`"

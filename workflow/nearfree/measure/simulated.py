@@ -1,0 +1,155 @@
+"""A measuring take on a simulated machine: the real protocols, and a clock that reads a curve."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from msgspec import structs
+
+from nearfree.clocks import Sample
+from nearfree.errors import ConfigError
+from nearfree.events.names import Layout
+from nearfree.events.run import describe_run
+from nearfree.events.seal import Seal
+from nearfree.events.simulated import refuse_mixed
+from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.events.types import DeviceState, LatencyMeasured, RunStarted, WorkCounted
+from nearfree.hardware.identity import check_identity, require_probe
+from nearfree.hardware.simulated import Machine
+from nearfree.kernels import Kernel
+from nearfree.kernels.simulated import SimulatedKernel
+from nearfree.measure.stop import stoppable
+from nearfree.measure.timing import run
+from nearfree.measure.visits import Bench, Point, Progress, silent
+from nearfree.protocols import Timing
+from nearfree.settings import MeasurePlan, Setting, setting_key
+
+SIGMA = 0.003
+"""Standard deviation of the logarithm of a sample."""
+NAME: Literal["simulated"] = "simulated"
+
+
+class SimulatedTimer:
+    """A curve's T(N) times noise that depends on the seed, the point and the sample's number alone.
+
+    So a take that was interrupted goes on as it would have; it does not sleep.
+
+    Parameters
+    ----------
+    visits
+        What the take holds already.
+    """
+
+    name = NAME
+
+    def __init__(self, protocol: Timing, visits: Iterable[LatencyMeasured] = ()) -> None:
+        self._seed = protocol.seed
+        self.launch: Literal["eager", "graph"] = protocol.launch
+        self.forwards_a_sample = protocol.graph_forwards if protocol.launch == "graph" else 1
+        self._noise: dict[tuple[SimulatedKernel, int], random.Random] = {}
+        self._before: Counter[tuple[Setting, int]] = Counter()
+        for visit in visits:
+            self._before[visit.setting, visit.n] += len(visit.wall_us)
+
+    def warm(self, kernel: Kernel, n: int) -> None:
+        """Do nothing: a simulated machine is always warm."""
+
+    def sample(self, kernel: Kernel, n: int) -> Sample:
+        """Return the time of a forward."""
+        if not isinstance(kernel, SimulatedKernel):
+            raise TypeError(f"{type(kernel).__name__} is no simulated kernel")
+        noise = self._of(kernel, n).gauss(0, SIGMA)
+        took = kernel.latency_us(n) * math.exp(noise)
+        return Sample(wall_us=round(took, 3), process_us=0.0, dirty=False)
+
+    def _of(self, kernel: SimulatedKernel, n: int) -> random.Random:
+        """Return a point's noise, from where the take left it."""
+        if (kernel, n) not in self._noise:
+            name = f"{self._seed}/{setting_key(kernel.setting)}/{n}"
+            noise = random.Random(name)  # noqa: S311 (noise, no secret)
+            for _ in range(self._before[kernel.setting, n]):
+                noise.gauss(0, SIGMA)
+            self._noise[kernel, n] = noise
+        return self._noise[kernel, n]
+
+    def check(self, wall_us: float) -> None:
+        """Find every time long enough."""
+
+    def state(self) -> DeviceState | None:
+        """Return nothing: there is no device."""
+        return None
+
+
+def simulate(
+    layout: Layout,
+    scope: str,
+    stream: str,
+    take: int,
+    plan: MeasurePlan,
+    *,
+    machine: Machine,
+    progress: Progress = silent,
+) -> Seal:
+    """Make sure that a plan is sealed, timed on a simulated machine; see `measure`.
+
+    Needs no device, no backend and no torch.
+
+    Raises
+    ------
+    ConfigError
+        The plan was made with another curve file.
+    EvidenceError
+        The platform was not probed yet, the root holds what was really measured, or the machine
+        has no curve of a setting.
+    """
+    if plan.curves != machine.digest:
+        raise ConfigError(
+            f"the plan of {scope}/{stream} is of another curve file, or of a real machine",
+            remedy="Make it again: `nearfree plan` uses the file that config.yaml names",
+        )
+    name = take_name(scope, stream, take, plan)
+    sealed = ensure_sealed(layout, name)
+    if sealed is not None:
+        return sealed
+    refuse_mixed(layout, as_simulated=True)
+    require_probe(layout, scope)
+    check_identity(layout, scope, machine.fingerprint)
+    points = list(_points(plan, machine))
+
+    def work(open_take: OpenTake) -> None:
+        with stoppable(progress) as told:
+            _work(open_take, plan, points, told)
+
+    def started(attempt: int) -> RunStarted:
+        command = f"nearfree measure {scope} {stream} --take {take}"
+        said = describe_run(command, plan, attempt, device=machine.fingerprint.model)
+        # What is foretold of a model asks the rules of the releases that its run names.
+        return structs.replace(said, versions=said.versions | machine.file.releases)
+
+    return ensure_take(layout, name, plan, started, work)
+
+
+def _points(plan: MeasurePlan, machine: Machine) -> Iterator[Point]:
+    for sweep in plan.sweeps:
+        setting = machine.resolved(sweep.setting)
+        kernel = SimulatedKernel(setting, sweep.positions, machine)
+        for n in sweep.positions:
+            yield Point(setting, sweep.baseline, n, kernel)
+
+
+def _work(take: OpenTake, plan: MeasurePlan, points: Sequence[Point], progress: Progress) -> None:
+    """Count the work of each point, then time all by the plan's protocol."""
+    before = [event.data for event in take.events]
+    known = {(each.setting, each.n) for each in before if isinstance(each, WorkCounted)}
+    for point in points:
+        if (point.setting, point.n) not in known:
+            work = point.kernel.work(point.n)
+            take.append(
+                WorkCounted(setting=point.setting, n=point.n, work=work, kernels=(NAME,)),
+                sync=False,
+            )
+    take.sync()
+    timer = SimulatedTimer(plan.protocol, [e for e in before if isinstance(e, LatencyMeasured)])
+    run(Bench(take, timer, plan.protocol, progress), points, plan.protocol)

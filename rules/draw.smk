@@ -44,7 +44,7 @@ rule figures:
 
 rule report:
     input:
-        [PIPELINE.evidence(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
+        [PIPELINE.seals_root(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
         [
             PIPELINE.table(scope, "granularity", "tuned", "work")
             for scope in PIPELINE.sources

@@ -24,6 +24,7 @@ rule project:
             "granularity",
             "tuned",
         ),
+        PIPELINE.seals_root("{scope}"),
     log:
         f"{LOGS}/tables/{{scope}}-project.log",
     conda:
@@ -39,7 +40,7 @@ rule project:
 rule boundaries:
     input:
         PIPELINE.table("{scope}", "latency"),
-        lambda wildcards: PIPELINE.evidence(wildcards.scope),
+        PIPELINE.seals_root("{scope}"),
     output:
         PIPELINE.table("{scope}", "boundaries", "sensitivity"),
     log:
@@ -57,7 +58,7 @@ rule boundaries:
 rule predictions:
     input:
         PIPELINE.table("{scope}", "settings", "platforms"),
-        lambda wildcards: PIPELINE.evidence(wildcards.scope),
+        PIPELINE.seals_root("{scope}"),
         PIPELINE.answering(),
     output:
         PIPELINE.table("{scope}", "predictions"),
@@ -76,7 +77,7 @@ rule predictions:
 rule validation:
     input:
         PIPELINE.table("{scope}", "boundaries", "predictions", "time_shares"),
-        lambda wildcards: PIPELINE.evidence(wildcards.scope),
+        PIPELINE.seals_root("{scope}"),
     output:
         PIPELINE.table("{scope}", "validation", "composition"),
     log:

@@ -1,14 +1,15 @@
 """The stage `figures`: every figure that a platform's tables can fill, as SVG and offline HTML."""
 
-import io
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import msgspec
 import polars as pl
+from altair.utils.mimebundle import spec_to_mimebundle
 from msgspec import structs
 
 from nearfree.events.document import replace
@@ -16,10 +17,10 @@ from nearfree.events.names import Layout
 from nearfree.figures.drift import drift_drawings
 from nearfree.figures.families import Drawing, Rows, accuracy_drawings, drawings
 from nearfree.figures.imported import imported_drawings
-from nearfree.figures.listing import OUTLOOK
+from nearfree.figures.listing import OUTLOOK, Figure
 from nearfree.figures.models import ModelRows, model_drawings
 from nearfree.figures.modules import MODULES
-from nearfree.figures.origin import SIMULATED, as_simulated
+from nearfree.figures.origin import SIMULATED, Told, as_simulated
 from nearfree.figures.outlook import outlook_drawings
 from nearfree.figures.trend import trend_drawings
 from nearfree.public.curves import SCOPE as IMPORTED
@@ -39,6 +40,12 @@ from nearfree.theory.trend import TREND
 from nearfree.theory.validation import VALIDATION
 
 LIST = "figures.json"
+_VERSIONS: dict[str, Any] = {
+    "mode": "vega-lite",
+    "vega_version": alt.VEGA_VERSION,
+    "vegalite_version": alt.VEGALITE_VERSION,
+    "vegaembed_version": alt.VEGAEMBED_VERSION,
+}
 
 
 def draw(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) -> None:
@@ -103,14 +110,14 @@ def _charts(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
     yield from accuracy_drawings(of(VALIDATION, scope), epsilon)
 
 
-def _own(layout: Layout, scope: str, epsilon: float) -> Iterator[Drawing]:
+def _own(layout: Layout, scope: str, epsilon: float) -> Iterator[tuple[Figure, Any]]:
     """Yield the figures of a scope's tables, told as what they are where it is simulated."""
     drawn = _charts(layout, scope, epsilon)
     simulated = SIMULATED in read_table(layout, scope, LATENCY)["origin"]
     return as_simulated(drawn) if simulated else drawn
 
 
-def save(chart: alt.TopLevelMixin, stem: Path) -> None:
+def save(chart: alt.TopLevelMixin | Told, stem: Path) -> None:
     """Write a chart as SVG, and as a page that works without a network.
 
     Parameters
@@ -118,14 +125,14 @@ def save(chart: alt.TopLevelMixin, stem: Path) -> None:
     stem
         The path of both files without their suffixes.
     """
-    drawn, page = io.StringIO(), io.StringIO()
-    chart.save(drawn, format="svg")
-    chart.save(page, format="html", inline=True, json_kwds={"cls": _InScript})
-    replace(
-        stem.with_suffix(".svg"),
-        _own_ids(drawn.getvalue(), f"{stem.parent.name}-{stem.name}").encode(),
-    )
-    replace(stem.with_suffix(".html"), page.getvalue().encode())
+    spec = chart.to_dict(context={"pre_transform": False})
+    drawn = spec_to_mimebundle(spec, "svg", **_VERSIONS)["image/svg+xml"]
+    page = spec_to_mimebundle(
+        spec, "html", template="inline", json_kwds={"cls": _InScript}, **_VERSIONS
+    )["text/html"]
+    own = _own_ids(drawn, f"{stem.parent.name}-{stem.name}")
+    replace(stem.with_suffix(".svg"), own.encode())
+    replace(stem.with_suffix(".html"), page.encode())
 
 
 class _InScript(json.JSONEncoder):

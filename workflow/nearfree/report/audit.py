@@ -79,7 +79,7 @@ def runs(takes: Iterable[Take]) -> list[Run]:
             href=f"../events/{take.name}.seal.json",
             time=take.started.time,
             record=take.started.data,
-            events=len(take.events),
+            events=sum(part.events for part in take.seal.segments),
             attempts=len(take.seal.segments),
             outcome=take.seal.outcome,
             seconds=_seconds(take.of(RunFinished)[-1].data),

@@ -12,6 +12,7 @@ from nearfree.events.document import replace
 from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
 from nearfree.events.reader import read_bytes
+from nearfree.events.types import RunFinished
 from nearfree.figures.listing import MODELS, OUTLOOK, Figure
 from nearfree.hardware.platforms import Platform
 from nearfree.measure.tried import tried
@@ -143,7 +144,7 @@ def write_report(
         runs=[
             run
             for scope in [*scopes, *([IMPORTED] if imported else [])]
-            for run in runs(read_scope(layout, scope))
+            for run in runs(read_scope(layout, scope, only=(RunFinished,)))
         ],
     )
     return replace(layout.root / "report" / "index.html", page.encode())
@@ -182,7 +183,7 @@ def _platform(
         "answer": sections.answer(boundaries, frames["predictions"], epsilon),
         "takes": sections.takes(boundaries, latency, epsilon),
         "cliffs": harness.cliffs(frames["work"]),
-        "cost": harness.cost(read_scope(layout, scope)),
+        "cost": harness.cost(read_scope(layout, scope, only=(RunFinished,))),
         "figures": _figures(layout, scope, about=""),
         "models": models,
         "model_figures": _figures(layout, scope, about=MODELS),

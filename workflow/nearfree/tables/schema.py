@@ -190,9 +190,8 @@ class Table(Struct, frozen=True, kw_only=True):
         keys = rows.select(pl.col(self.key).cast(pl.String).fill_null(""))
         digests = (sha256(repr(key).encode()).hexdigest() for key in keys.iter_rows())
         ids = [f"{self.name}:{digest[:12]}" for digest in digests]
-        frame = (
-            rows.with_columns(pl.Series("row_id", ids, dtype=pl.String))
-            .select(pl.col(name).cast(dtype) for name, dtype in self.dtypes.items())
+        frame = rows.with_columns(pl.Series("row_id", ids, dtype=pl.String)).select(
+            pl.col(name).cast(dtype) for name, dtype in self.dtypes.items()
         )
         order = frame.select(pl.arg_sort_by(*self.key, nulls_last=False)).to_series()
         if (order.diff().drop_nulls() != 1).any():  # what is in order need not be copied

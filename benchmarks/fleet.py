@@ -1,0 +1,279 @@
+"""A fleet of simulated GPUs: a project of its own whose log is filled through the library.
+
+Nothing is timed: each study's latencies are a staircase in N, and its events say `simulated`. What
+fills and changes the fleet runs in its folder.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from nearfree.config import Config
+from nearfree.events.names import Layout
+from nearfree.events.run import describe_run
+from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.events.types import (
+    BandwidthPeak,
+    ComputePeak,
+    ExecutedWork,
+    Fingerprint,
+    HardwareProbed,
+    LatencyMeasured,
+    Payload,
+    RunStarted,
+    WorkCounted,
+)
+from nearfree.figures.stage import draw
+from nearfree.hardware.platforms import Platform
+from nearfree.plans import Plans
+from nearfree.protocols import Interleaved
+from nearfree.settings import (
+    AskedPlan,
+    MeasurePlan,
+    Plan,
+    ProbePlan,
+    Setting,
+    Sweep,
+    plan_digest,
+)
+from nearfree.tables.bound import bound
+from nearfree.tables.project import project
+from nearfree.theory.outlook_stage import write_outlook
+from nearfree.theory.stages import write_predictions, write_validation
+from nearfree.units import GFLOP_PER_TFLOP
+
+ROOT = Path(__file__).parents[1]
+SETTINGS, ROUNDS, STEP_TOKENS = 5, 3, 64
+KINDS: tuple[dict[str, Any], ...] = (
+    {"module": "dense_ffn", "backend": "torch", "batch": [1, 2, 4, 8, 16]},
+    {"module": "moe_ffn", "backend": "vllm", "routing": ["balanced"], "top_k": [1, 2, 4, 5, 8]},
+    {"module": "moe_ffn", "backend": "sglang", "routing": ["skewed"], "top_k": [1, 2, 4, 5, 8]},
+    {"module": "attention", "backend": "flash_attn", "api": "kvcache"},
+    {"module": "attention", "backend": "flashinfer_fa2", "page_size": 16},
+)
+CONTEXTS = [256, 1024, 4096, 16384, 32768]
+
+
+def make_fleet(folder: Path, platforms: int, studies: int, points: int) -> list[str]:
+    """Write a project with so many platforms of so many studies, and return the platforms.
+
+    Parameters
+    ----------
+    points
+        Points T(N) of one study: a multiple of its five settings, at least 20.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in ("Snakefile", "rules", "workflow", "envs", "profiles"):
+        (folder / part).symlink_to(ROOT / part)
+    config = folder / "config"
+    shutil.copytree(ROOT / "config", config, ignore=shutil.ignore_patterns("takes.yaml"))
+    layout = Layout(folder / "results")
+    for scope in ("public", "sources"):
+        shutil.copytree(ROOT / "results/events" / scope, layout.events / scope)
+        for take in layout.takes(scope):
+            ensure_sealed(layout, take)
+    known = Config(config).platforms
+    fleet = dict(_copies(known, platforms))
+    _write(config / "platforms.yaml", msgspec.to_builtins(known | fleet))
+    _write(
+        config / "studies.yaml",
+        {f"study_{n:03}": _study(n, list(fleet), points // SETTINGS) for n in range(studies)},
+    )
+    site = yaml.safe_load((config / "config.yaml").read_text())
+    own = {"here": list(fleet), "sets": ["default"], "curves": "curves"}
+    _write(config / "config.yaml", site | own)
+    (folder / "curves").mkdir()
+    for name in fleet:
+        (folder / "curves" / f"{name}.json").write_text(json.dumps({"platform": name}))
+    return list(fleet)
+
+
+def _write(path: Path, content: object) -> None:
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def _copies(known: dict[str, Platform], count: int) -> Iterator[tuple[str, Platform]]:
+    gpus = [name for name, each in known.items() if each.balance("bfloat16")]
+    for number in range(count):
+        name = gpus[number % len(gpus)]
+        yield f"{name}_{number:03}", msgspec.structs.replace(known[name], aliases=())
+
+
+def _study(number: int, platforms: list[str], positions: int) -> dict[str, object]:
+    kind = KINDS[number % len(KINDS)]
+    width = 256 * (1 + number)
+    shape: dict[str, object] = {"d_model": 2048, "d_ff": width}
+    if kind["module"] == "moe_ffn":
+        shape |= {"experts": 8}
+    if kind["module"] == "attention":
+        shape = {"heads": 8 * (1 + number), "kv_heads": 8, "head_dim": 128}
+        kind |= {"context": CONTEXTS}
+    grid = sorted({1, 2, 4, 8, *range(12, 8 + 4 * (positions - 3), 4)})
+    return kind | {
+        "platforms": platforms,
+        "shape": shape,
+        "dtype": "bfloat16",
+        "positions": grid,
+        "protocol": {"name": "interleaved", "rounds": ROUNDS, "forwards": 1},
+    }
+
+
+def fill(scope: str) -> None:
+    """Seal everything that the config asks of a platform and that is not sealed yet."""
+    config = Config(Path("config"))
+    for stream, plan in Plans(config, scope).every().items():
+        seal(config, scope, stream, plan)
+
+
+def derive(scope: str) -> None:
+    """Make a scope's tables and figures, as the rules do; nothing of public depends on others."""
+    config, layout = Config(Path("config")), Layout(Path("results"))
+    site = config.site
+    project(layout, scope, config.datasheets(scope))
+    if scope == "sources":
+        return
+    bound(layout, scope, site.tolerances)
+    write_predictions(layout, scope, config, site.tolerances)
+    write_validation(layout, scope)
+    if scope == "public":
+        write_outlook(layout, config, site.epsilon)
+    draw(layout, scope, site.epsilon)
+
+
+def fill_large(number: int, events: int) -> None:
+    """Seal one of the takes of a large scope: so many visits of a thousand points."""
+    grid = tuple(range(1, 201))
+    shape = {"d_model": 1024, "d_ff": 256 * (1 + number)}
+    sweeps = tuple(
+        Sweep(
+            setting=Setting(
+                module="dense_ffn", backend="torch", dtype="bfloat16", batch=batch, **shape
+            ),
+            positions=grid,
+        )
+        for batch in (1, 2, 4, 8, 16)
+    )
+    rounds = events // (len(grid) * len(sweeps))
+    protocol = Interleaved(rounds=rounds, forwards=1)
+    plan = MeasurePlan(sweeps=sweeps, protocol=protocol, environment="cpu")
+    _seal("h20", f"study_{number:03}", 1, plan, visits(plan, "h20", 1))
+
+
+def seal(config: Config, scope: str, stream: str, plan: AskedPlan) -> None:
+    """Make sure that a probe, or a study of which no visit was made, is sealed."""
+    take = config.take(scope, stream)
+    found: Iterable[Payload] = [probed(config.platform(scope))]
+    if isinstance(plan, MeasurePlan):
+        found = chain(counted(plan), visits(plan, scope, take))
+    _seal(scope, stream, take, plan, found)
+
+
+def _seal(scope: str, stream: str, take: int, plan: Plan, found: Iterable[Payload]) -> None:
+    def work(open_take: OpenTake) -> float:
+        for payload in found:
+            open_take.append(payload, sync=False)
+        open_take.sync()
+        return 1.0
+
+    ensure_take(
+        Layout(Path("results")),
+        take_name(scope, stream, take, plan),
+        plan,
+        lambda attempt: started(plan, attempt),
+        work,
+    )
+
+
+def started(plan: Plan, attempt: int) -> RunStarted:
+    """Return the record of a run; what does not change is looked up once."""
+    digest = plan_digest(plan)
+    return msgspec.structs.replace(_described(), plan=plan, plan_digest=digest, attempt=attempt)
+
+
+@cache
+def _described() -> RunStarted:
+    return describe_run("benchmarks/fleet.py", ProbePlan(dtypes=()), 1)
+
+
+def probed(sheet: Platform) -> HardwareProbed:
+    """Return a probe that finds what the datasheet says."""
+    return HardwareProbed(
+        fingerprint=Fingerprint(
+            kind="simulated",
+            model=sheet.vendor_name or "GPU",
+            features=(),
+            cores=sheet.sm_count or 1,
+            caches={},
+        ),
+        compute=(
+            ComputePeak(
+                dtype="bfloat16",
+                gflop_s=sheet.peak_tflops["bfloat16"] * GFLOP_PER_TFLOP,
+                size=1,
+                samples=(1.0,),
+                guarded=False,
+            ),
+        ),
+        bandwidth=(
+            BandwidthPeak(
+                method="stream", gb_s=sheet.bandwidth_gb_s or 1, bytes_read=1, samples=(1.0,)
+            ),
+        ),
+        threads=1,
+    )
+
+
+def counted(plan: MeasurePlan) -> Iterator[WorkCounted]:
+    """Yield some work of every point of a plan."""
+    for sweep in plan.sweeps:
+        for n in sweep.positions:
+            tokens = sweep.setting.batch * n
+            blocks = math.ceil(tokens / STEP_TOKENS)
+            work = ExecutedWork(
+                flop_logical=tokens * 10**7,
+                flop_executed=blocks * STEP_TOKENS * 10**7,
+                bytes_compulsory=10**8 + tokens * 10**4,
+                blocks=blocks,
+                block_rows=STEP_TOKENS,
+                basis="benchmarks/fleet.py",
+            )
+            yield WorkCounted(setting=sweep.setting, n=n, work=work, kernels=("simulated",))
+
+
+def visits(plan: MeasurePlan, scope: str, take: int) -> Iterator[LatencyMeasured]:
+    """Yield every visit of a plan, round by round; another take is a little slower."""
+    base = 20.0 + take + sum(scope.encode()) % 17
+    for number in range(plan.protocol.rounds):
+        order = 0
+        for sweep in plan.sweeps:
+            for n in sweep.positions:
+                us = latency_us(sweep.setting, n, base) * (1 + number / 1000)
+                yield LatencyMeasured(
+                    setting=sweep.setting,
+                    n=n,
+                    baseline=sweep.baseline,
+                    round=number,
+                    order=order,
+                    wall_us=(us,),
+                    process_us=(us,),
+                    dirty=(False,),
+                    cache="cold",
+                    protocol=plan.protocol,
+                    round_points=plan.points_a_round,
+                    timer="simulated",
+                    launch="graph",
+                )
+                order += 1
+
+
+def latency_us(setting: Setting, n: int, base: float) -> float:
+    """Return a step of a staircase: flat until b N tokens fill the next block."""
+    tokens = setting.batch * n * (setting.top_k or 1)
+    return round(base * (1 + 0.15 * (math.ceil(tokens / STEP_TOKENS) - 1)), 3)

@@ -37,7 +37,7 @@ rule figures:
         command=nearfree("figures"),
         imports=lambda wildcards: PIPELINE.site.imports * (wildcards.scope == PUBLIC),
         epsilon=PIPELINE.site.epsilon,
-        code=PIPELINE.code("figures"),
+        code=lambda wildcards: PIPELINE.code("figures"),
     shell:
         "{params.command} {wildcards.scope} > {log} 2>&1"
 
@@ -78,7 +78,7 @@ rule report:
         command=nearfree("report"),
         imports=PIPELINE.site.imports,
         epsilon=PIPELINE.site.epsilon,
-        code=PIPELINE.code("report"),
+        code=lambda wildcards: PIPELINE.code("report"),
     shell:
         "{params.command} > {log} 2>&1"
 
@@ -96,6 +96,6 @@ rule ledger:
     params:
         command=nearfree("ledger"),
         config=PIPELINE.config_digest(),
-        code=PIPELINE.code("ledger"),
+        code=lambda wildcards: PIPELINE.code("ledger"),
     shell:
         "{params.command} > {log} 2>&1"

@@ -32,7 +32,7 @@ rule project:
     params:
         command=nearfree("tables project"),
         datasheets=lambda wildcards: PIPELINE.datasheets(wildcards.scope),
-        code=PIPELINE.code("project"),
+        code=lambda wildcards: PIPELINE.code("project"),
     shell:
         "{params.command} {wildcards.scope} > {log} 2>&1"
 
@@ -50,7 +50,7 @@ rule boundaries:
     params:
         command=nearfree("tables boundaries"),
         tolerances=PIPELINE.site.tolerances,
-        code=PIPELINE.code("boundaries"),
+        code=lambda wildcards: PIPELINE.code("boundaries"),
     shell:
         "{params.command} {wildcards.scope} > {log} 2>&1"
 
@@ -69,7 +69,7 @@ rule predictions:
     params:
         command=nearfree("tables predictions"),
         tolerances=PIPELINE.site.tolerances,
-        code=PIPELINE.code("predictions"),
+        code=lambda wildcards: PIPELINE.code("predictions"),
     shell:
         "{params.command} {wildcards.scope} > {log} 2>&1"
 
@@ -86,7 +86,7 @@ rule validation:
         ENVIRONMENT
     params:
         command=nearfree("tables validation"),
-        code=PIPELINE.code("validation"),
+        code=lambda wildcards: PIPELINE.code("validation"),
     shell:
         "{params.command} {wildcards.scope} > {log} 2>&1"
 
@@ -105,7 +105,7 @@ rule accuracy:
         command=nearfree(f"tables accuracy {IMPORTED}"),
         epsilon=PIPELINE.site.epsilon,
         datasheets=PIPELINE.datasheets(PUBLIC),
-        code=PIPELINE.code("accuracy"),
+        code=lambda wildcards: PIPELINE.code("accuracy"),
     shell:
         "{params.command} > {log} 2>&1"
 
@@ -125,6 +125,6 @@ rule outlook:
         command=nearfree(f"tables outlook {PUBLIC}"),
         epsilon=PIPELINE.site.epsilon,
         deployments=PIPELINE.deployments(),
-        code=PIPELINE.code("outlook"),
+        code=lambda wildcards: PIPELINE.code("outlook"),
     shell:
         "{params.command} > {log} 2>&1"

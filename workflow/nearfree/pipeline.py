@@ -276,6 +276,7 @@ class Pipeline:
         return sha256(b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
 
     @staticmethod
+    @cache
     def code(stage: str) -> str:
         """Return a digest of the code that makes a stage's output."""
         return digest(*_STAGES[stage]) if stage in _STAGES else package_digest()

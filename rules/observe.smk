@@ -70,7 +70,8 @@ rule measure:
         + " --untested" * PIPELINE.site.untested
         + PIPELINE.simulated(wildcards.scope),
     shell:
-        "({params.plan} {wildcards.scope} {wildcards.study} |"
+        # On SIGTERM the shells wait for the measurement, which ends after its round.
+        "trap : TERM; (trap : TERM; {params.plan} {wildcards.scope} {wildcards.study} |"
         " {params.python} -m nearfree measure {wildcards.scope} {wildcards.study}"
         " --take {wildcards.take} --plan - {params.options}) > {log} 2>&1"
 

@@ -1,6 +1,7 @@
 """The config, checked before anything runs, and what all rules share."""
 
 import sys
+from functools import cache
 from pathlib import Path
 
 from nearfree.cluster.slurm import require_slurm
@@ -43,18 +44,26 @@ def nearfree(command):
     )
 
 
+@cache
+def scheduler_there():
+    """End the workflow unless jobs can be submitted; asked once."""
+    or_exit(require_slurm)
+
+
 def before(wildcards):
     """Return what an observation waits for; before the first one, SLURM must be there."""
     submits = workflow.executor_plugin and workflow.executor_plugin.name == "slurm"
     if submits and workflow.is_main_process:
-        or_exit(require_slurm)
+        scheduler_there()
     stream = getattr(wildcards, "study", None) or wildcards.stream
     return PIPELINE.before(wildcards.scope, stream)
 
 
 def environment(wildcards):
     """Return the receipt of the environment that a study is measured in, if one is made for it."""
-    return or_exit(PIPELINE.environment, wildcards.scope, wildcards.study)
+    scope, study = wildcards.scope, wildcards.study
+    renew = workflow.is_main_process
+    return or_exit(lambda: PIPELINE.environment(scope, study, renew=renew))
 
 
 def asked(resource):

@@ -99,3 +99,33 @@ def test_the_shipped_file_says_the_defaults() -> None:
     """The file that a site edits begins with what holds without it."""
     shipped = msgspec.convert({"cpus": 4, "memory_gb": 16, "minutes": 60}, Place)
     assert Config(SHIPPED).cluster.default == shipped
+
+
+@pytest.mark.parametrize("model", ["a100-sxm4-80gb", "nvidia_a100-pcie:x"])
+def test_a_type_that_the_plugin_does_not_know_is_asked_for_otherwise(model: str) -> None:
+    """A GPU's type with other signs goes to SLURM as an option of its own, and no GPU beside it."""
+    found = Place(gpus=2, gpu_model=model, exclusive=True).resources(1)
+    assert (found["gpu"], found["gpu_model"]) == (None, None)
+    assert found["slurm_extra"] == f"--exclusive --gpus-per-node={model}:2"
+
+
+def test_attempts_grow_to_the_limits_of_a_partition() -> None:
+    """Neither time nor memory is asked for beyond what is named as the most."""
+    place = Place(memory_gb=8, memory_gb_max=20, minutes=60, minutes_max=150)
+    asked = [place.resources(attempt) for attempt in (1, 2, 3, 4)]
+    assert [each["runtime"] for each in asked] == [60, 120, 150, 150]
+    assert [each["mem_mb"] for each in asked] == [8_000, 16_000, 20_000, 20_000]
+
+
+@pytest.mark.parametrize("constraint", ["[rack1|rack2]", "(a&b)|c", "gpu*2"])
+def test_features_have_slurm_s_operators(constraint: str) -> None:
+    """What `sbatch --constraint` takes can be said."""
+    assert msgspec.convert({"constraint": constraint}, Place).constraint == constraint
+
+
+@pytest.mark.parametrize("field", ["partition", "gpu_model", "constraint", "account", "qos"])
+def test_a_line_s_end_is_no_part_of_a_name(field: str) -> None:
+    """A name with a newline behind it is refused like one with a blank inside."""
+    for text in ("gpu\n", "a b", "a;b", "$(a)", "`a`"):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({field: text}, Place)

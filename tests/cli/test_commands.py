@@ -85,7 +85,14 @@ def test_a_retake_asks_for_the_next_take(small: Path, call: Call) -> None:
     """After a retake the same command measures the next take."""
     call("probe", "cpu", "--results", "fresh")
     code, out, _ = call("retake", "cpu", "--results", "fresh")
-    assert (code, out) == (0, "cpu/dense_ffn: take 2\nNow run: snakemake --cores all cpu\n")
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            "cpu/dense_ffn: take 2",
+            "Now run: snakemake --cores all cpu",
+            "On a cluster: snakemake --profile slurm cpu",
+        ],
+    )
     assert call("measure", "cpu", "dense_ffn", "--results", "fresh")[1].startswith(
         "cpu/dense_ffn/2-"
     )

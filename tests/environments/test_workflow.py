@@ -68,9 +68,25 @@ def test_the_config_names_another_interpreter(project: Project) -> None:
     assert pipeline().environment("h200", "moe_a") == []
 
 
+def test_a_project_that_was_moved_makes_its_environments_again(project: Project) -> None:
+    """A receipt beside another folder's mark is let go of, where the main process asks."""
+    vllm = Environment("vllm")
+    vllm.folder.mkdir(parents=True)
+    vllm.receipt.touch()
+    vllm.mark.write_bytes(vllm.said)
+    for renew in (False, True):
+        assert pipeline().environment("h200", "moe_a", renew=renew) == [str(vllm.receipt)]
+        assert vllm.receipt.exists()
+    vllm.mark.write_bytes(vllm.said.replace(str(project.folder).encode(), b"elsewhere"))
+    pipeline().environment("h200", "moe_a")
+    assert vllm.receipt.exists()
+    pipeline().environment("h200", "moe_a", renew=True)
+    assert not vllm.receipt.exists()
+
+
 def test_a_simulated_study_needs_no_environment(project: Project) -> None:
     """What is simulated runs in the workflow's own interpreter, whichever backend it is of."""
-    project.edit("config/config.yaml", "python: {}", "python: {}\ncurves: curves")
+    project.edit("config/config.yaml", 'curves: ""', "curves: curves")
     (project / "curves").mkdir()
     for scope in ("cpu", "h200"):
         (project / "curves" / f"{scope}.json").write_text("{}")

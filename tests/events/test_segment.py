@@ -1,6 +1,7 @@
 """The writer of a segment."""
 
 import errno
+import fcntl
 import os
 
 import pytest
@@ -113,6 +114,20 @@ def test_a_file_in_the_place_of_the_folder_is_a_write_error(layout: Layout) -> N
     folder.touch()
     with pytest.raises(WriteError):
         SegmentWriter(layout, NAME, 1)
+
+
+def test_a_file_system_without_locks_is_told(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where files cannot be locked, nothing is written and the message says what is missing."""
+
+    def refuse(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(LogError, match="cannot be locked: No locks available") as caught:
+        SegmentWriter(layout, NAME, 1)
+    assert "flock" in caught.value.remedy
 
 
 def test_everybody_may_read_a_segment(writer: SegmentWriter) -> None:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from nearfree.errors import EvidenceError
 from nearfree.events.names import Layout
 from nearfree.events.simulated import is_simulated, refuse_mixed, simulated
+from nearfree.events.take import take_name
 from nearfree.settings import RetractPlan
 from tables.logs import write_probe
 
@@ -58,3 +59,14 @@ def test_damage_elsewhere_is_not_in_the_way(layout: Layout) -> None:
     assert simulated(layout, "h20") is None
     layout.segment(name, 1).unlink()
     assert simulated(layout, "h20") is None
+
+
+def test_an_attempt_that_wrote_nothing_hides_nothing(layout: Layout) -> None:
+    """A process that was killed before its first line leaves an empty segment; the next tells."""
+    name = take_name("h20", "dense", 1, SIMULATED)
+    empty = layout.segment(name, 1)
+    empty.parent.mkdir(parents=True)
+    empty.touch()
+    write_take(layout, scope="h20", plan=SIMULATED)
+    assert layout.attempts(name) == [1, 2]
+    assert is_simulated(layout, name) is True

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from conftest import latencies, make_latency, make_plan, make_started, measure_rounds, write_take
-from nearfree.errors import DamageError, NearfreeError
+from msgspec import structs
+from nearfree.errors import DamageError, EvidenceError, NearfreeError
 from nearfree.events.evidence import read_take
 from nearfree.events.names import Layout
 from nearfree.events.reader import read_segment
@@ -147,6 +148,38 @@ def test_a_plan_without_rounds_starts_again(layout: Layout) -> None:
         layout, stream="hardware", plan=plan, work=lambda t: t.append(make_latency()) and None
     )
     assert [part.events for part in seal.segments] == [1, 4]
+
+
+def test_rounds_of_two_releases_are_not_mixed(layout: Layout) -> None:
+    """Where an attempt left rounds, the next one must run on the same packages, nearfree aside."""
+    interrupted(layout, 3)
+
+    def go_on(**versions: str) -> str:
+        def started(attempt: int) -> RunStarted:
+            return structs.replace(make_started(PLAN, attempt), versions=versions)
+
+        return ensure_take(layout, NAME, PLAN, started, measure_rounds).outcome
+
+    with pytest.raises(EvidenceError, match=r"attempt 1 .* msgspec 0\.0\.0, this is 0\.1") as error:
+        go_on(msgspec="0.1")
+    assert "nearfree retake cpu dense" in error.value.remedy
+    with pytest.raises(EvidenceError, match="torch None, this is 2"):
+        go_on(msgspec="0.0.0", torch="2")
+    assert go_on(msgspec="0.0.0", nearfree="9") == "complete"
+    assert damage(layout.root) == []
+
+
+def test_an_attempt_without_a_round_binds_nobody(layout: Layout) -> None:
+    """Nothing was timed yet, so the next attempt may run in another environment."""
+    interrupted(layout, 2)
+    seal = ensure_take(
+        layout,
+        NAME,
+        PLAN,
+        lambda attempt: structs.replace(make_started(PLAN, attempt), versions={"torch": "2"}),
+        measure_rounds,
+    )
+    assert seal.outcome == "complete"
 
 
 def test_a_failure_is_on_record_and_raised(layout: Layout) -> None:

@@ -1,15 +1,25 @@
 """Identity: a machine is measured as the platform that the log knows, or not at all."""
 
+from pathlib import Path
+
 import pytest
 from conftest import write_payloads
 from msgspec.structs import replace
+from nearfree.config import Config
 from nearfree.errors import EvidenceError, HardwareError
 from nearfree.events.names import Layout
 from nearfree.events.take import take_name
 from nearfree.events.types import BandwidthPeak, ComputePeak, Fingerprint, HardwareProbed
-from nearfree.hardware.identity import check_identity, known_probe, require_probe
+from nearfree.hardware.identity import (
+    check_device,
+    check_identity,
+    known_probe,
+    require_probe,
+)
+from nearfree.hardware.platforms import Platform, driver_names
 from nearfree.settings import ProbePlan
 
+SHIPPED = Path(__file__).parents[2] / "config"
 KNOWN = Fingerprint(kind="cpu", model="A", features=("avx2",), cores=4, caches={"l2": 1024})
 PLAN = ProbePlan(dtypes=("float32",))
 PROBED = HardwareProbed(
@@ -65,3 +75,28 @@ def test_a_platform_that_was_not_probed(layout: Layout) -> None:
     with pytest.raises(EvidenceError, match="no probe of cpu") as caught:
         require_probe(layout, "cpu")
     assert "nearfree probe cpu" in caught.value.remedy
+
+
+@pytest.mark.parametrize("model", ["NVIDIA H200", "nvidia h200", "h200"])
+def test_a_device_has_one_of_its_platform_s_names(model: str) -> None:
+    """The driver's name counts as the datasheet has it, or as an alias, however it is written."""
+    sheets = Config(SHIPPED).platforms
+    here = Fingerprint(kind="cuda", model=model, features=(), cores=132, caches={})
+    check_device("h200", here, driver_names("h200", sheets["h200"]))
+
+
+def test_another_device_is_no_first_probe(layout: Layout) -> None:
+    """What calls itself otherwise is refused before anything is on record."""
+    names = driver_names("h200", Config(SHIPPED).platforms["h200"])
+    here = Fingerprint(
+        kind="cuda", model="NVIDIA A100-SXM4-80GB", features=(), cores=108, caches={}
+    )
+    with pytest.raises(HardwareError, match=r"'NVIDIA A100-SXM4-80GB'.*'h200'") as caught:
+        check_device("h200", here, names)
+    assert "gpu_model" in caught.value.remedy
+
+
+def test_a_platform_without_a_known_name_takes_any_device() -> None:
+    """Where no document tells the device's name, as of a CPU, nothing is compared."""
+    assert driver_names("cpu", Platform(kind="cpu")) == ()
+    check_device("cpu", Fingerprint(kind="cpu", model="any", features=(), cores=1, caches={}), ())

@@ -9,12 +9,13 @@ from slurm.conf import MARK
 from slurm.daemons import SlurmError
 
 LINK = Path("/etc/slurm/slurm.conf")
-_LOCK = Path("/tmp/nearfree-slurm.lock")  # noqa: S108 (one machine, one cluster)
+_LOCK = LINK.with_suffix(".lock")
 
 
 @contextmanager
 def only_one() -> Iterator[None]:
     """Wait until no other process of the tests has a cluster."""
+    _LOCK.parent.mkdir(parents=True, exist_ok=True)
     with _LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

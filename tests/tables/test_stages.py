@@ -160,6 +160,13 @@ def test_the_newest_take_wins_and_the_older_stays(made: Layout) -> None:
         assert marks == [(1, False), (2, True)]
 
 
+def test_a_setting_comes_from_its_newest_take(made: Layout) -> None:
+    """What is predicted of a setting asks the release of the take that its boundary is of."""
+    settings = read_table(made, "cpu", SETTINGS).filter(pl.col("origin") == "measured")
+    assert settings.height
+    assert {each.split("/")[2][:2] for (each,) in settings["from_ids"]} == {"2-"}
+
+
 def test_a_take_with_an_added_batch_hides_only_what_it_repeats(empty: Layout) -> None:
     """A newer plan wins where it holds a setting again, and the other settings stay newest."""
     write_study(empty, batches=(1, 2))

@@ -46,7 +46,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     python: dict[Name, str] = {}
     without: tuple[Name, ...] = ()
     untested: bool = False
-    curves: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.][A-Za-z0-9_./-]*)?$")] = ""
+    curves: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.][A-Za-z0-9_./-]*)?$(?!\n)")] = ""
     imports: tuple[Annotated[str, Meta(pattern=r"^aiconfigurator==[0-9]+(\.[0-9]+)+$")], ...] = ()
 
 

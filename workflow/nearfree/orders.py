@@ -19,6 +19,8 @@ class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: str
     """cpu or cuda: which kind of device the platform is."""
     plan: AskedPlan
+    names: tuple[str, ...] = ()
+    """What the driver may call the platform's device; none where no document tells."""
 
 
 def write_orders(orders: Iterator[Order]) -> str:

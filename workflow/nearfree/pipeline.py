@@ -232,11 +232,21 @@ class Pipeline:
         streams = self._plans[scope]
         return {self._environment(scope, each): self.python(scope, each) for each in streams}
 
-    def environment(self, scope: str, stream: str) -> list[str]:
-        """Return the receipt of the environment that is made for a stream, if one has to be."""
+    def environment(self, scope: str, stream: str, *, renew: bool = False) -> list[str]:
+        """Return the receipt of the environment that is made for a stream, if one has to be.
+
+        Parameters
+        ----------
+        renew
+            Whether to let go of a receipt whose environment was made elsewhere: the project moved.
+        """
         name = self._environment(scope, stream)
-        ready = name == OWN or name in self.site.python
-        return [] if ready else [str(self._made(name).receipt)]
+        if name == OWN or name in self.site.python:
+            return []
+        made = self._made(name)
+        if renew and not made.complete:
+            made.receipt.unlink(missing_ok=True)
+        return [str(made.receipt)]
 
     def _environment(self, scope: str, stream: str) -> str:
         plan = self._plans[scope][stream]

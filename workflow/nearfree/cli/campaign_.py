@@ -69,7 +69,7 @@ def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:
     from nearfree.settings import ForetellPlan, ProbePlan
 
     if isinstance(order.plan, ProbePlan):
-        seal = probe(layout, order.scope, order.device, order.take, order.plan)
+        seal = probe(layout, order.scope, order.device, order.take, order.plan, names=order.names)
     elif isinstance(order.plan, ForetellPlan):
         from nearfree.foretell.record import foretell
 

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=0,
         metavar="S",
-        help="wait up to S seconds for another process that measures the same take (default: 0)",
+        help="wait up to S seconds for another process that measures the same take",
     )
 
 

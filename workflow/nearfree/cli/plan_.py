@@ -40,10 +40,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _orders(config: "Config", scope: str) -> "Iterator[Order]":
+    from nearfree.hardware.platforms import driver_names
     from nearfree.orders import Order
     from nearfree.plans import Plans
 
-    device = config.platform(scope).kind
+    platform = config.platform(scope)
+    device, names = platform.kind, driver_names(scope, platform)
     for stream, plan in Plans(config, scope).every().items():
         take = config.take(scope, stream)
-        yield Order(scope=scope, stream=stream, take=take, device=device, plan=plan)
+        yield Order(scope=scope, stream=stream, take=take, device=device, plan=plan, names=names)

@@ -33,9 +33,12 @@ def run(args: argparse.Namespace) -> int:
         from nearfree.cli.torch_ import need_torch
 
         need_torch()
+        from nearfree.hardware.platforms import driver_names
         from nearfree.hardware.probe import probe
 
-        seal = probe(layout, scope, config.platform(scope).kind, take, plan)
+        platform = config.platform(scope)
+        names = driver_names(scope, platform)
+        seal = probe(layout, scope, platform.kind, take, plan, names=names)
     found = require_probe(layout, scope)
     print(f"{seal.name}: {found.fingerprint.model}, {found.threads} thread")
     for compute in found.compute:

@@ -21,4 +21,5 @@ def run(args: argparse.Namespace) -> int:
     for study, take in raised.items():
         print(f"{scope}/{study}: take {take}")
     print(f"Now run: snakemake --cores all {scope}")
+    print(f"On a cluster: snakemake --profile slurm {scope}")
     return 0

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 
 import msgspec
@@ -16,12 +17,13 @@ from nearfree.codebase import package_digest
 from nearfree.errors import SchedulerError
 from nearfree.events.segment import lock
 from nearfree.hardware.identity import STREAM
-from nearfree.hardware.platforms import Platform, resolve
+from nearfree.hardware.platforms import Platform, as_alias, driver_names
 from nearfree.pipeline import Pipeline
 
 _CLOCK_S = 60.0
 """How far a node's clock may be from this one's: a queue's delay is not in it, NTP's is."""
 
+_NOT_THERE = "config.yaml names {1} for the environment {0}, which is not there"
 _TO_MAKE = "the environment {0} is not made yet: the workflow makes it first"
 
 
@@ -70,7 +72,7 @@ def _every(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[Found
         platform: {
             name: python
             for name, python in pipeline.interpreters(platform).items()
-            if Path(python).exists()
+            if which(python)
         }
         for platform in config.site.here
     }
@@ -79,7 +81,11 @@ def _every(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[Found
     for platform in config.site.here:
         try:
             jobs[platform] = submit(
-                platform, config.place(platform, STREAM), folder, made[platform]
+                platform,
+                config.place(platform, STREAM),
+                folder,
+                made[platform],
+                kind=config.platform(platform).kind,
             )
         except SchedulerError as error:
             refused[platform] = error.what
@@ -93,8 +99,16 @@ def _every(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[Found
             continue
         seen = msgspec.json.decode((folder / f"{platform}.json").read_bytes(), type=Seen)
         wrong = tuple(_wrong(config.platforms, platform, seen))
+        wrong += tuple(
+            _NOT_THERE.format(name, config.site.python[name])
+            for name in pipeline.interpreters(platform).keys() - made[platform]
+            if name in config.site.python
+        )
         missing = sorted(pipeline.interpreters(platform).keys() - made[platform])
-        notes = (*_notes(seen, began_s), *(_TO_MAKE.format(name) for name in missing))
+        notes = (
+            *_notes(seen, began_s),
+            *(_TO_MAKE.format(name) for name in missing if name not in config.site.python),
+        )
         yield Found(platform=platform, asked=asked, seen=seen, wrong=wrong, notes=notes)
 
 
@@ -110,13 +124,9 @@ def _wrong(platforms: dict[str, Platform], name: str, seen: Seen) -> Iterator[st
     if seen.visible is None and not seen.gpus:
         yield "the job got no GPU (no CUDA_VISIBLE_DEVICES, no nvidia-smi): gpus or partition?"
     for gpu in sorted(set(seen.gpus)):
-        if platform.device_name and gpu != platform.device_name and not _is(platforms, name, gpu):
+        names = driver_names(name, platform)
+        if names and as_alias(gpu) not in names:
             yield f"its GPU is {gpu!r}, the platform's is {platform.device_name!r}"
-
-
-def _is(platforms: dict[str, Platform], name: str, gpu: str) -> bool:
-    said = "_".join("".join(c if c.isalnum() else " " for c in gpu.lower()).split())
-    return said in (name, *platforms[name].aliases) and resolve(platforms, said) == name
 
 
 def _notes(seen: Seen, began_s: float) -> Iterator[str]:

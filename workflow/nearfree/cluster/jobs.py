@@ -11,17 +11,19 @@ from nearfree.errors import SchedulerError
 from nearfree.places import Place
 
 _LOOK_S = 0.5
+_SHOWN_S = 30.0
+"""What a shared file system may take to show here what a job wrote on its node."""
 
 
 def options(place: Place) -> list[str]:
     """Return what sbatch is told of a place, as Snakemake's plugin tells it."""
-    model = f"{place.gpu_model}:" if place.gpu_model else ""
+    gpus = f"{place.gpu_model}:{place.gpus}" if place.gpu_model else place.gpus
     said = {
         "--partition": place.partition,
         "--constraint": place.constraint,
         "--account": place.account,
         "--qos": place.qos,
-        "--gpus": f"{model}{place.gpus}" if place.gpus else None,
+        "--gpus": gpus if place.gpus else None,
         "--cpus-per-task": place.cpus,
         "--mem": f"{place.memory_gb}G" if place.memory_gb else None,
     }
@@ -29,13 +31,15 @@ def options(place: Place) -> list[str]:
     return [*found, *["--exclusive"] * bool(place.exclusive)]
 
 
-def submit(name: str, place: Place, folder: Path, pythons: Mapping[str, str]) -> str:
+def submit(name: str, place: Place, folder: Path, pythons: Mapping[str, str], *, kind: str) -> str:
     """Submit a job that looks around on one of a place's nodes; return its number.
 
     Parameters
     ----------
     pythons
         The interpreters that it tries, by their environments.
+    kind
+        Of the platform: cpu, or cuda, which torch must then be able to use.
 
     Raises
     ------
@@ -43,9 +47,11 @@ def submit(name: str, place: Place, folder: Path, pythons: Mapping[str, str]) ->
         SLURM refuses the request; the message says what it said.
     """
     tried = [f"{environment}={python}" for environment, python in pythons.items()]
-    script = shlex.join([sys.executable, "-m", "nearfree.cluster.node", str(folder), name, *tried])
+    script = shlex.join(
+        [sys.executable, "-m", "nearfree.cluster.node", str(folder), name, kind, *tried]
+    )
     said = slurm(
-        *("sbatch", "--parsable", "--ntasks=1", "--time=1", f"--job-name=nearfree_check_{name}"),
+        *("sbatch", "--parsable", "--ntasks=1", "--time=10", f"--job-name=nearfree_check_{name}"),
         *(f"--output={folder / f'{name}.log'}", *options(place), f"--wrap={script}"),
     )
     return said.strip().partition(";")[0]
@@ -60,13 +66,16 @@ def wait(jobs: Mapping[str, str], folder: Path, timeout_s: float) -> dict[str, s
         Numbers of jobs by name. Those that have not begun after `timeout_s` are cancelled.
     """
     until = time.monotonic() + timeout_s
-    left = dict(jobs)
+    left, over, states = dict(jobs), dict[str, float](), dict[str, str]()
     while left:
         time.sleep(_LOOK_S)
-        states = _states(left.values())  # asked before the files: a job that is over left its own
-        left = {name: job for name, job in left.items() if not (folder / f"{name}.json").exists()}
-        over = {name: job for name, job in left.items() if job not in states}
-        if left and (len(over) == len(left) or time.monotonic() >= until):
+        states = _states(left.values())
+        there, now = {path.name for path in folder.iterdir()}, time.monotonic()
+        left = {name: job for name, job in left.items() if f"{name}.json" not in there}
+        for name in left:
+            if left[name] not in states:
+                over.setdefault(name, now)
+        if now >= until or all(now - over.get(name, now) > _SHOWN_S for name in left):
             break
     why = {}
     for name, job in left.items():
@@ -79,11 +88,12 @@ def wait(jobs: Mapping[str, str], folder: Path, timeout_s: float) -> dict[str, s
 
 
 def _states(jobs: Iterable[str]) -> dict[str, str]:
-    wanted = ",".join(jobs)
+    """Return the states of jobs that are not over; of all where SLURM does not answer."""
+    wanted = list(jobs)
     try:
-        listed = slurm("squeue", "--noheader", f"--jobs={wanted}", "--format=%i|%T (%r)")
-    except SchedulerError:  # squeue knows none of them any more
-        return {}
+        listed = slurm("squeue", "--noheader", f"--jobs={','.join(wanted)}", "--format=%i|%T (%r)")
+    except SchedulerError as error:
+        return {} if "Invalid job id" in error.what else dict.fromkeys(wanted, error.what)
     lines = (line.partition("|") for line in listed.splitlines())
     return {job.strip(): state for job, _, state in lines}
 

@@ -1,4 +1,4 @@
-"""What a node sees: `python -m nearfree.cluster.node FOLDER NAME [ENVIRONMENT=PYTHON ...]`.
+"""What a node sees: `python -m nearfree.cluster.node FOLDER NAME KIND [ENVIRONMENT=PYTHON ...]`.
 
 It needs the standard library and msgspec, and leaves FOLDER/NAME.json.
 """
@@ -63,17 +63,24 @@ def lock_seen(path: Path) -> bool:
     return False
 
 
-def fault(environment: str, python: str) -> str:
-    """Return what is wrong with an interpreter as an environment's, nothing if it is the lock's."""
-    ask = (python, "-m", "nearfree", "environment", "check", environment)
-    try:
-        done = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
-        return str(error)
-    return last_line(done.stderr) if done.returncode else ""
+def fault(environment: str, python: str, kind: str) -> str:
+    """Return what is wrong with an interpreter: it is not the lock's, or its torch sees no GPU."""
+    asked: list[tuple[str, ...]] = [("-m", "nearfree", "environment", "check", environment)]
+    if kind == "cuda":
+        asked.append(("-c", "import torch; torch.cuda.get_device_properties(0)"))
+    for words in asked:
+        try:
+            done = subprocess.run(
+                (python, *words), capture_output=True, text=True, timeout=240, check=False
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error)
+        if done.returncode:
+            return last_line(done.stderr)
+    return ""
 
 
-def look(folder: Path, pythons: dict[str, str]) -> Seen:
+def look(folder: Path, kind: str, pythons: dict[str, str]) -> Seen:
     """Return what this node sees."""
     return Seen(
         node=os.environ.get("SLURMD_NODENAME", "unknown"),
@@ -85,15 +92,15 @@ def look(folder: Path, pythons: dict[str, str]) -> Seen:
         code_digest=package_digest(),
         locked=lock_seen(folder / LOCK),
         time_s=time.time(),
-        environments={name: fault(name, python) for name, python in pythons.items()},
+        environments={name: fault(name, python, kind) for name, python in pythons.items()},
     )
 
 
-def main(folder: Path, name: str, *pythons: str) -> None:
+def main(folder: Path, name: str, kind: str, *pythons: str) -> None:
     """Stay a second, and leave what is seen as a whole file."""
     time.sleep(1)
     partial = folder / f".{name}.part"
-    seen = look(folder, dict(each.split("=", 1) for each in pythons))
+    seen = look(folder, kind, dict(each.split("=", 1) for each in pythons))
     partial.write_bytes(msgspec.json.encode(seen))
     partial.replace(folder / f"{name}.json")
 

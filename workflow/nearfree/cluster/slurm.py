@@ -27,8 +27,9 @@ def slurm(*command: str, timeout_s: float = _CALL_S) -> str:
     if done.returncode:
         raise SchedulerError(
             f"SLURM refused {name}: {last_line(done.stderr)}",
-            remedy="Mend config/cluster.yaml if it names what the cluster does not have, "
-            "or ask `scontrol ping` whether the cluster is up",
+            remedy="Mend config/cluster.yaml if it names what the cluster does not have"
+            if name == "sbatch"
+            else "Ask `scontrol ping` whether the cluster is up",
         )
     return done.stdout
 

@@ -51,6 +51,11 @@ def _alone(path: str, environment: Environment, say: Say) -> Iterator[int]:
         except BlockingIOError:
             say(f"{environment.folder}: waiting for another process that installs")
             fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raise LockError(
+                f"{path} cannot be locked: {error.strerror}",
+                remedy="Keep the project on a file system with locks, such as NFS 4",
+            ) from error
         yield fd
     finally:
         os.close(fd)

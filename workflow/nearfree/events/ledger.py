@@ -3,6 +3,7 @@
 `ledger/` is tracked and written by `adopt`; `ledger/local/` is this machine's own.
 """
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import metadata
@@ -20,6 +21,7 @@ from nearfree.events.private import home
 from nearfree.events.reader import read_bytes
 from nearfree.events.segment import utc_now
 
+_PAUSE_S = 0.02
 _DRAWN_BY = ("polars", "pandera", "altair", "vl-convert-python")
 
 
@@ -113,6 +115,7 @@ def write_ledger(
             return folder / f"{last.number:06}.json"
         with suppress(BusyError):
             return write_once(folder / f"{ledger.number:06}.json", ledger)
+        time.sleep(_PAUSE_S)  # a shared file system may be slow to show the other's
 
 
 def _next(last: Ledger | None, seals: dict[str, str], texts: dict[str, str]) -> Ledger:

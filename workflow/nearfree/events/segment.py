@@ -185,6 +185,12 @@ def lock(fd: int, name: str) -> None:
             f"{name} is being written by another process",
             remedy="Wait for it to end, or stop it, then run the same command again",
         ) from None
+    except OSError as error:
+        raise LogError(
+            f"{name} cannot be locked: {error.strerror}",
+            remedy="Keep the project on a file system with locks, such as NFS 4, or Lustre "
+            "mounted with flock",
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

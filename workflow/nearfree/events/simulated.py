@@ -13,17 +13,16 @@ _HARDWARE = "hardware"
 
 def is_simulated(layout: Layout, take: TakeName) -> bool | None:
     """Return whether a sealed take is simulated; None for one that no device was asked for."""
-    started: object = None
-    try:
-        for attempt in layout.attempts(take)[:1]:
+    for attempt in layout.attempts(take):
+        try:
             with layout.segment(take, attempt).open("rb") as segment:
                 started = decode(segment.readline()).data
-    except (OSError, MsgspecError, NearfreeError):
-        return None  # whoever reads the take finds the damage and tells it
-    plan = started.plan if isinstance(started, RunStarted) else None
-    if not isinstance(plan, AskedPlan | ProfilePlan):
-        return None
-    return bool(getattr(plan, "curves", False))
+        except (OSError, MsgspecError, NearfreeError):
+            continue  # a killed attempt may hold nothing; whoever reads the take tells of damage
+        if isinstance(started, RunStarted):
+            asked = isinstance(started.plan, AskedPlan | ProfilePlan)
+            return bool(getattr(started.plan, "curves", False)) if asked else None
+    return None
 
 
 def simulated(layout: Layout, scope: str) -> bool | None:

@@ -4,14 +4,21 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from nearfree.errors import NearfreeError
+from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.events.attempts import Attempts
 from nearfree.events.names import Layout, TakeName
 from nearfree.events.private import without_private
 from nearfree.events.reader import read_segment
 from nearfree.events.seal import Seal, read_seal, seal_segment, write_receipt, write_seal
 from nearfree.events.segment import SegmentWriter
-from nearfree.events.types import Event, Payload, RunFailed, RunFinished, RunStarted
+from nearfree.events.types import (
+    Event,
+    LatencyMeasured,
+    Payload,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
 from nearfree.settings import Plan, plan_digest
 
 
@@ -119,6 +126,8 @@ def ensure_take(
     ------
     BusyError
         Another process is at the same take.
+    EvidenceError
+        Earlier attempts' rounds ran on other versions of the packages.
     NearfreeError
         What `work` raised; it is on record, and a later call goes on from the last whole round.
     """
@@ -127,7 +136,9 @@ def ensure_take(
         return sealed
     take = OpenTake(layout, name, plan)
     try:
-        take.start(started(take.attempt))
+        run = started(take.attempt)
+        _refuse_another_release(take, run)
+        take.start(run)
         timed_s = work(take)
         return take.finish(timed_s=timed_s)
     except NearfreeError as error:
@@ -135,3 +146,23 @@ def ensure_take(
         raise
     finally:
         take.writer.close()
+
+
+def _refuse_another_release(take: OpenTake, run: RunStarted) -> None:
+    """Raise EvidenceError where rounds of earlier attempts ran on other packages than these."""
+    for event in take.events:
+        before = event.data
+        if not isinstance(before, RunStarted) or not _sampled(take, event.source):
+            continue
+        for name in sorted((before.versions.keys() | run.versions.keys()) - {"nearfree"}):
+            old, new = before.versions.get(name), run.versions.get(name)
+            if old != new:
+                raise EvidenceError(
+                    f"attempt {before.attempt} of {take.name} ran with {name} {old}, this is {new}",
+                    remedy="Go on in the environment of before, or ask for another take: "
+                    f"`nearfree retake {take.name.scope} {take.name.stream}`",
+                )
+
+
+def _sampled(take: OpenTake, segment: str) -> bool:
+    return any(e.source == segment and isinstance(e.data, LatencyMeasured) for e in take.events)

@@ -1,10 +1,13 @@
 """Identity: a machine is measured as the platform that the log knows, or not at all."""
 
+from collections.abc import Sequence
+
 from nearfree.errors import EvidenceError, HardwareError
 from nearfree.events.evidence import read_scope
 from nearfree.events.names import Layout
 from nearfree.events.types import Fingerprint, HardwareProbed
 from nearfree.hardware import cpu, cuda
+from nearfree.hardware.platforms import as_alias
 
 STREAM = "hardware"
 
@@ -37,6 +40,22 @@ def check_identity(layout: Layout, scope: str, here: Fingerprint) -> None:
             f"{getattr(here, field)!r}, not {getattr(known, field)!r}",
             remedy=f"Add `{scope}_2: {{kind: {here.kind}}}` to config/platforms.yaml and set "
             f"`here: [{scope}_2]` in config/config.yaml",
+        )
+
+
+def check_device(scope: str, here: Fingerprint, names: Sequence[str]) -> None:
+    """Raise HardwareError if the driver's name of this device is none of a platform's.
+
+    Parameters
+    ----------
+    names
+        As `driver_names` gives them; none where no document tells the platform's.
+    """
+    if names and as_alias(here.model) not in names:
+        raise HardwareError(
+            f"this device calls itself {here.model!r}, which is not the platform {scope!r}",
+            remedy="On a cluster, set gpu_model or the partition in config/cluster.yaml; else name "
+            "the platform that it is as `here`, or add one to config/platforms.yaml",
         )
 
 

@@ -1,5 +1,6 @@
 """Datasheet facts of the known platforms, each with the document that it was read from."""
 
+import re
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -63,6 +64,24 @@ def check_platforms(platforms: dict[str, Platform]) -> None:
                     f"config/platforms.yaml: {name}.{fact} has no source",
                     remedy="Name the document under `sources`",
                 )
+
+
+def driver_names(name: str, platform: Platform) -> tuple[str, ...]:
+    """Return what a driver may call a platform's device, as aliases are written; none if unknown.
+
+    Parameters
+    ----------
+    name
+        The platform's own name.
+    """
+    if platform.device_name is None:
+        return ()
+    return (name, *platform.aliases, as_alias(platform.device_name))
+
+
+def as_alias(device: str) -> str:
+    """Return a device's name as aliases are written: lower case, the rest underscores."""
+    return "_".join(re.findall(r"[a-z0-9]+", device.lower()))
 
 
 def resolve(platforms: dict[str, Platform], name: str) -> str:

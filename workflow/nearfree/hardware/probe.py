@@ -5,7 +5,7 @@ best of several rounds; all samples stay in the event.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -19,7 +19,7 @@ from nearfree.events.simulated import refuse_mixed
 from nearfree.events.take import OpenTake, ensure_take, take_name
 from nearfree.events.types import BandwidthPeak, ComputePeak, HardwareProbed
 from nearfree.hardware.cpu import native_dtype
-from nearfree.hardware.identity import STREAM, check_identity, machine_fingerprint
+from nearfree.hardware.identity import STREAM, check_device, check_identity, machine_fingerprint
 from nearfree.settings import ProbePlan
 from nearfree.units import BYTES_PER_GB, FLOP_PER_GFLOP
 
@@ -105,13 +105,27 @@ def _bandwidth(method: str, size: int, seconds: list[float]) -> BandwidthPeak:
     return BandwidthPeak(method=method, gb_s=max(rates), bytes_read=size, samples=tuple(rates))  # type: ignore[arg-type]
 
 
-def probe(layout: Layout, scope: str, kind: str, take: int, plan: ProbePlan) -> Seal:
+def probe(
+    layout: Layout,
+    scope: str,
+    kind: str,
+    take: int,
+    plan: ProbePlan,
+    *,
+    names: Sequence[str] = (),
+) -> Seal:
     """Make sure that a platform's probe is sealed.
+
+    Parameters
+    ----------
+    names
+        What the driver may call its device, as `driver_names` gives them.
 
     Raises
     ------
     HardwareError
-        There is no such device here, or this machine is another than the one on record.
+        There is no such device here, it is not the platform's, or this machine is another than
+        the one on record.
     ConfigError
         The plan is of a simulated machine.
     EvidenceError
@@ -124,6 +138,7 @@ def probe(layout: Layout, scope: str, kind: str, take: int, plan: ProbePlan) -> 
         )
     refuse_mixed(layout, as_simulated=False)
     print_ = machine_fingerprint(kind)
+    check_device(scope, print_, names)
     check_identity(layout, scope, print_)
     torch.set_num_threads(1)
     torch.manual_seed(0)

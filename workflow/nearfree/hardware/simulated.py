@@ -189,6 +189,8 @@ def read_machine(path: Path, platform: str, digest: str | None = None) -> Machin
 def read_curves(path: Path, platform: str) -> bytes:
     """Return a curve file's bytes; ConfigError if they cannot be read."""
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is no file", remedy=_again(platform))
         if path.stat().st_size > MOST_BYTES:
             raise ConfigError(f"{path} is too large for a curve file", remedy=_again(platform))
         return path.read_bytes()

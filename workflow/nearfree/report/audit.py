@@ -25,7 +25,7 @@ _FORMULAS = {
     "published_lookup": "paper sec. 3.2, 3.3 and 4, with M_attn and d_ff as given",
     "trend": "rho s / (2 b), and M_attn as the paper or a release has it",
     "version_drift": "the rules of each release at the same layer or call",
-    "settings": "what was asked, with the event that first speaks of it",
+    "settings": "what was asked, with the first event of its newest take",
 }
 
 

@@ -122,7 +122,7 @@ def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, objec
     grids: dict[tuple[str, str, Setting, int], Iterable[int]] = {}
     for curve in sorted(every, key=lambda curve: curve.order):
         key = (curve.take.name.scope, curve.origin, curve.setting, curve.first.baseline)
-        found.setdefault(key, curve.first_id)
+        found[key] = curve.first_id
         grids[key] = curve.visits
     for take in takes:
         for event in take.of(BoundaryPublished):

@@ -14,7 +14,7 @@ def test_only_what_is_said_is_asked_for() -> None:
         "--partition=gpu",
         "--gpus=h20:2",
         "--cpus-per-task=8",
-        "--mem=3G",
+        "--mem=3000",
         "--exclusive",
     ]
 

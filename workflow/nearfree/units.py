@@ -6,6 +6,7 @@ US_PER_S = 1_000_000.0
 BYTES_PER_GB = 1_000_000_000.0
 FLOP_PER_GFLOP = 1_000_000_000.0
 GFLOP_PER_TFLOP = 1_000.0
+MB_PER_GB = 1000
 
 BYTES_PER_ELEMENT = {"bfloat16": 2, "float16": 2, "float32": 4, "float8": 1}
 """Bytes of one element, the paper's s, by dtype."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from nearfree.cluster.slurm import slurm
 from nearfree.errors import SchedulerError
 from nearfree.places import Place
+from nearfree.units import MB_PER_GB
 
 _LOOK_S = 0.5
 _SHOWN_S = 30.0
@@ -25,7 +26,7 @@ def options(place: Place) -> list[str]:
         "--qos": place.qos,
         "--gpus": gpus if place.gpus else None,
         "--cpus-per-task": place.cpus,
-        "--mem": f"{place.memory_gb}G" if place.memory_gb else None,
+        "--mem": place.memory_gb * MB_PER_GB if place.memory_gb else None,
     }
     found = [f"{name}={value}" for name, value in said.items() if value is not None]
     return [*found, *["--exclusive"] * bool(place.exclusive)]

@@ -26,7 +26,7 @@ CONTEXTS = tuple(1024 * step for step in range(1, 21))
 
 def wanted(model: str, attention: str, batch: Sequence[int], context: Sequence[int]) -> Asked:
     """Return what is asked of one model on one platform."""
-    return Asked(models=(model,), platforms=("h200",), attention=attention, batch=tuple(batch),
+    return Asked(models=(model,), platforms=("h200",), attention=(attention,), batch=tuple(batch),
                  context=tuple(context), routing=("balanced",))  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def test_what_is_shipped_can_be_asked() -> None:
     assert config.deployments
     for asked in config.deployments.values():
         assert deployments(config, asked)
-        for release in (asked.attention, asked.moe):
+        for release in (*asked.attention, *asked.moe):
             assert "==" not in release or release in config.releases
 
 
@@ -62,6 +62,11 @@ def test_the_least_that_is_said(folder: Path) -> None:
         (f"a: {{{LEAST}, context: x}}", "context"),
         (f"a: {{{LEAST}, context: [.nan]}}", "context"),
         (f"a: {{{LEAST}, routing: [random]}}", "routing"),
+        (f"a: {{{LEAST}, attention: []}}", "attention"),
+        (f"a: {{{LEAST}, attention: flash-attn}}", "attention"),
+        (f"a: {{{LEAST}, moe: [1]}}", "moe"),
+        (f"a: {{{LEAST}, moe: [{'x' * 300}]}}", "moe"),
+        (f"a: {{{LEAST}, drawn: perhaps}}", "drawn"),
         (f"a: {{{LEAST}, dtype: int4}}", "dtype"),
         (f"a: {{{LEAST}, speed: 9}}", "speed"),
         (f"A b: {{{LEAST}}}", "A b"),

@@ -4,8 +4,9 @@ import io
 
 import polars as pl
 import pytest
+from nearfree.config import Config
 
-from cli.conftest import Call
+from cli.conftest import ROOT, Call
 
 pytestmark = pytest.mark.usefixtures("recorded")
 WHERE = ("--model", "qwen3_8b", "--platform", "h800", "--attention", "flash-attn==2.8.3")
@@ -41,7 +42,8 @@ def test_a_list_is_one_line_a_deployment(call: Call) -> None:
 def test_without_a_model_the_config_is_asked(call: Call) -> None:
     """What deployments.yaml lists is answered, both routings and both baselines of experts."""
     frame = pl.read_csv(io.StringIO(printed(call, "--format", "csv")), infer_schema_length=None)
-    assert set(frame["model"]) == {"qwen3_8b", "qwen3_30b_a3b", "ling_2_0_mini"}
+    asked = Config(ROOT / "config").deployments.values()
+    assert set(frame["model"]) == {model for one in asked for model in one.models}
     routed = frame.filter(pl.col("routing") == "balanced")
     assert routed["baseline"].n_unique() > 1
     assert set(frame["predictor"]) == {

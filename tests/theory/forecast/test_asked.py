@@ -17,7 +17,7 @@ def test_one_deployment_a_combination() -> None:
     """Each model, platform, routing, batch and context has one; routing counts for experts."""
     asked = Asked(
         models=("qwen3_8b", "mixtral_8x7b"), platforms=("h20", "b200"), batch=(1, 4),
-        context=(512, 1024), attention="flash-attn==2.8.3", moe="vllm==0.20.2",
+        context=(512, 1024), attention=("flash-attn==2.8.3",), moe=("vllm==0.20.2",),
     )  # fmt: skip
     found = deployments(CONFIG, asked)
     each = product(("qwen3_8b", "mixtral_8x7b"), ("h20", "b200"), BOUNDS, (1, 4), (512, 1024))
@@ -30,11 +30,26 @@ def test_one_deployment_a_combination() -> None:
     assert all((each.moe is None) == (each.decoder.experts is None) for each in found)
 
 
+def test_each_release_of_attention_and_of_experts_is_asked() -> None:
+    """Every attention is asked with every release of the experts, where there are experts."""
+    attention = ("flash-attn==2.8.3", "flashinfer==0.6.13")
+    moe = ("vllm==0.20.2", "sglang==0.5.9", "vllm==0.33.0")
+    asked = Asked(
+        models=("qwen3_8b", "mixtral_8x7b"), platforms=("h20",), routing=("skewed",),
+        attention=attention, moe=moe,
+    )  # fmt: skip
+    said = [(str(d.attention), d.moe and str(d.moe)) for d in deployments(CONFIG, asked)]
+    runs, experts = (
+        [str(newest(CONFIG, text)) for text in texts] for texts in (attention, moe)
+    )  # fmt: skip
+    assert said == [*product(runs, [None]), *product(runs, experts)]
+
+
 def test_what_is_listed_twice_is_asked_once() -> None:
     """The same model by two names, and the same number twice, are one deployment."""
     asked = Asked(
         models=("qwen3_8b", "Qwen3-8B"), platforms=("h20", "h20_sxm"), batch=(1, 1),
-        context=(512, 512),
+        context=(512, 512), attention=("flash-attn==2.8.3", "flash_attn==2.8.3"),
     )  # fmt: skip
     assert len(deployments(CONFIG, asked)) == 1
 
@@ -76,7 +91,7 @@ def test_a_package_that_is_not_recorded() -> None:
 @pytest.mark.parametrize(
     ("changes", "thing"),
     [({"models": ("qwen9",)}, "qwen9"), ({"platforms": ("mars",)}, "mars"),
-     ({"moe": "vlm", "models": ("mixtral_8x7b",)}, "vlm"), ({"attention": "fa"}, "'fa'")],
+     ({"moe": ("vlm",), "models": ("mixtral_8x7b",)}, "vlm"), ({"attention": ("fa",)}, "'fa'")],
 )  # fmt: skip
 def test_what_nothing_knows(changes: dict[str, object], thing: str) -> None:
     """An unknown model, platform or backend is refused by its name."""

@@ -126,8 +126,8 @@ def asked(
     return Asked(
         models=tuple(args.model),
         platforms=tuple(args.platform),
-        attention=args.attention or ATTENTION,
-        moe=args.moe or moe,
+        attention=(args.attention or ATTENTION,),
+        moe=(args.moe or moe,),
         batch=tuple(args.batch or batch),
         context=tuple(args.context or context),
         routing=tuple(args.routing or routing),  # type: ignore[arg-type]

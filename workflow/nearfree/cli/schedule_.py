@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[int, Choice]]":
-    from nearfree.exports import expected, llama_cpp, sglang, vllm
+    from nearfree.exports import expected, llama_cpp
+    from nearfree.exports.engines import ENGINES as WRITERS
     from nearfree.exports.schedule import draft_lengths
     from nearfree.report.schedule import boundary_by_batch, ratio_by_batch
 
@@ -100,8 +101,8 @@ def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[
             else expected.measured(rates)
         )
         choices = expected.best_lengths(ratio_by_batch(found), accepted, draft_cost=args.draft_cost)
-    engine = {"vllm": vllm, "sglang": sglang}[args.engine]
-    return engine.option({batch: each.k for batch, each in choices.items()}), choices
+    option = WRITERS[args.engine]({batch: each.k for batch, each in choices.items()})
+    return option, choices
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import polars as pl
 from msgspec import Struct
 
@@ -11,13 +12,13 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.events.line import sha256
 from nearfree.tables.schema import IDS, Table, amount, count, flag, text
 from nearfree.theory.answers import Answerer
-from nearfree.theory.forecast.asked import deployments
+from nearfree.theory.forecast.asked import deployments, entry
 from nearfree.theory.forecast.deployment import Deployment
 from nearfree.theory.forecast.forecast import PREDICTORS, Forecast, forecast
 from nearfree.theory.forecast.total import MINIMUM, SUM
 from nearfree.theory.predictions import REASON, VALUE
 
-_ABOUT = {
+ABOUT = {
     "deployment": text("the entry of deployments.yaml"),
     "model": text("the model file's name"),
     "platform": text("the kind of machine"),
@@ -31,9 +32,9 @@ _ABOUT = {
 LOOKUP = Table(
     name="lookup",
     row="one predictor's N_max for a model on a platform under one serving condition",
-    key=(*_ABOUT, "baseline", "predictor", "composition", "epsilon"),
+    key=(*ABOUT, "baseline", "predictor", "composition", "epsilon"),
     body={
-        **_ABOUT,
+        **ABOUT,
         "baseline": count("the N that ratios refer to: 1, and the paper's where it is another"),
         "predictor": text("which predictor", one_of=PREDICTORS),
         "composition": text("how modules make the model: the sum of their times, or the minimum of "
@@ -42,14 +43,15 @@ LOOKUP = Table(
         **VALUE,
         "censored": flag("whether it is the largest N that was looked at"),
         **REASON,
+        "drawn": flag("whether figures show it"),
     },
 )  # fmt: skip
 FORECAST = Table(
     name="forecast",
     row="a module's part of T(N) of a model, by the work model, at one N",
-    key=(*_ABOUT, "n", "module"),
+    key=(*ABOUT, "n", "module"),
     body={
-        **_ABOUT,
+        **ABOUT,
         "n": count("N, positions in one forward"),
         "module": text("the role of the module in the forward"),
         "latency_us": amount("what it takes, all its layers together"),
@@ -71,21 +73,20 @@ class Outlook(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
 
 
-def outlook(config: Config, answerer: Answerer, epsilon: float, platforms: pl.DataFrame) -> Outlook:
-    """Return what predictors say of all that deployments.yaml lists.
+def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outlook:
+    """Return what predictors say of all that deployments.yaml lists, at every tolerance.
 
     Parameters
     ----------
-    epsilon
-        The tolerance.
     platforms
         Rows of the table `platforms`, whose datasheets answers rest on.
     """
-    said, curves, models = [_empty(LOOKUP)], [_empty(FORECAST)], set()
+    said, curves, models = [LOOKUP.frame([])], [FORECAST.frame([])], set()
     for name, asked in config.deployments.items():
-        found = forecast(deployments(config, asked), answerer, [epsilon])
-        about = _about(name, found.deployments, platforms)
-        said.append(_lookup(found, about))
+        with entry(config, name):
+            found = forecast(deployments(config, asked), answerer, config.site.tolerances)
+        about = about_rows(name, found.deployments, platforms)
+        said.append(_lookup(found, about.with_columns(drawn=pl.lit(asked.drawn))))
         curves.append(_forecast(found, about))
         models |= {model_id(each.decoder) for each in found.deployments}
     return Outlook(lookup=pl.concat(said), forecast=pl.concat(curves), models=tuple(sorted(models)))
@@ -111,50 +112,47 @@ def _lookup(found: Forecast, about: pl.DataFrame) -> pl.DataFrame:
 
 
 def _forecast(found: Forecast, about: pl.DataFrame) -> pl.DataFrame:
-    frames = [_empty(FORECAST)]
-    for place in range(len(found.deployments)):
-        curve = found.curve(place).filter(pl.col("n").is_in(SHOWN_N))
-        shares = curve.unpivot(
-            index=["n", "ratio", "latency_us"], variable_name="module", value_name="share"
-        )
-        part = shares.with_columns(
-            pl.col("latency_us") * pl.col("share"),
-            pl.lit(place).cast(pl.Int64).alias("place"),
-            pl.lit(list(found.total.calibration[place])).alias("calibration"),
-        )
-        rows = part.join(about, on="place").with_columns(
-            pl.concat_list("sources", "calibration").alias("from_ids")
-        )
-        frames.append(rows.select(*FORECAST.body, "from_ids"))
-    return pl.concat(frames)
+    total = found.total
+    shown = np.flatnonzero(np.isin(total.grid, SHOWN_N))
+    parts = [
+        (deployment, place, role)
+        for deployment, roles in enumerate(total.roles)
+        if total.refusals[deployment] is None
+        for place, role in roles.items()
+    ]
+    at = np.array([part[:2] for part in parts], dtype=np.int64).reshape(-1, 2).T
+    model, latency = total.model_us[at[0]], total.latency_us[at[0], at[1]][:, shown]
+    frame = pl.DataFrame(
+        {
+            "place": at[0].repeat(len(shown)),
+            "module": pl.Series([role for *_, role in parts for _ in shown], dtype=pl.String),
+            "n": np.tile(total.grid[shown], len(parts)),
+            "latency_us": latency.ravel(),
+            "share": (latency / model[:, shown]).ravel(),
+            "ratio": (model[:, shown] / model[:, :1]).ravel(),
+        }
+    )
+    calibration = pl.Series("calibration", [[*each] for each in total.calibration], dtype=IDS)
+    sourced = about.with_columns(from_ids=pl.concat_list("sources", calibration))
+    return frame.join(sourced, on="place").select(*FORECAST.body, "from_ids")
 
 
-def _about(name: str, asked: Sequence[Deployment], platforms: pl.DataFrame) -> pl.DataFrame:
+def about_rows(name: str, asked: Sequence[Deployment], platforms: pl.DataFrame) -> pl.DataFrame:
+    """Return what rows about deployments have in common, by `place`, with the ids of `sources`.
+
+    Parameters
+    ----------
+    name
+        The entry of deployments.yaml.
+    platforms
+        Rows of the table `platforms`, whose datasheets answers rest on.
+    """
     sheets = platforms.filter(basis="datasheet").select("platform", "dtype", "row_id")
     facts = {(platform, dtype): row for platform, dtype, row in sheets.rows()}
-    rows: list[dict[str, object]] = [
-        {
-            "place": place,
-            "deployment": name,
-            "model": each.decoder.name,
-            "platform": each.platform,
-            "attention": str(each.attention),
-            "moe": None if each.moe is None else str(each.moe),
-            "routing": each.routing,
-            "dtype": each.dtype or each.decoder.dtype,
-            "batch": each.batch,
-            "context": each.context,
-            "sources": [
-                *filter(None, [facts.get((each.platform, each.dtype or each.decoder.dtype))]),
-                model_id(each.decoder),
-            ],
-        }
-        for place, each in enumerate(asked)
-    ]
-    types = {name: column.dtype for name, column in _ABOUT.items()}
+    rows = []
+    for place, each in enumerate(asked):
+        sheet = facts.get((each.platform, each.about["dtype"]))
+        sources = [*filter(None, [sheet]), model_id(each.decoder)]
+        rows.append({"place": place, "deployment": name, **each.about, "sources": sources})
+    types = {name: column.dtype for name, column in ABOUT.items()}
     return pl.DataFrame(rows, schema={"place": pl.Int64, **types, "sources": IDS})
-
-
-def _empty(table: Table) -> pl.DataFrame:
-    names = (*table.body, "from_ids")
-    return pl.DataFrame(schema={name: table.dtypes[name] for name in names})

@@ -21,10 +21,11 @@ from nearfree.theory.lookup import PUBLISHED_LOOKUP, printed_rows, published_loo
 from nearfree.theory.made_from import calibrated, digests, read_from, tolerances_digest
 from nearfree.theory.outlook import FORECAST, LOOKUP, outlook
 from nearfree.theory.resolve import Resolver
+from nearfree.theory.schedules import SCHEDULES, schedules
 from nearfree.theory.sheets import sheet_facts
 from nearfree.theory.trend import TREND, trend
 
-TABLES = (LOOKUP, FORECAST, PUBLISHED_LOOKUP, TREND, VERSION_DRIFT)
+TABLES = (LOOKUP, FORECAST, SCHEDULES, PUBLISHED_LOOKUP, TREND, VERSION_DRIFT)
 
 
 class _Made(NamedTuple):
@@ -38,24 +39,25 @@ def write_outlook(layout: Layout, config: Config, epsilon: float) -> None:
     Parameters
     ----------
     config
-        Platforms, models, deployments, and the releases whose rules are compared.
+        Tolerances, platforms, models, deployments, and the releases whose rules are compared.
     epsilon
-        The tolerance.
+        The tolerance at which releases are compared.
     """
     platforms = read_table(layout, PUBLIC, PLATFORMS)
     answerer = Answerer(layout, config, offline=True, log_alone=True)
-    found = outlook(config, answerer, epsilon, platforms)
+    found = outlook(config, answerer, platforms)
     printed = published_answers(layout, config.platforms, platforms)
     ids = {*platforms["row_id"], *calibrated(layout).values(), *found.models, *printed.known}
     made_from = (
         digests(layout, PUBLIC, PLATFORMS)
         | seals_digest(layout, PUBLIC)
-        | tolerances_digest([epsilon])
+        | tolerances_digest([epsilon, *config.site.tolerances])
         | read_from(layout)
         | dict(each.rsplit("@", 1) for each in found.models)
     )
+    drafts = schedules(config, answerer, platforms)
     rest = (_Made(LOOKUP, found.lookup), _Made(FORECAST, found.forecast),
-            _Made(PUBLISHED_LOOKUP, printed.rows))  # fmt: skip
+            _Made(SCHEDULES, drafts), _Made(PUBLISHED_LOOKUP, printed.rows))  # fmt: skip
     for table, rows in (*rest, *_followed(layout, config, answerer, platforms, epsilon)):
         write_table(layout, PUBLIC, table, table.build(rows, ids), made_from)
 

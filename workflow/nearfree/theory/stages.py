@@ -17,6 +17,7 @@ from nearfree.theory.answers import Answerer
 from nearfree.theory.composition import COMPOSITION, compose
 from nearfree.theory.made_from import calibrated, digests, read_from, tolerances_digest
 from nearfree.theory.predictions import PREDICTIONS, predict
+from nearfree.theory.score_table import SCORES, score_rows
 from nearfree.theory.validation import VALIDATION, validate
 
 
@@ -48,7 +49,7 @@ def write_predictions(
 
 
 def write_validation(layout: Layout, scope: str) -> None:
-    """Write a scope's validation, and how the boundaries of its models compose."""
+    """Write a scope's validation, how the boundaries of its models compose, and the scores."""
     boundaries = read_table(layout, scope, BOUNDARIES)
     predictions = read_table(layout, scope, PREDICTIONS)
     known = {*boundaries["row_id"], *predictions["row_id"]}
@@ -61,6 +62,10 @@ def write_validation(layout: Layout, scope: str) -> None:
     known = {*frame["row_id"], *known, *shares["row_id"]}
     composition = COMPOSITION.build(COMPOSITION.frame(rows), known)
     write_table(layout, scope, COMPOSITION, composition, made_from | seals_digest(layout, scope))
+    counted = SCORES.build(
+        score_rows(frame, composition), {*frame["row_id"], *composition["row_id"]}
+    )
+    write_table(layout, scope, SCORES, counted, digests(layout, scope, VALIDATION, COMPOSITION))
 
 
 def write_accuracy(layout: Layout, config: Config, epsilon: float) -> None:

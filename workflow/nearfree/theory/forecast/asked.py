@@ -1,6 +1,7 @@
 """From names to deployments: model files, platforms, and the newest recorded release."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import combinations, product
 
 from packaging.version import Version
@@ -12,7 +13,6 @@ from nearfree.decoders.named import find_decoder
 from nearfree.deployed import Asked
 from nearfree.errors import ConfigError, NearfreeError
 from nearfree.hardware.platforms import resolve
-from nearfree.settings import Routing
 from nearfree.theory.answers import Answerer
 from nearfree.theory.forecast.deployment import Deployment
 from nearfree.theory.releases import ruled_release
@@ -22,7 +22,7 @@ MOST = 20_000
 
 
 def deployments(config: Config, asked: Asked) -> list[Deployment]:
-    """Return one deployment a combination of model, platform, routing, batch and context.
+    """Return one deployment a combination of what is listed.
 
     What is listed twice is asked about once.
 
@@ -33,34 +33,43 @@ def deployments(config: Config, asked: Asked) -> list[Deployment]:
     """
     decoders = [find_decoder(config.folder, name) for name in asked.models]
     platforms = [resolve(config.platforms, name) for name in asked.platforms]
-    attention = newest(config, asked.attention, attention_backend)
-    sparse_ones = [each for each in decoders if each.experts]
-    moe = newest(config, asked.moe, moe_backend) if sparse_ones else moe_backend(asked.moe)
+    attention = [newest(config, each, attention_backend) for each in asked.attention]
+    sparse = any(each.experts for each in decoders)
+    moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in asked.moe]
+    routed = tuple(product(moe, asked.routing))
     _distinct(decoders)
-    kinds = len(decoders) + len(sparse_ones) * (len(asked.routing) - 1)
-    count = kinds * len(platforms) * len(asked.batch) * len(asked.context)
+    kinds = sum(len(routed) if each.experts else 1 for each in decoders)
+    count = kinds * len(platforms) * len(attention) * len(asked.batch) * len(asked.context)
     if count > MOST:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
         )
-    found = []
-    for decoder, platform in product(decoders, platforms):
-        sparse = decoder.experts is not None
-        routings: tuple[Routing | None, ...] = asked.routing if sparse else (None,)
-        for routing, batch, context in product(routings, asked.batch, asked.context):
-            found.append(
-                Deployment(
-                    decoder=decoder,
-                    platform=platform,
-                    attention=attention,
-                    moe=moe if sparse else None,
-                    routing=routing,
-                    batch=batch,
-                    context=context,
-                    dtype=asked.dtype,
-                )
-            )
+    found = [
+        Deployment(
+            decoder=decoder,
+            platform=platform,
+            attention=runs,
+            moe=experts,
+            routing=routing,
+            batch=batch,
+            context=context,
+            dtype=asked.dtype,
+        )
+        for decoder, platform, runs in product(decoders, platforms, attention)
+        for experts, routing in (routed if decoder.experts else ((None, None),))
+        for batch, context in product(asked.batch, asked.context)
+    ]
     return list(dict.fromkeys(found))
+
+
+@contextmanager
+def entry(config: Config, name: str) -> Iterator[None]:
+    """Say of a refusal which entry of deployments.yaml it is of."""
+    try:
+        yield
+    except ConfigError as error:
+        where = f"{config.folder}/deployments.yaml: {name}"
+        raise ConfigError(f"{where}: {error.what}", remedy=error.remedy) from error
 
 
 def _distinct(decoders: Sequence[Decoder]) -> None:

@@ -53,6 +53,20 @@ class Deployment(Struct, frozen=True, kw_only=True):
             return 1
         return baseline(self.routing, experts.experts, experts.top_k, self.batch)
 
+    @property
+    def about(self) -> dict[str, object]:
+        """What is asked about, in the words of the command line."""
+        return {
+            "model": self.decoder.name,
+            "platform": self.platform,
+            "attention": str(self.attention),
+            "moe": str(self.moe) if self.moe else None,
+            "routing": self.routing,
+            "dtype": self.dtype or self.decoder.dtype,
+            "batch": self.batch,
+            "context": self.context,
+        }
+
     def uses(self) -> tuple[ModuleUse, ...]:
         """Return the modules of its forward."""
         return modules(

@@ -95,21 +95,32 @@ def total_exits(
     )
 
 
-def _by_sum(found: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
+def sum_exits(found: Total, rows: Places, begin: Places, epsilon: float) -> Exits:
+    """Return where the T(N) of whole forwards leave a tolerance.
+
+    Parameters
+    ----------
+    rows
+        The deployments, and with `begin` the place of each one's baseline.
+    """
     model = found.model_us
     base = model[rows, begin][:, None]
-    out = exits(
+    return exits(
         model[rows] / base,
         found.moved_us(-1.0)[rows] / base,
         found.moved_us(1.0)[rows] / base,
         begin,
         epsilon,
     )
+
+
+def _by_sum(found: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
+    model, out = found.model_us, sum_exits(found, rows, begin, epsilon)
     modules = found.latency_us[rows]
     each = np.arange(len(rows))
     grown = modules[each, :, out.after] - modules[each, :, begin]
     place = grown.argmax(axis=1)
-    ratio = model[rows, out.after] / base[:, 0]
+    ratio = model[rows, out.after] / model[rows, begin]
     return _rows(found, rows, place, out, ratio, epsilon=epsilon)
 
 

@@ -6,7 +6,6 @@ Kernels between the modules (norms, residual sums, rotary embeddings, sampling) 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from nearfree.theory.answers import Answerer
@@ -88,38 +87,30 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     latency[at] = times[asked] * uses["count"].to_numpy()[:, None]
     band, which, sampled = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
     band[at], which[at], sampled[at] = bands[asked], asked, seen[asked]
-    rows = uses.partition_by("deployment", maintain_order=True)
+    parts: list[list[tuple[str, int]]] = [[] for _ in questions.deployments]
+    for deployment, role, each in uses.select("deployment", "role", "asked").iter_rows():
+        parts[deployment].append((role, each))
+    refused = timed.refusals()
     return Total(
         latency_us=latency,
         band=band,
         asked=which,
-        roles=[dict(part.select("place", "role").rows()) for part in rows],
+        roles=[dict(enumerate(role for role, _ in part)) for part in parts],
         grid=np.array(questions.grid),
-        refusals=_refusals(rows, timed.refusals()),
-        constants=[_joined(behind, part, 0) for part in rows],
-        calibration=[
-            tuple(sorted({behind[each][1] for each in part["asked"] if each in behind}))
-            for part in rows
-        ],
+        refusals=[_refusal(part, refused) for part in parts],
+        constants=["; ".join(sorted({said for said, _ in _known(part, behind)})) for part in parts],
+        calibration=[tuple(sorted({event for _, event in _known(part, behind)})) for part in parts],
         in_sample=np.asarray(sampled.any(axis=1)),
         timed=timed,
     )
 
 
-def _refusals(rows: Sequence[pl.DataFrame], said: Mapping[int, str]) -> list[str | None]:
-    """Return the first module of each deployment of which no T(N) is known, and why."""
-    return [
-        next(
-            (
-                f"{role}: {said[asked]}"
-                for role, asked in part.select("role", "asked").rows()
-                if asked in said
-            ),
-            None,
-        )
-        for part in rows
-    ]
+def _refusal(part: Sequence[tuple[str, int]], refused: Mapping[int, str]) -> str | None:
+    """Return the first module of which no T(N) is known, and why."""
+    return next((f"{role}: {refused[asked]}" for role, asked in part if asked in refused), None)
 
 
-def _joined(behind: Mapping[int, tuple[str, str]], part: pl.DataFrame, which: int) -> str:
-    return "; ".join(sorted({behind[each][which] for each in part["asked"] if each in behind}))
+def _known(
+    part: Sequence[tuple[str, int]], behind: Mapping[int, tuple[str, str]]
+) -> list[tuple[str, str]]:
+    return [behind[asked] for _, asked in part if asked in behind]

@@ -1,0 +1,121 @@
+"""The tables about deployments say what the command line says for the same arguments."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import polars as pl
+import pytest
+from msgspec import json
+from nearfree.theory.forecast.forecast import positions
+from nearfree.theory.outlook import FORECAST, LOOKUP, SHOWN_N, outlook
+from nearfree.theory.schedules import LARGEST_BATCH, SCHEDULES, schedules
+from theory.sheeted import ANSWERER, CONFIG, sheet_table
+
+from cli.conftest import Call
+
+pytestmark = pytest.mark.usefixtures("recorded")
+ASKED = ("model", "platform", "attention", "moe", "routing", "dtype", "context")
+ENTRIES = tuple(CONFIG.deployments)
+NOT_SAID = {"row_id", "from_ids", "deployment", "drawn", "batch", *ASKED}
+FEW, MANY = range(len(ENTRIES)), range(len(ENTRIES), 10 * len(ENTRIES))
+SEEDS = [*FEW, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MANY)]
+Row = dict[str, Any]
+
+
+class Tables(NamedTuple):
+    """The tables of the shipped deployments."""
+
+    lookup: pl.DataFrame
+    forecast: pl.DataFrame
+    schedules: pl.DataFrame
+
+
+@cache
+def tables() -> Tables:
+    """Return the tables, checked as they are when they are written."""
+    platforms = sheet_table()
+    found = outlook(CONFIG, ANSWERER, platforms)
+    drafts = schedules(CONFIG, ANSWERER, platforms)
+    made = ((LOOKUP, found.lookup), (FORECAST, found.forecast), (SCHEDULES, drafts))
+    return Tables(*(t.build(rows, rows["from_ids"].explode().unique()) for t, rows in made))
+
+
+def some_row(table: pl.DataFrame, seed: int) -> Row:
+    """Return a random row, of one entry of deployments.yaml after the other."""
+    rows = table.filter(deployment=ENTRIES[seed % len(ENTRIES)])
+    return rows.sample(1, seed=seed).row(0, named=True)
+
+
+def arguments(row: Row) -> list[str]:
+    """Return a row's condition as the command line takes it."""
+    given = {name: str(row[name]) for name in (*ASKED, "batch", "epsilon") if row.get(name)}
+    texts = {
+        name: value.replace(" ", "==") if name in ("attention", "moe") else value
+        for name, value in given.items()
+    }
+    return [part for name, value in texts.items() for part in (f"--{name}", value)]
+
+
+def alike(table: pl.DataFrame, row: Row, *names: str) -> pl.DataFrame:
+    """Return the rows that speak of the same deployment."""
+    same = [pl.col(name).eq_missing(row[name]) for name in ("deployment", *ASKED, *names)]
+    return table.filter(same)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> None:
+    """Each answer at each baseline, T(N) / T(1) and all shares are those of `nearfree predict`."""
+    row = some_row(tables().lookup, seed)
+    code, out, _ = call("predict", *arguments(row), "--format", "json")
+    assert code == 0
+    (said,) = json.decode(out)
+    rows = alike(tables().lookup, row, "batch", "epsilon").drop(NOT_SAID).to_dicts()
+    key = ("baseline", "predictor", "composition")
+    given = {tuple(each[k] for k in key): each for each in said["answers"]}
+    assert len(given) == len(said["answers"])
+    assert {tuple(each[k] for k in key): each for each in rows} == {
+        which: {name: each[name] for name in rows[0]} for which, each in given.items()
+    }
+    curve = {point["n"]: point for point in said["curve"]}
+    assert list(curve) in (positions(), [])
+    points = alike(tables().forecast, row, "batch")
+    assert set(points["n"]) == (set(SHOWN_N) if curve else set())
+    for point in points.to_dicts():
+        whole = curve[point["n"]]
+        assert (point["ratio"], point["share"]) == (whole["ratio"], whole[point["module"]])
+        assert point["latency_us"] == pytest.approx(whole["latency_us"] * point["share"])
+    for _, parts in points.group_by("n"):
+        assert len(parts) == len(said["modules"])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_schedules_are_what_schedule_prints(call: Call, seed: int) -> None:
+    """An option is the very text that `nearfree schedule` prints, or its refusal."""
+    row = some_row(tables().schedules, seed)
+    most = ("--largest-batch", str(LARGEST_BATCH))
+    code, out, err = call("schedule", row["engine"], *arguments(row), *most)
+    assert (code, out) == ((0, f"{row['option']}\n") if row["option"] else (2, ""))
+    assert (row["option"] is None) == (row["refusal"] is not None)
+    assert row["refusal"] is None or row["refusal"] in err
+
+
+def test_schedules_are_of_every_condition() -> None:
+    """Each condition of `lookup` has a schedule of each engine that its experts are of."""
+    has = tables().schedules.select("deployment", *ASKED, "epsilon", "engine")
+    asked = tables().lookup.select("deployment", *ASKED, "epsilon").unique()
+    engines = asked.join(pl.DataFrame({"engine": ["vllm", "sglang"]}), how="cross")
+    own = pl.col("moe").is_null() | pl.col("moe").str.starts_with(pl.col("engine"))
+    wanted = engines.filter(own)
+    assert set(has.rows()) == set(wanted.rows())
+    assert has.height == wanted.height
+
+
+def test_every_tolerance_is_answered() -> None:
+    """`lookup` and `schedules` hold each tolerance of config.yaml, and laws are equal at each."""
+    for table in (tables().lookup, tables().schedules):
+        assert sorted(table["epsilon"].unique()) == list(CONFIG.site.tolerances)
+    laws = tables().lookup.filter(pl.col("predictor") != "work_model")
+    key = ("deployment", *ASKED, "batch", "baseline", "predictor")
+    each = laws.drop("row_id", "from_ids", "epsilon").unique()
+    assert each.height == laws.select(key).unique().height
+    assert laws.height == each.height * len(CONFIG.site.tolerances)

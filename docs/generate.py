@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import NODEFAULT
+from nearfree.claims.table import CLAIMS
 from nearfree.cli import make_parser
 from nearfree.config import schemas
 from nearfree.events.types import PAYLOADS
@@ -28,6 +29,7 @@ from nearfree.theory.accuracy import ACCURACY, DRIFT
 from nearfree.theory.composition import COMPOSITION
 from nearfree.theory.outlook_stage import TABLES as OUTLOOK
 from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.score_table import SCORES
 from nearfree.theory.validation import VALIDATION
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +44,8 @@ TABLES = (
     PREDICTIONS,
     VALIDATION,
     COMPOSITION,
+    SCORES,
+    CLAIMS,
     ACCURACY,
     DRIFT,
     *OUTLOOK,

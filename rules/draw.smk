@@ -62,6 +62,8 @@ rule report:
                 "work",
                 "time_shares",
                 "composition",
+                "scores",
+                "claims",
             )
             for scope in PIPELINE.scopes
         ],

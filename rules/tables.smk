@@ -8,6 +8,7 @@ localrules:
     validation,
     accuracy,
     outlook,
+    claims,
 
 
 rule project:
@@ -50,6 +51,7 @@ rule boundaries:
     params:
         command=nearfree("tables boundaries"),
         tolerances=PIPELINE.site.tolerances,
+        epsilon=PIPELINE.site.epsilon,
         code=lambda wildcards: PIPELINE.code("boundaries"),
     shell:
         "{params.command} {wildcards.scope} > {log} 2>&1"
@@ -79,7 +81,7 @@ rule validation:
         PIPELINE.table("{scope}", "boundaries", "predictions", "time_shares"),
         PIPELINE.seals_root("{scope}"),
     output:
-        PIPELINE.table("{scope}", "validation", "composition"),
+        PIPELINE.table("{scope}", "validation", "composition", "scores"),
     log:
         f"{LOGS}/tables/{{scope}}-validation.log",
     conda:
@@ -124,7 +126,34 @@ rule outlook:
     params:
         command=nearfree(f"tables outlook {PUBLIC}"),
         epsilon=PIPELINE.site.epsilon,
+        tolerances=PIPELINE.site.tolerances,
         deployments=PIPELINE.deployments(),
         code=lambda wildcards: PIPELINE.code("outlook"),
     shell:
         "{params.command} > {log} 2>&1"
+
+
+rule claims:
+    input:
+        PIPELINE.table(
+            "{scope}",
+            "platforms",
+            "latency",
+            "work",
+            "boundaries",
+            "predictions",
+            "composition",
+        ),
+        lambda wildcards: PIPELINE.judged_with(wildcards.scope),
+    output:
+        PIPELINE.table("{scope}", "claims"),
+    log:
+        f"{LOGS}/tables/{{scope}}-claims.log",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree("tables claims"),
+        epsilon=PIPELINE.site.epsilon,
+        code=lambda wildcards: PIPELINE.code("claims"),
+    shell:
+        "{params.command} {wildcards.scope} > {log} 2>&1"

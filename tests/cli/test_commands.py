@@ -46,13 +46,14 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
             assert call("tables", stage, scope, *root) == (0, "", "")
     assert call("tables", "outlook", "public", *root) == (0, "", "")
     for scope in ("cpu", "public"):
+        assert call("tables", "claims", scope, *root) == (0, "", "")
         assert call("figures", scope, *root) == (0, "", "")
     assert call("report", *root) == (0, "fresh/report/index.html\n", "")
     assert call("ledger", *root)[1].startswith("ledger 1: 3 seals, root ")
     code, out, err = call("verify", *root)
     assert (code, err) == (0, "")
     assert out.startswith("fresh: 3 sealed takes, ")
-    assert out.endswith("29 tables; 0 damaged, 0 notices\n")
+    assert out.endswith("34 tables; 0 damaged, 0 notices\n")
 
 
 def test_measuring_twice_is_one_measurement(small: Path, call: Call) -> None:

@@ -34,6 +34,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("tables boundaries mars", "mars"),
     ("tables predictions mars", "mars"),
     ("tables validation mars", "mars"),
+    ("tables claims mars", "mars"),
     ("tables project ../x", "'../x'"),
     ("tables project CPU", "'CPU'"),
     ("figures mars", "mars"),

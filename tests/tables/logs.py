@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conftest import CLOCK, make_setting, make_started, write_payloads
+from nearfree.claims.stage import write_claims
 from nearfree.config import Config
 from nearfree.events.evidence import Take
 from nearfree.events.line import sequence_text
@@ -156,6 +157,7 @@ def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLE
     write_validation(layout, scope)
     if scope == "public":
         write_outlook(layout, Config(CONFIG), 0.2)
+    write_claims(layout, scope, Config(CONFIG))
 
 
 def copy_config(folder: Path) -> Path:

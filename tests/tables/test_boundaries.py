@@ -121,7 +121,7 @@ def curve_rows(*n_max: int) -> pl.DataFrame:
 )
 def test_how_far_a_boundary_moves(n_max: tuple[int, ...], verdict: str) -> None:
     """A boundary is stable, or moves a grid step from a tolerance to the next, or jumps."""
-    (row,) = sensitivity_rows(curve_rows(*n_max))
+    (row,) = sensitivity_rows(curve_rows(*n_max), LATENCY.frame([]), 0.2)
     assert row["verdict"] == verdict
     assert (row["n_max_low"], row["n_max_high"]) == (n_max[0], n_max[-1])
     assert (row["epsilon_low"], row["tolerances"]) == (0.1, len(n_max))

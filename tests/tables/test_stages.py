@@ -8,6 +8,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nearfree.claims.log import OUTLOOK
+from nearfree.claims.table import CLAIMS
 from nearfree.errors import EvidenceError, TableError
 from nearfree.events.document import read_document
 from nearfree.events.manifest import Manifest, manifest_path
@@ -29,6 +31,7 @@ from nearfree.tables.work import WORK
 from nearfree.theory.composition import COMPOSITION
 from nearfree.theory.datasets import load_published
 from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.score_table import SCORES
 from nearfree.theory.validation import VALIDATION
 
 from tables.logs import make_tables, write_probe, write_study
@@ -44,6 +47,8 @@ EVERY: tuple[Table, ...] = (
     PREDICTIONS,
     VALIDATION,
     COMPOSITION,
+    SCORES,
+    CLAIMS,
 )
 WRITERS = (
     write_probe,
@@ -114,7 +119,8 @@ def test_every_table_fits_its_schema(made: Layout, kind: Table, scope: str) -> N
 def test_every_row_names_what_there_is(made: Layout, scope: str) -> None:
     """An id in `from_ids` is that of an event, of a row of another table, or of a datasheet."""
     frames = [read_table(made, scope, kind) for kind in EVERY]
-    rows = {identifier for frame in frames for identifier in frame["row_id"]}
+    more = [read_table(made, scope, kind) for kind in OUTLOOK if scope == "public"]
+    rows = {identifier for frame in [*frames, *more] for identifier in frame["row_id"]}
     for frame in frames:
         for identifier in frame["from_ids"].explode().unique():
             segment, event, _ = identifier.partition("#")

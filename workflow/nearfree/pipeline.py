@@ -33,15 +33,21 @@ CONSTANTS = "constants"
 """The stream of calibrated constants, in the public scope."""
 _IMPORTS = {"aiconfigurator": "aiconfigurator-core"}
 """The package behind each name that the config can ask to import."""
-OUTLOOK = ("lookup", "forecast", "published_lookup", "trend", "version_drift")
+OUTLOOK = ("lookup", "forecast", "schedules", "published_lookup", "trend", "version_drift")
 """The tables of the stage `outlook`."""
 _STAGES = {
     "project": ("nearfree.tables.project",),
     "boundaries": ("nearfree.tables.bound",),
     "predictions": ("nearfree.theory.predictions", "nearfree.tables.store"),
-    "validation": ("nearfree.theory.validation", "nearfree.tables.store"),
+    "validation": (
+        "nearfree.theory.validation",
+        "nearfree.theory.composition",
+        "nearfree.theory.score_table",
+        "nearfree.tables.store",
+    ),
     "accuracy": ("nearfree.theory.accuracy", "nearfree.theory.answers", "nearfree.tables.store"),
     "outlook": ("nearfree.theory.outlook_stage", "nearfree.tables.store"),
+    "claims": ("nearfree.claims.stage", "nearfree.tables.store"),
     "figures": ("nearfree.figures.stage",),
     "report": ("nearfree.report.stage",),
 }
@@ -145,6 +151,10 @@ class Pipeline:
     def outlook(self) -> list[str]:
         """Return the files of what is said of models, datasheets and releases."""
         return self.table(PUBLIC, *OUTLOOK)
+
+    def judged_with(self, scope: str) -> list[str]:
+        """Return what claims are judged on besides a scope's own tables."""
+        return self.outlook if scope == PUBLIC else []
 
     def deployments(self) -> str:
         """Return a digest of the deployments, and of the files of the models that they name."""

@@ -5,7 +5,7 @@
 
 import argparse
 
-STAGES = ("project", "boundaries", "predictions", "validation", "accuracy", "outlook")
+STAGES = ("project", "boundaries", "predictions", "validation", "accuracy", "outlook", "claims")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,23 +18,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the stage's tables."""
     from nearfree.config import Config
     from nearfree.events.names import Layout, check_part
-    from nearfree.tables.bound import bound
-    from nearfree.tables.project import project
-    from nearfree.theory.stages import write_accuracy, write_predictions, write_validation
+    from nearfree.stages import Job, make
 
-    layout, scope, config = Layout(args.results), check_part(args.scope), Config(args.config)
-    if args.stage == "project":
-        project(layout, scope, config.datasheets(scope))
-    elif args.stage == "boundaries":
-        bound(layout, scope, config.site.tolerances)
-    elif args.stage == "predictions":
-        write_predictions(layout, scope, config, config.site.tolerances)
-    elif args.stage == "accuracy":
-        write_accuracy(layout, config, config.site.epsilon)
-    elif args.stage == "outlook":
-        from nearfree.theory.outlook_stage import write_outlook
-
-        write_outlook(layout, config, config.site.epsilon)
-    else:
-        write_validation(layout, scope)
+    make(Layout(args.results), Config(args.config), Job(args.stage, check_part(args.scope)))
     return 0

@@ -17,10 +17,20 @@ from nearfree.tables.latency import LATENCY
 from nearfree.tables.store import read_table, seals_digest, table_digest, write_table
 
 BOUNDED = (BOUNDARIES, SENSITIVITY)
+PAPER = 0.2
+"""The paper's headline tolerance."""
 
 
-def bound(layout: Layout, scope: str, tolerances: Sequence[float]) -> None:
-    """Write the tables of boundaries and of their sensitivity at the given tolerances."""
+def bound(
+    layout: Layout, scope: str, tolerances: Sequence[float], *, epsilon: float = PAPER
+) -> None:
+    """Write the tables of boundaries and of their sensitivity at the given tolerances.
+
+    Parameters
+    ----------
+    epsilon
+        The headline tolerance, at which noise is judged.
+    """
     latency = read_table(layout, scope, LATENCY, without=["from_ids"])
     takes = read_scope(layout, scope, only=(BoundaryPublished,))
     known = {event.event_id for take in takes for event in take.events} | set(latency["row_id"])
@@ -32,6 +42,11 @@ def bound(layout: Layout, scope: str, tolerances: Sequence[float]) -> None:
         **seals_digest(layout, scope),
     }
     write_table(layout, scope, BOUNDARIES, frame, made_from)
-    moved = SENSITIVITY.build(SENSITIVITY.frame(sensitivity_rows(frame)), set(frame["row_id"]))
-    digest = {"boundaries": table_digest(layout, scope, BOUNDARIES)}
-    write_table(layout, scope, SENSITIVITY, moved, digest)
+    moved = SENSITIVITY.frame(sensitivity_rows(frame, latency, epsilon))
+    known = {*frame["row_id"], *latency["row_id"]}
+    made_from = {
+        "boundaries": table_digest(layout, scope, BOUNDARIES),
+        "latency": made_from["latency"],
+        "config/config.yaml:epsilon": sha256(repr(epsilon).encode()),
+    }
+    write_table(layout, scope, SENSITIVITY, SENSITIVITY.build(moved, known), made_from)

@@ -9,6 +9,7 @@ import polars as pl
 from nearfree.boundary import Ratio, boundary
 from nearfree.events.evidence import Take
 from nearfree.events.types import BoundaryPublished
+from nearfree.tables.robust import leaps, robustness
 from nearfree.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
@@ -77,6 +78,8 @@ SENSITIVITY = Table(
             "the next; jumping: more",
             one_of=("stable", "gradual", "jumping"),
         ),
+        "robust": flag("whether it does not jump, and no noise at the headline tolerance moves it"),
+        "why": text("what makes it robust or fragile, with numbers"),
         "origin": text("where the number comes from", one_of=ORIGINS),
     },
 )
@@ -167,18 +170,29 @@ def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[R
             }
 
 
-def sensitivity_rows(boundaries: pl.DataFrame) -> Iterator[Row]:
-    """Yield one row a setting: how far its boundary moves with the tolerance."""
+def sensitivity_rows(
+    boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float
+) -> Iterator[Row]:
+    """Yield one row a setting: how far its boundary moves with the tolerance, and with noise.
+
+    Parameters
+    ----------
+    boundaries, latency
+        The tables of a scope.
+    epsilon
+        The headline tolerance.
+    """
     keys = ["platform", "stream", "take", "plan8", "setting_key"]
-    for group in boundaries.partition_by(keys):
+    curves = latency.partition_by(keys, as_dict=True)
+    for key, group in boundaries.partition_by(keys, as_dict=True).items():
         rows = group.sort("epsilon").to_dicts()
         pairs = list(pairwise(rows))
         if all(a["n_max"] == b["n_max"] for a, b in pairs):
             verdict = "stable"
-        elif all(b["n_max"] <= (a["next_n"] or a["n_max"]) for a, b in pairs):
-            verdict = "gradual"
         else:
-            verdict = "jumping"
+            verdict = "jumping" if any(leaps(a, b) for a, b in pairs) else "gradual"
+        points = curves[key].to_dicts() if key in curves else []
+        found = robustness(rows, {point["n"]: point for point in points}, epsilon)
         yield {
             **{name: rows[0][name] for name in _IDENTITY},
             "epsilon_low": rows[0]["epsilon"],
@@ -187,5 +201,7 @@ def sensitivity_rows(boundaries: pl.DataFrame) -> Iterator[Row]:
             "n_max_low": rows[0]["n_max"],
             "n_max_high": rows[-1]["n_max"],
             "verdict": verdict,
-            "from_ids": [row["row_id"] for row in rows],
+            "robust": found.robust,
+            "why": found.why,
+            "from_ids": [*(row["row_id"] for row in rows), *found.ids],
         }

@@ -1,0 +1,51 @@
+"""Write a ledger with all that it vouches for as a Workflow Run RO-Crate, or verify such a crate.
+
+With --verify every byte is compared; exits with 2 if anything is damaged, missing or too much.
+"""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("out", type=Path, metavar="OUT", help="the crate's folder; new, to write")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--ledger",
+        metavar="LEDGER",
+        help="N for ledger N of this machine, adopted:N for a tracked one (default: the newest)",
+    )
+    which.add_argument("--verify", action="store_true", help="read the crate in OUT back")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write a crate, or verify one and print the findings."""
+    return _verify(args.out) if args.verify else _write(args)
+
+
+def _write(args: argparse.Namespace) -> int:
+    from nearfree.crate.write import write_crate
+    from nearfree.events.names import Layout, require_log
+
+    layout = require_log(Layout(args.results))
+    done = write_crate(layout, Path(), args.out, args.ledger)
+    if done.other_code:
+        print(f"notice: rules and Snakefile are of now, not of the ledger: {done.other_code}")
+    print(
+        f"{args.out}: ledger {done.ledger}, {done.takes} takes, {done.files} files, "
+        f"{done.size / 1e6:.1f} MB"
+    )
+    return 0
+
+
+def _verify(out: Path) -> int:
+    from nearfree.cli import MISTAKE
+    from nearfree.crate.check import check_crate
+
+    found = check_crate(out)
+    for finding in found:
+        line = f"DAMAGE: {out}/{finding.path} {finding.message}"
+        print(line.encode(errors="backslashreplace").decode())
+    print(f"{out}: {len(found)} damaged")
+    return MISTAKE if found else 0

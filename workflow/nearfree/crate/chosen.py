@@ -1,0 +1,98 @@
+"""What a crate is of: the ledger, and the tables and figures that are made from its takes."""
+
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+
+from nearfree.audit.ledgers import Named
+from nearfree.crate.folder import RESULTS, ledger_folder
+from nearfree.errors import ConfigError, EvidenceError
+from nearfree.events.document import read_document
+from nearfree.events.ledger import Ledger, ledger_paths, seals_root
+from nearfree.events.line import sha256
+from nearfree.events.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, Manifest, manifest_path
+from nearfree.events.names import Layout
+from nearfree.events.private import home
+from nearfree.events.reader import read_bytes
+
+ADOPTED = "adopted:"
+
+
+class _Made(Struct, frozen=True):
+    """What manifests say, of a table, of a scope's figures or of the report, as far as needed."""
+
+    made_from: dict[str, str] = {}
+    files: dict[str, str] = {}
+
+
+def newest(layout: Layout) -> str:
+    """Return the name of the newest ledger: this machine's own, or else a tracked one."""
+    folder = ledger_folder(layout)
+    number = len(ledger_paths(folder))
+    if number == 0:
+        raise EvidenceError(
+            f"{folder} holds no ledger", remedy="Run the workflow, or `nearfree ledger`"
+        )
+    return f"{number}" if folder != layout.ledgers else f"{ADOPTED}{number}"
+
+
+def check_config(ledger: Ledger) -> None:
+    """Refuse a ledger whose config names files elsewhere, or what must not leave this machine."""
+    found = home()
+    for name, text in ledger.config.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise ConfigError(
+                f"ledger {ledger.number} names the config file {name!r}", remedy="Name another"
+            )
+        if found and found in text:
+            raise ConfigError(
+                f"config/{name} of ledger {ledger.number} holds the path of your home folder",
+                remedy="Take it out, write a ledger, and make the crate of that one",
+            )
+
+
+def derived_of(layout: Layout, named: Named) -> Layout:
+    """Return the root whose tables are made from a ledger's takes: this one, or its `as_of`."""
+    misfit = _misfit(layout, named.ledger)
+    if not misfit:
+        return layout
+    from nearfree.audit.as_of import FOLDER, NOTE
+
+    again = layout.root / FOLDER / named.folder
+    if again.is_dir() and not (again / NOTE).exists():
+        found = Layout(again / RESULTS)
+        if not _misfit(found, named.ledger):
+            return found
+    raise EvidenceError(
+        f"{misfit} than ledger {named.name} vouches for",
+        remedy="Run the workflow and take its newest ledger, or make this one's tables by the code "
+        f"that wrote it: nearfree report --as-of {named.name}",
+    )
+
+
+def _misfit(layout: Layout, ledger: Ledger) -> str | None:
+    """Return what is made from other seals than the ledger's, or from other tables or figures."""
+    root = layout.root
+    tables = sorted(root.glob(f"tables/*/*{MANIFEST_SUFFIX}"))
+    for path in (*tables, *sorted(root.glob("figures/*/figures.json"))):
+        for name, sha in read_document(path, _Made).made_from.items():
+            if sha != _digest(root, ledger, path.parent, name, sha):
+                return f"{path} is made from other {name}"
+    report = root / "report" / FOLDER_MANIFEST
+    shown = read_document(report, _Made).files if report.is_file() else {}
+    for name in (name for name in shown if name.startswith("figures/")):
+        if (root / name).is_file() and shown[name] != sha256(read_bytes(root / name)):
+            return f"{report} shows another {name}"
+    return None
+
+
+def _digest(root: Path, ledger: Ledger, beside: Path, name: str, told: str) -> str:
+    """Return the digest of an input by the name that manifests give it, `told` if it is no file."""
+    kind, _, scope = name.partition("/")
+    if kind == "events":
+        return seals_root({t: s for t, s in ledger.seals.items() if t.startswith(f"{scope}/")})
+    manifest = manifest_path((root if kind == "tables" else beside) / f"{name}.parquet")
+    if manifest.is_file():
+        return read_document(manifest, Manifest).sha256
+    return "" if kind == "tables" else told

@@ -1,0 +1,80 @@
+"""RO-Crate metadata: flat JSON-LD entities by id, and the document that holds them."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+METADATA = "ro-crate-metadata.json"
+CONTEXT = [
+    "https://w3id.org/ro/crate/1.1/context",
+    {"sha256": "https://w3id.org/ro/terms/workflow-run#sha256"},
+]
+_MEDIA_TYPES = {
+    ".html": "text/html",
+    ".json": "application/json",
+    ".jsonl": "application/jsonl",
+    ".parquet": "application/vnd.apache.parquet",
+    ".svg": "image/svg+xml",
+    ".yaml": "application/yaml",
+}
+Entity = dict[str, Any]
+
+
+class Graph:
+    """Entities by id, in the order in which they came; what is empty is left out."""
+
+    def __init__(self) -> None:
+        self.entities: dict[str, Entity] = {}
+
+    def add(self, identifier: str, kind: str | list[str], /, **properties: object) -> Entity:
+        """Add an entity, or return the one that has this id already, and refer to it."""
+        entity = {"@id": identifier, "@type": kind} | {
+            name: value for name, value in properties.items() if value not in (None, [], "")
+        }
+        self.entities.setdefault(identifier, entity)
+        return {"@id": identifier}
+
+    def facts(self, owner: str, facts: Mapping[str, object]) -> list[Entity]:
+        """Add what is known of an owner, a value each, and refer to them."""
+        return [
+            self.add(f"{owner}/{quote(name)}", "PropertyValue", name=name, value=value)
+            for name, value in facts.items()
+            if value not in (None, "")
+        ]
+
+    def of_type(self, kind: str) -> list[Entity]:
+        """Return references to all entities of one type."""
+        return refs(each["@id"] for each in self.entities.values() if each["@type"] == kind)
+
+    def render(self) -> bytes:
+        """Return the document's bytes."""
+        compact = [
+            {name: _single(value) for name, value in entity.items()}
+            for entity in self.entities.values()
+        ]
+        document = {"@context": CONTEXT, "@graph": compact}
+        return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def _single(value: object) -> object:
+    """Return the only one of a list of one, as RO-Crate wants it written."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def refs(identifiers: Iterable[str]) -> list[Entity]:
+    """Return references to entities."""
+    return [{"@id": each} for each in identifiers]
+
+
+def file_id(path: PurePath) -> str:
+    """Return the id of the file at a path below the crate's folder: always ASCII."""
+    return quote(os.fsencode(path.as_posix()))
+
+
+def media_type(path: PurePath) -> str:
+    """Return the media type of a file by its suffix; what is not known is text."""
+    return _MEDIA_TYPES.get(path.suffix, "text/plain")

@@ -59,6 +59,8 @@ bench: $(VENV)/tested
 	$(BIN)/python -m benchmarks.sources
 	$(BIN)/python -m benchmarks.predict
 	$(BIN)/python -m benchmarks.forecast
+	$(BIN)/python -m benchmarks.outlook
+	$(BIN)/python -m benchmarks.audit
 
 bench-protocol: $(VENV)/installed
 	$(BIN)/python -m benchmarks.protocol

@@ -33,10 +33,13 @@ COMMANDS = (
     "tables",
     "figures",
     "report",
+    "audit",
+    "diff",
     "ledger",
     "verify",
     "log",
     "adopt",
+    "crate",
 )
 MISTAKE = 2
 """The exit code of every mistake, fault or finding that the user can act on."""

@@ -1,6 +1,6 @@
 """Print the deployment table: N_max by every predictor for a list of models and conditions.
 
-Without a model it answers for what deployments.yaml lists. With --published it computes the
+Without a model it answers for what deployments.yaml lists and has drawn. With --published it computes the
 paper's own table anew and sets it beside what is printed, and beside what the sources say.
 """
 
@@ -67,7 +67,7 @@ def _asked(args: argparse.Namespace, config: "Config") -> "list[Asked]":
             f"{config.folder}/deployments.yaml lists no deployment",
             remedy="Name --model and --platform, or add one",
         )
-    return list(config.deployments.values())
+    return [each for each in config.deployments.values() if each.drawn]
 
 
 def _published(args: argparse.Namespace, config: "Config") -> list[str]:

@@ -1,0 +1,140 @@
+"""The audit of everything: what agrees passes, and each single fault is named."""
+
+import json
+import random
+import re
+
+import polars as pl
+import pytest
+from nearfree.audit import every
+from nearfree.audit.book import table_files
+from nearfree.audit.every import audit_all
+from nearfree.audit.rebuild import jobs, scratch_root
+from nearfree.events.names import Layout, parse_take
+from nearfree.figures.page import read_spec
+from nearfree.pipeline import Pipeline
+from nearfree.stages import TABLES, Job, job_of, make
+from nearfree.tables.store import write_table
+from tables.logs import write_study
+
+
+def test_everything_of_a_root_is_what_its_log_gives(shared):
+    """No finding, and the counts are those of the files on disk."""
+    found = audit_all(shared.layout, shared.config)
+    files = table_files(shared.layout)
+    frames = [pl.read_parquet(path) for path in files]
+    assert found.findings == ()
+    assert found.tables == len(files)
+    assert found.rows == sum(frame.height for frame in frames)
+    assert found.cells == sum(frame.height * frame.width for frame in frames)
+    lists = (shared.layout.root / "figures").glob("*/figures.json")
+    figures = [each for path in lists for each in json.loads(path.read_bytes())["figures"]]
+    assert (found.figures, found.marks) == (len(figures), sum(len(f["rows"]) for f in figures))
+
+
+@pytest.fixture(scope="module")
+def remade(shared, tmp_path_factory) -> Layout:
+    """Return a scratch root in which every table was made again."""
+    scratch = scratch_root(shared.layout, tmp_path_factory.mktemp("scratch") / "results")
+    pipeline = Pipeline(scratch.root, shared.config)
+    for job in jobs(pipeline):
+        make(pipeline.layout, pipeline.config, job)
+    return scratch
+
+
+def audited(job: Job, made, remade: Layout) -> tuple[str, ...]:
+    """Return what the audit of one stage finds."""
+    return every._audit(job, made.layout.root, remade.root, made.config).findings
+
+
+FILLED = ("latency", "boundaries", "sensitivity", "predictions", "validation", "scores",
+          "platforms", "settings", "claims")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_a_changed_cell_with_a_valid_manifest_is_found(made, remade, name):
+    """Whoever changes a number and its manifest, too, is still found: the log says otherwise."""
+    path = made.layout.table("cpu", name)
+    frame, chance = pl.read_parquet(path), random.Random(name)  # noqa: S311
+    if frame.is_empty():
+        pytest.fail(f"the table {name} is empty, so nothing of it is audited")
+    numbers = frame.select(pl.selectors.numeric()).columns or ["platform"]
+    column, place = chance.choice(numbers), chance.randrange(frame.height)
+    values = frame[column].to_list()
+    values[place] = f"{values[place]}x" if column == "platform" else (values[place] or 0) + 1
+    write_table(
+        made.layout, "cpu", TABLES[name],
+        frame.with_columns(pl.Series(column, values, dtype=frame.schema[column])), {},
+    )  # fmt: skip
+    (found,) = audited(job_of("cpu", name), made, remade)
+    assert found.startswith(f"{path}: {frame['row_id'][place]} says {column} = ")
+
+
+def test_a_valid_id_of_another_row_is_found(made, remade):
+    """A row that points at rows that exist, but not at those that it was made from."""
+    frame = pl.read_parquet(made.layout.table("cpu", "boundaries"))
+    ids = frame["from_ids"].to_list()
+    swapped = frame.with_columns(pl.Series("from_ids", [*ids[1:], ids[0]]))
+    write_table(made.layout, "cpu", TABLES["boundaries"], swapped, {})
+    found = audited(Job("boundaries", "cpu"), made, remade)
+    assert all("says from_ids = " in each for each in found)
+    assert found
+
+
+def test_a_changed_byte_of_a_table_is_found(made, remade):
+    """A table that is not what its manifest says is not read at all."""
+    path = made.layout.table("cpu", "latency")
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    found = audited(Job("project", "cpu"), made, remade)
+    assert any("latency.parquet" in each and "manifest" in each for each in found)
+
+
+def test_a_removed_segment_fails_the_audit(made):
+    """Numbers whose events are gone are no longer audited, and the segment is named."""
+    take = parse_take(next(str(t) for t in made.layout.takes("cpu") if t.stream == "dense_ffn"))
+    made.layout.segment(take, 1).unlink()
+    found = audit_all(made.layout, made.config).findings
+    assert any(f"{take}.1.jsonl" in each and "cannot be made again" in each for each in found)
+
+
+def test_a_removed_take_is_found(made, tmp_path):
+    """Seal and segment gone together: what was made from them is no longer given by the log."""
+    take = next(t for t in made.layout.takes("cpu") if t.take == 2)
+    made.layout.segment(take, 1).unlink()
+    made.layout.seal(take).unlink()
+    found = audited(Job("project", "cpu"), made, scratch_root(made.layout, tmp_path / "scratch"))
+    assert any("latency.parquet: latency:" in each and "does not give" in each for each in found)
+
+
+def test_a_take_that_came_later_is_found(made, tmp_path):
+    """Tables that are older than the log are not what it gives; of many differences some are."""
+    write_study(made.layout, take=3, slower=1.3)
+    found = audited(Job("project", "cpu"), made, scratch_root(made.layout, tmp_path / "scratch"))
+    assert any("latency.parquet" in each and "is missing" in each for each in found)
+    assert any(re.fullmatch(r".*/tables/cpu/latency.parquet: and \d+ more", each) for each in found)
+
+
+def test_a_table_that_no_stage_makes_is_found(made):
+    """A file that lies among the tables is accounted for or named."""
+    path = made.layout.table("cpu", "boundaries")
+    path.with_name("more.parquet").write_bytes(path.read_bytes())
+    found = every._odd_tables(made.layout, Pipeline(made.layout.root, made.config))
+    odd = path.with_name("more.parquet")
+    assert found == [f"{odd}: no stage makes this table from this log and config"]
+
+
+def test_a_changed_mark_is_found(made, remade):
+    """A figure whose data were changed shows other marks than the log gives."""
+    path = next((made.layout.root / "figures/cpu").glob("*latency_against_n.html"))
+    spec = read_spec(path)
+    (name, *_) = spec["datasets"]
+    old = next(
+        v for row in spec["datasets"][name] for k, v in row.items() if k == "latency_ms" and v
+    )
+    text = path.read_text()
+    assert f'"latency_ms": {old}' in text
+    path.write_text(re.sub(re.escape(f'"latency_ms": {old}'), '"latency_ms": 1e-3', text, count=1))
+    (found,) = audited(Job("figures", "cpu"), made, remade)
+    assert found == f"{path.parent}/{path.stem}: shows other marks or words than the log gives"

@@ -1,0 +1,51 @@
+"""The results of an earlier ledger, made again under `results/as_of/`."""
+
+from nearfree.audit.ledgers import Named, differences
+from nearfree.audit.put_back import Past, put_back
+from nearfree.audit.rebuild import make_all
+from nearfree.errors import ConfigError
+from nearfree.events.document import replace
+from nearfree.events.names import Layout
+
+FOLDER = "as_of"
+"""The folder of a results root that holds what was made again."""
+NOTE = "other_code.txt"
+"""The file beside it that says so if other code made it."""
+
+
+def as_of(log: Layout, named: Named, *, other_code: bool = False) -> tuple[Past, str]:
+    """Make the tables and figures of a ledger again, and return their pipeline.
+
+    Parameters
+    ----------
+    other_code
+        Whether to go on if code or libraries are not the ledger's, so that numbers may differ.
+
+    Returns
+    -------
+    tuple
+        The pipeline, and a sentence that has to stand beside the results if they are not.
+
+    Raises
+    ------
+    ConfigError
+        They are not, and nobody asked to go on; or the config does not fit this code.
+    """
+    found = differences(named.ledger)
+    if found and not other_code:
+        raise ConfigError(
+            f"ledger {named.name} was written by other code or libraries: {found}",
+            remedy="Install what it was written by, or give --other-code",
+        )
+    into = log.root / FOLDER / named.folder
+    pipeline = put_back(log, named, into)
+    note = ""
+    if found:
+        note = (
+            f"These are the takes and the config of ledger {named.name}, "
+            f"made by other code or libraries, so numbers may differ from those of that time: "
+            f"{found}."
+        )
+        replace(into / NOTE, f"{note}\n".encode())
+    make_all(pipeline, figures=True)
+    return pipeline, note

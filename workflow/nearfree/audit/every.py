@@ -1,0 +1,146 @@
+"""Everything that is reported, made again from the log in processes, and compared."""
+
+import multiprocessing
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from graphlib import TopologicalSorter
+from itertools import islice
+from pathlib import Path
+
+from msgspec import Struct
+
+from nearfree.audit.book import table_files
+from nearfree.audit.compare import MOST, differences
+from nearfree.audit.marks import figure_findings
+from nearfree.audit.rebuild import jobs, scratch_root
+from nearfree.audit.resolve import dangling
+from nearfree.errors import NearfreeError
+from nearfree.events.names import Layout, require_log
+from nearfree.events.reader import no_collection
+from nearfree.pipeline import Pipeline
+from nearfree.stages import STAGES, TABLES, Job, before, make
+from nearfree.tables.store import read_table
+
+_FIGURES = "figures"
+
+
+class Audited(Struct, frozen=True):
+    """How much was made again, and what is not what the log gives, each with its file."""
+
+    tables: int
+    rows: int
+    cells: int
+    figures: int
+    marks: int
+    findings: tuple[str, ...]
+
+
+class _Part(Struct, frozen=True):
+    """What one job found."""
+
+    counts: dict[str, int]
+    findings: tuple[str, ...]
+
+
+def audit_all(layout: Layout, config: Path) -> Audited:
+    """Make every table and figure of a root again from its log, and compare.
+
+    Parameters
+    ----------
+    config
+        The config folder.
+
+    Raises
+    ------
+    LogError
+        The root holds no event log.
+    """
+    require_log(layout)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = scratch_root(layout, Path(folder) / "results")
+        pipeline = Pipeline(scratch.root, config)
+        parts = list(_parts(layout, pipeline, config))
+    counts: Counter[str] = Counter()
+    for part in parts:
+        counts.update(part.counts)
+    findings = [each for part in parts for each in part.findings]
+    findings += _odd_tables(layout, pipeline)
+    findings += [] if findings else dangling(layout)
+    return Audited(
+        tables=counts["tables"],
+        rows=counts["rows"],
+        cells=counts["cells"],
+        figures=counts["figures"],
+        marks=counts["marks"],
+        findings=tuple(findings),
+    )
+
+
+def _parts(layout: Layout, pipeline: Pipeline, config: Path) -> Iterator[_Part]:
+    """Yield what each job found, each done when those before it are."""
+    every = jobs(pipeline)
+    graph = {job: before(job) & set(every) for job in every}
+    for scope in pipeline.scopes:
+        graph[Job(_FIGURES, scope)] = set(every)
+    order = TopologicalSorter(graph)
+    order.prepare()
+    context = multiprocessing.get_context("spawn")
+    ends = layout.root, pipeline.layout.root, config
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), mp_context=context) as pool:
+        running: dict[Future[_Part], Job] = {}
+        while order.is_active():
+            for job in order.get_ready():
+                running[pool.submit(_audit, job, *ends)] = job
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                order.done(running.pop(future))
+                yield future.result()
+
+
+@no_collection()
+def _audit(job: Job, root: Path, scratch: Path, config: Path) -> _Part:
+    """Make one stage again and compare; a stage that cannot be made is a finding."""
+    said, made = Layout(root), Layout(scratch)
+    pipeline = Pipeline(scratch, config)
+    try:
+        if job.stage == _FIGURES:
+            marks, findings = figure_findings(said, made, pipeline, job.scope)
+            return _Part(marks, tuple(findings))
+        make(pipeline.layout, pipeline.config, job)
+    except NearfreeError as error:
+        return _Part({}, (f"{job.stage} of {job.scope} cannot be made again: {error}",))
+    counts: Counter[str] = Counter()
+    findings = []
+    for table in STAGES[job.stage]:
+        frame = read_table(made, job.scope, table)
+        counts.update(tables=1, rows=frame.height, cells=frame.height * frame.width)
+        path = said.table(job.scope, table.name)
+        try:
+            found = differences(table, read_table(said, job.scope, table), frame)
+            findings += _first(f"{path}: {each}" for each in found)
+        except NearfreeError as error:
+            findings.append(str(error))
+    return _Part(dict(counts), tuple(findings))
+
+
+def _first(texts: Iterable[str]) -> list[str]:
+    """Return the first of some texts, and how many others there are."""
+    every = iter(texts)
+    shown = list(islice(every, MOST))
+    more = sum(1 for _ in every)
+    return [*shown, *([f"{shown[0].partition(':')[0]}: and {more} more"] if more else [])]
+
+
+def _odd_tables(layout: Layout, pipeline: Pipeline) -> list[str]:
+    """Return the tables that lie there and that no stage makes."""
+    made = {
+        layout.table(job.scope, table.name) for job in jobs(pipeline) for table in STAGES[job.stage]
+    }
+    return [
+        f"{path}: no stage makes this table from this log and config"
+        for path in table_files(layout)
+        if path not in made or path.stem not in TABLES
+    ]

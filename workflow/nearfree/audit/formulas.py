@@ -1,0 +1,152 @@
+"""How each table's numbers are made, in a line: the formula, the paper's place, our code."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Formula(Struct, frozen=True):
+    """How a row was made.
+
+    `text` is readable by a person, `paper` names the equation's section there (empty where it has
+    none), and `code` is the function of this project that computes it.
+    """
+
+    text: str
+    paper: str
+    code: str
+
+
+_N_MAX = "sec. 2.2, definition of N_max(epsilon)"
+_FORMULAS = {
+    "platforms": Formula(
+        "rho = phi / beta, each as a datasheet says it or a probe timed it",
+        "sec. 2.3",
+        "nearfree.tables.platforms",
+    ),
+    "settings": Formula(
+        "what was asked, with the first event of its newest take", "", "nearfree.tables.project"
+    ),
+    "granularity": Formula(
+        "as printed, or read from source in two ways that agree",
+        "app. on backends' rules",
+        "nearfree.tables.granularity",
+    ),
+    "tuned": Formula("as the tuned file of the release says it", "", "nearfree.tables.tuned"),
+    "latency": Formula(
+        "T(N) = median over rounds of the median of a visit's clean samples; its ratio is paired "
+        "with the baseline within each round",
+        "app. on measurement",
+        "nearfree.tables.latency",
+    ),
+    "work": Formula(
+        "counted by the adapter, or told by a profiler; AI = FLOPs / bytes",
+        "sec. 2.3",
+        "nearfree.tables.work",
+    ),
+    "time_shares": Formula(
+        "median over rounds, each module timed inside the forward; share: of their sum",
+        "",
+        "nearfree.tables.time_shares",
+    ),
+    "boundaries": Formula(
+        "N_max = max { N : T(N) <= (1 + epsilon) T(baseline) }", _N_MAX, "nearfree.boundary"
+    ),
+    "sensitivity": Formula(
+        "N_max at each tolerance, one after the other", "app. on tolerances",
+        "nearfree.tables.boundaries",
+    ),
+    "predictions": Formula(
+        "what a predictor says of N_max, from facts, rules and constants",
+        "sec. 2.3, 3 and 4",
+        "nearfree.theory.predictions",
+    ),
+    "validation": Formula(
+        "a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
+        "sec. 5",
+        "nearfree.theory.validation",
+    ),
+    "composition": Formula(
+        "a hit is n_max <= predicted < next N; the limiter is the module whose time grows most "
+        "up to it",
+        "sec. 4",
+        "nearfree.theory.composition",
+    ),
+    "scores": Formula(
+        "counts over the rows that were judged", "sec. 5", "nearfree.theory.score_table"
+    ),
+    "claims": Formula(
+        "a claim, checked on every row that it speaks of", "", "nearfree.claims"
+    ),
+    "accuracy": Formula(
+        "scores of the function that answers users, which never sees the curves",
+        "",
+        "nearfree.theory.accuracy",
+    ),
+    "drift": Formula(
+        "boundaries of two versions' imported curves of one setting", "", "nearfree.theory.accuracy"
+    ),
+    "lookup": Formula(
+        "minimum of the modules' boundaries, or the boundary of the sum of their T(N)",
+        "sec. 4",
+        "nearfree.theory.outlook",
+    ),
+    "forecast": Formula(
+        "T(N) of each module by the work model; the forward's is their sum",
+        "",
+        "nearfree.theory.outlook",
+    ),
+    "schedules": Formula(
+        "K = N_max - 1 drafts at each batch size, as the engine takes it",
+        "sec. 6",
+        "nearfree.exports",
+    ),
+    "published_lookup": Formula(
+        "min(rho s / (2 b), M_attn), min(M_moe E / k, tau, M_attn) or min(M_moe, M_attn), with "
+        "M_attn and d_ff as given",
+        "sec. 4 and 6",
+        "nearfree.theory.lookup",
+    ),
+    "trend": Formula(
+        "rho s / (2 b), and M_attn as the paper or a release has it",
+        "sec. 4 and app. on hardware",
+        "nearfree.theory.trend",
+    ),
+    "version_drift": Formula(
+        "the rules of each release at the same layer or call", "", "nearfree.theory.drift"
+    ),
+}  # fmt: skip
+_LAWS = {
+    ("idle_compute", "dense_ffn"): ("N_idle = rho s / (2 b)", "sec. 3.2.1"),
+    ("idle_compute", "gemm"): ("N_idle = rho s / (2 b)", "sec. 3.2.1"),
+    ("idle_compute", "moe_ffn"): (
+        "N_idle = 2 rho s E_act d_ff / (b (4 k d_ff - rho s (1 + 3 k + eta k)))",
+        "sec. 3.3.1 and app. B.1",
+    ),
+    ("idle_compute", "attention"): (
+        "N_idle = rho s L / (2 L - rho s), unbounded where 2 L <= rho s",
+        "sec. 3.4.1 and app. B.2",
+    ),
+    ("principle", "dense_ffn"): ("N_max = rho s / (2 b)", "sec. 4.1"),
+    ("principle", "moe_ffn"): (
+        "N_max = min(M_moe E / k, tau) if balanced, M_moe if skewed",
+        "sec. 4.2",
+    ),
+    ("principle", "attention"): ("N_max = M_attn", "sec. 4.1"),
+}
+
+
+def formula(table: str, row: Mapping[str, object]) -> Formula:
+    """Return how a row of a table was made; a law's row tells the law's own formula.
+
+    Parameters
+    ----------
+    row
+        Its columns by name.
+    """
+    known = _FORMULAS[table]
+    if table != "predictions":
+        return known
+    predictor = str(row.get("predictor")).removesuffix("_resolved")
+    text, paper = _LAWS.get((predictor, str(row.get("module"))), (known.text, known.paper))
+    return Formula(text, paper, known.code)

@@ -1,0 +1,126 @@
+"""An earlier ledger's takes and config, put back as a project of their own."""
+
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from nearfree.audit.ledgers import Named
+from nearfree.audit.rebuild import scratch_root
+from nearfree.config import Config
+from nearfree.decoders.named import find_file
+from nearfree.errors import ConfigError, DamageError
+from nearfree.events.document import replace
+from nearfree.events.evidence import RETRACTED, read_take
+from nearfree.events.line import REMEDY, sha256
+from nearfree.events.names import Layout, TakeName, parse_take
+from nearfree.events.reader import read_bytes
+from nearfree.events.seal import iter_sealed, read_seal
+from nearfree.events.types import ObservationRetracted
+from nearfree.pipeline import Pipeline
+from nearfree.yaml_file import load
+
+
+class Past(Pipeline):
+    """The pipeline of what a log holds: a scope that was only asked for has no tables."""
+
+    @cached_property
+    def platforms(self) -> list[str]:
+        """Platforms that hold a sealed take."""
+        return [scope for scope in super().platforms if scope in self._sealed]
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The scope of rules, if a release is on record."""
+        return [scope for scope in super().sources if scope in self._sealed]
+
+    @property
+    def imported(self) -> list[str]:
+        """The scope of imported curves, if they were asked for and are on record."""
+        return [scope for scope in super().imported if scope in self._sealed]
+
+
+def put_back(log: Layout, named: Named, into: Path) -> Past:
+    """Write a ledger's config and link its takes below a folder, and return the pipeline of both.
+
+    Nothing is derived yet. The folder then holds `config` and `results`, as a project does; what
+    was in it is gone, unless the ledger is refused.
+
+    Raises
+    ------
+    DamageError
+        A take is gone or is not what the ledger lists, or a config file has a name that none has.
+    ConfigError
+        The config does not fit this code, or names a model that the ledger does not hold.
+    """
+    takes = list(_believed(log, named))
+    _check_names(named)
+    if into.exists():
+        shutil.rmtree(into)
+    folder = into / "config"
+    for name, text in named.ledger.config.items():
+        replace(folder / name, text.encode())
+    try:
+        strangers = [given for given in _models(folder) if not _own(folder, given)]
+        if not strangers:
+            return Past(scratch_root(log, into / "results", takes).root, folder)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the config of ledger {named.name} does not fit this code: "
+            f"{error.what.replace(f'{folder}/', '')}",
+            remedy=f"Use the code that wrote it: {named.ledger.code_digest!a:.40}",
+        ) from error
+    raise ConfigError(
+        f"ledger {named.name} does not hold the model file {strangers[0]!r:.80} of its config",
+        remedy="Keep such files under config/models, where ledgers record them",
+    )
+
+
+def _believed(log: Layout, named: Named) -> Iterator[TakeName]:
+    """Yield the takes of a ledger, each compared with what it lists, to the last byte."""
+    takes = {parse_take(name): digest for name, digest in named.ledger.seals.items()}
+    for take, digest in takes.items():
+        path = log.seal(take)
+        if not path.exists() or sha256(read_bytes(path)) != digest:
+            state = "is not the one" if path.exists() else "is gone"
+            raise DamageError(f"{take} {state} that ledger {named.name} lists", remedy=REMEDY)
+    gone = {
+        event.data.target
+        for take in takes
+        if take.stream == RETRACTED
+        for event in read_take(log, take).of(ObservationRetracted)
+    }
+    for take in takes:
+        seal = read_seal(log, take)
+        if str(take) not in gone:  # what was retracted may be damaged: nobody reads it
+            deque(iter_sealed(log, seal, ()), maxlen=0)
+        yield take
+
+
+def _check_names(named: Named) -> None:
+    """Refuse a ledger whose config would be written anywhere but into its own folder."""
+    for name in named.ledger.config:
+        path = PurePosixPath(name)
+        model = path.parts[:-1] == ("models",) and path.suffix == ".json"
+        plain = name == path.as_posix() and name.isprintable() and ".." not in path.parts
+        if not plain or path.is_absolute() or not (model or path.suffix == ".yaml"):
+            raise DamageError(
+                f"ledger {named.name} holds {name!r:.80}, which is no name of a config file",
+                remedy="Do not trust it: take the ledger from where it was written",
+            )
+
+
+def _models(folder: Path) -> Iterator[str]:
+    """Yield the models that a config names."""
+    for asked in Config(folder).deployments.values():
+        yield from asked.models
+    if (folder / "studies.yaml").exists():
+        studies = load(folder / "studies.yaml")
+        for study in studies.values() if isinstance(studies, dict) else ():
+            if isinstance(study, dict) and isinstance(study.get("model"), str):
+                yield study["model"]
+
+
+def _own(folder: Path, model: str) -> bool:
+    return find_file(folder, model).parent == folder / "models"

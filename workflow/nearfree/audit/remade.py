@@ -1,0 +1,65 @@
+"""Rows made again from the log alone, with everything that they rest on."""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.audit.book import Book, Found
+from nearfree.audit.compare import Difference, differences
+from nearfree.audit.rebuild import scratch_root
+from nearfree.events.names import Layout
+from nearfree.events.reader import no_collection
+from nearfree.pipeline import Pipeline
+from nearfree.stages import Job, job_of, make, needed
+from nearfree.tables.store import read_table
+
+
+class Remade(Struct, frozen=True):
+    """A row's id, and where the row on disk differs from the one that the log gives."""
+
+    row_id: str
+    differences: tuple[Difference, ...]
+
+
+@no_collection()
+def remade(layout: Layout, config: Path, row_ids: Sequence[str]) -> list[Remade]:
+    """Make the tables of some rows again from the log, and compare those rows.
+
+    Parameters
+    ----------
+    config
+        The config folder.
+
+    Raises
+    ------
+    NearfreeError
+        A row is not there, or the log does not hold what it was made from.
+    """
+    found = Book(layout).rows(row_ids)
+    differing: dict[str, list[Difference]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = scratch_root(layout, Path(folder) / "results")
+        pipeline, done = Pipeline(scratch.root, config), set[Job]()
+        for rows in _by_table([found[each] for each in row_ids]):
+            scope, table = rows[0].scope, rows[0].table
+            for job in needed(job_of(scope, table.name)):
+                if job not in done:
+                    make(pipeline.layout, pipeline.config, job)
+                    done.add(job)
+            said = pl.DataFrame([each.row for each in rows], schema=table.dtypes)
+            made = read_table(scratch, scope, table)
+            for each in differences(table, said, made.join(said, on="row_id", how="semi")):
+                differing[each.row_id].append(each)
+    return [Remade(each, tuple(differing[each])) for each in row_ids]
+
+
+def _by_table(rows: Sequence[Found]) -> Iterator[list[Found]]:
+    """Yield rows of one table at a time, in the order in which a table has them."""
+    groups: dict[tuple[str, str], list[Found]] = defaultdict(list)
+    for each in rows:
+        groups[each.scope, each.table.name].append(each)
+    yield from groups.values()

@@ -1,0 +1,67 @@
+"""Show what a number rests on, down to its events, and make it again from the log to compare.
+
+WHAT is a row's id (`boundaries:1f3a5c7e9b2d`), a table's key (`boundaries:platform=cpu,n_max=8`), a
+figure (`cpu/dense_ffn_latency_against_n`, or its name alone), an event (`SEGMENT#LINE`) or a take.
+A row is made again from the log alone, with all that it rests on; where the result differs from
+what the table says, the difference is printed and the exit code is 2. With --all every table and
+figure is made again and compared, cell by cell and mark by mark.
+"""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("what", nargs="?", metavar="WHAT", help="a row, a key, a figure, an event")
+    what.add_argument("--all", action="store_true", help="make everything again and compare")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "mermaid"),
+        default="text",
+        help="how to print what it rests on; text shows the telling rows, json all (default: text)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what a number rests on, or whether everything is what the log gives."""
+    return _all(args) if args.all else _one(args)
+
+
+def _one(args: argparse.Namespace) -> int:
+    from nearfree.audit.asked import ask
+    from nearfree.audit.remade import remade
+    from nearfree.audit.shown import as_json, as_mermaid, as_text
+    from nearfree.cli import MISTAKE
+    from nearfree.config import Config
+    from nearfree.events.names import Layout, require_log
+
+    layout = require_log(Layout(args.results))
+    graph = ask(layout, Config(args.config), args.what)
+    shown = {"json": lambda g: [as_json(g)], "mermaid": as_mermaid, "text": as_text}
+    print("\n".join(shown[args.format](graph)))
+    if graph.nodes[graph.root].kind != "row" or args.format != "text":
+        return 0
+    (again,) = remade(layout, args.config, [graph.root])
+    print()
+    for each in again.differences:
+        print(f"DIFFERS: {each}")
+    if not again.differences:
+        print(f"made again from the log alone: the same (nearfree audit {graph.root})")
+    return MISTAKE if again.differences else 0
+
+
+def _all(args: argparse.Namespace) -> int:
+    from nearfree.audit.every import audit_all
+    from nearfree.cli import MISTAKE
+    from nearfree.events.names import Layout
+
+    found = audit_all(Layout(args.results), args.config)
+    for each in found.findings:
+        print(f"DIFFERS: {each}")
+    print(
+        f"{args.results}: {found.cells} cells of {found.rows} rows in {found.tables} tables and "
+        f"{found.marks} marks of {found.figures} figures made again from the log; "
+        f"{len(found.findings)} findings"
+    )
+    return MISTAKE if found.findings else 0

@@ -1,0 +1,106 @@
+"""Say which reported numbers differ between two ledgers, and why.
+
+Both are made again by the code at hand, so nothing that differs is the code's. A row is reported
+under its causes: new takes, retractions, rules, constants, and changes of the config. OLD and NEW
+are N for ledger N of this machine, adopted:N for one that git tracks.
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nearfree.audit.changes import Change
+    from nearfree.audit.ledgers import Named
+
+_MOST = 5
+_DIGESTS = ("setting_key", "plan8")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("old", metavar="OLD", help="a ledger")
+    parser.add_argument("new", metavar="NEW", help="another one")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help=f"how to print; text shows {_MOST} rows a cause, json all (default: text)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what differs."""
+    import tempfile
+    from pathlib import Path
+
+    from nearfree.audit.changes import changes, restored
+    from nearfree.audit.ledgers import find_ledger
+    from nearfree.events.names import Layout, require_log
+
+    layout = require_log(Layout(args.results))
+    old, new = (find_ledger(layout, name) for name in (args.old, args.new))
+    with tempfile.TemporaryDirectory() as folder:
+        before = restored(layout, old, Path(folder) / "old")
+        found = changes(before, restored(layout, new, Path(folder) / "new", like=before))
+    if args.format == "json":
+        print(_json(old, new, found))
+        return 0
+    for line in (*_heads(old, new), *_text(found)):
+        print(line)
+    return 0
+
+
+def _heads(*both: "Named") -> "Iterator[str]":
+    from nearfree.audit.ledgers import differences
+    from nearfree.audit.shown import plain
+
+    for named in both:
+        ledger = named.ledger
+        yield (
+            f"ledger {named.name}: {plain(ledger.time)}, {len(ledger.seals)} takes, "
+            f"code {plain(ledger.code_digest)}"
+        )
+    for named in both:
+        if other := differences(named.ledger):
+            yield f"not the code of ledger {named.name}: {other}"
+    yield "both were made again by the code at hand, so nothing below is the code's"
+
+
+def _text(found: "list[Change]") -> "Iterator[str]":
+    from nearfree.audit.changes import by_cause, summary
+    from nearfree.audit.shown import plain
+
+    if not found:
+        yield "no number differs"
+    for causes, rows in by_cause(found):
+        yield ""
+        yield from map(plain, causes)
+        yield f"  {summary(rows)}"
+        for change in rows[:_MOST]:
+            shown = (each for each in change.about.items() if each[0] not in _DIGESTS)
+            about = ", ".join(f"{name} {plain(value)}" for name, value in shown)
+            yield f"  {change.kind} {change.row_id} ({change.scope}; {about})"
+            for cell in change.cells:
+                yield f"    {cell.column}: {plain(cell.old)} -> {plain(cell.new)}"
+        if len(rows) > _MOST:
+            yield f"  and {len(rows) - _MOST} more: --format json lists them"
+
+
+def _json(old: "Named", new: "Named", found: "list[Change]") -> str:
+    import msgspec
+
+    from nearfree.audit.ledgers import differences
+
+    ledgers = [
+        {
+            "name": named.name,
+            "time": named.ledger.time,
+            "root": named.ledger.root,
+            "code_digest": named.ledger.code_digest,
+            "other_code": differences(named.ledger),
+        }
+        for named in (old, new)
+    ]
+    return msgspec.json.encode({"ledgers": ledgers, "changes": found}).decode()

@@ -6,7 +6,12 @@ from conftest import write_take
 from nearfree.events.document import render, replace
 from nearfree.events.ledger import write_ledger
 from nearfree.events.line import sha256
-from nearfree.events.manifest import Manifest, manifest_path
+from nearfree.events.manifest import (
+    FolderManifest,
+    Manifest,
+    manifest_path,
+    write_folder_manifest,
+)
 from nearfree.events.names import Layout
 
 
@@ -29,6 +34,9 @@ def write_sound_root(layout: Layout) -> Layout:
         newest = write_ledger(layout, folder, config)
     replace(layout.state / "ledger.json", newest.read_bytes())
     make_table(layout.table("cpu", "latency"))
-    replace(layout.root / "figures" / "latency.svg", b"<svg/>")
+    figure = replace(layout.root / "figures" / "cpu" / "latency.svg", b"<svg/>")
+    listed = FolderManifest(files={figure.name: sha256(figure.read_bytes())})
+    replace(figure.with_name("figures.json"), render(listed))
     replace(layout.root / "report" / "index.html", b"<html/>")
+    write_folder_manifest(layout.root / "report")
     return layout

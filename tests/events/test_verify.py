@@ -1,6 +1,7 @@
 """`verify`: every file below a results root is accounted for."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def layout(layout: Layout) -> Layout:
 def test_a_sound_root_is_clean(layout: Layout) -> None:
     """Of a sound root everything is counted and nothing is found."""
     summary = verify(layout.root)
-    assert (summary.takes, summary.events, summary.tables) == (2, 22, 1)
+    assert (summary.takes, summary.events, summary.tables, summary.figures) == (2, 22, 1, 1)
     assert summary.findings == ()
     assert not summary.damaged
 
@@ -126,7 +127,7 @@ def test_a_receipt_must_be_a_copy(layout: Layout) -> None:
     assert damage(layout.root) == []
     for path in (layout.seal(OTHER), layout.segment(OTHER, 1)):
         path.unlink()
-    assert "seal that is gone" in found(layout, layout.receipt(OTHER))[0].message
+    assert "which is gone" in found(layout, layout.receipt(OTHER))[0].message
 
 
 def test_a_receipt_of_the_ledger_must_be_a_copy(layout: Layout) -> None:
@@ -147,6 +148,29 @@ def test_a_table_and_its_manifest_need_each_other(layout: Layout) -> None:
     manifest_path(table).write_bytes(raw)
     table.unlink()
     assert len(found(layout, manifest_path(table))) == 1
+
+
+def test_figures_and_the_report_need_their_manifests(layout: Layout) -> None:
+    """Without its manifest a folder's files are foreign; without a file its manifest says so."""
+    figure, page = layout.root / "figures/cpu/latency.svg", layout.root / "report/index.html"
+    for path, manifest in ((figure, "figures.json"), (page, "manifest.json")):
+        beside = path.with_name(manifest)
+        raw = beside.read_bytes()
+        beside.unlink()
+        assert len(found(layout, beside)) == 1
+        assert "does not belong here" in found(layout, path)[0].message
+        beside.write_bytes(raw)
+        path.write_bytes(path.read_bytes() + b" ")
+        assert "is not what its manifest says" in found(layout, path)[0].message
+        path.unlink()
+        assert "is gone" in found(layout, path)[0].message
+
+
+def test_a_root_without_figures_and_report_is_sound(layout: Layout) -> None:
+    """What was never drawn or written is not missed."""
+    for name in ("figures", "report"):
+        shutil.rmtree(layout.root / name)
+    assert verify(layout.root).findings == ()
 
 
 @pytest.mark.parametrize("what", ["link", "folder"])

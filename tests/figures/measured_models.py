@@ -127,7 +127,7 @@ def model_rows(settings: list[Setting] = SETTINGS) -> ModelRows:
 def write_models(layout: Layout, scope: str = "cpu") -> ModelRows:
     """Add the tables of all models to those that a scope has, and return them."""
     rows = model_rows()
-    judged = built(SENSITIVITY, list(sensitivity_rows(rows.boundaries)))
+    judged = built(SENSITIVITY, list(sensitivity_rows(rows.boundaries, rows.latency, 0.2)))
     for table, more in (
         (LATENCY, rows.latency),
         (BOUNDARIES, rows.boundaries),

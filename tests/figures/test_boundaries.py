@@ -127,3 +127,10 @@ def test_a_law_without_facts_says_so(dense: Rows) -> None:
     assert {line["line"] for line in lines} == {
         "idle compute = principle = principle resolved = work model, no facts of the platform"
     }
+
+
+def test_no_name_of_a_line_is_cut(moe: Rows) -> None:
+    """Legends show the whole name of each prediction, in the colour that marks have."""
+    spec = nmax_against_own(moe.boundaries, moe.predictions, 0.2, MOE).to_dict()
+    assert spec["config"]["legend"]["labelLimit"] == 0
+    assert spec["config"]["legend"]["symbolOpacity"] == 1

@@ -77,3 +77,15 @@ def test_curves_that_differ_are_drawn_apart(
     points = marks(chart, "point")
     assert len({(p["panel"], p["n"]) for p in points}) == len(points) == 6 * len(GRID)
     assert len({mark["panel"] for mark in marks(chart, "boundary")}) == 6
+
+
+@pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
+def test_there_is_room_for_text_above_each_curve(rows: Rows, module: DrawnModule) -> None:
+    """Above the highest interval of a panel stands a line's height for each of its labels."""
+    own = rows.of(module.name)
+    chart = latency_against_n(own.latency, own.boundaries, 0.2, module)
+    points, bounds = marks(chart, "point"), marks(chart, "boundary")
+    for bound in bounds:
+        highest = max(p["high_ms"] for p in points if p["panel"] == bound["panel"])
+        lines = sum(each["panel"] == bound["panel"] for each in bounds)
+        assert (bound["top_ms"] - highest) / highest == pytest.approx(0.16 * lines)

@@ -54,3 +54,11 @@ def test_studies_of_one_model_stand_apart(said: pl.DataFrame) -> None:
     named = limiters(again(said))
     assert named.select("panel", "setting", "who").is_unique().all()
     assert named["panel"].n_unique() == 2 * said["model"].n_unique()
+
+
+def test_settings_stand_in_the_order_of_their_numbers(said: pl.DataFrame) -> None:
+    """Contexts grow downwards, whichever model has them."""
+    order = limiter_map(limiters(said), 0.2).to_dict()["spec"]["layer"][0]["encoding"]["y"]["sort"]
+    contexts = [int(text.removeprefix("L = ").partition(",")[0]) for text in order]
+    assert contexts == sorted(contexts)
+    assert len(set(contexts)) > 2

@@ -8,8 +8,10 @@ from itertools import combinations
 
 import altair as alt
 import pytest
+from nearfree.figures.boundaries import ORIGINS
 from nearfree.figures.families import Drawing, Rows, drawings
 from nearfree.figures.modules import MODULES, DrawnModule
+from nearfree.figures.roles import ROLES
 from nearfree.figures.theme import BAND, LAWS, MEASURED, PALETTE, PREDICTORS, PUBLISHED
 
 OKABE_ITO = {
@@ -117,3 +119,29 @@ def test_ways_of_composing_look_unlike_all_other_predictors(vision: str) -> None
     colours["measured"] = seen("#000000", VISIONS[vision])
     pairs = [each for each in combinations(colours, 2) if own & {*each}]
     assert min(math.dist(colours[a], colours[b]) for a, b in pairs) > APART
+
+
+TOGETHER = {
+    "predictors": {**PREDICTORS, "measured": "#000000"},
+    "modules of a forward": ROLES,
+    "lines": dict(enumerate(PALETTE)),
+    "laws": dict(enumerate(LAWS)),
+    "boundaries by origin": {name: colour for name, (_, colour) in ORIGINS.items()},
+}
+"""Colours that stand in one figure."""
+LEAST = 16.0
+"""Distance in CIELAB that the nearest two of Okabe and Ito's colours keep for every reader."""
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("colours", TOGETHER.values(), ids=TOGETHER)
+def test_colours_of_one_figure_are_told_apart(colours: dict[object, str], vision: str) -> None:
+    """To no reader are two colours of a figure nearer than the palette's own nearest two."""
+    pairs = combinations([seen(colour, VISIONS[vision]) for colour in colours.values()], 2)
+    assert min(math.dist(a, b) for a, b in pairs) >= LEAST
+
+
+def test_grey_between_two_colours_would_be_found() -> None:
+    """A middle grey looks like the palette's green to readers with deuteranopia."""
+    grey, green = (seen(colour, VISIONS["deuteranopia"]) for colour in ("#777777", "#009e73"))
+    assert math.dist(grey, green) < LEAST

@@ -10,7 +10,7 @@ from nearfree.figures.families import Rows, drawings
 from nearfree.figures.models import ModelRows, model_drawings
 from nearfree.figures.modules import MODULES
 from nearfree.figures.origin import as_simulated
-from nearfree.figures.stage import save
+from nearfree.figures.stage import save, specification
 
 
 def told(chart: alt.FacetChart) -> str:
@@ -51,7 +51,7 @@ def test_the_rest_is_the_same(drawn) -> None:
 def test_they_can_be_drawn(drawn, tmp_path) -> None:
     """A changed chart is drawn as any other, with the word in the picture."""
     figure, chart = next(as_simulated(drawn))
-    save(chart, tmp_path / figure.name)
+    save(specification(chart), tmp_path / figure.name)
     assert ">Simulated: " in (tmp_path / f"{figure.name}.svg").read_text()
 
 

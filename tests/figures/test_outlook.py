@@ -35,9 +35,11 @@ def built(table: Table, rows: pl.DataFrame) -> pl.DataFrame:
 
 @cache
 def tables() -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return `lookup` and `forecast` of the deployments of the shipped configuration."""
-    found = outlook(CONFIG, ANSWERER, 0.2, sheet_table())
-    return built(LOOKUP, found.lookup), built(FORECAST, found.forecast)
+    """Return `lookup` and `forecast` of the shipped deployments that are drawn, at 20 %."""
+    found = outlook(CONFIG, ANSWERER, sheet_table())
+    lookup = found.lookup.filter("drawn", epsilon=0.2)
+    drawn = pl.col("deployment").is_in(lookup["deployment"].unique().implode())
+    return built(LOOKUP, lookup), built(FORECAST, found.forecast.filter(drawn))
 
 
 @pytest.fixture(scope="module")
@@ -288,6 +290,14 @@ def test_without_answers_nothing_is_drawn(lookup: pl.DataFrame, forecast: pl.Dat
     assert not list(outlook_drawings(lookup, forecast, 0.3))
     refused = changed(lookup, pl.lit(value=True), n_max=None, low=None, high=None)
     assert not list(outlook_drawings(refused, forecast.clear(), 0.2))
+
+
+def test_what_is_not_drawn_is_left_out(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
+    """Deployments that figures are not to show have no mark."""
+    some = lookup.with_columns(drawn=pl.col("platform") == "h20")
+    drawn = list(outlook_drawings(some, forecast, 0.2))
+    assert drawn
+    assert all(" on h20: " in panel for _, chart in drawn for panel in panels(chart))
 
 
 def test_text_is_no_markup(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:

@@ -9,6 +9,7 @@ from nearfree.tables.store import read_table
 from nearfree.theory.scores import PREDICTORS
 from nearfree.theory.validation import VALIDATION
 
+from figures.drawings import says
 from figures.marks import marks
 
 
@@ -63,3 +64,16 @@ def test_where_everything_is_refused_nothing_is_drawn(public: pl.DataFrame) -> N
     """Figures of predictions need one."""
     assert len(list(accuracy_drawings(public, 0.2))) == 3
     assert not list(accuracy_drawings(public.filter(~pl.col("answered")), 0.2))
+
+
+def test_what_was_published_is_not_called_measured(public: pl.DataFrame) -> None:
+    """Figures and captions over the paper's boundaries say that those are published."""
+    drawn = list(accuracy_drawings(public, 0.2))
+    assert len(drawn) == 3
+    for figure, chart in drawn:
+        spec = chart.to_dict() | {"datasets": {}}
+        assert not [text for text in says(spec) if "measured" in text.lower()]
+        assert "measured" not in figure.caption
+    measured = public.with_columns(pl.lit("measured").alias("origin"))
+    title = predicted_against_measured(measured, 0.2).to_dict()["title"]["text"]
+    assert title == "Predicted against measured N_max, tolerance 20%"

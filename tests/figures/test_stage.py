@@ -1,19 +1,24 @@
 """The stage `figures`: files that are the same each time, and the list that the report reads."""
 
+import re
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import altair as alt
 import msgspec
 import polars as pl
 import pytest
-from nearfree.errors import NearfreeError
+from nearfree.errors import DamageError, NearfreeError
+from nearfree.events.document import render
+from nearfree.events.line import sha256
 from nearfree.events.names import Layout
-from nearfree.figures.listing import OUTLOOK, Figure
-from nearfree.figures.stage import draw, save
+from nearfree.figures.listing import LIST, OUTLOOK, Figure, read_figures
+from nearfree.figures.page import BUNDLE, read_spec
+from nearfree.figures.stage import charts, draw, save, specification
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
-from nearfree.tables.store import read_table
+from nearfree.tables.store import read_table, table_digest
 from nearfree.tables.work import WORK
 from nearfree.theory.predictions import PREDICTIONS
 from nearfree.theory.validation import VALIDATION
@@ -68,7 +73,7 @@ def copy(made: Layout, tmp_path: Path) -> Layout:
 
 def listed(folder: Path) -> list[Figure]:
     """Return the listed figures."""
-    return msgspec.json.decode((folder / "figures.json").read_bytes(), type=list[Figure])
+    return list(read_figures(folder).figures)
 
 
 def test_every_figure_is_drawn_twice(drawn: Path) -> None:
@@ -111,18 +116,71 @@ def test_the_list_names_the_rows_that_are_shown(made: Layout, drawn: Path) -> No
 
 def test_drawing_again_gives_the_same_bytes(made: Layout, drawn: Path) -> None:
     """The same tables give the same files, and what an older version drew is removed."""
-    before = {path.name: path.read_bytes() for path in drawn.iterdir()}
+    before = {path: path.read_bytes() for path in drawn.parent.rglob("*.*")}
     (drawn / "older.svg").write_text("<svg/>")
+    (drawn.parent / BUNDLE).write_bytes(b"older")
     draw(made, "cpu", 0.2)
-    assert {path.name: path.read_bytes() for path in drawn.iterdir()} == before
+    assert {path: path.read_bytes() for path in drawn.parent.rglob("*.*")} == before
 
 
-def test_pages_work_without_a_network(drawn: Path) -> None:
-    """A figure's page holds its scripts itself and loads nothing."""
+def test_pages_load_the_shared_script_alone(drawn: Path) -> None:
+    """A figure's page is small, loads its neighbour's script, and may load nothing else."""
     for name in NAMES:
         text = (drawn / f"{name}.html").read_text()
-        assert "<script src=" not in text
-        assert '<link rel="stylesheet" href="http' not in text
+        assert re.findall(r'<script[^>]*\ssrc="([^"]*)"', text) == [f"../{BUNDLE}"]
+        assert "<link" not in text
+        assert "default-src 'none'; script-src 'self' file:;" in text
+        assert "unsafe-eval" not in text
+        assert len(text) < 200_000
+    assert (drawn.parent / BUNDLE).stat().st_size < 1_500_000
+
+
+def test_the_list_names_every_file_by_digest(made: Layout, drawn: Path) -> None:
+    """The list holds the digest of each file and of each table that was read."""
+    said = read_figures(drawn)
+    every = [f"../{BUNDLE}", *(path.name for path in drawn.iterdir() if path.name != LIST)]
+    assert said.files == {name: sha256((drawn / name).read_bytes()) for name in every}
+    assert said.made_from["tables/public/boundaries"] == table_digest(made, "public", BOUNDARIES)
+    assert {name.split("/")[1] for name in said.made_from} == {"cpu", "public"}
+
+
+@pytest.mark.parametrize("change", [{"files": {}}, {"figures": ({"name": "x"},)}, {"more": 1}])
+def test_a_forged_list_is_refused(copy: Layout, drawn: Path, change: dict[str, object]) -> None:
+    """A list with other fields than its own is refused, however right its hash is."""
+    path = copy.root / "figures.json"
+    fields = msgspec.to_builtins(read_figures(drawn)) | change
+    if change == {"files": {}}:
+        fields.pop("made_from")
+    path.write_bytes(render(msgspec.defstruct("Forged", list(fields))(**fields)))
+    with pytest.raises(DamageError, match=r"figures.json is not a figurelist"):
+        read_figures(copy.root)
+
+
+def test_each_figure_says_which_function_drew_it(drawn: Path) -> None:
+    """A figure's rule is the full name of a function that there is, its family the last part."""
+    for figure in listed(drawn):
+        module, _, name = figure.rule.rpartition(".")
+        assert callable(getattr(import_module(module), name))
+        assert figure.family == name
+
+
+def test_pages_draw_what_is_recomputed(made: Layout, drawn: Path) -> None:
+    """The specification in each page is that of its tables, and nothing is drawn to know it."""
+    before = {path: path.stat().st_mtime_ns for path in drawn.iterdir()}
+    again = charts(made, "cpu", 0.2)
+    assert [figure for figure, _ in again] == listed(drawn)
+    for figure, spec in again:
+        assert read_spec(drawn / f"{figure.name}.html") == spec
+    assert {path: path.stat().st_mtime_ns for path in drawn.iterdir()} == before
+
+
+@pytest.mark.parametrize("text", ["", "<html></html>", '<script id="spec">[]</script>'])
+def test_a_page_without_a_specification_is_refused(tmp_path: Path, text: str) -> None:
+    """What is no figure's page has no specification to compare."""
+    path = tmp_path / "a.html"
+    path.write_text(text)
+    with pytest.raises(DamageError, match="holds no specification"):
+        read_spec(path)
 
 
 def test_what_was_only_published_is_drawn_against_its_predictions(copy: Layout) -> None:
@@ -137,10 +195,12 @@ def test_what_was_only_published_is_drawn_against_its_predictions(copy: Layout) 
 def test_no_text_of_the_data_ends_a_script(tmp_path: Path) -> None:
     """A figure's page keeps what looks like markup as text inside its own script."""
     chart = alt.Chart(pl.DataFrame({"a": ["</script><b>"]})).mark_point().encode(x="a:N")
-    save(chart, tmp_path / "hostile")
+    spec = specification(chart)
+    save(spec, tmp_path / "hostile")
     text = (tmp_path / "hostile.html").read_text()
     assert "</script><b>" not in text
     assert "u003c/script>" in text
+    assert read_spec(tmp_path / "hostile.html") == spec
 
 
 def test_imported_curves_are_drawn_only_where_they_are_asked_for(copy: Layout) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from nearfree.figures.stage import save
+from nearfree.figures.stage import save, specification
 from nearfree.figures.trend import trend_drawings, trend_over_years
 from nearfree.theory.trend import TREND, trend
 from theory.sheeted import ANSWERER, SHEETS, sheet_table
@@ -87,7 +87,7 @@ def test_the_figure_lists_the_rows_that_it_shows(rows: pl.DataFrame) -> None:
 def test_without_rules_the_drawing_still_has_a_size(rows: pl.DataFrame, tmp_path: Path) -> None:
     """Where no release resolves M_attn there is no legend of it, whose emptiness had no size."""
     paper = rows.filter(pl.col("reference") == "paper", pl.col("n_max").is_not_null())
-    save(trend_over_years(paper), tmp_path / "trend")
+    save(specification(trend_over_years(paper)), tmp_path / "trend")
     svg = (tmp_path / "trend.svg").read_text()
     width = re.search(r' width="([^"]+)"', svg)
     assert width

@@ -1,4 +1,4 @@
-"""Verify every byte of a results folder: log, seals, ledgers, receipts and tables.
+"""Verify every byte of a results folder: log, seals, ledgers, receipts, tables, figures, report.
 
 Exits with 2 if anything is damaged, missing or out of place; notices alone exit with 0.
 """
@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
         )
     damage = sum(not finding.notice for finding in found.findings)
     print(
-        f"{root}: {found.takes} sealed takes, {found.events} events, {found.tables} tables; "
+        f"{root}: {found.takes} sealed takes, {found.events} events, {found.figures} figures, "
+        f"{found.tables} tables; "
         f"{damage} damaged, {len(found.findings) - damage} notices"
     )
     return MISTAKE if found.damaged else 0

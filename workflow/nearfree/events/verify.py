@@ -1,4 +1,4 @@
-"""Verification: every byte of the log, ledgers, receipts and tables is accounted for."""
+"""Verification: every byte of the log, ledgers, tables, figures and report is accounted for."""
 
 import re
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from nearfree.errors import NearfreeError
 from nearfree.events.document import read_document
 from nearfree.events.ledger import Ledger, ledger_paths, read_chain
 from nearfree.events.line import sha256
-from nearfree.events.manifest import MANIFEST_SUFFIX, check_table
+from nearfree.events.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, check_table, named_files
 from nearfree.events.names import Layout, parse_take, require_log, take_of
 from nearfree.events.reader import read_segment
 from nearfree.events.seal import Seal, check_sealed, read_seal
 
-_FOLDERS = {"events", "ledger", "state", "tables", "figures", "report"}
+_FOLDERS = {"events", "ledger", "state", "tables", "figures", "report", "as_of"}
 _PARTIAL = re.compile(r"\..+\.[0-9]+")
 
 
@@ -33,6 +33,7 @@ class Summary(Struct, frozen=True):
     takes: int
     events: int
     tables: int
+    figures: int
     findings: tuple[Finding, ...]
 
     @property
@@ -45,7 +46,7 @@ class _Verifier:
     def __init__(self, root: Path) -> None:
         self.layout = Layout(root)
         self.findings: list[Finding] = []
-        self.takes = self.events = self.tables = 0
+        self.takes = self.events = self.tables = self.figures = 0
 
     def report(self, path: Path, message: str, *, notice: bool = False) -> None:
         shown = path.relative_to(self.layout.root).as_posix()
@@ -59,7 +60,11 @@ class _Verifier:
         self._ledgers()
         self._receipts()
         self._tables()
-        return Summary(self.takes, self.events, self.tables, tuple(self.findings))
+        figures, report = self.layout.root / "figures", self.layout.root / "report"
+        self._named(figures, [each / "figures.json" for each in sorted(figures.glob("*/"))])
+        if any(_files(report)):
+            self._named(report, [report / FOLDER_MANIFEST])
+        return Summary(self.takes, self.events, self.tables, self.figures, tuple(self.findings))
 
     def _foreign(self, path: Path) -> None:
         if _PARTIAL.fullmatch(path.name):
@@ -126,7 +131,7 @@ class _Verifier:
                 state = "is not the one" if seal.exists() else "is gone that"
                 self.report(
                     folder / f"{ledger.number:06}.json",
-                    f"the seal of {name} {state} this ledger names; restore it from a copy",
+                    f"the seal of {name} {state} this ledger names; restore {seal} from a copy",
                 )
 
     def _receipts(self) -> None:
@@ -139,7 +144,7 @@ class _Verifier:
             if path.suffix != ".json" or path.name.startswith("."):
                 self._foreign(path)
             elif (raw := _content(original)) is None:
-                self.report(path, "is the receipt of a seal that is gone")
+                self.report(path, f"is the receipt of {original}, which is gone")
             elif raw != _content(path):
                 self.report(path, "is not a copy of its seal; remove it and run again")
 
@@ -153,8 +158,29 @@ class _Verifier:
                     self.report(path, str(error))
             elif not path.name.endswith(MANIFEST_SUFFIX):
                 self._foreign(path)
-            elif not path.with_name(path.name.removesuffix(MANIFEST_SUFFIX)).exists():
-                self.report(path, "is the manifest of a table that is gone; run the workflow again")
+            elif not (table := path.with_name(path.name.removesuffix(MANIFEST_SUFFIX))).exists():
+                self.report(path, f"is the manifest of {table}, which is gone; make it again")
+
+    def _named(self, folder: Path, manifests: list[Path]) -> None:
+        """Check a folder whose every file is named, with its digest, by one of its manifests."""
+        remedy = f"run `nearfree {folder.name}` again"
+        said: dict[Path, set[str]] = {path: set() for path in manifests}
+        for manifest in manifests:
+            try:
+                for path, sha in named_files(manifest, folder).items():
+                    said.setdefault(path, set()).add(sha)
+            except NearfreeError as error:
+                self.report(manifest, str(error))
+        for path in sorted(said.keys() - {*manifests}):
+            raw = _content(path)
+            self.figures += path.suffix == ".svg"
+            if raw is None:
+                self.report(path, f"is gone, which a manifest names; {remedy}")
+            elif said[path] != {sha256(raw)}:
+                self.report(path, f"is not what its manifest says; {remedy}")
+        for path in _files(folder):
+            if path not in said:
+                self._foreign(path)
 
 
 def _number(path: Path) -> int:

@@ -9,9 +9,18 @@ from nearfree.figures.laws import DASHES, laws
 from nearfree.figures.modules import DrawnModule
 from nearfree.figures.panels import in_rows, with_variants
 from nearfree.figures.readings import readings
-from nearfree.figures.theme import LAWS, MEASURED, PUBLISHED, Line, Look, dressed, lines_by
+from nearfree.figures.theme import (
+    LAWS,
+    MEASURED,
+    PUBLISHED,
+    Line,
+    Look,
+    dressed,
+    lines_by,
+    own_values,
+)
 
-_ORIGINS = {
+ORIGINS = {
     "measured": ("circle", MEASURED),
     "published": ("diamond", PUBLISHED),
     "imported": ("triangle-up", "#333333"),
@@ -19,8 +28,8 @@ _ORIGINS = {
 }
 """Shape and colour of boundaries by origin; those from N=1 are hollow."""
 _SERIES = {
-    **{name: (shape, colour, colour) for name, (shape, colour) in _ORIGINS.items()},
-    **{f"{name}, from N = 1": (shape, "white", c) for name, (shape, c) in _ORIGINS.items()},
+    **{name: (shape, colour, colour) for name, (shape, colour) in ORIGINS.items()},
+    **{f"{name}, from N = 1": (shape, "white", c) for name, (shape, c) in ORIGINS.items()},
 }
 """Shape, fill and stroke of each series."""
 
@@ -49,7 +58,7 @@ def nmax_against_own(
         pl.lit("point").alias("kind"),
     )
     top = max([*points["n_max"], *lines["n_max"], 1])
-    x = alt.X("own:O", title=f"{module.variable} {module.letter}", axis=alt.Axis(labelAngle=0))
+    x = own_values("own:O", f"{module.variable} {module.letter}", at["own"])
     y = alt.Y(
         "n_max:Q",
         title="N_max, positions",

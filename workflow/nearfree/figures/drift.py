@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.figures.families import Drawing
-from nearfree.figures.listing import Figure
+from nearfree.figures.listing import OUTLOOK, drawn_by
 from nearfree.figures.panels import in_rows
 from nearfree.figures.theme import PALETTE, dressed
 
@@ -28,8 +28,9 @@ def drift_drawings(drift: pl.DataFrame) -> Iterator[Drawing]:
     shown = _shown(drift)
     if not shown.is_empty():
         caption = "N_max of layers and calls over the recorded versions of each backend."
-        rows = tuple(shown["row_id"].unique(maintain_order=True))
-        yield Figure(name="version_drift", caption=caption, rows=rows), nmax_over_versions(drift)
+        once = shown.unique("row_id", maintain_order=True)
+        figure = drawn_by(nmax_over_versions, "version_drift", caption, once, about=OUTLOOK)
+        yield figure, nmax_over_versions(drift)
 
 
 def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
@@ -54,7 +55,7 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
         x=alt.X("version:N", title=None, sort=versions, axis=alt.Axis(labelAngle=-40)),
         y=alt.Y(
             "y:Q",
-            title="N_max",
+            title="N_max, positions",
             scale=alt.Scale(type="log", base=2),
             axis=alt.Axis(values=[2**k for k in range(13)], format="~g"),
         ),

@@ -1,6 +1,7 @@
 """Every figure of one platform and module, each with the rows that it shows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import altair as alt
 import polars as pl
@@ -8,10 +9,11 @@ from msgspec import Struct, structs
 
 from nearfree.figures.boundaries import nmax_against_own
 from nearfree.figures.latency import latency_against_n
-from nearfree.figures.listing import Figure
+from nearfree.figures.listing import Figure, drawn_by
 from nearfree.figures.modules import DrawnModule
 from nearfree.figures.predicted import (
     error_by_backend,
+    known_as,
     predicted_against_measured,
     share_bars,
     shares_of,
@@ -61,6 +63,7 @@ def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawin
     laws = rows.predictions.filter(pl.col("epsilon") == epsilon).drop_nulls("n_max")
     yield (
         _figure(
+            latency_against_n,
             module,
             "latency_against_n",
             "T(N) of every setting, with the tolerance band and the boundary.",
@@ -71,6 +74,7 @@ def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawin
     )
     yield (
         _figure(
+            nmax_against_own,
             module,
             f"nmax_against_{module.own}",
             f"N_max against {module.letter}: measured here, published for H20, and predicted.",
@@ -81,6 +85,7 @@ def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawin
     )
     yield (
         _figure(
+            sensitivity_map,
             module,
             "sensitivity",
             "N_max over tolerances: measured here and published for H20.",
@@ -99,19 +104,23 @@ def _of_work(work: pl.DataFrame, module: DrawnModule) -> Iterator[Drawing]:
     said = "executed and logical, counted by the adapter or seen by a profiler."
     if module.padded and not weighed.is_empty():
         caption = f"arithmetic intensity, {said}"
-        figure = _figure(module, "intensity_against_n", caption, weighed)
+        figure = _figure(intensity_against_n, module, "intensity_against_n", caption, weighed)
         yield figure, intensity_against_n(weighed, module)
     if module.padded and not executed.is_empty():
-        figure = _figure(module, "flop_against_n", f"FLOPs of a forward, {said}", executed)
+        figure = _figure(
+            flop_against_n, module, "flop_against_n", f"FLOPs of a forward, {said}", executed
+        )
         yield figure, flop_against_n(executed, module)
     at_one = used.filter(pl.col("n") == 1)
     if not at_one.is_empty():
         caption = f"utilisation of compute and bandwidth at N = 1 against {module.letter}."
-        figure = _figure(module, f"utilization_against_{module.own}", caption, at_one)
+        figure = _figure(
+            utilization_at_one, module, f"utilization_against_{module.own}", caption, at_one
+        )
         yield figure, utilization_at_one(at_one, module)
     if not used.is_empty():
         caption = "utilisation of compute and bandwidth against N."
-        figure = _figure(module, "utilization_against_n", caption, used)
+        figure = _figure(utilization_against_n, module, "utilization_against_n", caption, used)
         yield figure, utilization_against_n(used, module)
 
 
@@ -127,41 +136,39 @@ def accuracy_drawings(validation: pl.DataFrame, epsilon: float) -> Iterator[Draw
     answered = at.filter("answered")
     if answered.is_empty():
         return
-    for what, caption, shown, chart in (
+    known = known_as(at)
+    for draws, what, caption, shown, chart in (
         (
+            predicted_against_measured,
             "predicted_against_measured",
-            "predicted against measured N_max.",
+            f"predicted against {known} N_max.",
             at,
             predicted_against_measured(at, epsilon),
         ),
         (
+            share_bars,
             "shares",
             "shares of hits by predictor and module.",
             at,
             share_bars(
                 shares_of(at, epsilon),
                 f"Shares of hits, tolerance {epsilon:.0%}",
-                "Of all measured settings: what is refused or undecided is a miss.",
+                f"Of all {known} settings: what is refused or undecided is a miss.",
             ),
         ),
         (
+            error_by_backend,
             "error_by_backend",
             "how far predictions are from the boundary, by backend and version.",
             answered.drop_nulls("log2_error"),
             error_by_backend(at, epsilon),
         ),
     ):
-        figure = Figure(
-            name=f"accuracy_{what}",
-            caption=f"Predictions: {caption}",
-            rows=tuple(shown["row_id"]),
-        )
-        yield figure, chart
+        yield drawn_by(draws, f"accuracy_{what}", f"Predictions: {caption}", shown), chart
 
 
-def _figure(module: DrawnModule, what: str, caption: str, *shown: pl.DataFrame) -> Figure:
-    return Figure(
-        name=f"{module.name}_{what}",
-        caption=f"{module.title[0].upper()}{module.title[1:]}: {caption}",
-        rows=tuple(row for frame in shown for row in frame["row_id"]),
-    )
+def _figure(
+    draws: Callable[..., Any], module: DrawnModule, what: str, caption: str, *shown: pl.DataFrame
+) -> Figure:
+    said = f"{module.title[0].upper()}{module.title[1:]}: {caption}"
+    return drawn_by(draws, f"{module.name}_{what}", said, *shown)

@@ -1,12 +1,13 @@
 """Figures of imported curves: shares, errors by version, and drift between versions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import altair as alt
 import polars as pl
 
 from nearfree.figures.families import Drawing
-from nearfree.figures.listing import Figure
+from nearfree.figures.listing import Figure, drawn_by
 from nearfree.figures.panels import in_rows
 from nearfree.figures.predicted import SHARES, share_bars
 from nearfree.figures.theme import dressed, predictors
@@ -32,7 +33,12 @@ def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[D
     unseen = told.filter(~pl.col("seen"), grouping="module")
     if not unseen.is_empty():
         yield (
-            _figure("shares", "shares of hits on GPUs that nothing was calibrated on.", unseen),
+            _figure(
+                share_bars,
+                "shares",
+                "shares of hits on GPUs that nothing was calibrated on.",
+                unseen,
+            ),
             share_bars(
                 _shares(unseen),
                 "Shares of hits on imported curves, unseen GPUs",
@@ -43,11 +49,13 @@ def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[D
     timed = told.filter(pl.col("t_ratio_error").is_not_null(), grouping="version")
     if not timed.is_empty():
         caption = "median error of T(N) / T(baseline) by version of the backend."
-        yield _figure("error_by_version", caption, timed), error_by_version(timed)
+        figure = _figure(error_by_version, "error_by_version", caption, timed)
+        yield figure, error_by_version(timed)
     for module in sorted(drift["module"].unique()):
         moved = drift.filter(module=module)
         caption = f"N_max of {module} with one version against another version's."
-        yield _figure(f"drift_{module}", caption, moved), drift_between_versions(moved)
+        figure = _figure(drift_between_versions, f"drift_{module}", caption, moved)
+        yield figure, drift_between_versions(moved)
 
 
 def _shares(groups: pl.DataFrame) -> pl.DataFrame:
@@ -157,7 +165,5 @@ def drift_between_versions(moved: pl.DataFrame) -> alt.FacetChart:
     )
 
 
-def _figure(what: str, caption: str, shown: pl.DataFrame) -> Figure:
-    return Figure(
-        name=f"imported_{what}", caption=f"Imported curves: {caption}", rows=tuple(shown["row_id"])
-    )
+def _figure(draws: Callable[..., Any], what: str, caption: str, shown: pl.DataFrame) -> Figure:
+    return drawn_by(draws, f"imported_{what}", f"Imported curves: {caption}", shown)

@@ -9,6 +9,8 @@ from nearfree.figures.readings import readings
 from nearfree.figures.theme import BAND, MEASURED, dressed, positions
 
 _LINE_PX = 15
+_ROOM = 0.16
+"""What a line of text above a curve takes of its height."""
 
 
 def latency_against_n(
@@ -51,6 +53,7 @@ def latency_against_n(
         of_points.mark_point(color=MEASURED, filled=True, size=32, opacity=1).encode(
             x=x, y=y, tooltip=tooltip
         ),
+        of_bounds.mark_point(opacity=0).encode(x=alt.X("n_max:Q"), y=alt.Y("top_ms:Q")),
         of_bounds.mark_rule(color="black", strokeDash=[4, 3]).encode(x=alt.X("n_max:Q")),
         of_bounds.mark_text(
             align=alt.ExprRef(right),
@@ -86,7 +89,9 @@ def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> p
         *CURVE, "panel", "of", "variant", pl.col("n").alias("baseline"), "latency_ms"
     )
     ends = points.group_by(CURVE).agg(
-        pl.col("n").max().alias("n2"), (pl.col("n").min() * pl.col("n").max()).alias("square")
+        pl.col("n").max().alias("n2"),
+        (pl.col("n").min() * pl.col("n").max()).alias("square"),
+        pl.col("high_ms").max().alias("highest_ms"),
     )
     found = (
         readings(boundaries.filter("newest", pl.col("epsilon") == epsilon))
@@ -102,6 +107,7 @@ def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> p
         pl.col("latency_ms").alias("base_ms"),
         (pl.col("latency_ms") * (1 + epsilon)).alias("limit_ms"),
         pl.format("{} {}", name, "n_max").alias("label"),
+        (pl.col("highest_ms") * (1 + _ROOM * pl.len().over("panel"))).alias("top_ms"),
         (pl.col("n_max") ** 2 > pl.col("square")).alias("late"),
         (pl.int_range(pl.len()).over("panel") * _LINE_PX).alias("line_px"),
         pl.lit("boundary").alias("kind"),

@@ -22,7 +22,7 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
     """
     who = named.sort("place")["who"].unique(maintain_order=True).to_list()
     there = [name for name in ROLES if name in named["limiter"].to_list()]
-    settings = named["setting"].unique(maintain_order=True).to_list()
+    settings = named.sort(*_ORDER)["setting"].unique(maintain_order=True).to_list()
     layers = alt.layer(
         alt.Chart()
         .mark_rect(stroke="white", strokeWidth=3)
@@ -95,10 +95,9 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
         pl.concat([grew, said])
         .drop_nulls("limiter")
         .with_columns(told.alias("setting"), study.alias("panel"))
-        .sort(
-            "model", "stream", "context", "routing", "top_k", "batch", "setting_key", "place", "who"
-        )
+        .sort("model", "stream", *_ORDER, "setting_key", "place", "who")
     )
 
 
-_SETTING = ("platform", "model", "stream", "setting_key", "context", "routing", "top_k", "batch")
+_ORDER = ("context", "routing", "top_k", "batch")
+_SETTING = ("platform", "model", "stream", "setting_key", *_ORDER)

@@ -11,6 +11,8 @@ from nearfree.figures.theme import BAND, PREDICTORS, Look, dressed
 _MEASURED = "measured"
 _HALF = 0.44
 """Half the width of what stands over one value, in octaves."""
+_ROOM = 0.6
+"""What is left of the first value and right of the last, in octaves."""
 _SHAPES = {
     _MEASURED: "circle",
     "idle_compute": "diamond",
@@ -50,7 +52,7 @@ def nmax_of_models(
     x = alt.X(
         "x:Q",
         title=f"{module.variable} {module.letter}",
-        scale=alt.Scale(type="log", base=2, nice=False),
+        scale=alt.Scale(type="log", base=2, nice=False, domain=_around(at["own"])),
         axis=alt.Axis(values=sorted(at["own"].unique()), format="d", grid=False),
     )
     scale = alt.Scale(type="log", base=2, domain=[low, top], nice=False)
@@ -78,11 +80,16 @@ def nmax_of_models(
         data=pl.concat([_apart(marks, there), _bands(at, top)], how="diagonal_relaxed"),
     )
     return dressed(
-        in_rows(layers, at).resolve_scale(x="independent"),
+        in_rows(layers, at),
         f"N_max of whole models on {at['platform'][0]}, tolerance {epsilon:.0%}",
         "Bars: intervals, 95 % of what was measured. Green: from N_max to the next N of the grid, "
         "where a prediction is a hit. Arrow: the grid ends there.",
     )
+
+
+def _around(values: pl.Series) -> list[float]:
+    """Return a domain that holds what stands over each value."""
+    return [min(values) / 2**_ROOM, max(values) * 2**_ROOM]
 
 
 def _measured(at: pl.DataFrame) -> pl.DataFrame:

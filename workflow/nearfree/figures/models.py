@@ -1,6 +1,7 @@
 """Every figure of the whole models that a platform measured, each with the rows that it shows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import polars as pl
 from msgspec import Struct, structs
@@ -8,7 +9,7 @@ from msgspec import Struct, structs
 from nearfree.figures.families import Drawing
 from nearfree.figures.latency import latency_against_n
 from nearfree.figures.limiters import limiter_map, limiters
-from nearfree.figures.listing import MODELS, Figure
+from nearfree.figures.listing import MODELS, Figure, drawn_by
 from nearfree.figures.model_boundaries import nmax_of_models
 from nearfree.figures.model_panels import CURVE, DENSE, MOE
 from nearfree.figures.modules import MODEL, DrawnModule
@@ -38,7 +39,10 @@ def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
     if not named.is_empty():
         caption = "the module that stops each: measured, and as predictors name it."
         shown = said.filter(pl.col("row_id").is_in(named["row_id"].implode()))
-        yield _figure("limiters", "Whole models", caption, shown), limiter_map(named, epsilon)
+        yield (
+            _figure(limiter_map, "limiters", "Whole models", caption, shown),
+            limiter_map(named, epsilon),
+        )
     shares = rows.time_shares.filter("newest")
     for model in latency["model"].unique().sort():
         module = structs.replace(MODEL, title=model)
@@ -46,7 +50,7 @@ def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
         curves, ends = latency.filter(mine), at.filter(mine)
         caption = "T(N) of every setting, with the tolerance band and the boundary."
         yield (
-            _figure(f"latency_against_n_{model}", model, caption, curves, ends),
+            _figure(latency_against_n, f"latency_against_n_{model}", model, caption, curves, ends),
             latency_against_n(curves, ends, epsilon, module),
         )
         parts = shares.filter(mine)
@@ -54,7 +58,7 @@ def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
             caption = "the part of a forward's time that each module takes, against N."
             ends = ends.join(parts, on=CURVE, how="semi")
             yield (
-                _figure(f"time_shares_{model}", model, caption, parts, ends),
+                _figure(time_shares_against_n, f"time_shares_{model}", model, caption, parts, ends),
                 time_shares_against_n(parts, ends, epsilon, module),
             )
 
@@ -66,14 +70,12 @@ def _boundaries(
     if not at.is_empty():
         drawn = said.drop_nulls("predicted").join(at, on=CURVE, how="semi")
         caption = f"N_max against {module.letter}: measured, and as predictors have it."
-        figure = _figure(f"nmax_against_{module.own}", "Whole models", caption, at, drawn)
+        name = f"nmax_against_{module.own}"
+        figure = _figure(nmax_of_models, name, "Whole models", caption, at, drawn)
         yield figure, nmax_of_models(at, drawn, epsilon, module)
 
 
-def _figure(what: str, subject: str, caption: str, *shown: pl.DataFrame) -> Figure:
-    return Figure(
-        name=f"model_{what}",
-        caption=f"{subject}: {caption}",
-        rows=tuple(row for frame in shown for row in frame["row_id"]),
-        about=MODELS,
-    )
+def _figure(
+    draws: Callable[..., Any], what: str, subject: str, caption: str, *shown: pl.DataFrame
+) -> Figure:
+    return drawn_by(draws, f"model_{what}", f"{subject}: {caption}", *shown, about=MODELS)

@@ -1,7 +1,8 @@
 """N_max of whole models by every predictor of the table `lookup`, over batch and over context."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import altair as alt
 import polars as pl
@@ -31,10 +32,11 @@ def outlook_drawings(
     Parameters
     ----------
     lookup, forecast
-        Rows of those tables.
+        Rows of those tables; those of `lookup` that are `drawn` count.
     epsilon
         The tolerance that is shown.
     """
+    lookup = lookup.filter("drawn")
     yield from boundary_over_batch(lookup, epsilon)
     yield from boundary_over_context(lookup, epsilon)
     yield from latency_by_module(lookup, forecast, epsilon)
@@ -53,7 +55,7 @@ def boundary_over_batch(lookup: pl.DataFrame, epsilon: float) -> Iterator[Drawin
     epsilon
         The tolerance that is shown.
     """
-    return _over("batch", "context", lookup, epsilon)
+    return _over(boundary_over_batch, "batch", "context", lookup, epsilon)
 
 
 def boundary_over_context(lookup: pl.DataFrame, epsilon: float) -> Iterator[Drawing]:
@@ -66,10 +68,12 @@ def boundary_over_context(lookup: pl.DataFrame, epsilon: float) -> Iterator[Draw
     epsilon
         The tolerance that is shown.
     """
-    return _over("context", "batch", lookup, epsilon)
+    return _over(boundary_over_context, "context", "batch", lookup, epsilon)
 
 
-def _over(own: str, fixed: str, lookup: pl.DataFrame, epsilon: float) -> Iterator[Drawing]:
+def _over(
+    draws: Callable[..., Any], own: str, fixed: str, lookup: pl.DataFrame, epsilon: float
+) -> Iterator[Drawing]:
     asked = with_condition(headline(lookup.filter(pl.col("epsilon") == epsilon)))
     at = asked.filter(pl.col(fixed) == middle(fixed))
     setting = ("condition", "batch", "context")
@@ -84,7 +88,10 @@ def _over(own: str, fixed: str, lookup: pl.DataFrame, epsilon: float) -> Iterato
         panels = rows.with_columns(under(pl.format("{} = {}", pl.lit(_LETTERS[fixed]), fixed)))
         for part in figures_of(f"boundary_over_{own}{suffix}", panels, shown=_answered()):
             said = f"N_max against {own}, {start}"
-            yield part.figure(said, part.shown), _chart(part.shown, own, epsilon, part.of(said))
+            yield (
+                part.figure(draws, said, part.shown),
+                _chart(part.shown, own, epsilon, part.of(said)),
+            )
 
 
 def _answered() -> pl.Expr:

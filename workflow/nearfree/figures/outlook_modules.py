@@ -56,7 +56,8 @@ def latency_by_module(
     for part in figures_of("latency_by_module", panels, shown=timed):
         bars = _bars(curves, part.shown)
         said = "T(N) / T(1) by module"
-        yield part.figure(said, bars, part.shown), _chart(bars, part.shown, epsilon, part.of(said))
+        figure = part.figure(latency_by_module, said, bars, part.shown)
+        yield figure, _chart(bars, part.shown, epsilon, part.of(said))
 
 
 def _stopped() -> pl.Expr:

@@ -1,12 +1,13 @@
 """Panels of whole models: one a serving condition; and what is said of them in captions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import gcd
+from typing import Any
 
 import polars as pl
 from msgspec import Struct
 
-from nearfree.figures.listing import Figure
+from nearfree.figures.listing import OUTLOOK, Figure, drawn_by
 
 _TELLING = ("deployment", "attention", "moe", "dtype")
 """What is said of a condition where another one has the same model, platform and routing."""
@@ -37,8 +38,8 @@ class Part(Struct, frozen=True, kw_only=True):
         """Return a title: what is shown, and of which model."""
         return f"{what[0].upper()}{what[1:]}: {self.model or 'whole models'}"
 
-    def figure(self, what: str, *drawn: pl.DataFrame) -> Figure:
-        """Return the figure's entry: its caption, and the rows of some tables that it draws."""
+    def figure(self, draws: Callable[..., Any], what: str, *drawn: pl.DataFrame) -> Figure:
+        """Return the figure's entry: what draws it, its caption, and the rows that it draws."""
         said = [
             f"{self.of(what)}.",
             "Predicted, not measured.",
@@ -47,8 +48,7 @@ class Part(Struct, frozen=True, kw_only=True):
         ]
         if self.refused:
             said.append(f"Refused, left out: {self.refused} of the predictions.")
-        rows = tuple(row for frame in drawn for row in frame["row_id"])
-        return Figure(name=self.name, caption=" ".join(said), rows=rows)
+        return drawn_by(draws, self.name, " ".join(said), *drawn, about=OUTLOOK)
 
 
 def with_condition(frame: pl.DataFrame) -> pl.DataFrame:

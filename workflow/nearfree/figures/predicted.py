@@ -32,6 +32,11 @@ def with_places(validation: pl.DataFrame, epsilon: float) -> pl.DataFrame:
     )  # fmt: skip
 
 
+def known_as(rows: pl.DataFrame) -> str:
+    """Return what the boundaries of some rows are: measured, published, or both."""
+    return " or ".join(rows["origin"].unique().sort())
+
+
 def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart:
     """Return predicted N_max over the measured one, a panel a place and module.
 
@@ -68,12 +73,12 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     ).unique(maintain_order=True)
     scale = alt.Scale(type="log", base=2, domain=[0.5, 2 * top], clamp=True)
     axis = alt.Axis(values=_DECADES, format="~g", labelOverlap="greedy")
-    x = alt.X("x:Q", title="measured N_max", scale=scale, axis=axis)
+    x = alt.X("x:Q", title=f"{known_as(at)} N_max", scale=scale, axis=axis)
     y = alt.Y("y:Q", title="predicted N_max", scale=scale, axis=axis)
     tooltip = [
         alt.Tooltip("predictor:N"),
         alt.Tooltip("setting_key:N", title="setting"),
-        alt.Tooltip("n_max:Q", title="measured"),
+        alt.Tooltip("n_max:Q", title=known_as(at)),
         alt.Tooltip("y:Q", title="predicted", format=".2f"),
         alt.Tooltip("hit:N"),
         alt.Tooltip("row_id:N", title="row"),
@@ -103,7 +108,7 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     )
     return dressed(
         in_rows(layers, at),
-        f"Predicted against measured N_max, tolerance {epsilon:.0%}",
+        f"Predicted against {known_as(at)} N_max, tolerance {epsilon:.0%}",
         "Green: from N_max to the next N of the grid, where a prediction is a hit. Bars: the work "
         "model's interval. Triangle: unbounded. Predictors are moved apart sideways.",
     )
@@ -159,7 +164,10 @@ def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart
         .filter(pl.col("log2_error").is_not_null())
         .with_columns(pl.format("{}, {}: {}", "module", "backend", "place").alias("panel"))
         .sort("panel", maintain_order=True)
-        .select("panel", "predictor", "log2_error", "setting_key", "n_max", "predicted", "row_id")
+    )
+    known = known_as(at)
+    at = at.select(
+        *("panel", "predictor", "log2_error", "setting_key", "n_max", "predicted", "row_id")
     )
     there = [name for name in PREDICTORS if name in at["predictor"].to_list()]
     base = alt.Chart().encode(
@@ -174,7 +182,7 @@ def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart
             tooltip=[
                 alt.Tooltip("predictor:N"),
                 alt.Tooltip("setting_key:N", title="setting"),
-                alt.Tooltip("n_max:Q", title="measured"),
+                alt.Tooltip("n_max:Q", title=known),
                 alt.Tooltip("predicted:Q", format=".2f"),
                 alt.Tooltip("row_id:N", title="row"),
             ],
@@ -187,6 +195,6 @@ def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart
     return dressed(
         in_rows(layers, at),
         f"Error by backend and version, tolerance {epsilon:.0%}",
-        "Doublings from a prediction to the measured [N_max, next N), 0 inside it. Tick: median. "
+        f"Doublings from a prediction to the {known} [N_max, next N), 0 inside it. Tick: median. "
         "What is refused or unbounded is not here.",
     )

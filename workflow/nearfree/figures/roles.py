@@ -16,7 +16,7 @@ from nearfree.decoders.laps import (
     SHARED,
 )
 
-_OTHER = "#777777"
+_OTHER = "#505050"
 ROLES = {
     ATTENTION: "#0072b2",
     DENSE: "#e69f00",

@@ -43,8 +43,9 @@ def sensitivity_map(boundaries: pl.DataFrame, module: DrawnModule) -> alt.FacetC
         base.mark_rect().encode(
             color=alt.Color(
                 "n_max:Q",
-                title="N_max",
+                title="N_max, positions",
                 scale=alt.Scale(type="log", base=2, scheme="viridis", domain=[1, max(top, 2.0)]),
+                legend=alt.Legend(values=[4**k for k in range(8) if 4**k <= top]),
             ),
             tooltip=[
                 alt.Tooltip("own:O", title=module.letter),

@@ -99,5 +99,6 @@ def _staircase(
     return dressed(
         in_grid(layers, lines).resolve_scale(y="independent"),
         f"{what}, {module.title} on {lines['platform'][0]}",
-        "Executed: with the rows and keys that only fill a block or tile. Logical: without them.",
+        "Executed: with the rows and keys that only fill a block or tile. Logical, the theory: "
+        "without them. Where both are the same, one line hides the other.",
     )

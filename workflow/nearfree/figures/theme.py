@@ -14,7 +14,7 @@ PREDICTORS = {
     "principle_resolved": "#009e73",
     "work_model": "#0072b2",
     "work_model_left_out": "#56b4e9",
-    "twin_version": "#777777",
+    "twin_version": "#505050",
     "modules_sum": "#332288",
     "modules_minimum": "#a0522d",
     "principle_counted": "#661100",
@@ -22,6 +22,8 @@ PREDICTORS = {
 """The colour of each predictor, and of another version's curve."""
 PANEL = {"width": 260, "height": 200}
 SMALL_PANEL = {"width": 210, "height": 160}
+_ACROSS = 32
+"""Characters side by side below a small panel."""
 Line = tuple[str, list[int]]
 """A line's colour and dash."""
 Look = dict[str, Any]
@@ -37,6 +39,12 @@ def positions(points: pl.DataFrame) -> alt.X:
         scale=alt.Scale(type="log", base=2, nice=False),
         axis=alt.Axis(values=ticks, format="d", labelOverlap="greedy"),
     )
+
+
+def own_values(field: str, title: str, values: pl.Series) -> alt.X:
+    """Return the axis of a module's own variable, its labels slanted where they would touch."""
+    length = sum(len(str(value)) + 1 for value in values.unique())
+    return alt.X(field, title=title, axis=alt.Axis(labelAngle=-40 if length > _ACROSS else 0))
 
 
 def lines_by(
@@ -73,9 +81,11 @@ def dressed(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:
     )
     drawn: alt.FacetChart = (
         titled.configure(font="sans-serif", background="white", padding=12)
-        .configure_axis(grid=True, gridColor="#e6e6e6", labelFontSize=11, titleFontSize=12)
+        .configure_axis(
+            grid=True, gridColor="#e6e6e6", labelFontSize=11, titleFontSize=12, labelSeparation=4
+        )
         .configure_header(labelFontSize=12, titleFontSize=12)
-        .configure_legend(labelFontSize=11, titleFontSize=11, labelLimit=320)
+        .configure_legend(labelFontSize=11, titleFontSize=11, labelLimit=0, symbolOpacity=1)
         .configure_view(stroke="#cccccc")
         .configure_title(fontSize=15, subtitleFontSize=12, subtitleColor="#555555")
     )

@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.figures.families import Drawing
-from nearfree.figures.listing import Figure
+from nearfree.figures.listing import OUTLOOK, drawn_by
 from nearfree.figures.theme import PALETTE, THEORY, dressed
 from nearfree.theory.attention import M_ATTN
 from nearfree.theory.laws import DENSE_TERM
@@ -33,8 +33,10 @@ def trend_drawings(trend: pl.DataFrame) -> Iterator[Drawing]:
     shown = _dated(trend)
     if not shown.is_empty():
         caption = "Balance point and dense boundary of GPUs over the years, beside M_attn."
-        figure = Figure(name="trend", caption=caption, rows=tuple(shown["row_id"]))
-        yield figure, trend_over_years(trend)
+        yield (
+            drawn_by(trend_over_years, "trend", caption, shown, about=OUTLOOK),
+            trend_over_years(trend),
+        )
 
 
 def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:

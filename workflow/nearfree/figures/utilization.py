@@ -5,7 +5,7 @@ import polars as pl
 
 from nearfree.figures.modules import DrawnModule
 from nearfree.figures.panels import Layers, in_grid, in_rows, with_panels
-from nearfree.figures.theme import PALETTE, Line, dressed, lines_by, positions
+from nearfree.figures.theme import PALETTE, Line, dressed, lines_by, own_values, positions
 
 RESOURCES = ("bandwidth", "compute")
 LINES: dict[str, Line] = {
@@ -28,7 +28,7 @@ def utilization_at_one(work: pl.DataFrame, module: DrawnModule) -> alt.FacetChar
     shares = shares.with_columns(
         pl.when(pl.col("variant") == "").then("platform").otherwise("variant").alias("panel")
     ).sort("panel", "own")
-    x = alt.X("own:O", title=f"{module.variable} {module.letter}", axis=alt.Axis(labelAngle=0))
+    x = own_values("own:O", f"{module.variable} {module.letter}", shares["own"])
     return dressed(
         in_rows(_layers(shares, x), shares).resolve_scale(x="independent"),
         f"Utilisation at N = 1 against {module.variable}, {_where(shares, module)}",
@@ -47,7 +47,7 @@ def utilization_against_n(work: pl.DataFrame, module: DrawnModule) -> alt.FacetC
 
 
 _SAYS = (
-    "Shares of phi and beta. "
+    "Shares of peak FLOP/s (phi) and peak bandwidth (beta). "
     "Counted: the forward's FLOPs and compulsory bytes over its measured time."
 )
 

@@ -1,0 +1,45 @@
+"""What a Vega-Lite specification says: its texts, and the titles of its axes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+_EDGES = ("x", "y")
+
+
+def says(part: Any) -> Iterator[str]:
+    """Yield every text of a specification, its data included."""
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, dict):
+        for value in part.values():
+            yield from says(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from says(value)
+
+
+def channels(part: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every channel of every mark, by name."""
+    if isinstance(part, dict):
+        yield from part.get("encoding", {}).items()
+        for name, value in part.items():
+            if name not in {"encoding", "datasets"}:
+                yield from channels(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from channels(value)
+
+
+def has_titled_axes(spec: dict[str, Any]) -> bool:
+    """Return whether some mark gives each of x and y a title, or nothing stands on that axis.
+
+    An axis whose labels are names, such as of backends, says by them what it shows.
+    """
+    every = list(channels(spec))
+    titled = {name for name, each in every if name in _EDGES and each.get("title")}
+    named = {
+        name
+        for name, each in every
+        if name in _EDGES and each.get("type") == "nominal" and "title" in each
+    }
+    return titled | named == {*_EDGES}

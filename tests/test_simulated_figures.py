@@ -1,0 +1,96 @@
+"""Every family of the paper's figures, drawn by the workflow from a simulated log."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from figures.drawings import has_titled_axes, says
+from nearfree.events.names import Layout
+from nearfree.figures.entries import COMPUTED, MISSING, SIMULATED, Entry
+from nearfree.figures.gallery import read_gallery
+from nearfree.figures.listing import Figure, read_figures
+from nearfree.figures.page import read_spec
+from nearfree.figures.paper import read_paper
+
+from workflow import ROOT, make_project
+
+RECORDED = ("public/constants", "sources/vllm_0_33_0", "sources/flash_attn_2_8_3")
+CURVES, RESULTS = "simulated/curves", "simulated/results"
+ROOTED = ("--config", f"results={RESULTS}")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a root of its own, in which a simulated H20 has run every module and a model."""
+    project = make_project(tmp_path_factory.mktemp("families") / "project", "families")
+    for name in RECORDED:
+        shutil.copytree(ROOT / "results" / "events" / name, project / f"{RESULTS}/events" / name)
+    project.nearfree("predict", "--curves", CURVES, "--results", RESULTS)
+    project.snakemake("h20", f"{RESULTS}/figures/public/figures.json", *ROOTED)
+    assert "0 damaged, 0 notices" in project.nearfree("verify", "--results", RESULTS)
+    assert not (project / "results").exists()
+    return project / RESULTS
+
+
+@pytest.fixture(scope="module")
+def entries(root: Path) -> dict[str, Entry]:
+    """Return the gallery's entries by label."""
+    return {each.label: each for each in read_gallery(Layout(root), ROOT / "config", SCOPES)}
+
+
+SCOPES = ("h20", "public")
+
+
+def listed(root: Path, scope: str) -> tuple[Figure, ...]:
+    """Return the figures of a scope."""
+    return read_figures(root / "figures" / scope).figures
+
+
+def test_every_family_of_the_paper_is_drawn(root: Path) -> None:
+    """Each panel of each figure and table of the paper has its family among the figures."""
+    families = {
+        f for panels in read_paper(ROOT / "config").panels.values() for f in panels.values()
+    }
+    drawn = {figure.family for scope in SCOPES for figure in listed(root, scope)}
+    assert families <= drawn
+
+
+def test_each_figure_has_axes_with_titles_and_says_simulated(root: Path) -> None:
+    """Every axis that is drawn says what it shows, and no simulated number is called measured."""
+    for figure in listed(root, "h20"):
+        spec = read_spec(root / f"figures/h20/{figure.name}.html")
+        assert has_titled_axes(spec), figure.name
+        assert not any("measured" in text.lower() for text in says(spec)), figure.name
+        assert spec["title"]["text"].startswith("Simulated: ")
+
+
+@pytest.mark.parametrize(
+    ("label", "figures"),
+    [
+        ("fig:dense-ffn-h20", 4),
+        ("fig:moe-upper-vllm-h20", 4),
+        ("fig:moe-lower-vllm-h20", 4),
+        ("fig:attention-flashatten-h20", 4),
+        ("tab:sensitivity-moe-upper-vllm", 1),
+    ],
+)
+def test_what_was_simulated_is_in_the_gallery(
+    entries: dict[str, Entry], root: Path, label: str, figures: int
+) -> None:
+    """An entry of the simulated platform says so, and each of its families has its file."""
+    entry = entries[label]
+    assert entry.status == SIMULATED
+    shown = [each for each in entry.figures if each.scope == "h20"]
+    assert len(shown) == figures
+    assert all((root / each.href).is_file() and (root / each.picture).is_file() for each in shown)
+    assert all((ROOT / each.source).is_file() for each in shown)
+
+
+def test_what_was_not_simulated_is_missing_or_computed(entries: dict[str, Entry]) -> None:
+    """Another platform's figure is missing, with its likes and its command; the trend is there."""
+    entry = entries["fig:dense-ffn-a800"]
+    assert entry.status == MISSING
+    assert entry.figures == ()
+    assert [each.command for each in entry.fills] == ["snakemake a800/dense_ffn_paper"]
+    assert {each.scope for each in entry.alike} == {"h20"}
+    assert entries["fig:hardware-implication"].status == COMPUTED

@@ -29,6 +29,7 @@ from nearfree.theory.accuracy import ACCURACY, DRIFT
 from nearfree.theory.composition import COMPOSITION
 from nearfree.theory.outlook_stage import TABLES as OUTLOOK
 from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.schedules import SCHEDULES
 from nearfree.theory.score_table import SCORES
 from nearfree.theory.validation import VALIDATION
 
@@ -49,6 +50,7 @@ TABLES = (
     ACCURACY,
     DRIFT,
     *OUTLOOK,
+    SCHEDULES,
     GRANULARITY,
     TUNED,
 )

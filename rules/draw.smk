@@ -69,6 +69,7 @@ rule report:
         ],
         [PIPELINE.table(scope, "accuracy", "drift") for scope in PIPELINE.imported],
         PIPELINE.outlook,
+        PIPELINE.table(PUBLIC, "schedules"),
         expand(f"{RESULTS}/figures/{{scope}}/figures.json", scope=PIPELINE.scopes),
     output:
         REPORT,

@@ -8,6 +8,7 @@ localrules:
     validation,
     accuracy,
     outlook,
+    schedules,
     claims,
 
 
@@ -129,6 +130,26 @@ rule outlook:
         tolerances=PIPELINE.site.tolerances,
         deployments=PIPELINE.deployments(),
         code=lambda wildcards: PIPELINE.code("outlook"),
+    shell:
+        "{params.command} > {log} 2>&1"
+
+
+rule schedules:
+    input:
+        PIPELINE.table(PUBLIC, "platforms"),
+        PIPELINE.evidence(PUBLIC),
+        PIPELINE.answering(),
+    output:
+        PIPELINE.table(PUBLIC, "schedules"),
+    log:
+        f"{LOGS}/tables/{PUBLIC}-schedules.log",
+    conda:
+        ENVIRONMENT
+    params:
+        command=nearfree(f"tables schedules {PUBLIC}"),
+        tolerances=PIPELINE.site.tolerances,
+        deployments=PIPELINE.deployments(),
+        code=lambda wildcards: PIPELINE.code("schedules"),
     shell:
         "{params.command} > {log} 2>&1"
 

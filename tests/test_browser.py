@@ -1,87 +1,77 @@
 """The report and the figures in a real browser, from files, without a network."""
 
-import os
-import shutil
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browsing import open_page, open_report, quiet, screen, start, until
+from nearfree.figures.listing import OUTLOOK, read_figures
+from report.hostile import HOSTILE, hostile_report
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 pytestmark = pytest.mark.browser
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-MODELS = "#models"
-OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+REPORT = "results/report/index.html"
+MOST_BYTES, MOST_MS = 8_000_000, 2_000
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """Return a headless Chromium that logs requests; CI must have one."""
-    if CHROMIUM is None or DRIVER is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI must install chromium and chromium-driver")
-        pytest.skip("no chromium and chromedriver on this machine")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for option in (*OPTIONS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.get("about:blank")
+    """Return a browser for all tests of this file."""
+    driver = start(tmp_path_factory.mktemp("profile"))
     yield driver
     driver.quit()
 
 
-def open_page(browser: webdriver.Chrome, path: Path) -> None:
-    """Open a file and check that it asked for nothing else and complained of nothing."""
-    browser.get_log("performance")
-    browser.get_log("browser")
-    browser.get(path.as_uri())
-    requests = [
-        entry["message"]
-        for entry in browser.get_log("performance")
-        if '"Network.requestWillBeSent"' in entry["message"]
-    ]
-    assert all('"url":"file://' in r or '"url":"data:' in r for r in requests), requests
-    severe = [e for e in browser.get_log("browser") if e["level"] in {"SEVERE", "WARNING"}]
-    assert not severe
+def put_in(browser: webdriver.Chrome) -> None:
+    """Put every drawing into the page, as before printing."""
+    until(browser, "document.documentElement.dataset.figures")
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
 
 
 def test_the_report_opens_from_a_file(built, browser):
-    """The page loads without a network, without an error, and shows its answer and figures."""
-    open_page(browser, built / "results/report/index.html")
+    """The page loads without a network or an error, shows its answer, and each of its figures."""
+    open_report(browser, built / REPORT)
     assert browser.find_element(By.TAG_NAME, "h1").text == "How many positions are near-free here?"
-    figures = browser.find_elements(By.CSS_SELECTOR, "figure svg")
-    predicted = browser.find_elements(By.CSS_SELECTOR, f"{MODELS} figure svg")
-    assert len(predicted) == 3
-    assert len(figures) == 11 + len(predicted)
-    assert all(2000 > figure.size["height"] > 200 for figure in figures)
+    put_in(browser)
+    figures = browser.find_elements(By.CSS_SELECTOR, "figure svg:not(.later)")
+    listed = [read_figures(built / f"results/figures/{s}").figures for s in ("cpu", "public")]
+    assert len(figures) == sum(map(len, listed))
+    assert all(2500 > figure.size["height"] > 100 for figure in figures)
+    quiet(browser)
+
+
+def test_the_report_is_small_and_soon_usable(built, browser):
+    """It is one file of a few megabytes, and its explorer answers within two seconds."""
+    assert (built / REPORT).stat().st_size < MOST_BYTES
+    times = []
+    for _ in range(3):
+        open_report(browser, built / REPORT)
+        times.append(int(until(browser, "document.documentElement.dataset.readyMs")))
+    assert min(times) < MOST_MS
 
 
 def test_figures_of_models_say_that_they_are_predicted(built, browser):
     """Nothing that was only predicted can be taken for measured."""
-    open_page(browser, built / "results/report/index.html")
-    for figure in browser.find_elements(By.CSS_SELECTOR, f"{MODELS} figure svg"):
-        text = figure.get_attribute("textContent")
+    open_report(browser, built / REPORT)
+    put_in(browser)
+    listed = read_figures(built / "results/figures/public").figures
+    predicted = [figure for figure in listed if figure.about == OUTLOOK]
+    assert predicted
+    for figure in predicted:
+        drawn = browser.find_element(By.ID, f"figure-public-{figure.name}")
+        text = drawn.find_element(By.TAG_NAME, "svg").get_attribute("textContent")
         assert "Predicted, not measured" in text or "M_attn as printed" in text
         assert "measured here" not in text
 
 
-def test_every_figure_shows_measured_data(built, browser):
-    """Each drawing but those of models holds marks for this machine's measured rows."""
-    open_page(browser, built / "results/report/index.html")
-    for figure in browser.find_elements(By.CSS_SELECTOR, f"section:not({MODELS}) figure svg"):
+def test_every_figure_of_a_machine_shows_its_data(built, browser):
+    """Each drawing of this machine holds marks for its measured rows."""
+    open_report(browser, built / REPORT)
+    put_in(browser)
+    for figure in browser.find_elements(By.CSS_SELECTOR, "[id^='figure-cpu-'] svg"):
         marks = figure.find_elements(
             By.CSS_SELECTOR, "[aria-roledescription$='mark container'] path"
         )
@@ -90,46 +80,166 @@ def test_every_figure_shows_measured_data(built, browser):
         assert "measured" in text or "counted" in text
 
 
-def test_a_click_on_a_number_leads_to_its_events(built, browser):
-    """From N_max two clicks lead to the measured row, whose events are in the named lines."""
-    open_page(browser, built / "results/report/index.html")
-    cell = browser.find_element(
-        By.CSS_SELECTOR, "section[id='platform-cpu'] tbody tr td:nth-child(3) a"
-    )
-    shown = cell.text
-    cell.click()
-    line = browser.find_element(By.CSS_SELECTOR, "li:target")
-    assert f"n_max = {shown}," in line.text
-    line.find_element(By.CSS_SELECTOR, "a").click()
-    line = browser.find_element(By.CSS_SELECTOR, "li:target")
-    link = line.find_element(By.CSS_SELECTOR, "a[href$='.jsonl']")
-    numbers = line.text.partition(" line ")[2].partition(" (")[0].split(", ")
-    segment = Path(link.get_property("href").removeprefix("file://"))
-    events = segment.read_text().splitlines()
-    assert all('"nearfree.latency.measured.v1"' in events[int(n) - 1] for n in numbers)
+def test_a_number_opens_by_keyboard(built, browser):
+    """Enter opens the panel and Escape closes it; the focus goes there and comes back."""
+    open_report(browser, built / REPORT)
+    number = browser.find_element(By.CSS_SELECTOR, "#answer a[data-row]")
+    row = number.get_attribute("data-row")
+    number.send_keys(Keys.ENTER)
+    until(browser, f"document.getElementById('panel').dataset.row === '{row}'")
+    assert browser.execute_script("return document.activeElement.id") == "panel-title"
+    inside = browser.find_element(By.CSS_SELECTOR, "#panel .made a[data-row]")
+    below = inside.get_attribute("data-row")
+    inside.send_keys(Keys.ENTER)
+    until(browser, f"document.getElementById('panel').dataset.row === '{below}'")
+    crumbs = browser.find_elements(By.CSS_SELECTOR, "#panel .crumbs a")
+    assert [each.get_attribute("data-row") for each in crumbs] == [row]
+    browser.switch_to.active_element.send_keys(Keys.ESCAPE)
+    until(browser, "document.getElementById('panel').hidden")
+    assert browser.switch_to.active_element == number
+    assert "row=" not in browser.current_url
+
+
+def test_the_way_back_closes_the_panel(built, browser):
+    """Each opened row is a step of the browser's history, and a link of its own."""
+    open_report(browser, built / REPORT)
+    number = browser.find_element(By.CSS_SELECTOR, "#answer a[data-row]")
+    row = number.get_attribute("data-row")
+    number.click()
+    until(browser, f"document.getElementById('panel').dataset.row === '{row}'")
+    link = browser.current_url
+    browser.back()
+    until(browser, "document.getElementById('panel').hidden")
+    open_report(browser, built / REPORT, f"#{link.partition('#')[2]}")
+    until(browser, f"document.getElementById('panel').dataset.row === '{row}'")
 
 
 @pytest.mark.parametrize("width", [360, 1200])
 def test_the_page_does_not_scroll_sideways(built, browser, width):
-    """Wide tables scroll inside themselves, also on a phone."""
-    browser.set_window_size(max(width, 500), 900)
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
+    """Wide tables scroll inside themselves, also on a phone with all open."""
+    with screen(browser, width):
+        open_report(browser, built / REPORT)
+        for kind in ("observed", "predicted"):
+            box = browser.find_element(By.CSS_SELECTOR, f"input[value='{kind}']")
+            browser.execute_script("arguments[0].click()", box)
+            until(browser, f"document.getElementById('answered').dataset.shown === '{kind}'")
+            put_in(browser)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        number = browser.find_element(By.CSS_SELECTOR, "#answer a[data-row]")
+        browser.execute_script("arguments[0].click()", number)
+        until(browser, "document.getElementById('panel').dataset.row")
+        panel = browser.find_element(By.ID, "panel-body")
+        assert panel.size["width"] <= width
+        inside = browser.execute_script("return arguments[0].scrollWidth", panel)
+        assert inside <= panel.size["width"]
+
+
+CONTRAST = """
+const shade = (value) => {
+  const [r, g, b] = value.match(/[\\d.]+/g).slice(0, 3).map((part) => {
+    const share = Number(part) / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const paper = shade(getComputedStyle(document.body).backgroundColor);
+return [...document.querySelectorAll('h1, .note, td, thead th, small, a, .verdict, .tag, dt, dd')]
+  .map((each) => shade(getComputedStyle(each).color))
+  .map((ink) => (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05))
+  .reduce((least, each) => Math.min(least, each));
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_both_colour_schemes(built, browser, scheme):
+    """Text has the contrast that WCAG asks for at level AA, on light and on dark ground."""
+    with screen(browser, 1200, scheme):
+        open_report(browser, built / REPORT)
+        ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+        assert browser.execute_script(CONTRAST) >= 4.5
+
+
+def test_the_page_prints(built, browser):
+    """A print has every fold open and every figure in it, and folds them again after."""
+    open_report(browser, built / REPORT)
+    until(browser, "document.documentElement.dataset.figures")
+    folded = browser.execute_script(
+        "return document.querySelectorAll('main details:not([open])').length"
     )
-    open_page(browser, built / "results/report/index.html")
-    wide = browser.execute_script("return document.documentElement.scrollWidth")
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert wide <= width
+    assert folded
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {})
+    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+    assert not browser.find_elements(By.CSS_SELECTOR, "svg.later")
+    until(browser, f"document.querySelectorAll('main details:not([open])').length === {folded}")
+
+
+def test_the_page_tells_its_numbers_without_a_script(built, browser):
+    """Where scripts are off, tables are there, and a line says what to do instead."""
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        open_page(browser, built / REPORT)
+        assert "nearfree audit ROW" in browser.find_element(By.TAG_NAME, "noscript").text
+        assert len(browser.find_elements(By.CSS_SELECTOR, "#answer a[data-row]")) > 3
+        assert not browser.find_element(By.ID, "explorer").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
 @pytest.mark.parametrize(
     "name", ["dense_ffn_latency_against_n", "dense_ffn_nmax_against_batch", "dense_ffn_sensitivity"]
 )
 def test_interactive_figures_work_offline(built, browser, name):
-    """Each interactive figure carries its own library and draws itself."""
-    open_page(browser, built / "results/figures/cpu" / f"{name}.html")
+    """Each interactive figure of the report's folder draws itself with the script beside it."""
+    open_page(browser, built / "results/report/figures/cpu" / f"{name}.html")
     browser.implicitly_wait(5)
     drawn = browser.find_element(By.CSS_SELECTOR, "#vis canvas, #vis svg")
     browser.implicitly_wait(0)
     assert drawn.size["height"] > 200
+
+
+def test_hostile_text_stays_text_in_a_browser(browser, tmp_path):
+    """Text that tries to be markup runs nothing, moves nothing, and reads as it was written."""
+    path = hostile_report(tmp_path)
+    with screen(browser, 360):
+        open_report(browser, path)
+        browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
+        rows = browser.find_elements(By.CSS_SELECTOR, "#rules a[data-row^='granularity:']")
+        shown = set()
+        for number in rows:
+            cells = number.find_elements(By.XPATH, "ancestor::tr/td")
+            text = cells[2].get_attribute("textContent")
+            if text not in HOSTILE.values():
+                continue
+            row = number.get_attribute("data-row")
+            browser.execute_script("arguments[0].click()", number)
+            until(browser, f"document.getElementById('panel').dataset.row === '{row}'")
+            panel = browser.find_element(By.ID, "panel-body")
+            assert text in panel.get_attribute("textContent")
+            assert not panel.find_elements(By.CSS_SELECTOR, "script, img, b")
+            wide = browser.execute_script("return arguments[0].scrollWidth", panel)
+            assert wide <= panel.size["width"]
+            shown.add(text)
+        assert shown == {*HOSTILE.values()}
+        quiet(browser)
+
+
+def test_hostile_links_open_nothing(built, browser):
+    """Whatever stands in the address, the page shows what it has, and the text as text."""
+    for text in HOSTILE.values():
+        open_report(browser, built / REPORT)
+        ask = "location.hash = new URLSearchParams({ row: arguments[0], kind: arguments[0] })"
+        browser.execute_script(ask, f"boundaries:{text}")
+        until(browser, "document.getElementById('panel').dataset.row")
+        assert text in browser.find_element(By.ID, "panel").get_attribute("textContent")
+        quiet(browser)
+
+
+def test_the_report_s_folder_stands_alone(built, browser, tmp_path):
+    """Moved elsewhere, the page and its figures still open."""
+    copy = built.copy(tmp_path / "copy")
+    folder = Path(copy / "results/report").rename(tmp_path / "mailed")
+    open_report(browser, folder / "index.html")
+    figure = browser.find_element(By.CSS_SELECTOR, "figcaption a").get_attribute("href")
+    open_page(browser, Path(figure.removeprefix("file://")))

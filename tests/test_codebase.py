@@ -113,12 +113,12 @@ def test_a_new_module_counts_when_it_is_imported(copy: Path) -> None:
 
 
 def test_a_change_of_the_page_shows(copy: Path) -> None:
-    """The report's digest changes with its template and its style, which make the page as well."""
+    """The report's digest changes with its template, style and script, which make it as well."""
     seen = {digests(copy, "nearfree.report.stage")[0]}
-    for name in ("page.html", "page.css"):
-        append(" ")(copy / "report" / name)
+    for name in ("page.html", "page.css", "panel.js"):
+        append(" ")(copy / "report" / "page" / name)
         seen.add(digests(copy, "nearfree.report.stage")[0])
-    assert len(seen) == 3
+    assert len(seen) == 4
 
 
 def test_a_digest_of_several_modules_ignores_their_order() -> None:

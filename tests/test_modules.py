@@ -62,7 +62,7 @@ def test_protocols_stand_beside_each_other(modules: Project) -> None:
 def test_every_figure_family_is_drawn(modules: Project) -> None:
     """Each module has its latency, boundary, sensitivity, work and utilisation figures."""
     listed = json.loads((modules / "results/figures/cpu/figures.json").read_text())
-    names = {figure["name"] for figure in listed}
+    names = {figure["name"] for figure in listed["figures"]}
     for module, own in (("dense_ffn", "batch"), ("moe_ffn", "top_k"), ("attention", "context")):
         families = {"latency_against_n", f"nmax_against_{own}", "sensitivity",
                     f"utilization_against_{own}", "utilization_against_n"}  # fmt: skip

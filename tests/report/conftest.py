@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from nearfree.events.names import Layout
+from nearfree.figures.gallery import read_gallery
 from nearfree.figures.stage import draw
 from nearfree.report.stage import write_report
-from tables.logs import SHEETS, make_tables, write_probe, write_public, write_study
+from tables.logs import CONFIG, SHEETS, make_tables, write_probe, write_public, write_study
 
 CONSTANTS = Path(__file__).parents[2] / "results/events/public/constants"
 SCOPES = ["cpu", "h20", "public"]
@@ -33,11 +34,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 @pytest.fixture(scope="package")
 def page(made: Layout) -> str:
     """Return the report."""
-    return write_report(made, SCOPES, SHEETS, 0.2).read_text(encoding="utf-8")
+    return written(made)
+
+
+def written(layout: Layout) -> str:
+    """Write the report over all scopes of a root, and return it."""
+    paper = read_gallery(layout, CONFIG, SCOPES)
+    return write_report(layout, SCOPES, SHEETS, 0.2, paper).read_text(encoding="utf-8")
 
 
 @pytest.fixture
 def copy(made: Layout, tmp_path: Path) -> Layout:
     """Return a copy of the results, to be changed at will."""
-    ignored = shutil.ignore_patterns("*.html")
-    return Layout(Path(shutil.copytree(made.root, tmp_path / "results", ignore=ignored)))
+    return Layout(Path(shutil.copytree(made.root, tmp_path / "results")))

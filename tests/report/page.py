@@ -1,10 +1,14 @@
 """Reading a page as a browser would: elements, their attributes and the text of cells."""
 
+import base64
+import gzip
+import json
 from html.parser import HTMLParser
+from typing import Any
 
 
 class Page(HTMLParser):
-    """The ids, links and tables of a page, and its text."""
+    """The ids, links and tables of a page, its text, and what its blocks hold."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -13,8 +17,14 @@ class Page(HTMLParser):
         self.attributes: list[tuple[str, str, str]] = []
         self.tags: set[str] = set()
         self.tables: list[list[list[Cell]]] = []
+        self.rows: list[str] = []
         self.text = ""
+        self.blocks: dict[str, str] = {}
+        self.scripts: list[str] = []
+        self.styles: list[str] = []
         self._open: list[str] = []
+        self._inside = ""
+        self._block = ""
         self.feed(text)
         self.close()
 
@@ -25,10 +35,15 @@ class Page(HTMLParser):
             self.attributes.append((tag, name, value or ""))
             if name == "id":
                 self.ids.append(value or "")
+            if name == "data-row":
+                self.rows.append(value or "")
             if tag == "a" and name == "href":
                 self.links.append(value or "")
                 if self._open:
                     self.tables[-1][-1][-1].href = value or ""
+        if tag in ("script", "style"):
+            self._inside = tag
+            self._block = dict(attrs).get("data-name") or ""
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":
@@ -38,15 +53,31 @@ class Page(HTMLParser):
             self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Close a cell."""
+        """Close a cell, a script or a style."""
+        if tag == self._inside:
+            self._inside = ""
         if tag in ("td", "th"):
             self._open.pop()
 
     def handle_data(self, data: str) -> None:
-        """Note text."""
+        """Note text, or what a block, a script or a style holds."""
+        if self._inside == "script" and self._block:
+            self.blocks[self._block] = self.blocks.get(self._block, "") + data
+            return
+        if self._inside:
+            (self.scripts if self._inside == "script" else self.styles).append(data)
+            return
         self.text += data
         if self._open:
             self.tables[-1][-1][-1].text += data
+
+    def block(self, name: str) -> Any:
+        """Return what is in a block."""
+        return json.loads(gzip.decompress(base64.b64decode(self.blocks[name])))
+
+    def ids_of(self, table: str) -> set[str]:
+        """Return the ids of the rows of a table that are in the page."""
+        return {f"{table}:{digest}" for digest in self.block(f"table:{table}")["ids"]}
 
 
 class Cell:

@@ -4,21 +4,20 @@ import polars as pl
 import pytest
 from nearfree.events.names import Layout
 from nearfree.report import accuracy
-from nearfree.report.audit import anchor
 from nearfree.report.sections import Cell
 from nearfree.tables.store import read_table
 from nearfree.theory.accuracy import ACCURACY
+from nearfree.theory.score_table import SCORES
 from nearfree.theory.scores import PREDICTORS
 from nearfree.theory.times.constants import recorded_constants
-from nearfree.theory.validation import VALIDATION
 
 from report.page import Page
 
 
 @pytest.fixture(scope="module")
-def validation(made: Layout) -> pl.DataFrame:
-    """Return the paper's boundaries against their predictions."""
-    return read_table(made, "public", VALIDATION)
+def counted(made: Layout) -> pl.DataFrame:
+    """Return how predictors did on the paper's boundaries."""
+    return read_table(made, "public", SCORES)
 
 
 def line(rows: tuple[tuple[Cell, ...], ...], module: str, predictor: str) -> list[str]:
@@ -27,34 +26,34 @@ def line(rows: tuple[tuple[Cell, ...], ...], module: str, predictor: str) -> lis
         module, predictor])  # fmt: skip
 
 
-def test_scores_count_rows(validation: pl.DataFrame) -> None:
-    """Each score says of how many settings it is, and links to a line that lists their rows."""
-    grid, backing = accuracy.scores(validation, 0.2)
-    at = validation.filter(pl.col("epsilon") == 0.2)
-    assert sorted(row for _, rows in backing for row in rows) == sorted(at["row_id"])
+def test_scores_count_rows(counted: pl.DataFrame) -> None:
+    """Each score says of how many settings it is, and opens the row that counted them."""
+    grid = accuracy.scores(counted, 0.2)
     assert len(grid.rows) == 3 * len(PREDICTORS)
     dense = line(grid.rows, "dense_ffn", "principle")
     assert dense[4:8] == ["6", "0 (0%)", "6", "1.000"]
-    assert {row[4].href for row in grid.rows} == {f"#{anchor(name)}" for name, _ in backing}
+    assert {cell.row for row in grid.rows for cell in row[4:12]} == {
+        *counted.filter(epsilon=0.2)["row_id"]
+    }
 
 
-def test_what_is_refused_is_counted_as_a_miss_and_said(validation: pl.DataFrame) -> None:
+def test_what_is_refused_is_counted_as_a_miss_and_said(counted: pl.DataFrame) -> None:
     """A predictor that refuses has no hits among all settings, and the line says how many."""
-    grid, _ = accuracy.scores(validation, 0.2)
+    grid = accuracy.scores(counted, 0.2)
     refused = line(grid.rows, "moe_ffn", "work model")
     assert refused[4:8] == ["32", "32 (100%)", "0", "0.000"]
-    assert refused[13] == "-"
-    assert "(and 1 more)" in refused[14]
+    assert refused[12] == "-"
+    assert "(and 1 more)" in refused[13]
 
 
-def test_a_sample_is_named(validation: pl.DataFrame) -> None:
+def test_a_sample_is_named(counted: pl.DataFrame) -> None:
     """Constants of other platforms are out of sample; laws have none."""
-    grid, _ = accuracy.scores(validation, 0.2)
-    assert line(grid.rows, "dense_ffn", "work model")[13] == "constants: out of sample"
-    assert line(grid.rows, "dense_ffn", "principle")[13] == "nothing calibrated"
-    inside = validation.with_columns(pl.lit(value=True).alias("in_sample"))
-    grid, _ = accuracy.scores(inside, 0.2)
-    assert line(grid.rows, "dense_ffn", "work model")[13] == "constants: in sample"
+    grid = accuracy.scores(counted, 0.2)
+    assert line(grid.rows, "dense_ffn", "work model")[12] == "constants: out of sample"
+    assert line(grid.rows, "dense_ffn", "principle")[12] == "nothing calibrated"
+    inside = counted.with_columns(pl.lit(value=True).alias("in_sample"))
+    grid = accuracy.scores(inside, 0.2)
+    assert line(grid.rows, "dense_ffn", "work model")[12] == "constants: in sample"
 
 
 def test_every_constant_and_form_is_told(made: Layout, page: str) -> None:
@@ -87,4 +86,4 @@ def test_imported_scores_put_unseen_gpus_first() -> None:
     texts = [cell.text for cell in grid.rows[0]]
     assert texts[1:6] == ["moe_ffn balanced", "work model", "10", "3 (30%)", "4"]
     assert texts[6:] == ["0.400", "0.500", "0.600", "0.030", "-", "-"]
-    assert all(cell.href.startswith("#accuracy-") for cell in grid.rows[0][3:])
+    assert all(cell.row.startswith("accuracy:") for cell in grid.rows[0][3:])

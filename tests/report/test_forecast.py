@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.report.answer_json import about, answer, curve_rows, inverse_rows
+from nearfree.report.answer_json import answer, curve_rows, inverse_rows
 from nearfree.report.forecast import amount, report, telling, title
 from nearfree.report.inverse import inverse_report
 from nearfree.theory.forecast.forecast import CURVE, Forecast
@@ -98,7 +98,7 @@ def test_data_say_what_is_asked() -> None:
     rows = inverse_rows(pool(), 4, 0.2, 2.0)
     assert rows.height == len(POOL)
     for row, one in zip(rows.to_dicts(), POOL, strict=True):
-        assert {name: row[name] for name in about(one)} == about(one)
+        assert {name: row[name] for name in one.about} == one.about
         assert row["accepted_per_n_max"] == 2.0 / row["n_max"]
     assert "accepted_per_n_max" not in inverse_rows(pool(), 4, 0.2).columns
 

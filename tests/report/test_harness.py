@@ -37,7 +37,7 @@ def test_a_change_of_kernels_is_told_with_its_n(made: Layout) -> None:
     ]  # fmt: skip
     (row,) = harness.cliffs(pl.DataFrame(rows)).rows
     assert [cell.text for cell in row[2:]] == ["2", "gemv", "gemm"]
-    assert row[2].href == "#work-2"
+    assert row[2].row == "work:2"
 
 
 def test_adapters_are_listed_with_their_runs() -> None:

@@ -1,58 +1,45 @@
 """Hostile text in evidence is shown as text; hostile or damaged files are refused."""
 
-import csv
-import shutil
 from pathlib import Path
 
 import pytest
 from nearfree.errors import NearfreeError, TableError
 from nearfree.events.names import Layout
-from nearfree.figures.stage import draw
-from nearfree.public.published import import_published
-from nearfree.report.stage import write_report
-from tables.logs import CONFIG, SHEETS, make_tables
+from nearfree.report.svg import safe_svg
 
-from report.conftest import SCOPES
+from report.conftest import written
+from report.hostile import HOSTILE, hostile_report
 from report.page import Page
-
-RTL = "\u202eabc\u202c\u200f"
-HOSTILE = {
-    "a script": "<script>alert(1)</script>",
-    "a picture": "<img src=x onerror=alert(1)>",
-    "quotes": '"\'><b onmouseover="x()">&amp;',
-    "a template": "{{ 7 * 7 }}{% raw %}",
-    "right to left": RTL,
-    "a long word": "x" * 10_000,
-    "another alphabet": "μέτρηση 測定 🙂",
-}
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """Return a report over published rules, and by a host, that hold such text."""
+    """Return a report over published rules, by a host, and with a config that hold such text."""
     root = tmp_path_factory.mktemp("hostile")
-    folder = Path(shutil.copytree(CONFIG / "published", root / "published"))
-    with (folder / "rules.csv").open("a", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(["tab:x", t, "1.0", t, t, 16] for t in HOSTILE.values())
-    layout = Layout(root / "results")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NEARFREE_HOST_LABEL", " ".join(HOSTILE.values()))
-        import_published(layout, folder)
-    make_tables(layout, "public")
-    draw(layout, "public", 0.2)
-    return Page(write_report(layout, ["public"], SHEETS, 0.2).read_text(encoding="utf-8"))
+    return Page(hostile_report(root).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_text_is_shown_as_text(hostile: Page, text: str) -> None:
-    """Whatever a published rule or a host's label holds, the page shows it, letter by letter."""
-    assert hostile.text.count(text) >= 4
+    """Whatever a rule, a host or a gallery's entry holds, the page shows it, letter by letter."""
+    assert hostile.text.count(text) >= 5
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_text_is_data_inside_blocks(hostile: Page, text: str) -> None:
+    """The page's data hold the text as it is, for the script to put in as text."""
+    for column in ("package", "path", "condition"):
+        held = hostile.block("table:granularity")["columns"][column]
+        assert text in held.get("values", held.get("plain"))
+    assert any(text in run["host_label"] for run in hostile.block("runs").values())
+    assert any(text in entry.values() for entry in hostile.block("config").values())
 
 
 def test_hostile_text_makes_no_elements(hostile: Page) -> None:
-    """No text of the evidence becomes an element or an attribute of the page."""
-    assert not hostile.tags & {"script", "img", "iframe"}
+    """No text of the evidence becomes an element, an attribute or a script of the page."""
+    assert not hostile.tags & {"img", "iframe"}
     assert not any(name.startswith("on") for _, name, _ in hostile.attributes)
+    assert len(hostile.scripts) == len(hostile.styles) == 1
     assert f"on {' '.join(HOSTILE.values())}" in hostile.text
 
 
@@ -71,18 +58,22 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize("text", SCRIPTS)
-def test_a_script_in_a_picture_is_refused(copy: Layout, text: str) -> None:
+def test_a_script_in_a_picture_is_refused(tmp_path: Path, text: str) -> None:
     """A picture that could run or load something is refused by name."""
-    (copy.root / "figures" / "cpu" / "dense_ffn_sensitivity.svg").write_text(text)
-    with pytest.raises(TableError, match=r"cpu/dense_ffn_sensitivity\.svg"):
-        write_report(copy, SCOPES, SHEETS, 0.2)
-    assert not (copy.root / "report" / "index.html").exists() or "alert" not in (
-        copy.root / "report" / "index.html"
-    ).read_text(encoding="utf-8")
+    with pytest.raises(TableError, match=r"a\.svg"):
+        safe_svg(tmp_path / "a.svg", text.encode())
+
+
+def test_a_drawing_is_kept_as_it_is(made: Layout) -> None:
+    """Our own drawings pass unchanged."""
+    for path in (made.root / "figures").rglob("*.svg"):
+        assert safe_svg(path, path.read_bytes()) == path.read_text(encoding="utf-8")
 
 
 DAMAGED = {
-    "dense_ffn_sensitivity.svg": (None, b"\xff\xfe<svg/>"),
+    "dense_ffn_sensitivity.svg": (None, b"\xff\xfe<svg/>", b"<svg/>"),
+    "dense_ffn_sensitivity.html": (None, b"<script>alert(1)</script>"),
+    "../vega.js": (None, b"alert(1)"),
     "figures.json": (None, b"", b"{}", b'[{"name":"x"}]', b"\xff"),
 }
 
@@ -91,13 +82,13 @@ DAMAGED = {
     ("name", "raw"), [(name, raw) for name, many in DAMAGED.items() for raw in many]
 )
 def test_a_damaged_figure_is_refused(copy: Layout, name: str, raw: bytes | None) -> None:
-    """A picture or list that is missing or no text is refused by name."""
+    """A file of a figure that is missing, or not what was drawn, is refused by name."""
     path = copy.root / "figures" / "cpu" / name
     path.unlink()
     if raw is not None:
         path.write_bytes(raw)
-    with pytest.raises(NearfreeError, match=name):
-        write_report(copy, SCOPES, SHEETS, 0.2)
+    with pytest.raises(NearfreeError, match=path.name):
+        written(copy)
 
 
 @pytest.mark.parametrize("table", ["platforms", "latency", "validation"])
@@ -106,7 +97,7 @@ def test_a_damaged_table_is_refused(copy: Layout, table: str) -> None:
     path = copy.table("cpu", table)
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(NearfreeError, match=table):
-        write_report(copy, SCOPES, SHEETS, 0.2)
+        written(copy)
 
 
 def test_a_damaged_segment_is_refused(copy: Layout) -> None:
@@ -115,4 +106,4 @@ def test_a_damaged_segment_is_refused(copy: Layout) -> None:
     path = copy.segment(take, 1)
     path.write_bytes(path.read_bytes().replace(b"abc", b"abd", 1))
     with pytest.raises(NearfreeError, match=str(take)):
-        write_report(copy, SCOPES, SHEETS, 0.2)
+        written(copy)

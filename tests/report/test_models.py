@@ -8,15 +8,15 @@ from msgspec.structs import asdict
 from nearfree.events.names import Layout
 from nearfree.figures.models import ModelRows
 from nearfree.figures.stage import draw
-from nearfree.report.audit import anchor, subject
 from nearfree.report.model_modules import beside, missed
 from nearfree.report.model_section import model_section
 from nearfree.report.models import measured, ways
 from nearfree.report.sections import Grid
-from nearfree.report.stage import write_report
-from tables.logs import SHEETS
+from nearfree.report.subject import subject
+from nearfree.tables.store import read_table, write_table
+from nearfree.theory.score_table import SCORES, score_rows
 
-from report.conftest import SCOPES
+from report.conftest import written
 from report.page import Page
 
 SUM, MINIMUM = "modules sum", "modules minimum"
@@ -40,6 +40,18 @@ def answer(models: ModelRows, said: pl.DataFrame) -> Grid:
     return measured(models.boundaries.filter(epsilon=0.2), said)
 
 
+def counted(composition: pl.DataFrame) -> pl.DataFrame:
+    """Return how often each predictor was right about models."""
+    judged = composition.with_columns(
+        (pl.col("predicted").is_not_null() | pl.col("unbounded")).alias("answered"),
+        *(pl.col("hit").alias(name) for name in ("within_1_31", "within_2", "covered")),
+        (pl.col("high") / pl.col("low")).alias("width"),
+        pl.lit(value=False).alias("in_sample"),
+    )
+    rows = score_rows(judged, composition)
+    return SCORES.build(rows, rows["from_ids"].explode().to_list())
+
+
 def column(grid: Grid, name: str) -> list[str]:
     """Return the texts of one column."""
     place = grid.head.index(name)
@@ -54,8 +66,8 @@ def count(grid: Grid, predictor: str, name: str) -> str:
 def test_each_setting_has_a_line(models: ModelRows, answer: Grid) -> None:
     """Every measured setting is there once, with its own boundary, and links to it."""
     at = models.boundaries.filter(epsilon=0.2)
-    links = {row[answer.head.index("N_max")].href for row in answer.rows}
-    assert links == {f"#{anchor(row_id)}" for row_id in at["row_id"]}
+    links = {row[answer.head.index("N_max")].row for row in answer.rows}
+    assert links == {*at["row_id"]}
     assert len(answer.rows) == at.height
     keys = ("model", "b", "L", "routing", "k")
     assert len(set(zip(*(column(answer, key) for key in keys), strict=True))) == at.height
@@ -86,9 +98,9 @@ def test_the_measured_limiter_is_told_with_its_part(said: pl.DataFrame, answer: 
 
 def test_a_prediction_is_told_with_its_mark_and_module(said: pl.DataFrame, answer: Grid) -> None:
     """A hit, and a miss, say so beside the value, with the module that is named; refusals too."""
-    cells = {row[answer.head.index(MINIMUM)].href: row for row in answer.rows}
+    cells = {row[answer.head.index(MINIMUM)].row: row for row in answer.rows}
     for row in said.filter(predictor="modules_minimum").to_dicts():
-        shown = cells[f"#{anchor(row['row_id'])}"][answer.head.index(MINIMUM)].text
+        shown = cells[row["row_id"]][answer.head.index(MINIMUM)].text
         mark = "hit" if row["hit"] else "miss"
         told = "refused"
         if row["predicted"] is not None:
@@ -119,7 +131,8 @@ def test_models_without_predictions_are_told(models: ModelRows, said: pl.DataFra
 
 def test_counts_are_those_of_the_table(said: pl.DataFrame) -> None:
     """Answered, hits, within and foretold are of all settings, refused ones among them."""
-    grid, backing = ways(said, "cpu")
+    rows = counted(said)
+    grid = ways(rows)
     mine = said.filter(predictor="modules_minimum")
     for name, flags in (
         ("answered", mine["predicted"].is_not_null()),
@@ -128,13 +141,12 @@ def test_counts_are_those_of_the_table(said: pl.DataFrame) -> None:
         ("foretold", mine["foretold"]),
     ):
         assert count(grid, MINIMUM, name) == f"{flags.sum()} of {mine.height}"
-    assert sorted(row for _, rows in backing for row in rows) == sorted(said["row_id"])
-    assert {f"#{anchor(name)}" for name, _ in backing} == {row[1].href for row in grid.rows}
+    assert {cell.row for row in grid.rows for cell in row[1:]} == {*rows["row_id"]}
 
 
 def test_the_same_limiter_is_counted_where_both_are_known(said: pl.DataFrame) -> None:
     """What refuses, or has no measured module beside it, cannot be compared."""
-    grid, _ = ways(said, "cpu")
+    grid = ways(counted(said))
     known = said.filter(predictor="modules_sum")["same_limiter"].drop_nulls()
     assert known.len() < said.filter(predictor="modules_sum").height
     assert count(grid, SUM, "same limiter") == f"{known.sum()} of {known.len()}"
@@ -143,10 +155,10 @@ def test_the_same_limiter_is_counted_where_both_are_known(said: pl.DataFrame) ->
 def test_each_miss_of_the_minimum_is_a_sentence(said: pl.DataFrame) -> None:
     """A sentence names the module with its N and share, what was measured, and what grew."""
     rows = said.filter(~pl.col("hit"), predictor="modules_minimum").drop_nulls("predicted")
-    told = {cell.href: cell.text for cell in missed(said)}
-    assert set(told) == {f"#{anchor(row_id)}" for row_id in rows["row_id"]}
+    told = {cell.row: cell.text for cell in missed(said)}
+    assert set(told) == {*rows["row_id"]}
     for row in rows.to_dicts():
-        text = told[f"#{anchor(row['row_id'])}"]
+        text = told[row["row_id"]]
         assert text.startswith(f"{row['model']}, b = {row['batch']}, L = {row['context']}")
         assert f"names {row['limiter']} at N = {row['predicted']:.0f}" in text
         assert f"takes {row['limiter_share']:.0%} of T(N = {row['baseline']})" in text
@@ -179,24 +191,24 @@ def test_an_undecided_boundary_is_told(said: pl.DataFrame) -> None:
 
 
 def test_the_lm_head_s_share_is_that_at_the_baseline(models: ModelRows) -> None:
-    """Each model's line has the smallest and the largest share over its settings."""
-    grid, backing = beside(models.time_shares, "cpu")
+    """Each model's line has the least and the largest share over its settings, with their rows."""
+    grid = beside(models.time_shares)
     at = models.time_shares.filter(pl.col("n") == pl.col("baseline"))
     for row in grid.rows:
-        for role, shown in zip(("LM head", "between"), row[2:], strict=True):
+        for role, shown in zip(("LM head", "between"), (row[2:4], row[4:6]), strict=True):
             mine = at.filter(model=row[0].text, role=role)
-            low, high = min(mine["share"]), max(mine["share"])
-            assert shown.text == f"{low:.1%} to {high:.1%}"
-            (rows,) = [rows for name, rows in backing if f"#{anchor(name)}" == shown.href]
-            assert sorted(rows) == sorted(mine["row_id"])
+            shares = dict(mine.select("row_id", "share").rows())
+            ends = (min(shares.values()), max(shares.values()))
+            assert tuple(shares[cell.row] for cell in shown) == ends
+            assert tuple(cell.text for cell in shown) == tuple(f"{end:.1%}" for end in ends)
 
 
 def test_without_models_there_is_no_section(models: ModelRows) -> None:
     """A platform that measured no model has no such part."""
-    frames = asdict(models)
-    assert model_section(frames, "cpu", 0.2)
+    frames = asdict(models) | {"scores": counted(models.composition)}
+    assert model_section(frames, 0.2)
     modules = models.boundaries.with_columns(pl.lit("attention").alias("module"))
-    assert model_section(frames | {"boundaries": modules}, "cpu", 0.2) is None
+    assert model_section(frames | {"boundaries": modules}, 0.2) is None
 
 
 def test_an_audit_line_of_a_model_names_its_setting(models: ModelRows) -> None:
@@ -209,9 +221,11 @@ def test_an_audit_line_of_a_model_names_its_setting(models: ModelRows) -> None:
 @pytest.fixture
 def read(copy: Layout) -> Page:
     """Return the report over a log with models."""
-    write_models(copy)
+    scores = counted(write_models(copy).composition)
+    every = pl.concat([read_table(copy, "cpu", SCORES), scores])
+    write_table(copy, "cpu", SCORES, every, {})
     draw(copy, "cpu", 0.2)
-    return Page(write_report(copy, SCOPES, SHEETS, 0.2).read_text(encoding="utf-8"))
+    return Page(written(copy))
 
 
 def test_the_page_shows_models_in_their_platform_alone(read: Page, page: str) -> None:
@@ -219,13 +233,18 @@ def test_the_page_shows_models_in_their_platform_alone(read: Page, page: str) ->
     assert read.text.count("How modules compose") == 1
     assert "How modules compose" not in page
     assert any(link.endswith("/cpu/model_nmax_against_batch.html") for link in read.links)
-    tables = [table for table in read.tables if table[0][0].text in ("model", "predictor")]
-    cells = [cell for table in tables for row in table for cell in row if cell.href]
-    assert {cell.href[1:] for cell in cells} <= set(read.ids)
+    for table in ("boundaries", "composition", "scores", "time_shares"):
+        mine = {row for row in read.rows if row.startswith(f"{table}:")}
+        assert mine
+        assert mine <= read.ids_of(table)
     assert sorted(read.ids) == sorted(set(read.ids))
 
 
 def test_modules_keep_their_own_table(read: Page, page: str) -> None:
     """The first table, of modules, is the same whether models were measured or not."""
-    before = [[cell.text for cell in row] for row in Page(page).tables[0]]
-    assert [[cell.text for cell in row] for row in read.tables[0]] == before
+    tables = [
+        next(table for table in each.tables if table[0][0].text == "module")
+        for each in (Page(page), read)
+    ]
+    before, after = ([[cell.text for cell in row] for row in table] for table in tables)
+    assert after == before

@@ -1,4 +1,4 @@
-"""The parts of the report as plain data: cells, audit lines and comparisons of takes."""
+"""The parts of the report as plain data: cells, runs and comparisons of takes."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ from msgspec import structs
 from nearfree.events.names import Layout
 from nearfree.events.types import RunFinished, Scheduler
 from nearfree.report import sections
-from nearfree.report.audit import anchor, audit_lines, runs, subject
+from nearfree.report.runs import anchor, runs
+from nearfree.report.subject import subject
 from nearfree.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.schema import Table
@@ -97,6 +98,11 @@ def test_every_setting_has_one_line(reshaped: Layout) -> None:
     assert len(grid.rows) == 4
     assert "-" not in {cell.text for row in grid.rows for cell in row}
     assert len({tuple(cell.text for cell in row[:3]) for row in grid.rows}) == 4
+    (judged,) = frames(reshaped, SENSITIVITY)
+    said = {row["row_id"]: row for row in judged.to_dicts()}
+    for *_, verdict, _, why in grid.rows:
+        assert verdict.text == ("robust" if said[verdict.row]["robust"] else "fragile")
+        assert why.text == said[verdict.row]["why"]
 
 
 def test_every_line_of_the_answer_names_its_setting(reshaped: Layout) -> None:
@@ -104,28 +110,6 @@ def test_every_line_of_the_answer_names_its_setting(reshaped: Layout) -> None:
     grid = sections.answer(*frames(reshaped, BOUNDARIES, PREDICTIONS), 0.2)
     assert len(grid.rows) == 4
     assert len({tuple(cell.text for cell in row[:2]) for row in grid.rows}) == 4
-
-
-def test_an_audit_line_says_what_it_is_made_of(made: Layout) -> None:
-    """A line names its row, its numbers and formula, and each piece of evidence with its lines."""
-    (latency,) = frames(made, LATENCY)
-    line = audit_lines("latency", latency, ("latency_us", "rounds"))[0]
-    row = latency.row(0, named=True)
-    assert (line.row_id, line.anchor) == (row["row_id"], anchor(row["row_id"]))
-    assert f"rounds = {row['rounds']}" in line.says
-    assert "median" in line.formula
-    (link,) = line.made_from
-    assert link.href == f"../events/{row['from_ids'][0].split('#')[0]}.jsonl"
-    assert link.lines == ", ".join(i.split("#")[1] for i in row["from_ids"])
-
-
-def test_a_refusal_stands_for_the_formula(made: Layout) -> None:
-    """The audit line of a refused prediction gives the reason."""
-    (predictions,) = frames(made, PREDICTIONS, scope="public")
-    refused = predictions.filter(pl.col("refusal").is_not_null())
-    lines = audit_lines("predictions", refused, ("n_max",))
-    assert lines
-    assert [line.formula for line in lines] == refused["refusal"].to_list()
 
 
 def test_the_subject_leaves_out_what_a_row_lacks() -> None:

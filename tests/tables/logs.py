@@ -28,7 +28,7 @@ from nearfree.public.published import import_published
 from nearfree.settings import MeasurePlan, ProbePlan, Setting, Sweep
 from nearfree.tables.bound import bound
 from nearfree.tables.project import project
-from nearfree.theory.outlook_stage import write_outlook
+from nearfree.theory.outlook_stage import write_outlook, write_schedules
 from nearfree.theory.stages import write_predictions, write_validation
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -157,6 +157,7 @@ def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLE
     write_validation(layout, scope)
     if scope == "public":
         write_outlook(layout, Config(CONFIG), 0.2)
+        write_schedules(layout, Config(CONFIG))
     write_claims(layout, scope, Config(CONFIG))
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = "nearfree"
-_TEMPLATES = (".html", ".css")
+_TEMPLATES = (".html", ".css", ".js")
 _ROOT = Path(__file__).parent
 
 
@@ -50,7 +50,7 @@ def digest(*modules: str) -> str:
 
 def _templates(paths: set[Path | None]) -> set[Path]:
     folders = {path.parent for path in paths if path and path.parent != _ROOT}
-    return {path for folder in folders for path in folder.iterdir() if path.suffix in _TEMPLATES}
+    return {path for folder in folders for path in folder.rglob("*") if path.suffix in _TEMPLATES}
 
 
 def package_digest() -> str:

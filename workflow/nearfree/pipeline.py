@@ -33,7 +33,7 @@ CONSTANTS = "constants"
 """The stream of calibrated constants, in the public scope."""
 _IMPORTS = {"aiconfigurator": "aiconfigurator-core"}
 """The package behind each name that the config can ask to import."""
-OUTLOOK = ("lookup", "forecast", "schedules", "published_lookup", "trend", "version_drift")
+OUTLOOK = ("lookup", "forecast", "published_lookup", "trend", "version_drift")
 """The tables of the stage `outlook`."""
 _STAGES = {
     "project": ("nearfree.tables.project",),
@@ -47,6 +47,7 @@ _STAGES = {
     ),
     "accuracy": ("nearfree.theory.accuracy", "nearfree.theory.answers", "nearfree.tables.store"),
     "outlook": ("nearfree.theory.outlook_stage", "nearfree.tables.store"),
+    "schedules": ("nearfree.theory.outlook_stage", "nearfree.tables.store"),
     "claims": ("nearfree.claims.stage", "nearfree.tables.store"),
     "figures": ("nearfree.figures.stage",),
     "report": ("nearfree.report.stage",),

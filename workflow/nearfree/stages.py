@@ -20,6 +20,7 @@ from nearfree.theory.accuracy import ACCURACY, DRIFT
 from nearfree.theory.composition import COMPOSITION
 from nearfree.theory.outlook_stage import TABLES as OUTLOOK
 from nearfree.theory.predictions import PREDICTIONS
+from nearfree.theory.schedules import SCHEDULES
 from nearfree.theory.score_table import SCORES
 from nearfree.theory.validation import VALIDATION
 
@@ -30,6 +31,7 @@ STAGES = {
     "validation": (VALIDATION, COMPOSITION, SCORES),
     "accuracy": (ACCURACY, DRIFT),
     "outlook": OUTLOOK,
+    "schedules": (SCHEDULES,),
     "claims": (CLAIMS,),
 }
 """The tables of each stage, in an order in which every stage has what it reads."""
@@ -61,7 +63,7 @@ def before(job: Job) -> set[Job]:
             return {Job("project", scope)}
         case "validation":
             return {Job("boundaries", scope), Job("predictions", scope)}
-        case "outlook":
+        case "outlook" | "schedules":
             return {Job("project", PUBLIC)}
     return {Job("validation", scope), *([Job("outlook", PUBLIC)] if scope == PUBLIC else [])}
 
@@ -81,7 +83,7 @@ def make(layout: Layout, config: Config, job: Job) -> None:
     from nearfree.claims.stage import write_claims
     from nearfree.tables.bound import bound
     from nearfree.tables.project import project
-    from nearfree.theory.outlook_stage import write_outlook
+    from nearfree.theory.outlook_stage import write_outlook, write_schedules
     from nearfree.theory.stages import write_accuracy, write_predictions, write_validation
 
     scope, tolerances, epsilon = job.scope, config.site.tolerances, config.site.epsilon
@@ -98,5 +100,7 @@ def make(layout: Layout, config: Config, job: Job) -> None:
             write_accuracy(layout, config, epsilon)
         case "outlook":
             write_outlook(layout, config, epsilon)
+        case "schedules":
+            write_schedules(layout, config)
         case "claims":
             write_claims(layout, scope, config)

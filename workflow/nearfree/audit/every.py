@@ -21,6 +21,7 @@ from nearfree.errors import NearfreeError
 from nearfree.events.names import Layout, require_log
 from nearfree.events.reader import no_collection
 from nearfree.pipeline import Pipeline
+from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.stages import STAGES, TABLES, Job, before, make
 from nearfree.tables.store import read_table
 
@@ -68,7 +69,6 @@ def audit_all(layout: Layout, config: Path) -> Audited:
         counts.update(part.counts)
     findings = [each for part in parts for each in part.findings]
     findings += _odd_tables(layout, pipeline)
-    findings += [] if findings else dangling(layout)
     return Audited(
         tables=counts["tables"],
         rows=counts["rows"],
@@ -84,12 +84,17 @@ def _parts(layout: Layout, pipeline: Pipeline, config: Path) -> Iterator[_Part]:
     every = jobs(pipeline)
     graph = {job: before(job) & set(every) for job in every}
     for scope in pipeline.scopes:
-        graph[Job(_FIGURES, scope)] = set(every)
+        shown = {scope, PUBLIC, *(pipeline.imported if scope == PUBLIC else [])}
+        apart = {"claims", "schedules", *({"outlook"} if scope != PUBLIC else {})}
+        graph[Job(_FIGURES, scope)] = {
+            job for job in every if job.scope in shown and job.stage not in apart
+        }
     order = TopologicalSorter(graph)
     order.prepare()
     context = multiprocessing.get_context("spawn")
     ends = layout.root, pipeline.layout.root, config
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), mp_context=context) as pool:
+        named = pool.submit(_resolve, layout.root)
         running: dict[Future[_Part], Job] = {}
         while order.is_active():
             for job in order.get_ready():
@@ -98,6 +103,15 @@ def _parts(layout: Layout, pipeline: Pipeline, config: Path) -> Iterator[_Part]:
             for future in done:
                 order.done(running.pop(future))
                 yield future.result()
+        yield named.result()
+
+
+def _resolve(root: Path) -> _Part:
+    """Return the ids that name nothing; tables that cannot be read are found by their stage."""
+    try:
+        return _Part({}, tuple(dangling(Layout(root))))
+    except NearfreeError:
+        return _Part({}, ())
 
 
 @no_collection()

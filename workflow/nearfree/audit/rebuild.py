@@ -19,6 +19,7 @@ def jobs(pipeline: Pipeline) -> list[Job]:
         "project": [*pipeline.sources, *pipeline.scopes],
         "accuracy": pipeline.imported,
         "outlook": [PUBLIC],
+        "schedules": [PUBLIC],
     }
     return [Job(stage, s) for stage in STAGES for s in scopes.get(stage, pipeline.scopes)]
 

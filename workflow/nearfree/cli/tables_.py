@@ -1,11 +1,14 @@
 """Make a scope's tables, one stage at a time.
 
-`accuracy` is of imported curves alone, and `outlook` of the public scope alone.
+`accuracy` is of imported curves alone, `outlook` and `schedules` of the public scope alone.
 """
 
 import argparse
 
-STAGES = ("project", "boundaries", "predictions", "validation", "accuracy", "outlook", "claims")
+STAGES = (
+    *("project", "boundaries", "predictions", "validation", "accuracy", "outlook", "schedules"),
+    "claims",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,69 +5,58 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from nearfree.events.types import Event
-from nearfree.report.sections import Cell, Grid, cell
+from nearfree.report.sections import Cell, Grid, Row, cell
 
-_SCORED = (
-    *("settings", "refused or undecided", "hits", "hit", "x1.31", "x2"),
-    *("T error", "covered", "width"),
-)
-_TOLD = ("platform", "module", "predictor", "facts", *_SCORED, "sample", "refusal")
-_GROUPED = ("GPUs", "module", "predictor", *_SCORED)
+_SCORED = ("settings", "refused or undecided", "hits", "hit", "x1.31", "x2")
+_STATED = ("covered", "width")
+_TOLD = ("platform", "module", "predictor", "facts", *_SCORED, *_STATED, "sample", "refusal")
+_GROUPED = ("GPUs", "module", "predictor", *_SCORED, "T error", *_STATED)
 _KEYS = ["platform", "origin", "module", "predictor", "basis"]
-Backing = list[tuple[str, list[str]]]
 
 
-def scores(validation: pl.DataFrame, epsilon: float) -> tuple[Grid, Backing]:
-    """Return scores by platform, module and predictor, and the rows behind each line.
+def scores(counted: pl.DataFrame, epsilon: float) -> Grid:
+    """Return scores by platform, module and predictor.
 
     Parameters
     ----------
-    validation
-        Rows of that table, of all scopes.
+    counted
+        Rows of the table `scores`, of all scopes.
     """
-    at = validation.filter(pl.col("epsilon") == epsilon)
-    rows, backing = [], []
-    for group in at.sort(_KEYS).partition_by(_KEYS, maintain_order=True):
-        first = group.row(0, named=True)
-        name = "score:" + "-".join(str(first[key]) for key in _KEYS)
-        backing.append((name, group["row_id"].to_list()))
-        missed = group.filter(~pl.col("answered") | pl.col("undecided")).height
-        said = group["refusal"].drop_nulls().unique().sort().to_list()
+    rows = []
+    for row in counted.filter(epsilon=epsilon).sort(_KEYS).to_dicts():
+        settings, row_id = row["settings"], row["row_id"]
         rows.append(
             (
-                Cell(f"{first['platform']} ({first['origin']})"),
-                Cell(first["module"]),
-                Cell(_words(first["predictor"])),
-                Cell(_words(first["basis"] or "-")),
-                cell(group.height, name),
-                cell(f"{missed} ({missed / group.height:.0%})", name),
-                cell(group["hit"].sum(), name),
-                *(
-                    cell(_share(group[column].mean()), name)
-                    for column in ("hit", "within_1_31", "within_2")
-                ),
-                Cell("-"),
-                cell(_share(group["covered"].mean()), name),
-                cell(_share(group["width"].median()), name),
-                Cell(_sample(group)),
-                Cell(_first(said)),
+                Cell(f"{row['platform']} ({row['origin']})"),
+                Cell(row["module"]),
+                Cell(_words(row["predictor"])),
+                Cell(_words(row["basis"] or "-")),
+                cell(settings, row_id),
+                cell(f"{row['missed']} ({row['missed'] / settings:.0%})", row_id),
+                cell(row["hits"], row_id),
+                *(cell(_share(row[name]), row_id) for name in _SHARES),
+                Cell(_sample(row)),
+                Cell(_refusals(row)),
             )
         )
-    return Grid(_TOLD, tuple(rows)), backing
+    return Grid(_TOLD, tuple(rows))
 
 
-def _first(reasons: list[str]) -> str:
-    """Return the first of some reasons, and how many others there are."""
-    others = f" (and {len(reasons) - 1} more)" if reasons[1:] else ""
-    return f"{reasons[0]}{others}" if reasons else ""
+_SHARES = ("hit_share", "within_1_31", "within_2", "covered", "width")
 
 
-def _sample(group: pl.DataFrame) -> str:
-    if group["predictor"][0] != "work_model":
+def _refusals(row: Row) -> str:
+    """Return the first reason for a refusal, and how many others there are."""
+    others = f" (and {row['refusals'] - 1} more)" if row["refusals"] > 1 else ""
+    return f"{row['refusal']}{others}" if row["refusal"] else ""
+
+
+def _sample(row: Row) -> str:
+    if row["predictor"] != "work_model":
         return "nothing calibrated"
-    if not group["answered"].any():
+    if not row["answered"]:
         return "-"
-    return "constants: in sample" if group["in_sample"].any() else "constants: out of sample"
+    return "constants: in sample" if row["in_sample"] else "constants: out of sample"
 
 
 def imported_scores(accuracy: pl.DataFrame) -> Grid:
@@ -151,7 +140,7 @@ def calibrated_on(events: Mapping[str, Event]) -> str:
 
 
 def _of(event: Event, text: str) -> Cell:
-    return Cell(text, f"../events/{event.event_id.partition('#')[0]}.jsonl")
+    return cell(text, event.event_id)
 
 
 def _words(name: str) -> str:

@@ -27,7 +27,7 @@ def answer(
     rows = _with_share(mine, accepted).to_dicts()
     known = found.total.refusals[place] is None
     return {
-        "deployment": about(found.deployments[place])
+        "deployment": found.deployments[place].about
         | {"decoder": structs.asdict(found.deployments[place].decoder)},
         "answers": [_finite(row) for row in rows],
         "modules": _modules(found, place, epsilon) if known else [],
@@ -54,23 +54,9 @@ def curve_rows(found: Forecast) -> pl.DataFrame:
     return with_about(found.deployments, pl.concat(curves, how="diagonal"))
 
 
-def about(asked: Deployment) -> dict[str, Any]:
-    """Return what is asked about, in the words of the command line."""
-    return {
-        "model": asked.decoder.name,
-        "platform": asked.platform,
-        "attention": str(asked.attention),
-        "moe": str(asked.moe) if asked.moe else None,
-        "routing": asked.routing,
-        "dtype": asked.dtype or asked.decoder.dtype,
-        "batch": asked.batch,
-        "context": asked.context,
-    }
-
-
 def with_about(asked: Sequence[Deployment], rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows with what was asked about, by the deployment's place, in front of them."""
-    said = pl.DataFrame([about(each) for each in asked], infer_schema_length=None)
+    said = pl.DataFrame([each.about for each in asked], infer_schema_length=None)
     keyed = said.with_row_index("deployment").with_columns(pl.col("deployment").cast(pl.Int64))
     joined = keyed.join(rows, on="deployment", how="right", maintain_order="right")
     return joined.select(*said.columns, *(c for c in rows.columns if c != "deployment"))

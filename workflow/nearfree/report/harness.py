@@ -9,8 +9,8 @@ from nearfree.events.evidence import Take
 from nearfree.events.types import RunFinished
 from nearfree.kernels import ADAPTERS
 from nearfree.measure.tried import Tried, never_run
-from nearfree.report.audit import anchor, subject
 from nearfree.report.sections import Cell, Grid, cell
+from nearfree.report.subject import subject
 
 
 def cost(takes: Iterable[Take]) -> Grid:
@@ -24,9 +24,14 @@ def cost(takes: Iterable[Take]) -> Grid:
         rows.append(
             (
                 Cell(str(take.name)),
-                Cell(f"{end.wall_s:.1f}", f"#{anchor(str(take.name))}"),
-                Cell(f"{end.timed_s:.1f}"),
-                Cell(f"{outside / end.wall_s:.1%}" if end.wall_s else "-"),
+                *(
+                    cell(text, take.of(RunFinished)[-1].event_id)
+                    for text in (
+                        f"{end.wall_s:.1f}",
+                        f"{end.timed_s:.1f}",
+                        f"{outside / end.wall_s:.1%}" if end.wall_s else "-",
+                    )
+                ),
             )
         )
     return Grid(

@@ -3,7 +3,7 @@
 import polars as pl
 
 from nearfree.decoders.laps import BETWEEN, HEAD
-from nearfree.report.models import ORDER, PREFIX, Backing, number, spoken
+from nearfree.report.models import ORDER, number, spoken
 from nearfree.report.sections import Cell, Grid, Row, cell
 
 _MINIMUM = "modules_minimum"
@@ -39,7 +39,7 @@ def _grown(row: Row) -> str:
     return f", and {name} grew most{part}"
 
 
-def beside(time_shares: pl.DataFrame, scope: str) -> tuple[Grid, Backing]:
+def beside(time_shares: pl.DataFrame) -> Grid:
     """Return what the LM head, and what lies between modules, take of T(baseline) in each model.
 
     Parameters
@@ -48,21 +48,17 @@ def beside(time_shares: pl.DataFrame, scope: str) -> tuple[Grid, Backing]:
         Rows of that table of one platform.
     """
     at = time_shares.filter("newest", pl.col("n") == pl.col("baseline")).sort(*ORDER, "place")
-    rows, backing = [], []
+    rows = []
     for (model,), group in at.group_by("model", maintain_order=True):
         cells = []
         for role in (HEAD, BETWEEN):
-            taken = group.filter(role=role)
-            link = f"{PREFIX}{scope}-{model}-{role}"
-            if taken.is_empty():
-                cells.append(Cell("-"))
-                continue
-            backing.append((link, taken["row_id"].to_list()))
-            cells.append(cell(_range(taken["share"]), link))
+            taken = group.filter(role=role).sort("share", maintain_order=True).to_dicts()
+            cells += [_share(row) for row in (taken[0], taken[-1])] if taken else [Cell("-")] * 2
         rows.append((Cell(str(model)), Cell(str(group["setting_key"].n_unique())), *cells))
-    return Grid(("model", "settings", HEAD, f"{BETWEEN} modules"), tuple(rows)), backing
+    named = (HEAD, f"{BETWEEN} modules")
+    ends = tuple(f"{name}, {end}" for name in named for end in ("least", "most"))
+    return Grid(("model", "settings", *ends), tuple(rows))
 
 
-def _range(shares: pl.Series) -> str:
-    ends = (min(shares), max(shares))
-    return " to ".join(dict.fromkeys(f"{end:.1%}" for end in ends))
+def _share(row: Row) -> Cell:
+    return cell(f"{row['share']:.1%}", row["row_id"])

@@ -6,31 +6,26 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.report.model_modules import beside, missed
-from nearfree.report.models import Backing, measured, ways
+from nearfree.report.models import measured, ways
 from nearfree.report.sections import Cell, Grid
 
 
 class ModelSection(Struct, frozen=True, kw_only=True):
-    """The section's tables and sentences, and the rows behind its counts."""
+    """The section's tables and sentences."""
 
     answer: Grid
     ways: Grid
     missed: tuple[Cell, ...]
     beside: Grid
-    backing: Backing
 
 
-def model_section(
-    frames: Mapping[str, pl.DataFrame], scope: str, epsilon: float
-) -> ModelSection | None:
+def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSection | None:
     """Return the section of a platform, None where it measured no model.
 
     Parameters
     ----------
     frames
-        That platform's tables by name: boundaries, composition and time_shares among them.
-    scope
-        The platform.
+        A platform's tables by name: boundaries, composition, time_shares and scores among them.
     epsilon
         The tolerance that is reported.
     """
@@ -38,12 +33,9 @@ def model_section(
     if at.is_empty():
         return None
     said = frames["composition"].filter(epsilon=epsilon)
-    counts, counted = ways(said, scope)
-    shares, shared = beside(frames["time_shares"], scope)
     return ModelSection(
         answer=measured(at, said),
-        ways=counts,
+        ways=ways(frames["scores"].filter(epsilon=epsilon, module="model")),
         missed=missed(said),
-        beside=shares,
-        backing=[*counted, *shared],
+        beside=beside(frames["time_shares"]),
     )

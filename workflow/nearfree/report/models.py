@@ -7,9 +7,6 @@ import polars as pl
 from nearfree.figures.theme import PREDICTORS
 from nearfree.report.sections import Cell, Grid, Row, cell, interval
 
-Backing = list[tuple[str, list[str]]]
-PREFIX = "models:"
-"""What the names of counts begin with."""
 CURVE = ["platform", "stream", "setting_key"]
 SETTING = ("model", "batch", "context", "routing", "top_k")
 """What tells a model's settings apart, as columns."""
@@ -56,31 +53,28 @@ def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
     return Grid((*_HEAD, *(_named(*way) for way in shown)), tuple(rows))
 
 
-def ways(composition: pl.DataFrame, scope: str) -> tuple[Grid, Backing]:
-    """Return how often each predictor answered and was right, and the rows behind each line."""
-    rows, backing = [], []
-    groups = composition.sort(_place(), *_WAY, *ORDER).partition_by(_WAY, maintain_order=True)
-    for group in groups:
-        name, basis = group.select(_WAY).row(0)
-        link = f"{PREFIX}{scope}-{name}-{basis or 'no facts'}"
-        backing.append((link, group["row_id"].to_list()))
-        settings = group.height
-        counts = (
-            (group["predicted"].is_not_null() | group["unbounded"]).sum(),
-            *(group[column].sum() for column in ("hit", "within")),
-        )
-        same = group["same_limiter"].drop_nulls()
+def ways(scores: pl.DataFrame) -> Grid:
+    """Return how often each predictor answered and was right about models.
+
+    Parameters
+    ----------
+    scores
+        Rows of that table of models, of one platform, at one tolerance.
+    """
+    rows = []
+    for row in scores.sort(_place(), *_WAY).to_dicts():
+        settings, counts = row["settings"], ("answered", "hits", "within")
         rows.append(
             (
-                Cell(_named(name, basis)),
-                cell(settings, link),
-                *(cell(f"{count} of {settings}", link) for count in counts),
-                cell(f"{same.sum()} of {same.len()}", link),
-                cell(f"{group['foretold'].sum()} of {settings}", link),
+                Cell(_named(row["predictor"], row["basis"])),
+                cell(settings, row["row_id"]),
+                *(cell(f"{row[name]} of {settings}", row["row_id"]) for name in counts),
+                cell(f"{row['same_limiter']} of {row['limiters']}", row["row_id"]),
+                cell(f"{row['foretold']} of {settings}", row["row_id"]),
             )
         )
     head = ("predictor", "settings", "answered", "hits", "within the interval", "same limiter")
-    return Grid((*head, "foretold"), tuple(rows)), backing
+    return Grid((*head, "foretold"), tuple(rows))
 
 
 def spoken(row: Row) -> str:

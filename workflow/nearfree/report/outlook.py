@@ -4,27 +4,21 @@ import polars as pl
 
 from nearfree.report.forecast import amount
 from nearfree.report.sections import Cell, Grid, Row, cell
-from nearfree.theory.drift import VERSION_DRIFT
 from nearfree.theory.forecast.forecast import PREDICTORS, headline
 from nearfree.theory.forecast.total import PREDICTOR
-from nearfree.theory.lookup import PUBLISHED_LOOKUP
-from nearfree.theory.outlook import LOOKUP, MODELS
-from nearfree.theory.trend import TREND
+from nearfree.theory.outlook import MODELS
 
-SAYS = (
-    (LOOKUP, ("n_max", "n_max_extended", "low", "high", "limiting_module", "limiting_term")),
-    (PUBLISHED_LOOKUP, ("idle_compute", "principle", "over_prediction", "resolved",
-                        "resolved_term", "rule", "difference")),
-    (TREND, ("n_max", "balance_flop_per_byte", "rule")),
-    (VERSION_DRIFT, ("m_moe", "tau", "tile_rows", "m_attn", "n_max_resolved", "n_max_work",
-                     "rule", "change")),
-)  # fmt: skip
-"""The tables that are shown, and the columns that hold a row's numbers."""
 _KEY = ("model", "platform", "attention", "moe", "routing", "batch", "context", "baseline")
 
 
 def models(lookup: pl.DataFrame) -> Grid:
-    """Return N_max of each deployment by predictor, and what limits the work model's."""
+    """Return N_max of each deployment by predictor, and what limits the work model's.
+
+    Parameters
+    ----------
+    lookup
+        Rows of that table at one tolerance.
+    """
     rows = []
     for key, part in headline(lookup).group_by(_KEY, maintain_order=True):
         said = {row["predictor"]: row for row in part.to_dicts()}

@@ -5,22 +5,31 @@ from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
+from urllib.parse import quote
 
 import polars as pl
 from msgspec import Struct
 
 from nearfree.figures.modules import MODEL, MODULES
-from nearfree.report.audit import anchor
 from nearfree.tables.settings import telling_fields
 
 Row = dict[str, Any]
 
 
 class Cell(Struct, frozen=True):
-    """One cell: its text, and the anchor of the audit line behind it, if it is a number."""
+    """One cell: its text, and the row or event that a number comes from."""
 
     text: str
-    href: str = ""
+    row: str = ""
+
+    @property
+    def href(self) -> str:
+        """The link that opens the row, empty without one."""
+        return f"#row={quote(self.row, safe=_PLAIN)}" if self.row else ""
+
+
+_PLAIN = ":/@,.-_"
+"""What needs no escape in a link, besides letters and digits."""
 
 
 class Grid(Struct, frozen=True):
@@ -31,8 +40,8 @@ class Grid(Struct, frozen=True):
 
 
 def cell(text: object, row_id: str | None) -> Cell:
-    """Return a cell that links to a row's audit line."""
-    return Cell(str(text), f"#{anchor(row_id)}" if row_id else "")
+    """Return a cell that opens a row."""
+    return Cell(str(text), row_id or "")
 
 
 def interval(row: Row) -> str:
@@ -56,7 +65,7 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
         tuple(row[key] for key in (*_ASKED, "predictor", "basis")): row for row in at.to_dicts()
     }
     rows = []
-    for row in _named(newest):
+    for row in spoken_settings(newest):
         guesses = [said.get((*(row[key] for key in _ASKED), *law)) for law in laws]
         single = "-" if row["n_max_from_1"] is None else row["n_max_from_1"]
         rows.append(
@@ -94,7 +103,7 @@ _ANSWER = (
 )
 
 
-def _named(boundaries: pl.DataFrame) -> list[Row]:
+def spoken_settings(boundaries: pl.DataFrame) -> list[Row]:
     """Return rows by module and variable, each with what tells it from its module's others."""
     rows = []
     for group in boundaries.sort("module").partition_by("module", maintain_order=True):
@@ -108,7 +117,7 @@ def _spoken(group: pl.DataFrame, own: str) -> pl.Series:
     """Return settings in words: the module's own variable, then what differs among them."""
     fields = [name for name in _telling(group, own) if name != "backend"]
     texts = [
-        ", ".join(f"{_LETTER.get(f, f)} {row[f]}".strip() for f in fields if row[f] is not None)
+        ", ".join(f"{LETTER.get(f, f)} {row[f]}".strip() for f in fields if row[f] is not None)
         for row in group.select(fields).to_dicts()
     ]
     return pl.Series("label", texts, dtype=pl.String)
@@ -123,7 +132,8 @@ def _telling(group: pl.DataFrame, own: str) -> list[str]:
 VARIABLE = {module.name: module.own for module in MODULES}
 """The variable that each module's studies are about."""
 _MODEL, _SHAPE = MODEL.name, ("d_model", "d_ff", "experts", "heads", "kv_heads", "head_dim")
-_LETTER = {"batch": "b", "context": "L", "top_k": "k", "routing": ""}
+LETTER = {"batch": "b", "context": "L", "top_k": "k", "routing": ""}
+"""What fields of a setting are called; a routing's name says enough."""
 
 
 def own_origin(boundaries: pl.DataFrame) -> str:
@@ -142,7 +152,7 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
     joined = at.join(base, on=["stream", "take", "plan8", "setting_key"])
     rows: list[tuple[Cell, ...]] = []
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in _named(joined):
+    for row in spoken_settings(joined):
         groups[row["stream"], row["setting_key"]].append(row)
     for group in groups.values():
         every = sorted(group, key=itemgetter("take", "plan8"))
@@ -191,11 +201,13 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
                         cell(at[e]["n_max"], at[e]["row_id"]) if e in at else Cell("-")
                         for e in epsilons
                     ),
+                    cell("robust" if verdict["robust"] else "fragile", verdict["row_id"]),
                     cell(verdict["verdict"] + noisy, verdict["row_id"]),
+                    Cell(verdict["why"]),
                 )
             )
-    head = ("study or table", "platform", "setting", *(f"{e:.0%}" for e in epsilons), "verdict")
-    return Grid(head, tuple(rows))
+    head = ("study or table", "platform", "setting", *(f"{e:.0%}" for e in epsilons))
+    return Grid((*head, "verdict", "over tolerances", "why"), tuple(rows))
 
 
 def facts(platforms: pl.DataFrame) -> Grid:

@@ -1,6 +1,6 @@
-"""The stage `outlook`: what follows without a measurement, from models, datasheets and rules."""
+"""The stages `outlook` and `schedules`: what follows from models, datasheets and rules alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import polars as pl
@@ -19,13 +19,14 @@ from nearfree.theory.drift import VERSION_DRIFT, version_drift
 from nearfree.theory.drift_questions import STUDIED
 from nearfree.theory.lookup import PUBLISHED_LOOKUP, printed_rows, published_lookup
 from nearfree.theory.made_from import calibrated, digests, read_from, tolerances_digest
-from nearfree.theory.outlook import FORECAST, LOOKUP, outlook
+from nearfree.theory.outlook import FORECAST, LOOKUP, MODELS, outlook
 from nearfree.theory.resolve import Resolver
 from nearfree.theory.schedules import SCHEDULES, schedules
 from nearfree.theory.sheets import sheet_facts
 from nearfree.theory.trend import TREND, trend
 
-TABLES = (LOOKUP, FORECAST, SCHEDULES, PUBLISHED_LOOKUP, TREND, VERSION_DRIFT)
+TABLES = (LOOKUP, FORECAST, PUBLISHED_LOOKUP, TREND, VERSION_DRIFT)
+"""Those of the stage `outlook`."""
 
 
 class _Made(NamedTuple):
@@ -48,18 +49,41 @@ def write_outlook(layout: Layout, config: Config, epsilon: float) -> None:
     found = outlook(config, answerer, platforms)
     printed = published_answers(layout, config.platforms, platforms)
     ids = {*platforms["row_id"], *calibrated(layout).values(), *found.models, *printed.known}
-    made_from = (
-        digests(layout, PUBLIC, PLATFORMS)
-        | seals_digest(layout, PUBLIC)
-        | tolerances_digest([epsilon, *config.site.tolerances])
-        | read_from(layout)
-        | dict(each.rsplit("@", 1) for each in found.models)
-    )
-    drafts = schedules(config, answerer, platforms)
+    made_from = _made_from(layout, [epsilon, *config.site.tolerances], found.models)
     rest = (_Made(LOOKUP, found.lookup), _Made(FORECAST, found.forecast),
-            _Made(SCHEDULES, drafts), _Made(PUBLISHED_LOOKUP, printed.rows))  # fmt: skip
+            _Made(PUBLISHED_LOOKUP, printed.rows))  # fmt: skip
     for table, rows in (*rest, *_followed(layout, config, answerer, platforms, epsilon)):
         write_table(layout, PUBLIC, table, table.build(rows, ids), made_from)
+
+
+def write_schedules(layout: Layout, config: Config) -> None:
+    """Write what engines take for each deployment into the public scope.
+
+    Parameters
+    ----------
+    config
+        Tolerances, platforms, models and deployments.
+    """
+    platforms = read_table(layout, PUBLIC, PLATFORMS)
+    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    rows = schedules(config, answerer, platforms)
+    named = rows["from_ids"].explode().drop_nulls().unique()
+    models = sorted(named.filter(named.str.starts_with(MODELS)))
+    ids = {*platforms["row_id"], *calibrated(layout).values(), *models}
+    made_from = _made_from(layout, config.site.tolerances, models)
+    write_table(layout, PUBLIC, SCHEDULES, SCHEDULES.build(rows, ids), made_from)
+
+
+def _made_from(
+    layout: Layout, tolerances: Sequence[float], models: Iterable[str]
+) -> dict[str, str]:
+    return (
+        digests(layout, PUBLIC, PLATFORMS)
+        | seals_digest(layout, PUBLIC)
+        | tolerances_digest(tolerances)
+        | read_from(layout)
+        | dict(each.rsplit("@", 1) for each in models)
+    )
 
 
 class Printed(NamedTuple):

@@ -1,0 +1,244 @@
+"""In a real browser: the explorer says what the commands say, and numbers open what they rest on.
+
+Rows and events are read here from Parquet and JSON lines themselves, without the page's code.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import polars as pl
+import pytest
+from browsing import dice, open_report, quiet, start, until
+from nearfree.config import Config
+from nearfree.events.names import Layout
+from nearfree.report.answer_json import answer
+from nearfree.theory.answers import Answerer
+from nearfree.theory.forecast.asked import deployments
+from nearfree.theory.forecast.forecast import forecast
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+pytestmark = pytest.mark.browser
+REPORT = "results/report/index.html"
+CHOICES = ("model", "platform", "attention", "moe", "routing", "dtype", "context", "batch")
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """Return a browser for all tests of this file."""
+    driver = start(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def rows(built) -> dict[str, Row]:
+    """Return every row of every table by its id."""
+    files = sorted((built / "results/tables").rglob("*.parquet"))
+    return {row["row_id"]: row for file in files for row in pl.read_parquet(file).to_dicts()}
+
+
+def of_table(rows: dict[str, Row], table: str) -> list[Row]:
+    """Return a table's rows."""
+    return [row for row_id, row in rows.items() if row_id.startswith(f"{table}:")]
+
+
+def asked(browser: webdriver.Chrome, built, **choice: object) -> None:
+    """Open the report with a choice in its address."""
+    said = {name: value for name, value in choice.items() if value is not None}
+    open_report(browser, built / REPORT, f"#{urlencode(said)}")
+
+
+def numbers(browser: webdriver.Chrome) -> dict[str, str]:
+    """Return the explorer's numbers by row, the first one that each row has."""
+    links = browser.find_elements(By.CSS_SELECTOR, "#answered a[data-row]")
+    return {
+        link.get_attribute("data-row"): link.get_attribute("textContent")
+        for link in reversed(links)
+    }
+
+
+def printed(row: Row) -> str:
+    """Return a boundary as commands print it, told from the row itself."""
+    if row["unbounded"]:
+        return "unbounded"
+    if row["n_max"] is None:
+        return "refused"
+    if row["censored"]:
+        return f"≥ {row['n_max']:g}"
+    return f"{row['n_max']:.0f}" if row["n_max"] >= 10 else f"{row['n_max']:.3g}"
+
+
+def test_the_explorer_says_what_predict_says(built, browser, rows):
+    """For chosen deployments every predictor's boundary and T(N) are those of the command."""
+    config = Config(built / "config")
+    answerer = Answerer(Layout(built / "results"), config, offline=True, log_alone=True)
+    lookup = of_table(rows, "lookup")
+    for row in dice(7).sample(lookup, 6):
+        entry = deployments(config, config.deployments[row["deployment"]])
+        place = next(
+            n for n, each in enumerate(entry) if each.about == {k: row[k] for k in CHOICES}
+        )
+        found = forecast(entry, answerer, [row["epsilon"]])
+        told = answer(found, place, row["epsilon"])
+        choice = {name: row[name] for name in (*CHOICES, "baseline", "epsilon")}
+        asked(browser, built, kind="predicted", **choice)
+        shown = numbers(browser)
+        for each in told["answers"]:
+            if each["baseline"] != row["baseline"]:
+                continue
+            way = (each["predictor"], each["composition"])
+            (mine,) = [
+                other["row_id"]
+                for other in lookup
+                if (other["predictor"], other["composition"]) == way
+                and all(other[name] == value for name, value in choice.items())
+                and other["deployment"] == row["deployment"]
+            ]
+            assert shown[mine] == printed(each)
+        ratios = {point["n"]: point["ratio"] for point in told["curve"]}
+        lines = browser.find_elements(By.CSS_SELECTOR, "#answered details tbody tr")
+        assert bool(lines) == bool(ratios)
+        for line in lines:
+            n, _, ratio = (
+                cell.get_attribute("textContent")
+                for cell in line.find_elements(By.TAG_NAME, "td")[:3]
+            )
+            assert ratio == f"{ratios[int(n)]:.3f}"
+    quiet(browser)
+
+
+def test_the_explorer_tells_measured_boundaries(built, browser, rows):
+    """What was measured is told with its boundary, interval and points, as the tables have them."""
+    newest = [row for row in of_table(rows, "boundaries") if row["newest"]]
+    for row in dice(7).sample(newest, 6):
+        keys = ("platform", "module", "stream", "backend", "setting_key", "epsilon", "batch",
+                "context", "top_k", "routing")  # fmt: skip
+        asked(browser, built, kind="observed", **{name: row[name] for name in keys})
+        assert numbers(browser)[row["row_id"]] == str(row["n_max"])
+        curve = [
+            point
+            for point in of_table(rows, "latency")
+            if all(point[k] == row[k] for k in ("platform", "stream", "take", "plan8"))
+            and point["setting_key"] == row["setting_key"]
+        ]
+        assert {point["row_id"] for point in curve} <= numbers(browser).keys()
+        tag = browser.find_element(By.CSS_SELECTOR, ".headline .tag").text
+        assert tag.startswith(row["origin"])
+    quiet(browser)
+
+
+def test_only_what_exists_is_offered(built, browser, rows):
+    """After any choice each offered value belongs to a row, and a change keeps the rest valid."""
+    lookup = of_table(rows, "lookup")
+    asked(browser, built, kind="predicted")
+    chance = dice(3)
+    for _ in range(12):
+        boxes = browser.find_elements(By.CSS_SELECTOR, "#choices select")
+        box = chance.choice(boxes)
+        name = box.get_attribute("name")
+        values = [o.get_attribute("value") for o in box.find_elements(By.TAG_NAME, "option")]
+        assert set(values) <= {"" if r[name] is None else f"{r[name]:g}" if isinstance(
+            r[name], float) else str(r[name]) for r in lookup}  # fmt: skip
+        before = browser.execute_script("return document.documentElement.dataset.explored")
+        set_to = (
+            "arguments[0].value = arguments[1];"
+            "arguments[0].dispatchEvent(new Event('change', {bubbles: true}))"
+        )
+        browser.execute_script(set_to, box, chance.choice(values))
+        until(browser, f"document.documentElement.dataset.explored !== '{before}'")
+        big = browser.find_element(By.CSS_SELECTOR, ".headline .big")
+        assert big.get_attribute("data-row") in {row["row_id"] for row in lookup}
+    link = browser.current_url
+    shown = numbers(browser)
+    open_report(browser, built / REPORT, f"#{link.partition('#')[2]}")
+    assert numbers(browser) == shown
+
+
+def opened(browser: webdriver.Chrome, link: Any) -> str:
+    """Click a number, wait for its panel, and return the id that it shows."""
+    row = link.get_attribute("data-row")
+    browser.execute_script("arguments[0].click()", link)
+    until(browser, f"document.getElementById('panel').dataset.row === {json.dumps(row)}")
+    return row
+
+
+def inside(browser: webdriver.Chrome) -> list[Any]:
+    """Return the links of the panel that lead on."""
+    return browser.find_elements(By.CSS_SELECTOR, "#panel-body a[data-row]")
+
+
+def test_twenty_numbers_lead_to_their_rows_and_events(built, browser, rows):
+    """A click opens the number's row with all that it was made from; a way on ends at an event."""
+    open_report(browser, built / REPORT)
+    links = browser.find_elements(By.CSS_SELECTOR, "main a[data-row]")
+    own = browser.find_elements(By.CSS_SELECTOR, "#platform-cpu a[data-row^='boundaries:']")
+    samples = 0
+    for link in [*dice(11).sample(links, 12), *dice(11).sample(own, 8)]:
+        here = opened(browser, link)
+        while "#" not in here and not here.startswith("config/"):
+            row = rows[here]
+            text = browser.find_element(By.ID, "panel-body").get_attribute("textContent")
+            assert here in text
+            assert f"nearfree audit {here}" in text
+            on = {each.get_attribute("data-row"): each for each in inside(browser)}
+            assert set(row["from_ids"]) <= on.keys()
+            if not row["from_ids"]:
+                break
+            here = opened(browser, on[row["from_ids"][0]])
+        if "#" in here:
+            samples += check_event(browser, built, here)
+        browser.execute_script("document.getElementById('panel-close').click()")
+        until(browser, "document.getElementById('panel').hidden")
+    assert samples >= 8
+    quiet(browser)
+
+
+def check_event(browser: webdriver.Chrome, built, event_id: str) -> bool:
+    """Check an event's panel against the log's line; return whether it shows raw samples."""
+    segment, _, line = event_id.partition("#")
+    raw = (built / f"results/events/{segment}.jsonl").read_text().splitlines()[int(line) - 1]
+    event = json.loads(raw)
+    panel = browser.find_element(By.ID, "panel-body")
+    text = panel.get_attribute("textContent")
+    assert f"nearfree log show '{event_id}'" in text
+    link = panel.find_element(By.CSS_SELECTOR, "a[href$='.jsonl']").get_attribute("href")
+    assert link == (built / f"results/events/{segment}.jsonl").resolve().as_uri()
+    first = json.loads((built / f"results/events/{segment}.jsonl").read_text().splitlines()[0])
+    assert first["data"]["command"] in text
+    assert first["data"]["commit"] is None or first["data"]["commit"] in text
+    if not event["type"].startswith("nearfree.latency.measured"):
+        return False
+    named = dict(zip(
+        (each.get_attribute("textContent") for each in panel.find_elements(By.CSS_SELECTOR, "dt")),
+        (each.get_attribute("textContent") for each in panel.find_elements(By.CSS_SELECTOR, "dd")),
+        strict=True,
+    ))  # fmt: skip
+    assert (named["N"], named["round"]) == (str(event["data"]["n"]), str(event["data"]["round"]))
+    shown = [float(each) for each in re.findall(r"[\d.]+", named["wall"])]
+    assert shown == pytest.approx(event["data"]["wall_us"], rel=1e-5)
+    return True
+
+
+def test_from_n_max_two_clicks_lead_to_raw_samples(built, browser, rows):
+    """The second click shows the samples of every round, as the log has them."""
+    open_report(browser, built / REPORT)
+    number = browser.find_element(By.CSS_SELECTOR, "#answer .chips a[data-row]")
+    boundary = opened(browser, number)
+    on = {each.get_attribute("data-row"): each for each in inside(browser)}
+    point = opened(browser, on[rows[boundary]["from_ids"][-1]])
+    lines = browser.find_elements(By.CSS_SELECTOR, "#panel .samples tbody tr")
+    ids = [line.find_element(By.TAG_NAME, "a").get_attribute("data-row") for line in lines]
+    assert ids == rows[point]["from_ids"]
+    for event_id, line in zip(ids, lines, strict=True):
+        segment, _, number = event_id.partition("#")
+        log = (built / f"results/events/{segment}.jsonl").read_text().splitlines()
+        event = json.loads(log[int(number) - 1])
+        told = line.find_elements(By.TAG_NAME, "td")[3].get_attribute("textContent")
+        shown = [float(each) for each in re.findall(r"[\d.]+", told)]
+        assert shown == pytest.approx(event["data"]["wall_us"], rel=1e-5)
+        assert event["data"]["n"] == rows[point]["n"]

@@ -1,0 +1,139 @@
+// The explorer: choose what there is, and see T(N), the boundary, what limits it, and the option.
+
+const PREDICTED = [
+  'model',
+  'platform',
+  'attention',
+  'moe',
+  'routing',
+  'dtype',
+  'context',
+  'batch',
+  'baseline',
+  'epsilon',
+];
+const OBSERVED = [
+  'platform',
+  'module',
+  'model',
+  'stream',
+  'backend',
+  'moe',
+  'dtype',
+  'routing',
+  'top_k',
+  'context',
+  'batch',
+  'd_model',
+  'd_ff',
+  'experts',
+  'heads',
+  'kv_heads',
+  'head_dim',
+  'block_size_m',
+  'api',
+  'page_size',
+  'cuda_graph',
+  'gated',
+  'mask',
+  'setting_key',
+  'epsilon',
+];
+const KINDS = {
+  observed: { fields: OBSERVED, table: 'boundaries', said: 'measured or published' },
+  predicted: { fields: PREDICTED, table: 'lookup', said: 'predicted' },
+};
+const choices = document.getElementById('choices');
+const answer = document.getElementById('answered');
+let site = null;
+let asked = { kind: 'observed' };
+let turn = 0;
+
+// Take over what a link says, and show it.
+async function explore(params) {
+  site ??= await read('site');
+  const kind = params.get('kind');
+  if (Object.hasOwn(KINDS, kind ?? '')) asked = { kind };
+  for (const name of KINDS[asked.kind].fields) if (params.has(name)) asked[name] = params.get(name);
+  await refresh();
+}
+
+// What a link to this view says.
+function view() {
+  return Object.fromEntries(Object.entries(asked).filter(([, value]) => value !== null));
+}
+
+async function refresh() {
+  turn += 1;
+  const mine = turn;
+  const { kind } = asked;
+  const source = await table(KINDS[kind].table);
+  const places = narrow(source, kind);
+  const parts = places.length
+    ? await (kind === 'predicted'
+        ? predictedParts(source, places)
+        : observedParts(source, places[0]))
+    : [make('p', null, 'There is nothing of this kind here.')];
+  if (mine !== turn) return;
+  answer.replaceChildren(...parts.filter(Boolean));
+  answer.dataset.shown = kind;
+  document.documentElement.dataset.explored = String(turn);
+}
+
+// Narrow the rows field by field, and offer what is left of each; the rows that all choices leave.
+function narrow(source, kind) {
+  const boxes = [];
+  let places = [...Array(source.length).keys()];
+  if (kind === 'observed') places = places.filter((place) => source.at('newest', place));
+  for (const name of KINDS[kind].fields) {
+    const there = [...new Set(places.map((place) => source.at(name, place)))].sort(inOrder);
+    if (!there.length) break;
+    const text = (value) => (value === null ? '' : String(value));
+    const fallback = [site.epsilon, 'dense_ffn'].find((value) => there.includes(value)) ?? there[0];
+    const wanted = there.find((value) => text(value) === asked[name]);
+    const chosen = wanted === undefined ? fallback : wanted;
+    asked[name] = chosen === null ? null : text(chosen);
+    places = places.filter((place) => source.at(name, place) === chosen);
+    if (there.length > 1) boxes.push(box(source, name, there, chosen));
+  }
+  const focused = document.activeElement && document.activeElement.name;
+  choices.replaceChildren(...boxes);
+  const again = focused && choices.querySelector(`select[name="${CSS.escape(focused)}"]`);
+  if (again) again.focus();
+  document.querySelectorAll('input[name="kind"]').forEach((each) => {
+    each.checked = each.value === kind;
+  });
+  return places;
+}
+
+function inOrder(one, other) {
+  if (typeof one === 'number' && typeof other === 'number') return one - other;
+  return String(one ?? '').localeCompare(String(other ?? ''), 'en');
+}
+
+const LABELS = {
+  moe: 'MoE kernels',
+  attention: 'attention backend',
+  context: 'context L',
+  batch: 'batch b',
+  top_k: 'experts a token k',
+  epsilon: 'tolerance',
+  baseline: 'baseline N',
+  stream: 'study',
+  setting_key: 'setting',
+};
+
+function box(source, name, there, chosen) {
+  const said = (value) =>
+    value === null ? 'none' : name === 'epsilon' ? percent(value) : shown(value);
+  const select = make(
+    'select',
+    { name },
+    there.map((value) => {
+      const option = make('option', { value: value === null ? '' : String(value) }, said(value));
+      option.selected = value === chosen;
+      return option;
+    }),
+  );
+  return make('label', null, make('span', null, LABELS[name] || named(name).words), select);
+}

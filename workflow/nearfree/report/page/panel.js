@@ -1,0 +1,165 @@
+// The provenance panel: from a number to what it was made from, down to raw samples and the run.
+
+const MANY = 24;
+const panel = document.getElementById('panel');
+const panelBody = document.getElementById('panel-body');
+const panelTrail = document.getElementById('panel-trail');
+let trail = [];
+let opener = null;
+
+// Show a row, an event or an entry of the config; null closes the panel.
+async function showPanel(id) {
+  if (id === null) {
+    closePanel();
+    return;
+  }
+  const known = trail.indexOf(id);
+  trail = known < 0 ? [...trail, id] : trail.slice(0, known + 1);
+  if (panel.hidden) opener = document.activeElement;
+  panel.hidden = false;
+  document.documentElement.dataset.panel = 'open';
+  const body = await bodyOf(id).catch((error) => [make('p', { class: 'banner' }, String(error))]);
+  if (trail.at(-1) !== id) return;
+  panelTrail.replaceChildren(...crumbs());
+  panelBody.replaceChildren(...body);
+  panel.dataset.row = id;
+  panelBody.scrollTop = 0;
+  document.getElementById('panel-title').focus({ preventScroll: true });
+}
+
+function closePanel() {
+  if (panel.hidden) return;
+  panel.hidden = true;
+  delete panel.dataset.row;
+  delete document.documentElement.dataset.panel;
+  trail = [];
+  if (opener && opener.isConnected) opener.focus({ preventScroll: true });
+  opener = null;
+}
+
+function crumbs() {
+  const short = (id) => (id.includes('#') ? `line ${parse(id).line}` : id.split(/[:@]/)[0]);
+  const links = trail.slice(0, -1).map((id) => make('li', null, opens(id, short(id))));
+  return links.length
+    ? [make('ol', { class: 'crumbs', 'aria-label': 'How you came here' }, links)]
+    : [];
+}
+
+function bodyOf(id) {
+  const { kind } = parse(id);
+  if (kind === 'event') return eventBody(id);
+  return kind === 'config' ? configBody(id) : rowBody(id);
+}
+
+function heading(title, id) {
+  return [
+    make('h2', { id: 'panel-title', tabindex: '-1' }, make('bdi', null, title)),
+    make('p', { class: 'id' }, make('code', null, id)),
+  ];
+}
+
+function part(title, ...children) {
+  return make('section', null, make('h3', null, title), ...children);
+}
+
+function fields(pairs) {
+  return make(
+    'dl',
+    { class: 'fields' },
+    pairs.map(([name, value, meaning]) => [
+      make('dt', { title: meaning }, name),
+      make('dd', null, value),
+    ]),
+  );
+}
+
+function recompute(id) {
+  return part(
+    'Compute it again',
+    make('code', { class: 'command' }, `nearfree audit ${/[^\w:./@#-]/.test(id) ? `'${id}'` : id}`),
+    make('p', { class: 'note' }, 'from the log alone; it also prints this whole tree'),
+  );
+}
+
+async function rowBody(id) {
+  const { name, digest } = parse(id);
+  const source = await table(name);
+  const place = source ? source.places.get(digest) : undefined;
+  if (place === undefined) {
+    return [...heading('Not in this page', id), recompute(id)];
+  }
+  const formula = source.formulaOf(place);
+  return [
+    ...heading(subject(source, place), id),
+    make('p', { class: 'note' }, source.about),
+    values(source, place),
+    part(
+      'Formula',
+      make('p', { class: 'formula' }, formula.text),
+      make(
+        'p',
+        { class: 'note' },
+        formula.paper ? `paper: ${formula.paper}; ` : '',
+        'code: ',
+        make('code', null, formula.code),
+      ),
+    ),
+    await ruleOf(source, place),
+    ...(await madeFrom(source, place)),
+    recompute(id),
+  ].filter(Boolean);
+}
+
+const QUIET = new Set([
+  'setting_key',
+  'plan8',
+  'model_digest',
+  'deployment',
+  'newest',
+  'cuda_graph',
+]);
+
+// The columns of a row: what it says first, what tells it apart after.
+function values(source, place) {
+  const pairs = source.names
+    .map((name) => [name, source.at(name, place)])
+    .filter(([, value]) => value !== null && value !== '');
+  const told = new Set([
+    ...source.key,
+    ...QUIET,
+    'backend',
+    'dtype',
+    'batch',
+    'context',
+    'd_model',
+    'd_ff',
+    'experts',
+    'top_k',
+    'routing',
+    'heads',
+    'kv_heads',
+    'head_dim',
+    'block_size_m',
+    'api',
+    'page_size',
+    'gated',
+    'mask',
+    'moe',
+    'model',
+    'module',
+  ]);
+  const line = ([name, value]) => {
+    const { words, unit } = named(name);
+    const text = name === 'epsilon' ? percent(value) : `${shown(value)}${unit ? ` ${unit}` : ''}`;
+    return [IN_WORDS[name] || words, text, source.meanings[name]];
+  };
+  return [
+    part('What it says', fields(pairs.filter(([name]) => !told.has(name)).map(line))),
+    make(
+      'details',
+      null,
+      make('summary', null, 'What it speaks of'),
+      fields(pairs.filter(([name]) => told.has(name)).map(line)),
+    ),
+  ].reduce((all, each) => (all.append(each), all), make('div'));
+}

@@ -1,0 +1,112 @@
+// An answer about a deployment: each predictor, T(N) by module, and what engines are told.
+
+// Every predictor's boundary for one deployment, its curve, and what engines are told.
+async function predictedParts(source, places) {
+  const rows = places.map((place) => ({ ...source.row(place), id: source.id(place) }));
+  const main = rows.find((row) => row.composition === 'sum') || rows[0];
+  const about = Object.fromEntries(PREDICTED.slice(0, 8).map((name) => [name, main[name]]));
+  const [forecast, schedules] = await Promise.all([table('forecast'), table('schedules')]);
+  return [
+    headline(
+      main.id,
+      amount(main),
+      [interval(main.low, main.high) && `interval ${interval(main.low, main.high)}`, limits(main)]
+        .filter(Boolean)
+        .join('; '),
+      'predicted',
+    ),
+    forecast && curveParts(forecast, about, main),
+    make('h3', null, 'The boundary by each predictor'),
+    grid(
+      ['predictor', 'N_max', 'with all terms', 'interval', 'limited by', 'rule'],
+      rows.map((row) => [
+        `${row.predictor.replaceAll('_', ' ')}${row.predictor === main.predictor ? `, ${row.composition} of modules` : ''}`,
+        opens(row.id, amount(row)),
+        row.n_max_extended === null
+          ? '-'
+          : opens(row.id, amount({ ...row, unbounded: false }, 'n_max_extended')),
+        interval(row.low, row.high) || '-',
+        limits(row) || row.refusal || '-',
+        row.evidence || '-',
+      ]),
+    ),
+    schedules && scheduleParts(schedules, about, main.epsilon),
+  ];
+}
+
+function curveParts(forecast, about, main) {
+  const places = forecast.where(about);
+  if (!places.length)
+    return make('p', { class: 'note' }, 'T(N) is not known: the work model refuses.');
+  const byN = Map.groupBy(places, (place) => forecast.at('n', place));
+  const modules = [...new Set(places.map((place) => forecast.at('module', place)))];
+  const lines = [...byN]
+    .sort(([one], [other]) => one - other)
+    .map(([n, some]) => ({
+      n,
+      ratio: forecast.at('ratio', some[0]),
+      latency: some.reduce((sum, place) => sum + forecast.at('latency_us', place), 0),
+      id: forecast.id(
+        some.reduce((most, place) =>
+          forecast.at('share', place) > forecast.at('share', most) ? place : most,
+        ),
+      ),
+      of: new Map(some.map((place) => [forecast.at('module', place), place])),
+    }));
+  const base = lines.find(({ n }) => n === main.baseline);
+  const points = base
+    ? lines
+        .filter(({ n }) => n >= main.baseline)
+        .map((each) => ({ ...each, ratio: each.ratio / base.ratio }))
+    : lines;
+  const rows = lines.map((each) => [
+    String(each.n),
+    opens(each.id, shown(each.latency)),
+    opens(each.id, each.ratio.toFixed(3)),
+    ...modules.map((module) => {
+      const place = each.of.get(module);
+      return place === undefined
+        ? '-'
+        : opens(forecast.id(place), percent(forecast.at('share', place)));
+    }),
+  ]);
+  return make(
+    'div',
+    null,
+    plotted({
+      points,
+      epsilon: main.epsilon,
+      baseline: base ? main.baseline : 1,
+      boundary: main.unbounded ? {} : { n: main.n_max, low: main.low, high: main.high },
+    }),
+    folded(
+      'T(N) as a table, with each module’s share',
+      grid(['N', 'T(N), µs', 'T(N)/T(1)', ...modules], rows),
+    ),
+  );
+}
+
+function scheduleParts(schedules, about, epsilon) {
+  const { batch, ...rest } = about;
+  const places = schedules.where({ ...rest, epsilon });
+  return places.length
+    ? make(
+        'div',
+        null,
+        make('h3', null, 'What engines are told'),
+        places.map((place) => [
+          make(
+            'p',
+            null,
+            opens(schedules.id(place), schedules.at('engine', place)),
+            ', all batch sizes at this context',
+          ),
+          make(
+            'pre',
+            { tabindex: '0' },
+            schedules.at('option', place) ?? schedules.at('refusal', place) ?? 'none',
+          ),
+        ]),
+      )
+    : null;
+}

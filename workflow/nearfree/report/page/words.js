@@ -1,0 +1,131 @@
+// Elements and words: whatever comes from data is put in as text, never as markup.
+
+const LONG = 30;
+
+// An element with attributes and children; a child that is no element is text.
+function make(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined));
+  return made;
+}
+
+// A link that opens the provenance of a row, an event or an entry of the config.
+function opens(id, text, className) {
+  return make(
+    'a',
+    { href: `#${new URLSearchParams({ row: id })}`, 'data-row': id, class: className },
+    text,
+  );
+}
+
+// A table of cells that are texts or elements; long texts may break anywhere.
+function grid(head, rows, className) {
+  const long = (cell) => (typeof cell === 'string' && cell.length > LONG ? 'long' : null);
+  const line = (cells, tag) =>
+    make(
+      'tr',
+      null,
+      cells.map((cell) => make(tag, { class: long(cell) }, cell ?? '-')),
+    );
+  return make(
+    'div',
+    { class: `scroll ${className || ''}`, tabindex: '0' },
+    make(
+      'table',
+      null,
+      make('thead', null, line(head, 'th')),
+      make(
+        'tbody',
+        null,
+        rows.map((cells) => line(cells, 'td')),
+      ),
+    ),
+  );
+}
+
+function folded(summary, ...children) {
+  return make('details', null, make('summary', null, summary), ...children);
+}
+
+const UNITS = {
+  us: 'µs',
+  gb_s: 'GB/s',
+  tflops: 'TFLOP/s',
+  flop_per_byte: 'FLOP/byte',
+  mib: 'MiB',
+  gb: 'GB',
+  mhz: 'MHz',
+  s: 's',
+};
+
+// A column's name in words, and its unit.
+function named(column) {
+  const unit = Object.keys(UNITS).find((each) => column.endsWith(`_${each}`));
+  const words = unit ? column.slice(0, -unit.length - 1) : column;
+  return { words: words.replaceAll('_', ' ').replace(/\bn\b/, 'N'), unit: unit ? UNITS[unit] : '' };
+}
+
+// A value as it is read: numbers to six digits, the rest as it is.
+function shown(value) {
+  if (typeof value === 'number')
+    return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(6)));
+  if (typeof value === 'boolean') return value ? 'yes' : 'no';
+  return Array.isArray(value) ? value.map(shown).join(', ') : String(value);
+}
+
+function percent(share, digits = 0) {
+  return `${(100 * share).toFixed(digits)} %`;
+}
+
+// A boundary as `nearfree predict` prints it.
+function amount(row, name = 'n_max') {
+  if (row.unbounded && name === 'n_max') return 'unbounded';
+  const value = row[name];
+  if (value === null || value === undefined) return row.refusal ? 'refused' : '-';
+  if (row.censored) return `≥ ${shown(value)}`;
+  return value >= 10 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+}
+
+function interval(low, high) {
+  if (low === null || low === undefined) return '';
+  return low === high ? shown(low) : `${shown(low)} to ${shown(high)}`;
+}
+
+const IN_WORDS = {
+  n: 'N',
+  batch: 'b',
+  context: 'L',
+  top_k: 'k',
+  epsilon: 'tolerance',
+  n_max: 'N_max',
+  experts: 'E',
+};
+
+// What a row speaks of: the fields of its key that tell something.
+function subject(source, place) {
+  const parts = [];
+  for (const name of ['model', 'module', ...source.key]) {
+    const value = source.at(name, place);
+    if (value === null || value === '' || ['setting_key', 'plan8', 'deployment'].includes(name))
+      continue;
+    const said = name === 'epsilon' ? percent(value) : shown(value);
+    const text =
+      name in IN_WORDS
+        ? `${IN_WORDS[name]} ${said}`
+        : typeof value === 'string'
+          ? said
+          : `${named(name).words} ${said}`;
+    if (!parts.includes(text)) parts.push(text);
+  }
+  if (!source.key.includes('batch') && source.at('batch', place) !== null) {
+    for (const name of ['backend', 'routing', 'batch', 'context', 'top_k']) {
+      const value = source.at(name, place);
+      if (value !== null)
+        parts.push(name in IN_WORDS ? `${IN_WORDS[name]} ${shown(value)}` : shown(value));
+    }
+  }
+  return parts.join(', ');
+}

@@ -71,6 +71,7 @@ rule report:
         PIPELINE.outlook,
         PIPELINE.table(PUBLIC, "schedules"),
         expand(f"{RESULTS}/figures/{{scope}}/figures.json", scope=PIPELINE.scopes),
+        f"{CONFIG}/published/figures.yaml",
     output:
         REPORT,
     log:

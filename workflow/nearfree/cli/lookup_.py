@@ -1,7 +1,7 @@
 """Print the deployment table: N_max by every predictor for a list of models and conditions.
 
-Without a model it answers for what deployments.yaml lists and has drawn. With --published it computes the
-paper's own table anew and sets it beside what is printed, and beside what the sources say.
+Without a model it answers for what deployments.yaml lists and has drawn. With --published it
+computes the paper's own table anew and sets it beside what is printed, and what the sources say.
 """
 
 import argparse

@@ -96,7 +96,12 @@ def test_a_removed_segment_fails_the_audit(made):
     take = parse_take(next(str(t) for t in made.layout.takes("cpu") if t.stream == "dense_ffn"))
     made.layout.segment(take, 1).unlink()
     found = audit_all(made.layout, made.config).findings
-    assert any(f"{take}.1.jsonl" in each and "cannot be made again" in each for each in found)
+    (first, *others) = found
+    assert first.startswith("project of cpu cannot be made again: ")
+    assert str(made.layout.segment(take, 1)) in first
+    rests = {each.partition(" rests on ")[0] for each in others}
+    stages = ("boundaries", "predictions", "validation", "claims", "figures")
+    assert rests == {f"{stage} of cpu" for stage in stages}
 
 
 def test_a_removed_take_is_found(made, tmp_path):

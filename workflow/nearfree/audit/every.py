@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import cache
 from graphlib import TopologicalSorter
 from itertools import islice
 from pathlib import Path
@@ -44,6 +45,8 @@ class _Part(Struct, frozen=True):
 
     counts: dict[str, int]
     findings: tuple[str, ...]
+    failed: bool = False
+    """Whether nothing could be made, so that nothing can be made of it either."""
 
 
 def audit_all(layout: Layout, config: Path) -> Audited:
@@ -96,13 +99,21 @@ def _parts(layout: Layout, pipeline: Pipeline, config: Path) -> Iterator[_Part]:
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), mp_context=context) as pool:
         named = pool.submit(_resolve, layout.root)
         running: dict[Future[_Part], Job] = {}
+        failed: set[Job] = set()
         while order.is_active():
             for job in order.get_ready():
-                running[pool.submit(_audit, job, *ends)] = job
+                if graph[job] & failed:
+                    failed.add(job)
+                    order.done(job)
+                    yield _Part({}, (f"{job.stage} of {job.scope} rests on what cannot be made",))
+                else:
+                    running[pool.submit(_audit, job, *ends)] = job
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                order.done(running.pop(future))
-                yield future.result()
+                job, part = running.pop(future), future.result()
+                failed |= {job} if part.failed else set()
+                order.done(job)
+                yield part
         yield named.result()
 
 
@@ -114,18 +125,24 @@ def _resolve(root: Path) -> _Part:
         return _Part({}, ())
 
 
+@cache
+def _pipeline(scratch: Path, config: Path) -> Pipeline:
+    return Pipeline(scratch, config)
+
+
 @no_collection()
 def _audit(job: Job, root: Path, scratch: Path, config: Path) -> _Part:
     """Make one stage again and compare; a stage that cannot be made is a finding."""
     said, made = Layout(root), Layout(scratch)
-    pipeline = Pipeline(scratch, config)
+    pipeline = _pipeline(scratch, config)
     try:
         if job.stage == _FIGURES:
             marks, findings = figure_findings(said, made, pipeline, job.scope)
             return _Part(marks, tuple(findings))
         make(pipeline.layout, pipeline.config, job)
     except NearfreeError as error:
-        return _Part({}, (f"{job.stage} of {job.scope} cannot be made again: {error}",))
+        why = str(error).replace(str(scratch), str(root))
+        return _Part({}, (f"{job.stage} of {job.scope} cannot be made again: {why}",), failed=True)
     counts: Counter[str] = Counter()
     findings = []
     for table in STAGES[job.stage]:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import json
 from nearfree.theory.forecast.forecast import positions
 from nearfree.theory.outlook import FORECAST, LOOKUP, SHOWN_N, outlook
-from nearfree.theory.schedules import LARGEST_BATCH, SCHEDULES, schedules
+from nearfree.theory.schedules import SCHEDULES, schedules
 from theory.sheeted import ANSWERER, CONFIG, sheet_table
 
 from cli.conftest import Call
@@ -92,8 +92,7 @@ def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> Non
 def test_schedules_are_what_schedule_prints(call: Call, seed: int) -> None:
     """An option is the very text that `nearfree schedule` prints, or its refusal."""
     row = some_row(tables().schedules, seed)
-    most = ("--largest-batch", str(LARGEST_BATCH))
-    code, out, err = call("schedule", row["engine"], *arguments(row), *most)
+    code, out, err = call("schedule", row["engine"], *arguments(row))
     assert (code, out) == ((0, f"{row['option']}\n") if row["option"] else (2, ""))
     assert (row["option"] is None) == (row["refusal"] is not None)
     assert row["refusal"] is None or row["refusal"] in err

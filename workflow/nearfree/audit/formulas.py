@@ -134,6 +134,27 @@ _LAWS = {
     ),
     ("principle", "attention"): ("N_max = M_attn", "sec. 4.1"),
 }
+_COMPOSED = {
+    "idle_compute": ("the smallest N_idle of attention and the FFN", "sec. 3"),
+    "principle": (
+        "dense: min(rho s / (2 b), M_attn); MoE, balanced: min(M_moe E / k, tau, M_attn), "
+        + "skewed: min(M_moe, M_attn)",
+        "sec. 4.1 and 4.2",
+    ),
+}
+"""Of whole models, by law."""
+_OWN = {
+    "work_model": "max { N : T(N) <= (1 + epsilon) T(baseline) }, T by the work model",
+    "modules_sum": "the same, T the sum of the modules' times when measured apart",
+    "modules_minimum": "the smallest boundary of the modules when measured apart",
+    "principle_counted": "the paper's law with the granularity that the modules' runs counted",
+}
+"""What is not the paper's."""
+_WORK_MODEL = {
+    "sum": "max { N : T(N) <= (1 + epsilon) T(baseline) }, T the sum of the modules' times by the "
+    "work model",
+    "minimum": "the smallest of the modules' boundaries, each by the work model's T(N)",
+}
 
 
 def formula(table: str, row: Mapping[str, object]) -> Formula:
@@ -145,8 +166,13 @@ def formula(table: str, row: Mapping[str, object]) -> Formula:
         Its columns by name.
     """
     known = _FORMULAS[table]
-    if table != "predictions":
-        return known
     predictor = str(row.get("predictor")).removesuffix("_resolved")
-    text, paper = _LAWS.get((predictor, str(row.get("module"))), (known.text, known.paper))
-    return Formula(text, paper, known.code)
+    said = known.text, known.paper
+    if table == "predictions":
+        said = _LAWS.get((predictor, str(row.get("module"))), said)
+        said = (_OWN[predictor], "") if predictor in _OWN else said
+    elif table == "lookup" and predictor in _COMPOSED:
+        said = _COMPOSED[predictor]
+    elif table == "lookup":
+        said = _WORK_MODEL[str(row["composition"])], ""
+    return Formula(*said, known.code)

@@ -46,7 +46,7 @@ def _of_source(book: Book, place: str, first: int, last: int, digest: str) -> li
         identifier
         for _, frame in book.parts("tuned")
         for identifier in frame.filter(same_file, file=place)["row_id"]
-    ]
+    ]  # of a tuned file all intervals: its rows do not say their lines
 
 
 def _printed(book: Book, place: str, text: str) -> list[str]:

@@ -19,8 +19,8 @@ from nearfree.theory.forecast.forecast import positions
 from nearfree.theory.forecast.total import total
 from nearfree.theory.outlook import ABOUT, LOOKUP, about_rows
 
-LARGEST_BATCH, LONGEST = 64, 16
-"""The last batch size of a schedule and its longest draft, tokens."""
+LARGEST_BATCH, LONGEST = 256, 16
+"""The last batch size of a schedule and its longest draft, tokens: the command's defaults."""
 _ABOUT = {name: column for name, column in ABOUT.items() if name != "batch"}
 SCHEDULES = Table(
     name="schedules",
@@ -32,8 +32,8 @@ SCHEDULES = Table(
         "epsilon": LOOKUP.body["epsilon"],
         "engine": text("whose option", one_of=tuple(ENGINES)),
         "option": text(
-            f"what `nearfree schedule` prints with --largest-batch {LARGEST_BATCH}: the engine's "
-            "option, by the work model's N_max at each batch size",
+            "what `nearfree schedule` prints: the engine's option, by the work model's N_max from "
+            "N = 1 at each batch size up to 256",
             nullable=True,
         ),
         "refusal": text("why there is none", nullable=True),

@@ -1,0 +1,43 @@
+"""The formula that stands beside a number is the one that it was made by."""
+
+import pytest
+from nearfree.audit.book import Book
+from nearfree.audit.formulas import formula
+from nearfree.codebase import closure
+from nearfree.stages import TABLES
+
+
+def test_every_table_has_a_formula_and_code_that_is_there(shared):
+    """Each row of each table, and its code is a module of this project."""
+    book = Book(shared.layout)
+    for name in TABLES:
+        for _, frame in book.parts(name):
+            for row in frame.head(50).iter_rows(named=True):
+                said = formula(name, row)
+                assert said.text
+                assert closure(said.code)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "text", "paper"),
+    [
+        ("predictions", {"predictor": "idle_compute", "module": "dense_ffn"},
+         "N_idle = rho s / (2 b)", "sec. 3.2"),
+        ("predictions", {"predictor": "principle_resolved", "module": "attention"},
+         "N_max = M_attn", "sec. 4.1"),
+        ("predictions", {"predictor": "modules_minimum", "module": "model"},
+         "the smallest boundary of the modules", ""),
+        ("lookup", {"predictor": "idle_compute", "composition": "minimum"},
+         "the smallest N_idle", "sec. 3"),
+        ("lookup", {"predictor": "principle", "composition": "minimum"},
+         "min(rho s / (2 b), M_attn)", "sec. 4.1"),
+        ("lookup", {"predictor": "work_model", "composition": "sum"}, "T the sum of", ""),
+        ("boundaries", {}, "N_max = max", "sec. 2.2"),
+    ],
+)  # fmt: skip
+def test_a_law_has_its_own_formula(table, row, text, paper):
+    """Of predictors the law of the module; what is not the paper's names no section of it."""
+    said = formula(table, row)
+    assert text in said.text
+    assert said.paper.startswith(paper)
+    assert bool(said.paper) == bool(paper)

@@ -1,12 +1,15 @@
 """The report and the figures in a real browser, from files, without a network."""
 
 import base64
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from browsing import open_page, open_report, quiet, screen, start, until
 from nearfree.figures.listing import OUTLOOK, read_figures
+from nearfree.report import script
 from report.hostile import HOSTILE, hostile_report
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -234,6 +237,45 @@ def test_hostile_links_open_nothing(built, browser):
         until(browser, "document.getElementById('panel').dataset.row")
         assert text in browser.find_element(By.ID, "panel").get_attribute("textContent")
         quiet(browser)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "boundaries:x'; touch /tmp/pwned; '",
+        "cpu/x/1-00000000.1#1'; touch /tmp/pwned; '",
+        "cpu/x/1-00000000.1#1",
+        "config/x'; touch /tmp/pwned; '",
+    ],
+)
+def test_no_command_is_made_of_the_address(built, browser, row):
+    """What the page does not hold has no command to be copied, and no link to a file."""
+    open_report(browser, built / REPORT, f"#{urlencode({'row': row})}")
+    until(browser, "document.getElementById('panel').dataset.row")
+    panel = browser.find_element(By.ID, "panel-body")
+    assert "Not in this page" in panel.text
+    assert row in panel.text
+    assert not panel.find_elements(By.CSS_SELECTOR, ".command, a")
+
+
+def test_a_command_s_words_are_quoted(browser):
+    """Whatever stands in an id, a shell reads it as the one word that it is."""
+    source = (Path(script.__file__).parent / "page" / "words.js").read_text()
+    browser.get("about:blank")
+    for text in (*HOSTILE.values(), "a'b; $(x) `y` \\ \n!", "-x", "~", "", "a:b/c.1-2@d#3"):
+        told = browser.execute_script(f"{source}; return quoted(arguments[0])", text)
+        assert shlex.split(f"nearfree {told}") == ["nearfree", text]
+    assert told == text
+
+
+@pytest.mark.parametrize("name", ["claims", "tolerance", "gallery"])
+def test_a_link_from_outside_lands_on_its_section(built, browser, name):
+    """Also below the explorer, which is filled after the page has loaded."""
+    open_report(browser, built / REPORT, f"#{name}")
+    top = browser.execute_script(
+        "return document.getElementById(arguments[0]).getBoundingClientRect().top", name
+    )
+    assert 0 <= top < 150
 
 
 def test_the_report_s_folder_stands_alone(built, browser, tmp_path):

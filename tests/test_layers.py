@@ -15,7 +15,7 @@ LAYERS = (
     "errors", "units", "protocols", "settings", "orders", "clocks", "boundary", "codebase",
     "environments", "events", "hardware", "decoders", "config", "sources", "work", "kernels",
     "models", "measure", "foretell", "public", "tables", "exports", "theory", "claims", "stages",
-    "figures", "pipeline", "audit", "cluster", "report", "crate", "cli", "__main__",
+    "formulas", "figures", "pipeline", "cluster", "report", "audit", "crate", "cli", "__main__",
 )  # fmt: skip
 """Each may import from itself and from those before it."""
 SAME = dict.fromkeys(

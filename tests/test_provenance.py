@@ -5,6 +5,7 @@ Rows and events are read here from Parquet and JSON lines themselves, without th
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -15,6 +16,8 @@ from browsing import dice, open_report, quiet, start, until
 from nearfree.config import Config
 from nearfree.events.names import Layout
 from nearfree.report.answer_json import answer
+from nearfree.report.sections import n_max
+from nearfree.tables.schema import SETTING_COLUMNS
 from nearfree.theory.answers import Answerer
 from nearfree.theory.forecast.asked import deployments
 from nearfree.theory.forecast.forecast import forecast
@@ -69,8 +72,10 @@ def printed(row: Row) -> str:
     if row["n_max"] is None:
         return "refused"
     if row["censored"]:
-        return f"≥ {row['n_max']:g}"
-    return f"{row['n_max']:.0f}" if row["n_max"] >= 10 else f"{row['n_max']:.3g}"
+        said = f"≥ {row['n_max']:g}"
+    else:
+        said = f"{row['n_max']:.0f}" if row["n_max"] >= 10 else f"{row['n_max']:.3g}"
+    return f"{said} < {row['baseline']}" if row["n_max"] < row["baseline"] else said
 
 
 def test_the_explorer_says_what_predict_says(built, browser, rows):
@@ -78,7 +83,8 @@ def test_the_explorer_says_what_predict_says(built, browser, rows):
     config = Config(built / "config")
     answerer = Answerer(Layout(built / "results"), config, offline=True, log_alone=True)
     lookup = of_table(rows, "lookup")
-    for row in dice(7).sample(lookup, 6):
+    low = next(r for r in lookup if r["n_max"] is not None and r["n_max"] < r["baseline"])
+    for row in (low, *dice(7).sample(lookup, 6)):
         entry = deployments(config, config.deployments[row["deployment"]])
         place = next(
             n for n, each in enumerate(entry) if each.about == {k: row[k] for k in CHOICES}
@@ -109,17 +115,55 @@ def test_the_explorer_says_what_predict_says(built, browser, rows):
                 for cell in line.find_elements(By.TAG_NAME, "td")[:3]
             )
             assert ratio == f"{ratios[int(n)]:.3f}"
+        text = browser.find_element(By.ID, "answered").text
+        assert (f"from N = {row['baseline']}," in text) == (row["baseline"] > 1)
+        best = [each for each in told["answers"] if each["composition"] == "sum"]
+        seen = "in sample" if best[0]["in_sample"] else "out of sample"
+        assert (f"constants of the work model ({seen})" in text) == bool(best[0]["constants"])
     quiet(browser)
+
+
+def test_the_command_beside_a_schedule_prints_it(built, browser, rows):
+    """Each engine's option is what the command that stands beside it says."""
+    asked_about = [row for row in of_table(rows, "schedules") if row["option"]]
+    for row in dice(5).sample(asked_about, 2):
+        choice = {name: row[name] for name in (*CHOICES[:-1], "epsilon")}
+        asked(browser, built, kind="predicted", **choice)
+        options = [
+            each.get_attribute("textContent")
+            for each in browser.find_elements(By.CSS_SELECTOR, "#answered pre")
+        ]
+        commands = [
+            shlex.split(each.get_attribute("textContent"))
+            for each in browser.find_elements(By.CSS_SELECTOR, "#answered .command")
+        ]
+        assert row["option"] in options
+        for option, (name, *words) in zip(options, commands, strict=True):
+            assert name == "nearfree"
+            assert built.nearfree(*words).strip() == option
+
+
+def test_what_a_link_asks_for_in_vain_is_told(built, browser):
+    """A value that is not here is named, and what the page itself links to never is."""
+    asked(browser, built, kind="observed", backend="nowhere", moe="<b>")
+    told = browser.find_element(By.CSS_SELECTOR, "#answered .banner").text
+    assert told == "not here: backend = nowhere, moe = <b>"
+    box = browser.find_element(By.CSS_SELECTOR, "input[value='predicted']")
+    browser.execute_script("arguments[0].click()", box)
+    until(browser, "document.getElementById('answered').dataset.shown === 'predicted'")
+    link = browser.current_url
+    open_report(browser, built / REPORT, f"#{link.partition('#')[2]}")
+    assert not browser.find_elements(By.CSS_SELECTOR, "#answered .banner")
 
 
 def test_the_explorer_tells_measured_boundaries(built, browser, rows):
     """What was measured is told with its boundary, interval and points, as the tables have them."""
     newest = [row for row in of_table(rows, "boundaries") if row["newest"]]
-    for row in dice(7).sample(newest, 6):
-        keys = ("platform", "module", "stream", "backend", "setting_key", "epsilon", "batch",
-                "context", "top_k", "routing")  # fmt: skip
-        asked(browser, built, kind="observed", **{name: row[name] for name in keys})
-        assert numbers(browser)[row["row_id"]] == str(row["n_max"])
+    ends = next(row for row in newest if row["next_n"] is None)
+    for row in (ends, *dice(7).sample(newest, 6)):
+        keys = ("platform", "stream", "setting_key", "epsilon", *SETTING_COLUMNS)
+        asked(browser, built, kind="observed", **{k: row[k] for k in keys if k != "model_digest"})
+        assert numbers(browser)[row["row_id"]] == n_max(row)
         curve = [
             point
             for point in of_table(rows, "latency")
@@ -167,6 +211,18 @@ def opened(browser: webdriver.Chrome, link: Any) -> str:
     return row
 
 
+def commands(browser: webdriver.Chrome) -> list[list[str]]:
+    """Return the panel's commands, as a shell would read them."""
+    shown = browser.find_elements(By.CSS_SELECTOR, "#panel .command")
+    return [shlex.split(each.get_attribute("textContent")) for each in shown]
+
+
+def inside_meanings(browser: webdriver.Chrome) -> list[str]:
+    """Return what the panel says of the columns that it shows."""
+    small = browser.find_elements(By.CSS_SELECTOR, "#panel-body .fields dd small")
+    return [each.text for each in small if each.is_displayed()]
+
+
 def inside(browser: webdriver.Chrome) -> list[Any]:
     """Return the links of the panel that lead on."""
     return browser.find_elements(By.CSS_SELECTOR, "#panel-body a[data-row]")
@@ -184,7 +240,8 @@ def test_twenty_numbers_lead_to_their_rows_and_events(built, browser, rows):
             row = rows[here]
             text = browser.find_element(By.ID, "panel-body").get_attribute("textContent")
             assert here in text
-            assert f"nearfree audit {here}" in text
+            assert commands(browser) == [["nearfree", "audit", here]]
+            assert inside_meanings(browser)
             on = {each.get_attribute("data-row"): each for each in inside(browser)}
             assert set(row["from_ids"]) <= on.keys()
             if not row["from_ids"]:
@@ -205,7 +262,8 @@ def check_event(browser: webdriver.Chrome, built, event_id: str) -> bool:
     event = json.loads(raw)
     panel = browser.find_element(By.ID, "panel-body")
     text = panel.get_attribute("textContent")
-    assert f"nearfree log show '{event_id}'" in text
+    assert commands(browser) == [["nearfree", "log", "show", event_id]]
+    assert "(in the results folder)" in text
     link = panel.find_element(By.CSS_SELECTOR, "a[href$='.jsonl']").get_attribute("href")
     assert link == (built / f"results/events/{segment}.jsonl").resolve().as_uri()
     first = json.loads((built / f"results/events/{segment}.jsonl").read_text().splitlines()[0])

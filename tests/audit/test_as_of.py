@@ -14,7 +14,7 @@ from nearfree.audit.ledgers import Named, find_ledger
 from nearfree.audit.put_back import put_back
 from nearfree.cli import main
 from nearfree.codebase import package_digest
-from nearfree.errors import ConfigError, DamageError, LogError, NearfreeError
+from nearfree.errors import ConfigError, DamageError, LogError, NearfreeError, WriteError
 from nearfree.events.ledger import read_chain, write_ledger
 from nearfree.events.verify import verify
 
@@ -57,6 +57,7 @@ def test_what_was_derived_comes_back_byte_for_byte(history: History, call: Call)
         assert then
         assert files(root / name) == then
     assert verify(root).findings == ()
+    assert [f for f in verify(history.layout.root).findings if f.path.startswith("as_of")] == []
     assert not (root.parent / NOTE).exists()
     assert (root.parent / "config" / "config.yaml").read_text().count("0.15") == 1
 
@@ -119,15 +120,48 @@ def test_a_damaged_take_that_was_retracted_is_not_missed(own: History) -> None:
         put_back(own.layout, own.ledger("tolerance"), own.folder / "into")
 
 
-def test_what_was_put_back_before_stays_if_the_ledger_is_refused(own: History) -> None:
-    """A refusal leaves what lies there as it is."""
-    into = own.folder / "into"
-    put_back(own.layout, own.ledger("first"), into)
-    before = files(into)
-    shutil.rmtree(own.layout.events / "cpu" / "hardware")
-    with pytest.raises(DamageError):
-        put_back(own.layout, own.ledger("retake"), into)
-    assert files(into) == {name: raw for name, raw in before.items() if "hardware" not in name}
+def test_what_was_made_before_stays_until_all_is_there(
+    own: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end on the way leaves what lies there as it is, and no part of what was begun."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    again = own.layout.root / "as_of"
+    (again / "000001").mkdir(parents=True)
+    (again / "000001" / "before").write_text("before")
+    monkeypatch.setattr("nearfree.audit.as_of.make_all", stop)
+    with pytest.raises(KeyboardInterrupt):
+        as_of(own.layout, own.ledger("first"))
+    assert files(again) == {"000001/before": b"before"}
+    assert [path.name for path in again.iterdir()] == ["000001"]
+    monkeypatch.setattr("nearfree.audit.as_of.make_all", lambda *_, **__: None)
+    monkeypatch.setattr("nearfree.audit.as_of.report_of", lambda _: None)
+    as_of(own.layout, own.ledger("first"))
+    assert {path.name for path in again.iterdir()} == {"000001"}
+    assert {path.name for path in (again / "000001").iterdir()} == {"config", "results"}
+
+
+@pytest.mark.parametrize("name", ["as_of", "as_of/000001"])
+def test_nothing_is_replaced_through_a_link(own: History, name: str) -> None:
+    """What a link leads to is someone else's, and stays."""
+    there = own.folder / "there"
+    (there / "000001").mkdir(parents=True)
+    (there / "000001" / "kept").write_text("kept")
+    link = own.layout.root / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(there)
+    with pytest.raises(WriteError, match=f"{name} is a link or no folder"):
+        as_of(own.layout, own.ledger("first"))
+    assert files(there) == {"000001/kept": b"kept"}
+
+
+def test_an_empty_name_is_a_mistake(history: History, call: Call) -> None:
+    """A shell variable that is not set does not stand for the state of now."""
+    code, out, err = call("report", "--results", str(history.layout.root), "--as-of", "")
+    assert (code, out) == (2, "")
+    assert "names no ledger" in err
 
 
 @pytest.mark.parametrize(

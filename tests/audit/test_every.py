@@ -3,19 +3,29 @@
 import json
 import random
 import re
+import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec import structs
 from nearfree.audit import every
 from nearfree.audit.book import table_files
 from nearfree.audit.every import audit_all
+from nearfree.audit.marks import odd_figures
 from nearfree.audit.rebuild import jobs, scratch_root
+from nearfree.events.document import read_document, render, replace
+from nearfree.events.line import sha256
+from nearfree.events.manifest import Manifest, manifest_path, write_folder_manifest
 from nearfree.events.names import Layout, parse_take
-from nearfree.figures.page import read_spec
+from nearfree.figures.listing import read_figures
 from nearfree.pipeline import Pipeline
+from nearfree.report.whole import report_of
 from nearfree.stages import TABLES, Job, job_of, make
 from nearfree.tables.store import write_table
 from tables.logs import write_study
+
+from audit.conftest import Made
 
 
 def test_everything_of_a_root_is_what_its_log_gives(shared):
@@ -44,7 +54,13 @@ def remade(shared, tmp_path_factory) -> Layout:
 
 def audited(job: Job, made, remade: Layout) -> tuple[str, ...]:
     """Return what the audit of one stage finds."""
-    return every._audit(job, made.layout.root, remade.root, made.config).findings
+    return every._audit(job, made.layout.root, remade.root, made.config, drawn=False).findings
+
+
+def rewrite(made: Made, name: str, frame: pl.DataFrame) -> None:
+    """Write another table in a table's place, with a manifest that fits."""
+    told = read_document(manifest_path(made.layout.table("cpu", name)), Manifest)
+    write_table(made.layout, "cpu", TABLES[name], frame, told.made_from)
 
 
 FILLED = ("latency", "boundaries", "sensitivity", "predictions", "validation", "scores",
@@ -62,10 +78,7 @@ def test_a_changed_cell_with_a_valid_manifest_is_found(made, remade, name):
     column, place = chance.choice(numbers), chance.randrange(frame.height)
     values = frame[column].to_list()
     values[place] = f"{values[place]}x" if column == "platform" else (values[place] or 0) + 1
-    write_table(
-        made.layout, "cpu", TABLES[name],
-        frame.with_columns(pl.Series(column, values, dtype=frame.schema[column])), {},
-    )  # fmt: skip
+    rewrite(made, name, frame.with_columns(pl.Series(column, values, dtype=frame.schema[column])))
     (found,) = audited(job_of("cpu", name), made, remade)
     assert found.startswith(f"{path}: {frame['row_id'][place]} says {column} = ")
 
@@ -75,7 +88,7 @@ def test_a_valid_id_of_another_row_is_found(made, remade):
     frame = pl.read_parquet(made.layout.table("cpu", "boundaries"))
     ids = frame["from_ids"].to_list()
     swapped = frame.with_columns(pl.Series("from_ids", [*ids[1:], ids[0]]))
-    write_table(made.layout, "cpu", TABLES["boundaries"], swapped, {})
+    rewrite(made, "boundaries", swapped)
     found = audited(Job("boundaries", "cpu"), made, remade)
     assert all("says from_ids = " in each for each in found)
     assert found
@@ -130,16 +143,92 @@ def test_a_table_that_no_stage_makes_is_found(made):
     assert found == [f"{odd}: no stage makes this table from this log and config"]
 
 
+def test_forged_inputs_are_found(made, remade):
+    """A manifest that names other inputs than the table was made from."""
+    path = manifest_path(made.layout.table("cpu", "boundaries"))
+    told = read_document(path, Manifest)
+    replace(path, render(structs.replace(told, made_from={"events/evil": "0" * 64})))
+    (found,) = audited(Job("boundaries", "cpu"), made, remade)
+    assert "its manifest names other inputs" in found
+
+
+def fit(folder: Path) -> None:
+    """Make the list of a scope's figures fit to whatever its files hold now."""
+    listed = read_figures(folder)
+    files = {name: sha256((folder / name).read_bytes()) for name in listed.files}
+    replace(folder / "figures.json", render(structs.replace(listed, files=files)))
+
+
 def test_a_changed_mark_is_found(made, remade):
-    """A figure whose data were changed shows other marks than the log gives."""
-    path = next((made.layout.root / "figures/cpu").glob("*latency_against_n.html"))
-    spec = read_spec(path)
-    (name, *_) = spec["datasets"]
-    old = next(
-        v for row in spec["datasets"][name] for k, v in row.items() if k == "latency_ms" and v
-    )
-    text = path.read_text()
-    assert f'"latency_ms": {old}' in text
-    path.write_text(re.sub(re.escape(f'"latency_ms": {old}'), '"latency_ms": 1e-3', text, count=1))
+    """A figure's page of which data were changed is not the one that the log gives."""
+    folder = made.layout.root / "figures/cpu"
+    path = next(folder.glob("*latency_against_n.html"))
+    text = re.sub(r'"latency_ms": [\d.]+', '"latency_ms": 1e-3', path.read_text(), count=1)
+    assert text != path.read_text()
+    path.write_text(text)
+    fit(folder)
     (found,) = audited(Job("figures", "cpu"), made, remade)
-    assert found == f"{path.parent}/{path.stem}: shows other marks or words than the log gives"
+    assert found == f"{path}: is not what the log and config give"
+
+
+def test_another_specification_in_a_page_is_found(made, remade):
+    """A page that draws a second specification, whatever the first one says."""
+    folder = made.layout.root / "figures/cpu"
+    path = next(folder.glob("*latency_against_n.html"))
+    path.write_text(path.read_text().replace("<div", '<script id="spec">{}</script><div', 1))
+    fit(folder)
+    (found,) = audited(Job("figures", "cpu"), made, remade)
+    assert found == f"{path}: is not what the log and config give"
+
+
+def test_figures_of_a_scope_that_nothing_draws_are_found(made):
+    """A folder of figures beside those of the log's scopes."""
+    folder = made.layout.root / "figures"
+    shutil.copytree(folder / "cpu", folder / "h100")
+    pipeline = Pipeline(made.layout.root, made.config)
+    (found,) = odd_figures(made.layout, pipeline)
+    assert found.startswith(f"{folder}/h100: no stage draws figures of h100")
+
+
+@pytest.fixture(scope="module")
+def whole(shared, tmp_path_factory) -> Made:
+    """Return a root that has a report, too."""
+    root = tmp_path_factory.mktemp("whole") / "results"
+    shutil.copytree(shared.layout.root, root)
+    report_of(Pipeline(root, shared.config))
+    return Made(Layout(root), shared.config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("figures/cpu/dense_ffn_latency_against_n.svg", b"</svg>", b"<text>N_max = 9</text></svg>"),
+        ("figures/vega.js", b"const n=", b"const  n="),
+        ("report/index.html", b"How many positions", b"How few positions"),
+        ("report/figures/cpu/dense_ffn_latency_against_n.html", b"</body>", b"9</body>"),
+    ],
+)
+def test_a_changed_drawing_or_page_is_found(whole, tmp_path, file, old, new):
+    """With manifests that fit, whoever draws again still finds it, and nothing else."""
+    root = Path(shutil.copytree(whole.layout.root, tmp_path / "results"))
+    path = root / file
+    raw = path.read_bytes()
+    assert old in raw
+    path.write_bytes(raw.replace(old, new, 1))
+    for scope in ("cpu", "h20", "public"):
+        fit(root / "figures" / scope)
+    write_folder_manifest(root / "report")
+    found = set(audit_all(Layout(root), whole.config, drawn=True).findings)
+    said = f"{path}: is not what the log and config give"
+    manifest = f"{root}/report/manifest.json: is not what the log and config give"
+    lists = {f"{root}/figures/{s}/figures.json: is not what the log and config give"
+             for s in ("cpu", "h20", "public")}  # fmt: skip
+    assert said in found
+    assert found <= {said, manifest, *lists}
+
+
+@pytest.mark.slow
+def test_an_unchanged_report_is_what_the_log_gives(whole):
+    """Drawn again, figures and report are the same byte for byte."""
+    assert audit_all(whole.layout, whole.config, drawn=True).findings == ()

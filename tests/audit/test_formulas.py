@@ -2,8 +2,8 @@
 
 import pytest
 from nearfree.audit.book import Book
-from nearfree.audit.formulas import formula
 from nearfree.codebase import closure
+from nearfree.formulas import formula
 from nearfree.stages import TABLES
 
 
@@ -30,9 +30,14 @@ def test_every_table_has_a_formula_and_code_that_is_there(shared):
         ("lookup", {"predictor": "idle_compute", "composition": "minimum"},
          "the smallest N_idle", "sec. 3"),
         ("lookup", {"predictor": "principle", "composition": "minimum"},
-         "min(rho s / (2 b), M_attn)", "sec. 4.1"),
+         "M_moe E / (b k) and tau / b", "sec. 4.1"),
         ("lookup", {"predictor": "work_model", "composition": "sum"}, "T the sum of", ""),
-        ("boundaries", {}, "N_max = max", "sec. 2.2"),
+        ("predictions", {"predictor": "principle", "module": "moe_ffn"},
+         "M_moe E / (b k), tau / b", "sec. 4.2"),
+        ("predictions", {"predictor": "principle_resolved", "module": "model"},
+         "and M_attn", "sec. 4.1"),
+        ("boundaries", {"origin": "measured"}, "ratio(N) <= 1 + epsilon", "sec. 2.2"),
+        ("boundaries", {"origin": "published"}, "as printed", "sec. 2.2"),
     ],
 )  # fmt: skip
 def test_a_law_has_its_own_formula(table, row, text, paper):

@@ -27,7 +27,7 @@ def test_text_says_the_number_its_formula_points_lines_and_run(graph):
     root = graph.nodes[graph.root]
     assert text.startswith(root.id)
     assert re.search(rf"^  n_max +{root.values['n_max']}$", text, re.MULTILINE)
-    assert "N_max = max { N : T(N) <= (1 + epsilon) T(baseline) }" in text
+    assert "N_max = max { N : ratio(N) <= 1 + epsilon }" in text
     for n in {root.values["baseline"], root.values["n_max"], root.values["next_n"]}:
         assert f"N = {n}: latency_us = " in text
     assert "events/cpu/dense_ffn/2-" in text

@@ -119,7 +119,6 @@ HOLDS: dict[str, tuple[list[Row], ...]] = {
                   [said(attention(64, 80, each), "principle", 64.0) for each in (4096, 512)]),
     "flat_then_rising": timed(dense(2, 3), {1: 1.0, 2: 1.1, 3: 1.3}),
     "latency_jumps": timed(moe(2, 3), {1: 1.0, 2: 1.05, 3: 1.5}),
-    "idle_at_most_23": idle(dense(8, 9), 184.0),
     "idle_mismatch": idle(moe(8, 9), 9.0),
     "dense_inverse_batch": ([dense(32, 48), dense(16, 20, 2)],),
     "dense_compute_rises": busy(dense(2, 3), (0.1, 0.7), (0.2, 0.6)),
@@ -138,7 +137,7 @@ HOLDS: dict[str, tuple[list[Row], ...]] = {
                          said(attention(16, 17), "principle", 16.0)]),
     "flops_in_steps": does(moe(2, 3), 4.0, 4.0, 8.0),
     "flops_padded": does(moe(2, 3), 4.0, 4.0, 8.0, needed=2.0),
-    "tolerance_same": (swept(moe, 16, 16, 16, 16),),
+    "tolerance_same": (swept(moe, 8, 16, 16, 16),),
     "tolerance_same_long_context": (swept(attention, 16, 16, 16, 16),),
     "tolerance_dense_one_step": (swept(dense, 8, 8, 16, 16),),
     "tolerance_10_to_30": (swept(dense, 1, 8, 16, 16),),
@@ -157,14 +156,13 @@ FAILS: dict[str, tuple[list[Row], ...]] = {
     "rq1": ([attention(1, 2, interval=(1, 1))],),
     "rq2": idle(dense(8, 9), 9.0),
     "rq2_within_two": idle(dense(8, 9), 19.0),
-    "rq3": busy(dense(8, 9), (0.1, 0.4)),
+    "rq3": busy(dense(8, 9), (0.0031, 0.4)),
     "finding_1": ([dense(8, 9), dense(8, 9, 2)], [said(dense(8, 9), "idle_compute", 10.0)]),
     "finding_2": ([balanced(8, 9), moe(32, 33)], [said(balanced(8, 9), "principle", 16.0)]),
     "finding_3": ([attention(64, 80), attention(16, 32, 512)],
                   [said(attention(64, 80), "principle", 32.0)]),
     "flat_then_rising": timed(dense(4, 8) | {"first_exit": 1}, {1: 1.0, 2: 1.4, 4: 1.1, 8: 1.5}),
     "latency_jumps": timed(moe(2, 3), {1: 1.0, 2: 1.1, 3: 1.25}),
-    "idle_at_most_23": idle(dense(8, 9), 200.0),
     "idle_mismatch": idle(moe(8, 9), 8.0),
     "dense_inverse_batch": ([dense(32, 48), dense(8, 9, 2)],),
     "dense_compute_rises": busy(dense(2, 3), (0.1, 0.3), (0.12, 0.6)),
@@ -208,7 +206,6 @@ UNDECIDED: dict[str, tuple[list[Row], ...]] = {
     "finding_3": law(attention(64, 80), 64.0),
     "flat_then_rising": timed(dense(3, None), {1: 1.0, 2: 1.1, 3: 1.15}),
     "latency_jumps": timed(moe(2, 4), {1: 1.0, 2: 1.1, 4: 1.5}),
-    "idle_at_most_23": idle(dense(8, None), 200.0),
     "idle_mismatch": idle(moe(16, 17, **WIDE), 20.0),
     "dense_inverse_batch": ([dense(32, None), dense(16, 20, 2)],),
     "dense_compute_rises": ([dense(8, 9)],),
@@ -286,3 +283,26 @@ def test_counted_blocks_stand_for_rules_that_nobody_read(name: str, bound: Row, 
     other = work(bound, {1: 1.0, until: 1.0}, block_rows=1024)
     larger = "holds" if bound["n_max"] == until else "fails"
     assert judge(name, log([bound], other))["verdict"] == larger
+
+
+@pytest.mark.parametrize(
+    ("make", "verdict"), [(moe, "holds"), (balanced, "fails")], ids=["skewed", "balanced"]
+)
+def test_the_tightest_tolerance_counts_for_balanced_routing(make: Any, verdict: str) -> None:
+    """Of skewed routing the paper concedes a smaller N at 5 %; of balanced it does not."""
+    assert judge("tolerance_same", log(swept(make, 8, 16, 16, 16)))["verdict"] == verdict
+    assert judge("tolerance_same", log(swept(make, 8, 8, 16, 16)))["verdict"] == "fails"
+
+
+def test_routings_that_the_paper_does_not_sweep_are_not_its_claim() -> None:
+    """Neither a router's boundaries nor attention's are cases of what it says of the two."""
+    rows = swept(moe, 8, 8, 8, 16, routing="power_law") + swept(attention, 8, 8, 8, 16)
+    assert judge("tolerance_same", log(rows))["checked"] == 0
+
+
+def test_shares_are_written_one_way() -> None:
+    """Bandwidth and compute are both in per cent, and noise is the paper's word."""
+    why = judge("rq3", log(*busy(dense(8, 9), (0.0031, 0.2))))["why"]
+    assert "20% of bandwidth, 0.31% of compute" in why
+    noisy = judge("rq1", log([dense(8, 9, noisy=True, interval=(8, 8))]))["why"]
+    assert "N_max 8 (marked as noise in the paper)" in noisy

@@ -25,11 +25,20 @@ def cases(told: list[bool | None]) -> list[Case]:
 
 @given(TOLD)
 def test_a_verdict_counts_cases(told: list[bool | None]) -> None:
-    """All that can be told agree, more than half do, or fewer; too few can be told at all."""
+    """What disagrees counts always; where nothing does, most have to be told."""
     kept, lost, unclear = (told.count(each) for each in (True, False, None))
-    expected = HOLDS if not lost else PARTLY if kept > lost else FAILS
-    few = kept + lost < max(unclear, 1)
-    assert verdict(cases(told)) == (UNDECIDED if few else expected)
+    against = PARTLY if kept > lost else FAILS
+    without = HOLDS if kept >= max(unclear, 1) else UNDECIDED
+    assert verdict(cases(told)) == (against if lost else without)
+
+
+@given(TOLD)
+def test_what_cannot_be_told_hides_no_counterexample(told: list[bool | None]) -> None:
+    """A claim of all cases that one case breaks is never undecided, nor any better for doubt."""
+    broken = [*told, False]
+    doubted = verdict(cases(broken + [None] * 100))
+    assert doubted == verdict(cases([each for each in broken if each is not None]))
+    assert doubted in (FAILS, PARTLY)
 
 
 @given(TOLD)
@@ -55,6 +64,22 @@ def test_an_empty_log_decides_nothing(scope: str) -> None:
     assert len(rows) == sum(max(len(claim.modules), 1) for claim in own)
     assert {row["verdict"] for row in rows} == {UNDECIDED}
     assert {row["platform"] for row in rows} == {None if scope == "public" else scope}
+    assert not any(row["from_ids"] for row in rows), "it rests on no row"
+
+
+def test_a_question_is_asked_and_not_claimed() -> None:
+    """A research question says how it is answered, so that a no refutes nobody."""
+    questions = [claim for claim in EVERY if claim.kind == "research question"]
+    assert questions
+    assert all("? Yes if " in claim.says for claim in questions)
+    assert not any("?" in claim.says for claim in EVERY if claim not in questions)
+
+
+def test_what_the_paper_does_not_claim_says_so() -> None:
+    """The one check of our own is marked as such."""
+    (own,) = (claim for claim in EVERY if claim.section == "not in the paper")
+    assert own.name == "lookup_holds_for_releases"
+    assert own.says.startswith("A check of ours: ")
 
 
 def mixed() -> list[dict[str, Any]]:

@@ -4,11 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from nearfree.config import Config
 from nearfree.crate.write import write_crate
 from nearfree.events.ledger import write_ledger
 from nearfree.events.names import Layout
 from nearfree.figures.stage import draw
-from tables.logs import CONFIG, make_results
+from tables.logs import CONFIG, make_tables, write_probe, write_public, write_study
 
 from crate.validator import make_cache
 
@@ -18,7 +19,12 @@ PROJECT = Path(__file__).parents[2]
 @pytest.fixture(scope="package")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a root with a log, its tables and figures, and a ledger."""
-    layout = make_results(Layout(tmp_path_factory.mktemp("made") / "results"), takes=1)
+    layout = Layout(tmp_path_factory.mktemp("made") / "results")
+    write_probe(layout)
+    write_study(layout)
+    write_public(layout)
+    for scope in ("cpu", "public"):
+        make_tables(layout, scope, Config(CONFIG).site.tolerances)
     draw(layout, "cpu", 0.2)
     write_ledger(layout, layout.ledgers / "local", CONFIG)
     return layout
@@ -28,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 def written(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the crate of that root; not to be changed."""
     out = tmp_path_factory.mktemp("written") / "crate"
-    write_crate(made, PROJECT, out)
+    write_crate(made, PROJECT, CONFIG, out)
     return out
 
 

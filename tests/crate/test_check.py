@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec import json
+from msgspec import json, structs
 from nearfree.cli import main
 from nearfree.crate.check import check_crate
+from nearfree.crate.describe import describe
+from nearfree.crate.folder import crate_layout
 from nearfree.crate.graph import METADATA
 from nearfree.errors import DamageError
+from nearfree.events.document import read_document, render
+from nearfree.events.manifest import Manifest, manifest_path
 from nearfree.events.names import Layout
 
 from crate.conftest import PROJECT
@@ -182,11 +187,47 @@ def test_the_command_writes_and_verifies(made: Layout, tmp_path: Path, call: Cal
     assert "is not empty" in err
 
 
+def test_an_empty_folder_is_found(crate: Path) -> None:
+    """A folder without a file is described by nothing, and so does not belong there."""
+    (crate / "results" / "tables" / "more" / "empty").mkdir(parents=True)
+    found = {each.path: each.message for each in check_crate(crate)}
+    assert found == {"results/tables/more/empty": "is a link or no plain file"}
+
+
 def test_rules_of_other_code_are_told(
-    made: Layout, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    root: Layout, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the code has changed since the ledger, the command says that the rules are newer."""
+    for name in ("tables", "figures"):
+        shutil.rmtree(root.root / name)
     monkeypatch.setattr("nearfree.audit.ledgers.package_digest", lambda: "0" * 16)
-    code, told, _ = call(tmp_path / "out", "--results", made.root)
+    code, told, _ = call(tmp_path / "out", "--results", root.root)
     assert code == 0
     assert told.startswith("notice: rules and Snakefile are of now, not of the ledger: 'code' was")
+
+
+def test_an_empty_name_of_a_ledger_is_a_mistake(made: Layout, tmp_path: Path, call: Call) -> None:
+    """A shell variable that is not set does not stand for the newest ledger."""
+    code, out, err = call(tmp_path / "out", "--results", made.root, "--ledger", "")
+    assert (code, out) == (2, "")
+    assert "names no ledger" in err
+
+
+def test_hostile_names_of_files_stay_in_their_line(crate: Path, call: Call) -> None:
+    """A name with a line break or a control code forges no output."""
+    (crate / "x\n\x1b[2Jy: 0 damaged").touch()
+    code, out, _ = call("--verify", crate)
+    assert code == 2
+    assert "\x1b" not in out
+    assert len(out.splitlines()) == 2
+
+
+def test_numbers_of_another_config_are_found(crate: Path) -> None:
+    """A table that rests on another datasheet than the ledger's is found, though all fits it."""
+    path = manifest_path(crate_layout(crate).table("cpu", "platforms"))
+    told = read_document(path, Manifest)
+    other = {**told.made_from, "config/platforms.yaml:cpu": "0" * 12}
+    path.write_bytes(render(structs.replace(told, made_from=other, hash="")))
+    (crate / METADATA).write_bytes(describe(crate))
+    (found,) = check_crate(crate)
+    assert "made from other config/platforms.yaml:cpu than ledger 1" in found.message

@@ -14,10 +14,10 @@ from nearfree.crate.folder import read_contents
 from nearfree.crate.graph import METADATA
 from nearfree.crate.steps import read_steps, step_of
 from nearfree.crate.write import write_crate
-from nearfree.errors import NearfreeError
-from nearfree.events.document import render
+from nearfree.errors import NearfreeError, WriteError
+from nearfree.events.document import read_document, render
 from nearfree.events.ledger import read_chain, write_ledger
-from nearfree.events.manifest import write_folder_manifest
+from nearfree.events.manifest import Manifest, manifest_path, write_folder_manifest
 from nearfree.events.names import Layout, parse_take
 from nearfree.events.recover import recover
 from nearfree.events.retract import retract
@@ -43,18 +43,25 @@ def every_byte(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def refused(layout: Layout, out: Path, *, name: str | None = None, project: Path = PROJECT) -> str:
+def refused(
+    layout: Layout,
+    out: Path,
+    *,
+    name: str | None = None,
+    project: Path = PROJECT,
+    config: Path = CONFIG,
+) -> str:
     """Return why no crate is written; nothing of one may be left."""
     beside = sorted(out.parent.iterdir())
     with pytest.raises(NearfreeError) as found:
-        write_crate(layout, project, out, name)
+        write_crate(layout, project, config, out, name)
     assert sorted(out.parent.iterdir()) == beside
     return str(found.value)
 
 
 def test_writing_twice_gives_the_same_bytes(made: Layout, written: Path, tmp_path: Path) -> None:
     """A crate depends on its ledger and on no clock."""
-    write_crate(made, PROJECT, tmp_path / "again")
+    write_crate(made, PROJECT, CONFIG, tmp_path / "again")
     assert every_byte(tmp_path / "again") == every_byte(written)
 
 
@@ -103,7 +110,7 @@ def test_what_came_after_the_seal_stays_behind(root: Layout, tmp_path: Path) -> 
         file.write(b'{"late":1}\n')
     plan = make_plan()
     write_payloads(root, take_name("h20", "dense", 1, plan), plan)
-    write_crate(root, PROJECT, tmp_path / "out")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
     assert (tmp_path / "out" / late.relative_to(tmp_path)).read_bytes() == sealed
     assert not (tmp_path / "out" / "results" / "events" / "h20").exists()
     assert check_crate(tmp_path / "out") == []
@@ -153,7 +160,7 @@ def test_a_take_that_was_closed_early_failed(root: Layout, tmp_path: Path) -> No
     take.writer.close()
     list(recover(root, str(take.name)))
     write_ledger(root, root.ledgers / "local", CONFIG)
-    write_crate(root, PROJECT, tmp_path / "out")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
     action = entities(tmp_path / "out")[f"#run/{take.name}"]
     assert action["actionStatus"] == "http://schema.org/FailedActionStatus"
     assert action["error"] == "closed before its plan was done"
@@ -168,7 +175,7 @@ def test_a_command_that_no_rule_gives_has_no_step(root: Layout, tmp_path: Path) 
     write_ledger(root, root.ledgers / "local", CONFIG)
     for each in ("tables", "figures"):
         shutil.rmtree(root.root / each)
-    write_crate(root, PROJECT, tmp_path / "out")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
     graph = entities(tmp_path / "out")
     assert graph[f"#run/{target}"]["instrument"] == {"@id": "#nearfree"}
     assert {"@id": f"#run/{target}"} in graph["./"]["mentions"]
@@ -202,7 +209,7 @@ def test_hostile_texts_are_texts(
     name = take_name("h20", "dense", 1, plan)
     write_payloads(root, name, plan)
     write_ledger(root, root.ledgers / "local", CONFIG)
-    write_crate(root, PROJECT, tmp_path / "out")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
     assert check_crate(tmp_path / "out") == []
     action = entities(tmp_path / "out")[f"#run/{name}"]
     assert action["description"] == evil(plan).command
@@ -219,15 +226,16 @@ def test_tables_of_other_takes_are_refused(root: Layout, tmp_path: Path) -> None
 
 def test_an_earlier_ledger_has_the_tables_of_its_time(root: Layout, tmp_path: Path) -> None:
     """Where newer tables lie, those that were made again as of the ledger are its own."""
-    write_crate(root, PROJECT, tmp_path / "before", "1")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "before", "1")
     again = root.root / "as_of" / "000001"
     for name in ("tables", "figures"):
         shutil.copytree(root.root / name, again / "results" / name)
+    shutil.copytree(CONFIG, again / "config")
     write_study(root, "cpu", 2)
     write_ledger(root, root.ledgers / "local", CONFIG)
     for scope in ("cpu", "public"):
         make_tables(root, scope)
-    write_crate(root, PROJECT, tmp_path / "after", "1")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "after", "1")
     assert every_byte(tmp_path / "after") == every_byte(tmp_path / "before")
     (again / "other_code.txt").write_text("made by other code")
     assert "nearfree report --as-of 1" in refused(root, tmp_path / "out", name="1")
@@ -236,11 +244,59 @@ def test_an_earlier_ledger_has_the_tables_of_its_time(root: Layout, tmp_path: Pa
 def test_a_tracked_ledger_has_a_crate(root: Layout, tmp_path: Path) -> None:
     """A ledger that git tracks is asked for by its name, or taken where there is no other."""
     write_ledger(root, root.ledgers, CONFIG)
-    write_crate(root, PROJECT, tmp_path / "named", "adopted:1")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "named", "adopted:1")
     shutil.rmtree(root.ledgers / "local")
-    write_crate(root, PROJECT, tmp_path / "newest")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "newest")
     assert check_crate(tmp_path / "named") == []
     assert every_byte(tmp_path / "named") == every_byte(tmp_path / "newest")
+
+
+def test_tables_of_another_config_are_refused(root: Layout, tmp_path: Path) -> None:
+    """A ledger does not vouch for tables that were made under other tolerances than its own."""
+    config = Path(shutil.copytree(CONFIG, tmp_path / "config"))
+    text = (config / "config.yaml").read_text()
+    (config / "config.yaml").write_text(text.replace("0.15, ", ""))
+    told = refused(root, tmp_path / "out", config=config)
+    assert "config.yaml is other than ledger 1 vouches for" in told
+    assert "nearfree report --as-of 1" in told
+    write_ledger(root, root.ledgers / "local", config)
+    told = refused(root, tmp_path / "out", config=config)
+    assert "made from other config/config.yaml:tolerances than ledger 2 vouches for" in told
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        ("platforms", "config/platforms.yaml:cpu"),
+        ("sensitivity", "config/config.yaml:epsilon"),
+        ("boundaries", "config/config.yaml:tolerances"),
+        ("boundaries", "config/models:unknown"),
+    ],
+)
+def test_any_part_of_a_config_is_compared(
+    root: Layout, tmp_path: Path, table: str, name: str
+) -> None:
+    """Each datasheet, tolerance and model that a manifest names is that of the ledger's texts."""
+    path = manifest_path(root.table("cpu", table))
+    told = read_document(path, Manifest)
+    other = {**told.made_from, name: "0" * 12}
+    path.write_bytes(render(structs.replace(told, made_from=other, hash="")))
+    assert f"is made from other {name} than" in refused(root, tmp_path / "out")
+
+
+def test_tables_of_other_code_are_refused(
+    root: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the code has changed since, only tables that were made again as of the ledger count."""
+    monkeypatch.setattr("nearfree.audit.ledgers.package_digest", lambda: "0" * 16)
+    assert "other code or libraries at hand ('code' was" in refused(root, tmp_path / "out")
+    again = root.root / "as_of" / "000001"
+    for name in ("tables", "figures"):
+        shutil.copytree(root.root / name, again / "results" / name)
+    shutil.copytree(CONFIG, again / "config")
+    assert write_crate(root, PROJECT, CONFIG, tmp_path / "out").other_code
+    (again / "config" / "config.yaml").write_text("here: [h20]\n")
+    assert "other code or libraries" in refused(root, tmp_path / "more")
 
 
 def test_tables_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> None:
@@ -266,7 +322,7 @@ def test_a_report_of_other_figures_is_refused(root: Layout, tmp_path: Path) -> N
     report = root.root / "report"
     shutil.copytree(root.root / "figures", report / "figures")
     write_folder_manifest(report)
-    write_crate(root, PROJECT, tmp_path / "sound")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "sound")
     assert check_crate(tmp_path / "sound") == []
     shown = next((report / "figures").rglob("*.svg"))
     shown.write_text("<svg/>")
@@ -278,7 +334,7 @@ def test_a_log_without_tables_has_a_crate(root: Layout, tmp_path: Path) -> None:
     """Where nothing was derived the crate holds the log and its ledger."""
     for name in ("tables", "figures"):
         (root.root / name).rename(tmp_path / name)
-    write_crate(root, PROJECT, tmp_path / "out")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
     assert check_crate(tmp_path / "out") == []
     assert not any(name.startswith("#derived/tables") for name in entities(tmp_path / "out"))
 
@@ -326,8 +382,13 @@ def test_what_is_not_sound_is_refused(
 def test_a_folder_with_something_in_it_is_refused(made: Layout, tmp_path: Path) -> None:
     """Nothing is written over; an empty folder is filled."""
     (tmp_path / "out").mkdir()
-    write_crate(made, PROJECT, tmp_path / "out")
+    write_crate(made, PROJECT, CONFIG, tmp_path / "out")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "inside").symlink_to(made.root)
+    for path in (made.root / "crate", made.root, tmp_path / "inside" / "report"):
+        with pytest.raises(WriteError, match=r"is (in|not empty)"):
+            write_crate(made, PROJECT, CONFIG, path)
+        assert not (made.root / "crate").exists()
     for name in ("out", "link"):
         assert "is not empty" in refused(made, tmp_path / name)
 
@@ -335,7 +396,18 @@ def test_a_folder_with_something_in_it_is_refused(made: Layout, tmp_path: Path) 
 def test_a_ledger_that_is_not_there_is_refused(made: Layout, tmp_path: Path) -> None:
     """A number that no ledger has, and what is no number, are told."""
     assert "there is no ledger 2" in refused(made, tmp_path / "out", name="2")
-    assert "names no ledger" in refused(made, tmp_path / "out", name="../1")
+    for name in ("../1", ""):
+        assert "names no ledger" in refused(made, tmp_path / "out", name=name)
+
+
+def test_a_config_file_never_leaves_its_folder(root: Layout, tmp_path: Path) -> None:
+    """A ledger of others whose config would be written elsewhere is refused."""
+    (ledger,) = read_chain(root.ledgers / "local")
+    config = {**ledger.config, "../more.yaml": "a: 1\n"}
+    path = root.ledgers / "local" / "000001.json"
+    path.write_bytes(render(structs.replace(ledger, config=config, hash="")))
+    assert "no name of a config file" in refused(root, tmp_path / "out")
+    assert not (tmp_path / "more.yaml").exists()
 
 
 def test_the_workflow_must_be_here(made: Layout, tmp_path: Path) -> None:

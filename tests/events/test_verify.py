@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from conftest import make_latency, make_plan, make_started
-from nearfree.errors import LogError
-from nearfree.events.document import replace
+from nearfree.cli import main
+from nearfree.errors import LogError, TableError
+from nearfree.events.document import read_document, render, replace
 from nearfree.events.line import close_line
-from nearfree.events.manifest import manifest_path
+from nearfree.events.manifest import FolderManifest, check_table, manifest_path
 from nearfree.events.names import Layout
 from nearfree.events.segment import SegmentWriter
 from nearfree.events.take import OpenTake, take_name
@@ -21,6 +22,7 @@ from events.roots import write_sound_root
 PLAN = make_plan()
 NAME = take_name("cpu", "dense", 1, PLAN)
 OTHER = take_name("cpu", "dense", 2, PLAN)
+LINK = "is a link; put what it leads to in its place"
 
 
 @pytest.fixture
@@ -171,6 +173,106 @@ def test_a_root_without_figures_and_report_is_sound(layout: Layout) -> None:
     for name in ("figures", "report"):
         shutil.rmtree(layout.root / name)
     assert verify(layout.root).findings == ()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["events", "events/cpu", "ledger/local", "state/cpu", "tables/cpu", "figures/cpu", "report"],
+)
+def test_a_link_to_a_folder_is_found(layout: Layout, tmp_path: Path, path: str) -> None:
+    """A folder that lies elsewhere may change without notice: a link to it is damage."""
+    there = layout.root / path
+    there.rename(tmp_path / "elsewhere")
+    there.symlink_to(tmp_path / "elsewhere")
+    assert [each.message for each in found(layout, there)] == [LINK]
+
+
+@pytest.mark.parametrize(
+    "path", ["tables/cpu/latency.parquet", "figures/cpu/latency.svg", "report/index.html",
+             "ledger/000001.json", "state/ledger.json"],
+)  # fmt: skip
+def test_a_link_to_a_file_is_found(layout: Layout, tmp_path: Path, path: str) -> None:
+    """A link is damage wherever it lies but in the log."""
+    there = layout.root / path
+    there.rename(tmp_path / "elsewhere")
+    there.symlink_to(tmp_path / "elsewhere")
+    assert LINK in [each.message for each in found(layout, there)]
+
+
+def test_a_link_to_a_segment_is_read_through(layout: Layout, tmp_path: Path) -> None:
+    """Roots over another log link its segments and seals; what they lead to is verified."""
+    for number, path in enumerate((layout.segment(NAME, 1), layout.seal(NAME))):
+        path.rename(tmp_path / str(number))
+        path.symlink_to(tmp_path / str(number))
+    assert verify(layout.root).findings == ()
+    (tmp_path / "0").write_bytes(b"x" + (tmp_path / "0").read_bytes()[1:])
+    assert len(found(layout, layout.seal(NAME))) == 1
+
+
+def test_a_folder_in_the_place_of_a_table_is_found(layout: Layout) -> None:
+    """A folder of a table's name is no table."""
+    table = layout.table("cpu", "latency")
+    table.unlink()
+    table.mkdir()
+    assert "is gone" in found(layout, manifest_path(table))[0].message
+    with pytest.raises(TableError, match="is missing"):
+        check_table(table)
+
+
+def make_again(layout: Layout) -> Path:
+    """Put a root and its ledger's config below as_of/, and return its folder."""
+    again = layout.root / "as_of" / "000001"
+    for name in ("events", "tables", "figures", "report"):
+        shutil.copytree(layout.root / name, again / "results" / name)
+    shutil.copytree(layout.root.parent / "config", again / "config")
+    (again / "other_code.txt").write_text("made by other code\n")
+    return again
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["results/tables/cpu/latency.parquet", "results/report/index.html", "results/more.txt",
+     "config/config.yaml", "config/more.txt", "more.txt", "../more.txt"],
+)  # fmt: skip
+def test_results_of_earlier_ledgers_are_verified(layout: Layout, path: str) -> None:
+    """What was made again is checked to the byte, with its config; other files are foreign."""
+    again = make_again(layout)
+    assert verify(layout.root).findings == ()
+    with (again / path).open("ab") as file:
+        file.write(b" ")
+    told = {each.path for each in damage(layout.root)}
+    expected = (again / path).resolve().relative_to(layout.root).as_posix()
+    assert told == {expected if path != "config/config.yaml" else "as_of/000001/config"}
+
+
+def test_results_of_an_earlier_ledger_without_a_log_are_found(layout: Layout) -> None:
+    """A root below as_of/ that holds no log is found, and stops no further check."""
+    again = make_again(layout)
+    shutil.rmtree(again / "results" / "events")
+    assert [each.path for each in damage(layout.root)] == ["as_of/000001"]
+
+
+def test_names_that_are_no_text_are_shown_in_their_line(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file's name with a control code, a line break or bytes that are no UTF-8 is escaped."""
+    for name in (b"\xff\xfe", b"x\n\x1b[2J0 damaged"):
+        os.close(os.open(os.fsencode(layout.root) + b"/" + name, os.O_CREAT))
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(layout.root)])
+    out = capsys.readouterr().out
+    assert ended.value.code == 2
+    assert len(out.splitlines()) == 3
+    assert "\\udcff\\udcfe" in out
+    assert "x\\n\\x1b[2J0 damaged" in out
+
+
+def test_a_manifest_may_name_what_is_no_path(layout: Layout) -> None:
+    """A name that no file can have is gone, rather than the end of the check."""
+    manifest = layout.root / "figures" / "cpu" / "figures.json"
+    listed = read_document(manifest, FolderManifest).files
+    replace(manifest, render(FolderManifest(files={**listed, "a\0b.svg": "0" * 64})))
+    assert "is gone" in damage(layout.root)[0].message
 
 
 @pytest.mark.parametrize("what", ["link", "folder"])

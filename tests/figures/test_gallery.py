@@ -5,18 +5,21 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import nearfree
 import polars as pl
 import pytest
 from nearfree.config import Config
 from nearfree.errors import ConfigError
 from nearfree.events.names import Layout
 from nearfree.figures.entries import (
+    CALLED,
     COMPUTED,
     EXPLAINED,
     IMPORTED,
     MEASURED,
     MISSING,
     PUBLISHED,
+    READ,
     SIMULATED,
     STATUSES,
     Entry,
@@ -27,6 +30,7 @@ from nearfree.figures.stage import draw
 from tables.logs import CONFIG, make_tables, write_probe, write_study
 
 SCOPES = ("h20", "public")
+PAGE = Path(nearfree.__file__).parent / "report" / "page"
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +133,10 @@ def test_what_needs_no_gpu_is_computed_or_explained(
         assert all((root.root / each.href).is_file() for each in entries[label].data)
     assert [each.name for each in entries["fig:hardware-implication"].figures] == ["trend"]
     assert entries["tab:notation"].status == EXPLAINED
-    assert (CONFIG.parent / entries["tab:notation"].document).is_file()
+    page, _, place = entries["tab:notation"].document.partition("#")
+    assert page == "report/index.html"
+    pages = (PAGE / name for name in sorted(each.name for each in PAGE.glob("*.html")))
+    assert any(f'id="{place}"' in each.read_text() for each in pages), "the page explains them"
     assert entries["tab:fa3-kblockm"].status == PUBLISHED, "no release was read into this root"
 
 
@@ -159,12 +166,51 @@ def test_the_best_origin_is_the_status(paper: Paper, origins: list[str], status:
         routing=pl.lit("skewed"),
         model=pl.lit(None, dtype=pl.String),
     )
-    held = Held(listed={}, boundaries={"h20": rows}, granularity={}, counts={})
+    held = Held(listed={}, boundaries={"h20": rows}, granularity={}, counts={}, sets={})
     found = {each.label: each.status for each in gallery(paper, held)}
     assert found["fig:moe-lower-vllm-h20"] == status
     assert found["fig:moe-upper-vllm-h20"] == MISSING
     assert found["fig:moe-lower-sglang-h20"] == MISSING
     assert set(found.values()) <= {*STATUSES}
+
+
+def rule(package: str, name: str, place: str, origin: str = "extracted") -> dict[str, str]:
+    """Return a row of a rule that was read in a file, or printed in a table."""
+    row = f"granularity:{package}.{name}.{place}"
+    return {"row_id": row, "origin": origin, "package": package, "path": name, "place": place}
+
+
+@pytest.mark.parametrize(
+    ("label", "read", "status", "rows"),
+    [
+        ("tab:flashattn-query-tile-kernel", ("flash-attn", "mechanism_grid"), CALLED, 1),
+        ("tab:flashattn-query-tile-launch", ("flash-attn", "mechanism_grid"), READ, 1),
+        ("tab:flashinfer-query-tile-kernel", ("flashinfer-python", "mechanism_tiles"), CALLED, 1),
+        ("tab:flashinfer-query-tile-scheduler", ("flashinfer-python", "packed_length"), READ, 1),
+        ("tab:vllm-moe-align-block-size", ("vllm", "mechanism_alignment"), CALLED, 1),
+        ("tab:sglang-moe-align-block-size", ("sglang", "mechanism_alignment"), CALLED, 1),
+        ("tab:vllm-moe-align-block-size", ("vllm", "block_size_m"), MISSING, 0),
+        ("tab:fa3-kblockm", ("xformers", "tile"), READ, 2),
+        ("tab:fa3-kblockm", ("flash-attn", "tile"), PUBLISHED, 1),
+        ("tab:fa2-kblockm", ("flash-attn", "tile"), READ, 1),
+    ],
+)
+def test_a_table_of_rules_says_what_of_it_was_read(
+    paper: Paper, label: str, read: tuple[str, str], status: str, rows: int
+) -> None:
+    """Each has the rules of its own code alone; where that is a kernel, its launch is what is."""
+    printed = rule("flash-attn", "SM90", "tab:fa3-kblockm", "published")
+    granularity = pl.DataFrame([rule(*read, "a.py"), rule(*read, "none"), printed])
+    held = Held(listed={}, boundaries={}, granularity={"sources": granularity}, counts={}, sets={})
+    (entry,) = (each for each in gallery(paper, held) if each.label == label)
+    assert (entry.status, sum(each.rows for each in entry.data)) == (status, rows)
+
+
+def test_a_study_is_said_with_its_set(entries: dict[str, Entry]) -> None:
+    """A site has to measure the set that a study is in, which for models is one of their own."""
+    sets = {label: {each.set for each in entries[label].fills} for label in
+            ("fig:dense-ffn-h800", "fig:dense-model-h20")}  # fmt: skip
+    assert sets == {"fig:dense-ffn-h800": {"paper"}, "fig:dense-model-h20": {"paper_models"}}
 
 
 def test_unknown_panels_are_refused(tmp_path: Path) -> None:

@@ -51,6 +51,13 @@ def test_balanced_routing_has_two_bands(moe: Rows) -> None:
     assert [mark["n"] for mark in skewed] == [1]
 
 
+def test_the_subtitle_says_why_a_point_may_lie_outside(dense: Rows) -> None:
+    """Medians are drawn, N_max is of paired ratios: the two may differ, and a reader is told."""
+    chart = latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE)
+    said = chart.to_dict()["title"]["subtitle"]
+    assert "by ratios paired within rounds, so a median may lie outside" in said
+
+
 def test_the_title_says_where_latencies_come_from(dense: Rows) -> None:
     """The title names the origin, so that nothing simulated passes as measured."""
     for origin in ("measured", "simulated"):

@@ -1,10 +1,14 @@
 """Figures of predictions against boundaries: every row is there, and misses stay visible."""
 
+import re
+from pathlib import Path
+
 import polars as pl
 import pytest
 from nearfree.events.names import Layout
 from nearfree.figures.families import accuracy_drawings
-from nearfree.figures.predicted import SHARES, predicted_against_measured, shares_of
+from nearfree.figures.predicted import SHARES, predicted_against_measured, share_bars, shares_of
+from nearfree.figures.stage import save, specification
 from nearfree.tables.store import read_table
 from nearfree.theory.scores import PREDICTORS
 from nearfree.theory.validation import VALIDATION
@@ -27,6 +31,16 @@ def test_every_answer_is_a_point(public: pl.DataFrame) -> None:
         answered.select("row_id", "predictor", "n_max").rows()
     )
     assert len(points) == answered.height
+
+
+def test_predictors_are_named_in_words(public: pl.DataFrame, tmp_path: Path) -> None:
+    """A legend says `idle compute`, not the identifier."""
+    bars = share_bars(shares_of(public, 0.2), "shares", "of hits")
+    save(specification(bars), tmp_path / "shares")
+    labels = {*re.findall(r">([^<>]+)</text>", (tmp_path / "shares.svg").read_text())}
+    named = {*public["predictor"]}
+    assert {name.replace("_", " ") for name in named} <= labels
+    assert not {name for name in named if "_" in name} & labels
 
 
 def test_an_unbounded_prediction_is_drawn_at_the_top(public: pl.DataFrame) -> None:

@@ -12,7 +12,7 @@ from theory.sheeted import ANSWERER, SHEETS, sheet_table
 
 from figures.marks import marks
 
-BOUNDARY = "dense boundary rho s / 2 b, b = {}"
+BOUNDARY = "dense boundary rho s / 2 b, b = {}, positions N"
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,21 @@ def test_a_platform_without_a_year_is_left_out_and_said(rows: pl.DataFrame) -> N
     assert "h20" not in {point["platform"] for point in marks(chart, "gpu")}
     assert "left out: h20." in chart.to_dict()["title"]["subtitle"]
     assert "left out" not in trend_over_years(rows).to_dict()["title"]["subtitle"]
+
+
+def test_each_panel_names_its_own_axis_and_holds_its_marks(rows: pl.DataFrame) -> None:
+    """The title beside a panel is its axis's, with the unit, and no mark lies on the edge."""
+    chart = trend_over_years(rows)
+    drawn = chart.to_dict()
+    header = drawn["facet"]["row"]["header"]
+    assert (header["labelOrient"], header["labelAngle"]) == ("left", -90)
+    assert {p["panel"] for p in marks(chart, "gpu")} == {
+        "balance point rho, FLOP/byte", *(BOUNDARY.format(batch) for batch in (1, 8))
+    }  # fmt: skip
+    low, high = next(layer["encoding"]["y"]["scale"]["domain"] for layer in drawn["spec"]["layer"])
+    reached = [m["y"] for kind in ("gpu", "tile", "paper") for m in marks(chart, kind)]
+    assert low < min(reached) <= max(reached) < high
+    assert "g query heads to a key-value head" in drawn["title"]["subtitle"]
 
 
 def test_the_figure_lists_the_rows_that_it_shows(rows: pl.DataFrame) -> None:

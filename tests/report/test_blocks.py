@@ -5,9 +5,10 @@ from typing import Any
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.audit.formulas import formula
+from nearfree.formulas import formula
 from nearfree.events.names import Layout
 from nearfree.report.blocks import block, packed
+from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY
 from nearfree.tables.schema import Table, count, counts, flag, number, text
 from nearfree.tables.settings import SETTINGS
@@ -78,7 +79,7 @@ def test_a_table_survives_being_packed(rows: list[dict[str, Any]]) -> None:
 
 def test_real_tables_survive_being_packed(made: Layout) -> None:
     """So do tables of a log, with their formulas."""
-    for table in (LATENCY, SETTINGS, PREDICTIONS):
+    for table in (LATENCY, SETTINGS, PREDICTIONS, BOUNDARIES):
         frame = read_table(made, "cpu", table)
         data = carried(packed(table, frame))
         assert unpacked(data) == frame.to_dicts()

@@ -5,6 +5,7 @@ import pytest
 from figures.measured_models import model_rows
 from nearfree.events.names import Layout
 from nearfree.report.headline import answers, predictors, unseen
+from nearfree.report.sections import n_max
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.store import read_table
 from nearfree.theory.composition import COMPOSITION
@@ -18,8 +19,42 @@ def test_each_setting_of_a_module_is_a_number(made: Layout) -> None:
     newest = at.filter("newest", epsilon=0.2).sort("batch").to_dicts()
     assert (line.name, line.about) == ("dense ffn", "torch, float32")
     assert [(c.label, c.value.text, c.value.row) for c in line.chips] == [
-        (f"b {row['batch']}", str(row["n_max"]), row["row_id"]) for row in newest
+        (f"b {row['batch']}", n_max(row), row["row_id"]) for row in newest
     ]
+
+
+ROW = {"n_max": 32, "next_n": 48, "n_low": 32, "n_high": 32, "verdict": "sharp", "baseline": 1,
+       "n_max_from_1": None}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "value", "notes"),
+    [
+        ({}, "32", ()),
+        ({"n_low": 24}, "32", ("24 to 32",)),
+        ({"n_low": None, "n_high": None, "verdict": "printed"}, "32", ()),
+        ({"verdict": "undecided"}, "32", ("undecided",)),
+        ({"next_n": None, "verdict": "censored"}, "≥ 32", ("censored",)),
+        ({"baseline": 16, "n_max_from_1": 1}, "32", ("from N = 16", "from N = 1: 1")),
+        ({"baseline": 16}, "32", ("from N = 16",)),
+    ],
+)
+def test_a_boundary_says_what_it_is_not_without(
+    made: Layout, changed: dict[str, object], value: str, notes: tuple[str, ...]
+) -> None:
+    """A wide interval, the grid's end, a loose verdict and a baseline above 1 stand beside it."""
+    at = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).head(1)
+    rows = at.with_columns(pl.lit(v).cast(at[k].dtype).alias(k) for k, v in (ROW | changed).items())
+    (line,) = answers(rows, read_table(made, "cpu", COMPOSITION), 0.2)
+    assert [(c.value.text, c.notes) for c in line.chips] == [(value, notes)]
+
+
+def test_no_two_settings_of_a_line_have_one_label(made: Layout) -> None:
+    """What alone tells two settings apart is in their labels, also where one has none of it."""
+    at = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).head(1)
+    fixed = at.with_columns(pl.lit(16, pl.Int64).alias("block_size_m"))
+    (line,) = answers(pl.concat([at, fixed]), read_table(made, "cpu", COMPOSITION), 0.2)
+    assert {chip.label for chip in line.chips} == {"", "block size 16"}
 
 
 def test_each_model_is_told_with_its_limiter() -> None:

@@ -9,6 +9,7 @@ import pytest
 from nearfree.events.document import read_document
 from nearfree.events.manifest import FOLDER_MANIFEST, FolderManifest
 from nearfree.events.names import Layout
+from nearfree.report.sections import n_max
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.store import read_table
 
@@ -107,7 +108,7 @@ def test_a_number_is_the_tables(made: Layout, read: Page) -> None:
     found = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).sort("batch")
     table = next(table for table in read.tables if table[0][0].text == "module")
     assert [(row[1].text, row[2].text, row[2].href) for row in table[1:]] == [
-        (f"b {r['batch']}", str(r["n_max"]), f"{ROWS}{r['row_id']}") for r in found.to_dicts()
+        (f"b {r['batch']}", n_max(r), f"{ROWS}{r['row_id']}") for r in found.to_dicts()
     ]
 
 

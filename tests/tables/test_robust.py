@@ -10,6 +10,7 @@ from nearfree.tables.robust import Robustness, robustness
 
 TOLERANCES = (0.05, 0.1, 0.15, 0.2, 0.3)
 EPSILON = 0.2
+UNJUDGED = "no intervals are printed, so noise is not judged"
 Row = dict[str, Any]
 
 
@@ -50,7 +51,7 @@ def test_a_staircase_is_robust() -> None:
     found = judged({1: 1.0, 16: 1.02, 64: 1.03, 65: 2.0}, noise=0.01)
     assert found == (
         True,
-        "the same N from 5% to 30%: the step at N = 65 is +94%",
+        "the same N from 5% to 30%; the step at N = 65 is +94%",
         ("latency:64", "latency:65"),
     )
 
@@ -69,11 +70,15 @@ def test_a_leap_is_fragile() -> None:
     [
         (
             (16, 16, 16, 32, 32),
-            (True, "N_max moves from 16 to 32 from 5% to 30%, a grid step at a time", ()),
+            (
+                True,
+                "N_max moves by a grid step, from 16 to 32, between 15% and 20%; " + UNJUDGED,
+                (),
+            ),
         ),
         ((16, 16, 16, 16, 64), (False, "N_max moves from 16 to 64 between 20% and 30%", ())),
         ((1, 8, 16, 16, 16), (False, "N_max moves from 1 to 8 between 5% and 10%", ())),
-        ((64, 64, 64, 64, 64), (True, "the same N from 5% to 30%", ())),
+        ((64, 64, 64, 64, 64), (True, f"the same N from 5% to 30%; {UNJUDGED}", ())),
     ],
 )
 def test_printed_values_are_judged_by_their_steps(
@@ -85,7 +90,7 @@ def test_printed_values_are_judged_by_their_steps(
 
 def test_what_its_source_marks_as_noise_is_fragile() -> None:
     """The paper's own mark counts."""
-    assert printed(16, 16, 16, 16, 16, noisy=True) == (False, "its source marks it as noise", ())
+    assert printed(16, 16, 16, 16, 16, noisy=True) == (False, "the paper marks it as noise", ())
 
 
 @pytest.mark.parametrize(("ratio", "noise"), [(1.19, 0.02), (1.21, 0.02)])
@@ -94,14 +99,32 @@ def test_a_ratio_within_its_interval_of_the_limit_is_fragile(ratio: float, noise
     found = judged({1: 1.0, 2: 1.0, 4: ratio, 5: 2.0}, noise)
     assert not found.robust
     assert f"T(4)/T(1) is {ratio}" in found.why
-    assert "which holds the limit 1.2" in found.why
+    assert "contains the limit 1.2" in found.why
 
 
 def test_an_interval_wider_than_promised_is_fragile() -> None:
     """A boundary that the protocol left undecided is fragile, with the interval as the reason."""
     found = judged({1: 1.0, 8: 1.19, 16: 1.21, 17: 2.0}, 0.02, resolution=1.5)
     assert not found.robust
-    assert "N_max is known from 1 to 16 alone" in found.why
+    assert "at 20% its interval, 1 to 16, is wider than the protocol allows" in found.why
+
+
+@pytest.mark.parametrize("ratios", [{1: 1.0, 8: 1.02, 32: 1.05}, {1: 1.0, 8: 1.02, 32: 1.199}])
+def test_the_end_of_a_grid_is_said(ratios: dict[int, float]) -> None:
+    """Where nothing lies behind N_max, robust or not, it is only known to be no smaller."""
+    found = judged(ratios, 0.01)
+    assert found.robust == (ratios[32] < 1.1)
+    assert found.why.endswith("the grid ends there: N_max is at least 32")
+    assert "no intervals are printed" not in found.why
+
+
+def test_the_largest_step_has_its_tolerances() -> None:
+    """Of several steps it is the one by the largest factor."""
+    found = judged({1: 1.0, 2: 1.08, 8: 1.12, 16: 1.22, 32: 2.0})
+    assert found.robust
+    assert found.why.startswith(
+        "N_max moves 3 times, a grid step each, the largest from 2 to 8, between 10% and 15%; "
+    )
 
 
 @given(st.lists(st.floats(1.0, 3.0), min_size=2, max_size=8), st.floats(0, 0.2))

@@ -1,11 +1,15 @@
 """The results of an earlier ledger, made again under `results/as_of/`."""
 
+from pathlib import Path
+
 from nearfree.audit.ledgers import Named, differences
+from nearfree.audit.new_folder import new_folder
 from nearfree.audit.put_back import Past, put_back
 from nearfree.audit.rebuild import make_all
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, WriteError
 from nearfree.events.document import replace
 from nearfree.events.names import Layout
+from nearfree.report.whole import report_of
 
 FOLDER = "as_of"
 """The folder of a results root that holds what was made again."""
@@ -14,7 +18,9 @@ NOTE = "other_code.txt"
 
 
 def as_of(log: Layout, named: Named, *, other_code: bool = False) -> tuple[Past, str]:
-    """Make the tables and figures of a ledger again, and return their pipeline.
+    """Make the tables, figures and report of a ledger again, and return their pipeline.
+
+    What was made before stays until all is there.
 
     Parameters
     ----------
@@ -30,6 +36,8 @@ def as_of(log: Layout, named: Named, *, other_code: bool = False) -> tuple[Past,
     ------
     ConfigError
         They are not, and nobody asked to go on; or the config does not fit this code.
+    WriteError
+        The folder is a link: what it leads to is not replaced.
     """
     found = differences(named.ledger)
     if found and not other_code:
@@ -38,14 +46,23 @@ def as_of(log: Layout, named: Named, *, other_code: bool = False) -> tuple[Past,
             remedy="Install what it was written by, or give --other-code",
         )
     into = log.root / FOLDER / named.folder
-    pipeline = put_back(log, named, into)
+    for path in (into.parent, into):
+        _check_folder(path)
     note = ""
-    if found:
-        note = (
-            f"These are the takes and the config of ledger {named.name}, "
-            f"made by other code or libraries, so numbers may differ from those of that time: "
-            f"{found}."
-        )
-        replace(into / NOTE, f"{note}\n".encode())
-    make_all(pipeline, figures=True)
-    return pipeline, note
+    with new_folder(into) as folder:
+        pipeline = put_back(log, named, folder)
+        if found:
+            note = (
+                f"These are the takes and the config of ledger {named.name}, "
+                f"made by other code or libraries, so numbers may differ from those of that time: "
+                f"{found}."
+            )
+            replace(folder / NOTE, f"{note}\n".encode())
+        make_all(pipeline, figures=True)
+        report_of(pipeline)
+    return Past(into / "results", into / "config"), note
+
+
+def _check_folder(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise WriteError(f"{path} is a link or no folder", remedy="Move it away")

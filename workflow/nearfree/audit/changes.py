@@ -58,7 +58,7 @@ def restored(log: Layout, named: Named, folder: Path, like: Side | None = None) 
     Parameters
     ----------
     folder
-        Where; what is in it is lost.
+        Where; it holds nothing yet.
     like
         Another one, of which tables are taken over that rest on the same.
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nearfree.audit.book import table_files
+from nearfree.audit.book import Book, table_files
 from nearfree.audit.compare import MOST, differences
-from nearfree.audit.marks import figure_findings
+from nearfree.audit.marks import figure_findings, file_findings, odd_figures
 from nearfree.audit.rebuild import jobs, scratch_root
 from nearfree.audit.resolve import dangling
 from nearfree.errors import NearfreeError
@@ -23,10 +23,11 @@ from nearfree.events.names import Layout, require_log
 from nearfree.events.reader import no_collection
 from nearfree.pipeline import Pipeline
 from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.report.whole import report_of
 from nearfree.stages import STAGES, TABLES, Job, before, make
 from nearfree.tables.store import read_table
 
-_FIGURES = "figures"
+_FIGURES, _REPORT = "figures", "report"
 
 
 class Audited(Struct, frozen=True):
@@ -49,13 +50,16 @@ class _Part(Struct, frozen=True):
     """Whether nothing could be made, so that nothing can be made of it either."""
 
 
-def audit_all(layout: Layout, config: Path) -> Audited:
+def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> Audited:
     """Make every table and figure of a root again from its log, and compare.
 
     Parameters
     ----------
     config
         The config folder.
+    drawn
+        Whether figures are drawn and the report is written again, too, and compared byte by byte;
+        else figures are compared by what they hold, and the report is not.
 
     Raises
     ------
@@ -66,12 +70,12 @@ def audit_all(layout: Layout, config: Path) -> Audited:
     with tempfile.TemporaryDirectory() as folder:
         scratch = scratch_root(layout, Path(folder) / "results")
         pipeline = Pipeline(scratch.root, config)
-        parts = list(_parts(layout, pipeline, config))
+        parts = list(_parts(layout, pipeline, config, drawn=drawn))
     counts: Counter[str] = Counter()
     for part in parts:
         counts.update(part.counts)
     findings = [each for part in parts for each in part.findings]
-    findings += _odd_tables(layout, pipeline)
+    findings += [*_odd_tables(layout, pipeline), *odd_figures(layout, pipeline)]
     return Audited(
         tables=counts["tables"],
         rows=counts["rows"],
@@ -82,7 +86,7 @@ def audit_all(layout: Layout, config: Path) -> Audited:
     )
 
 
-def _parts(layout: Layout, pipeline: Pipeline, config: Path) -> Iterator[_Part]:
+def _parts(layout: Layout, pipeline: Pipeline, config: Path, *, drawn: bool) -> Iterator[_Part]:
     """Yield what each job found, each done when those before it are."""
     every = jobs(pipeline)
     graph = {job: before(job) & set(every) for job in every}
@@ -92,6 +96,8 @@ def _parts(layout: Layout, pipeline: Pipeline, config: Path) -> Iterator[_Part]:
         graph[Job(_FIGURES, scope)] = {
             job for job in every if job.scope in shown and job.stage not in apart
         }
+    if drawn:
+        graph[Job(_REPORT, "")] = set(graph)
     order = TopologicalSorter(graph)
     order.prepare()
     context = multiprocessing.get_context("spawn")
@@ -107,7 +113,7 @@ def _parts(layout: Layout, pipeline: Pipeline, config: Path) -> Iterator[_Part]:
                     order.done(job)
                     yield _Part({}, (f"{job.stage} of {job.scope} rests on what cannot be made",))
                 else:
-                    running[pool.submit(_audit, job, *ends)] = job
+                    running[pool.submit(_audit, job, *ends, drawn=drawn)] = job
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 job, part = running.pop(future), future.result()
@@ -131,14 +137,17 @@ def _pipeline(scratch: Path, config: Path) -> Pipeline:
 
 
 @no_collection()
-def _audit(job: Job, root: Path, scratch: Path, config: Path) -> _Part:
+def _audit(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) -> _Part:
     """Make one stage again and compare; a stage that cannot be made is a finding."""
     said, made = Layout(root), Layout(scratch)
     pipeline = _pipeline(scratch, config)
     try:
         if job.stage == _FIGURES:
-            marks, findings = figure_findings(said, made, pipeline, job.scope)
+            marks, findings = figure_findings(said, made, pipeline, job.scope, drawn=drawn)
             return _Part(marks, tuple(findings))
+        if job.stage == _REPORT:
+            page = report_of(pipeline)
+            return _Part({}, tuple(file_findings(said.root / "report", page.parent)))
         make(pipeline.layout, pipeline.config, job)
     except NearfreeError as error:
         why = str(error).replace(str(scratch), str(root))
@@ -151,18 +160,20 @@ def _audit(job: Job, root: Path, scratch: Path, config: Path) -> _Part:
         path = said.table(job.scope, table.name)
         try:
             found = differences(table, read_table(said, job.scope, table), frame)
-            findings += _first(f"{path}: {each}" for each in found)
+            findings += _first(f"{path}: ", found)
+            if Book(said).inputs(job.scope, table.name) != Book(made).inputs(job.scope, table.name):
+                findings.append(f"{path}: its manifest names other inputs than log and config give")
         except NearfreeError as error:
             findings.append(str(error))
     return _Part(dict(counts), tuple(findings))
 
 
-def _first(texts: Iterable[str]) -> list[str]:
-    """Return the first of some texts, and how many others there are."""
-    every = iter(texts)
-    shown = list(islice(every, MOST))
+def _first(place: str, found: Iterable[object]) -> list[str]:
+    """Return the first of some differences at a place, and how many others there are."""
+    every = iter(found)
+    shown = [f"{place}{each}" for each in islice(every, MOST)]
     more = sum(1 for _ in every)
-    return [*shown, *([f"{shown[0].partition(':')[0]}: and {more} more"] if more else [])]
+    return [*shown, *([f"{place}and {more} more"] if more else [])]
 
 
 def _odd_tables(layout: Layout, pipeline: Pipeline) -> list[str]:

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct
 
 from nearfree.audit.book import ROW_ID, Book, Found
-from nearfree.audit.formulas import Formula, formula
 from nearfree.audit.rules import rules_behind
 from nearfree.config import Config
 from nearfree.decoders.named import find_decoder
@@ -19,6 +18,7 @@ from nearfree.events.line import sha256
 from nearfree.events.names import Layout, TakeName, parse_take
 from nearfree.events.reader import read_bytes
 from nearfree.events.types import Event, RunFinished
+from nearfree.formulas import Formula, formula
 from nearfree.tables.platforms import config_id
 from nearfree.theory.outlook import MODELS, model_id
 

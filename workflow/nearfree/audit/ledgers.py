@@ -1,16 +1,19 @@
-"""Ledgers by name, and whether the code and libraries at hand are theirs."""
+"""Ledgers by name, how their config files may be named, and whether the code at hand is theirs."""
 
 import re
 from importlib import metadata
+from pathlib import PurePosixPath
 
 from msgspec import Struct
 
 from nearfree.codebase import package_digest
-from nearfree.errors import LogError
+from nearfree.errors import DamageError, LogError
 from nearfree.events.ledger import Ledger, read_chain
 from nearfree.events.names import Layout
 
-_NAME = re.compile(r"(adopted:)?([1-9][0-9]{0,5})")
+ADOPTED = "adopted:"
+"""What the names of tracked ledgers begin with."""
+_NAME = re.compile(rf"({ADOPTED})?([1-9][0-9]{{0,5}})")
 
 
 class Named(Struct, frozen=True):
@@ -20,10 +23,14 @@ class Named(Struct, frozen=True):
     ledger: Ledger
 
     @property
+    def adopted(self) -> bool:
+        """Whether it is a tracked one."""
+        return self.name.startswith(ADOPTED)
+
+    @property
     def folder(self) -> str:
         """The name of a folder for it."""
-        adopted = "adopted_" if self.name.startswith("adopted:") else ""
-        return f"{adopted}{self.ledger.number:06}"
+        return f"{'adopted_' if self.adopted else ''}{self.ledger.number:06}"
 
 
 def find_ledger(layout: Layout, name: str) -> Named:
@@ -46,6 +53,19 @@ def find_ledger(layout: Layout, name: str) -> Named:
         known = f"{prefix}1 to {prefix}{len(chain)}" if chain else "none"
         raise LogError(f"there is no ledger {name}", remedy=f"There are {known}")
     return Named(name, chain[number - 1])
+
+
+def check_names(ledger: Ledger) -> None:
+    """Refuse a ledger whose config would be written anywhere but into its own folder."""
+    for name in ledger.config:
+        path = PurePosixPath(name)
+        model = path.parts[:-1] == ("models",) and path.suffix == ".json"
+        plain = name == path.as_posix() and name.isprintable() and ".." not in path.parts
+        if not plain or path.is_absolute() or not (model or path.suffix == ".yaml"):
+            raise DamageError(
+                f"ledger {ledger.number} holds {name!r:.80}, which is no name of a config file",
+                remedy="Do not trust it: take the ledger from where it was written",
+            )
 
 
 def differences(ledger: Ledger) -> str:

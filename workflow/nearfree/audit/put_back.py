@@ -1,12 +1,11 @@
 """An earlier ledger's takes and config, put back as a project of their own."""
 
-import shutil
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from nearfree.audit.ledgers import Named
+from nearfree.audit.ledgers import Named, check_names
 from nearfree.audit.rebuild import scratch_root
 from nearfree.config import Config
 from nearfree.decoders.named import find_file
@@ -44,8 +43,8 @@ class Past(Pipeline):
 def put_back(log: Layout, named: Named, into: Path) -> Past:
     """Write a ledger's config and link its takes below a folder, and return the pipeline of both.
 
-    Nothing is derived yet. The folder then holds `config` and `results`, as a project does; what
-    was in it is gone, unless the ledger is refused.
+    Nothing is derived yet. The folder then holds `config` and `results`, as a project does; before,
+    it holds nothing.
 
     Raises
     ------
@@ -55,9 +54,7 @@ def put_back(log: Layout, named: Named, into: Path) -> Past:
         The config does not fit this code, or names a model that the ledger does not hold.
     """
     takes = list(_believed(log, named))
-    _check_names(named)
-    if into.exists():
-        shutil.rmtree(into)
+    check_names(named.ledger)
     folder = into / "config"
     for name, text in named.ledger.config.items():
         replace(folder / name, text.encode())
@@ -96,19 +93,6 @@ def _believed(log: Layout, named: Named) -> Iterator[TakeName]:
         if str(take) not in gone:  # what was retracted may be damaged: nobody reads it
             deque(iter_sealed(log, seal, ()), maxlen=0)
         yield take
-
-
-def _check_names(named: Named) -> None:
-    """Refuse a ledger whose config would be written anywhere but into its own folder."""
-    for name in named.ledger.config:
-        path = PurePosixPath(name)
-        model = path.parts[:-1] == ("models",) and path.suffix == ".json"
-        plain = name == path.as_posix() and name.isprintable() and ".." not in path.parts
-        if not plain or path.is_absolute() or not (model or path.suffix == ".yaml"):
-            raise DamageError(
-                f"ledger {named.name} holds {name!r:.80}, which is no name of a config file",
-                remedy="Do not trust it: take the ledger from where it was written",
-            )
 
 
 def _models(folder: Path) -> Iterator[str]:

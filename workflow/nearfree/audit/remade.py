@@ -11,9 +11,10 @@ from msgspec import Struct
 from nearfree.audit.book import Book, Found
 from nearfree.audit.compare import Difference, differences
 from nearfree.audit.rebuild import scratch_root
+from nearfree.config import Config
+from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.events.names import Layout
 from nearfree.events.reader import no_collection
-from nearfree.pipeline import Pipeline
 from nearfree.stages import Job, job_of, make, needed
 from nearfree.tables.store import read_table
 
@@ -43,18 +44,28 @@ def remade(layout: Layout, config: Path, row_ids: Sequence[str]) -> list[Remade]
     differing: dict[str, list[Difference]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         scratch = scratch_root(layout, Path(folder) / "results")
-        pipeline, done = Pipeline(scratch.root, config), set[Job]()
+        settings, done = Config(config), set[Job]()
         for rows in _by_table([found[each] for each in row_ids]):
             scope, table = rows[0].scope, rows[0].table
             for job in needed(job_of(scope, table.name)):
                 if job not in done:
-                    make(pipeline.layout, pipeline.config, job)
+                    _make(scratch, settings, job, layout)
                     done.add(job)
             said = pl.DataFrame([each.row for each in rows], schema=table.dtypes)
             made = read_table(scratch, scope, table)
             for each in differences(table, said, made.join(said, on="row_id", how="semi")):
                 differing[each.row_id].append(each)
     return [Remade(each, tuple(differing[each])) for each in row_ids]
+
+
+def _make(scratch: Layout, config: Config, job: Job, layout: Layout) -> None:
+    try:
+        make(scratch, config, job)
+    except NearfreeError as error:
+        what = error.what.replace(str(scratch.root), str(layout.root))
+        raise EvidenceError(
+            f"{job.stage} of {job.scope} cannot be made again: {what}", remedy=error.remedy
+        ) from error
 
 
 def _by_table(rows: Sequence[Found]) -> Iterator[list[Found]]:

@@ -35,8 +35,7 @@ def dangling(layout: Layout) -> list[str]:
             ids = ids.filter(~ids.is_in(rows.implode()) & ~ids.str.starts_with("config/"))
             is_event = ids.str.contains("#", literal=True)
             odd = [*ids.filter(~is_event), *events.absent(ids.filter(is_event))]
-            found += [
-                f"{layout.table(scope, name)}: names {each!r}, which is not there"
-                for each in sorted(odd)
-            ]
+            if odd:
+                others = f" and {len(odd) - 1} more" if odd[1:] else ""
+                found.append(f"{layout.table(scope, name)}: names {min(odd)!r}{others}, not there")
     return found

@@ -28,10 +28,16 @@ _RUN = (
 )
 
 
-def as_json(graph: Graph) -> str:
-    """Return all nodes with all their values."""
+def as_json(graph: Graph, differs: Sequence[str] | None = None) -> str:
+    """Return all nodes with all their values.
+
+    Parameters
+    ----------
+    differs
+        Where the row is not what the log gives; None if that was not asked.
+    """
     nodes = {name: _builtin(node) for name, node in graph.nodes.items()}
-    raw = msgspec.json.encode({"root": graph.root, "nodes": nodes})
+    raw = msgspec.json.encode({"root": graph.root, "differs": differs, "nodes": nodes})
     return msgspec.json.format(raw, indent=2).decode()
 
 

@@ -87,10 +87,15 @@ def named(row: Row, *without: str) -> str:
 
 def n_max(row: Row) -> str:
     """Return a boundary with its interval, where it has one that is wider."""
-    noise = " (noise, says its source)" if row["noisy"] else ""
+    noise = " (marked as noise in the paper)" if row["noisy"] else ""
     if row["n_low"] is None or row["n_low"] == row["n_high"]:
         return f"N_max {row['n_max']}{noise}"
     return f"N_max {row['n_max']} ({row['n_low']} to {row['n_high']}){noise}"
+
+
+def share(value: float) -> str:
+    """Return a share of a peak in per cent, to three digits."""
+    return f"{100 * value:.3g}%"
 
 
 def plain(value: float) -> str:

@@ -6,7 +6,6 @@ from itertools import combinations
 import polars as pl
 
 from nearfree.claims.cases import Case, Group, plain
-from nearfree.claims.idle import MOST
 from nearfree.claims.log import Log, Row
 from nearfree.theory.attention import M_ATTN
 from nearfree.theory.laws import DENSE_TERM
@@ -14,7 +13,8 @@ from nearfree.theory.laws import DENSE_TERM
 _LOOKUP = Group(None, None, None, None, "published")
 _DENSE, _ATTENTION = (Group(None, m, None, None, "published") for m in ("dense_ffn", "attention"))
 _FROM = 2.4
-_LEAST_THAT_ROUNDS = 22.5
+_LEAST, _MOST = 22.5, 23.5
+"""What rounds to 23 times."""
 
 
 def up_to_23(log: Log) -> Iterator[Case]:
@@ -23,7 +23,7 @@ def up_to_23(log: Log) -> Iterator[Case]:
     if rows:
         top, row = max(rows, key=lambda each: each[0])
         text = f"the largest is {top:.3g} times: {_place(row)}"
-        agrees = _LEAST_THAT_ROUNDS <= top < MOST
+        agrees = _LEAST <= top < _MOST
         yield Case(_LOOKUP, agrees, text, tuple(row["row_id"] for _, row in rows))
 
 

@@ -1,4 +1,4 @@
-"""Claims on the idle-compute baseline: where it predicts the boundary, and by how much it fails."""
+"""Claims on the idle-compute baseline: where it predicts the boundary, and where it does not."""
 
 from collections.abc import Callable, Iterator
 from math import inf
@@ -8,8 +8,6 @@ from nearfree.claims.compare import apart, lands
 from nearfree.claims.laws import granularity
 from nearfree.claims.log import Log, Row
 
-MOST = 23.5
-"""What rounds to 23 times."""
 _NEAR = 2.0
 
 
@@ -34,22 +32,6 @@ def predicts(
             agrees = hit if hit is None or not wrong else not hit
             text = f"{named(row)}: N_idle {_n(value)}, {n_max(row)}"
             yield Case(group_of(row), agrees, text, ids, apart(value, row["n_max"]))
-
-    return check
-
-
-def over_predicts(*modules: str) -> Callable[[Log], Iterator[Case]]:
-    """Return the check that N_idle is at most 23 times N_max."""
-
-    def check(log: Log) -> Iterator[Case]:
-        for row, value, ids in _said(log, *modules):
-            high = row["n_max"] if row["n_high"] is None else row["n_high"]
-            agrees: bool | None = value / row["n_max"] < MOST
-            if not agrees and (value / high < MOST or row["next_n"] is None):
-                agrees = None
-            ratio = f", {value / row['n_max']:.3g} times" if value < inf else ","
-            text = f"{named(row)}: N_idle {_n(value)}{ratio} {n_max(row)}"
-            yield Case(group_of(row), agrees, text, ids, value / row["n_max"])
 
     return check
 

@@ -49,13 +49,14 @@ def _groups(claim: Claim, parts: Sequence[list[Case]]) -> dict[Group, list[list[
 
 
 def verdict(cases: Sequence[Case]) -> str:
-    """Return the verdict on cases that agree, that do not, and that cannot be told."""
+    """Return the verdict on cases that agree, that do not, and that cannot be told.
+
+    One that does not agree counts however many cannot be told: the claim is of every case.
+    """
     kept, lost, unclear = (sum(c.agrees is a for c in cases) for a in (True, False, None))
-    if unclear > kept + lost or kept + lost == 0:
-        return UNDECIDED
-    if lost == 0:
-        return HOLDS
-    return PARTLY if kept > lost else FAILS
+    if lost:
+        return PARTLY if kept > lost else FAILS
+    return HOLDS if kept and unclear <= kept else UNDECIDED
 
 
 def both(verdicts: Sequence[str]) -> str:
@@ -117,5 +118,5 @@ def _nothing(log: Log, claim: Claim, module: str | None) -> Row:
         "unclear": 0,
         "worst": "",
         "why": f"not in the log of {log.scope}: {claim.needs}",
-        "from_ids": sorted(log.frames["platforms"]["row_id"]),
+        "from_ids": [],
     }

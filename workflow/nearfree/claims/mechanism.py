@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from nearfree.claims.cases import Case, group_of, n_max, named
+from nearfree.claims.cases import Case, group_of, n_max, named, share
 from nearfree.claims.compare import apart, at_floor
 from nearfree.claims.log import Log, Row, pairs
 
@@ -20,7 +20,11 @@ def bandwidth_bound(log: Log) -> Iterator[Case]:
         if at is not None:
             c, m = at["compute_utilization"], at["bandwidth_utilization"]
             known = c is not None and m is not None
-            text = f"{m:.0%} of bandwidth, {c:.2g} of compute" if known else "no peaks to refer to"
+            text = (
+                f"{share(m)} of bandwidth, {share(c)} of compute"
+                if known
+                else "no peaks to refer to"
+            )
             agrees = m >= HIGH and m > c if known else None
             yield _case(row, agrees, f"{text}, {at['source']}", [at], -m if known else 0.0)
 

@@ -1,7 +1,7 @@
 """What the paper's text claims of single modules."""
 
 from nearfree.claims.cases import MODULES, Claim
-from nearfree.claims.idle import over_predicts, predicts, tile_before_idle
+from nearfree.claims.idle import predicts, tile_before_idle
 from nearfree.claims.laws import follows_granularity
 from nearfree.claims.mechanism import (
     compute_rises,
@@ -35,11 +35,6 @@ MODULE_CLAIMS = (
         says="A block's end is a jump that no tolerance hides: T(N_max + 1) is at least 1.3 times "
         "T(N_max).",
         unit="curves", needs=_CURVES, checks=(jumps(*_GRANULAR),),
-    ),
-    Claim(
-        name="idle_at_most_23", section="abstract, 6 and app. on implications", modules=MODULES,
-        says="Idle compute over-predicts by up to 23 times: N_idle is at most 23 N_max.",
-        unit="settings", needs="boundaries and N_idle", checks=(over_predicts(*MODULES),),
     ),
     Claim(
         name="idle_mismatch", section="3.3 and 3.4, RQ2", modules=_GRANULAR,

@@ -15,32 +15,33 @@ _RQ, _FINDING = "research question", "finding"
 QUESTIONS = (
     Claim(
         name="rq1", kind=_RQ, section="3.2 to 3.4, RQ1", modules=MODULES,
-        says="A near-free range exists: N_max, by its whole interval, lies above the baseline.",
+        says="Is there a near-free range? Yes if N_max, by its whole interval, lies above the "
+        "baseline.",
         unit="settings", needs=_BOUNDARIES, checks=(exists(*MODULES),),
     ),
     Claim(
         name="rq2", kind=_RQ, section="3.2 to 3.4, RQ2", modules=MODULES,
-        says="Idle compute predicts the boundary: N_idle is at least N_max and below the next N "
-        "of the grid.",
+        says="Does idle compute predict the boundary? Yes if N_idle is at least N_max and below "
+        "the next N of the grid.",
         unit="settings", needs=_IDLE, checks=(predicts(*MODULES),),
     ),
     Claim(
         name="rq2_within_two", kind=_RQ, section="3.2 to 3.4, RQ2", modules=MODULES,
-        says="Idle compute predicts the size of the boundary: N_idle is within a factor of two of "
-        "the range from N_max to the next N of the grid.",
+        says="Does idle compute predict the size of the boundary? Yes if N_idle is within a factor "
+        "of two of the range from N_max to the next N of the grid.",
         unit="settings", needs=_IDLE, checks=(predicts(*MODULES, near=True),),
     ),
     Claim(
         name="rq3", kind=_RQ, section="3.2, RQ3", modules=("dense_ffn",),
-        says="A dense FFN is bound by memory at the baseline: at least half of the bandwidth is "
-        "used, and a larger part than of compute.",
+        says="Is a dense FFN bound by memory at the baseline? Yes if at least half of the "
+        "bandwidth is used, and a larger part than of compute.",
         unit="settings", needs="utilisation at the baseline, counted or profiled",
         checks=(bandwidth_bound,),
     ),
     Claim(
         name="rq3", kind=_RQ, section="3.3 and 3.4, RQ3", modules=("moe_ffn", "attention"),
-        says="Padding governs the boundary: N_max is the last N at which the kernels execute the "
-        "FLOPs of the baseline.",
+        says="Does padding govern the boundary? Yes if N_max is the last N at which the kernels "
+        "execute the FLOPs of the baseline.",
         unit="settings", needs=_WORK, checks=(ends_with_block("moe_ffn", "attention"),),
     ),
 )  # fmt: skip

@@ -24,9 +24,10 @@ CLAIMS = Table(
         "origin": text("where the checked rows come from, none where there is none to check",
                        nullable=True, one_of=ORIGINS),
         "verdict": text(
-            "of the cases that can be told: holds, if all agree; partly, if more than half do; "
-            "fails, if half or fewer do; undecided, if most cases cannot be told, or there is "
-            "none. A claim of several parts holds if each does, and holds partly if they differ",
+            "of the cases that can be told: holds, if all agree; partly, if some do not and more "
+            "than half do; fails, if some do not and half or fewer do; undecided, if none "
+            "disagrees and most cannot be told, or there is none. A claim of several parts holds "
+            "if each does, and holds partly if they differ",
             one_of=VERDICTS,
         ),
         "checked": count("cases: settings, pairs of settings, or rows", at_least=0),

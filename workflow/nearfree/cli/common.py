@@ -29,6 +29,14 @@ def positive(text: str) -> int:
     return number
 
 
+def printable(text: str) -> str:
+    """Return a text as one line that no terminal acts on; what cannot be shown is escaped."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
+    )
+
+
 def here(args: argparse.Namespace) -> "tuple[Config, str]":
     """Return the config and the platform that a command names; it must be this machine."""
     from nearfree.config import Config

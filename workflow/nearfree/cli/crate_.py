@@ -6,6 +6,8 @@ With --verify every byte is compared; exits with 2 if anything is damaged, missi
 import argparse
 from pathlib import Path
 
+from nearfree.cli.common import printable
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
@@ -29,13 +31,11 @@ def _write(args: argparse.Namespace) -> int:
     from nearfree.events.names import Layout, require_log
 
     layout = require_log(Layout(args.results))
-    done = write_crate(layout, Path(), args.out, args.ledger)
+    done = write_crate(layout, Path(), args.config, args.out, args.ledger)
     if done.other_code:
         print(f"notice: rules and Snakefile are of now, not of the ledger: {done.other_code}")
-    print(
-        f"{args.out}: ledger {done.ledger}, {done.takes} takes, {done.files} files, "
-        f"{done.size / 1e6:.1f} MB"
-    )
+    written = f"ledger {done.ledger}, {done.takes} takes, {done.files} files"
+    print(printable(f"{args.out}: {written}, {done.size / 1e6:.1f} MB"))
     return 0
 
 
@@ -45,7 +45,6 @@ def _verify(out: Path) -> int:
 
     found = check_crate(out)
     for finding in found:
-        line = f"DAMAGE: {out}/{finding.path} {finding.message}"
-        print(line.encode(errors="backslashreplace").decode())
-    print(f"{out}: {len(found)} damaged")
+        print(printable(f"DAMAGE: {out}/{finding.path} {finding.message}"))
+    print(printable(f"{out}: {len(found)} damaged"))
     return MISTAKE if found else 0

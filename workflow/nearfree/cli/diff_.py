@@ -8,6 +8,8 @@ are N for ledger N of this machine, adopted:N for one that git tracks.
 import argparse
 from typing import TYPE_CHECKING
 
+from nearfree.cli.common import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         print(_json(old, new, found))
         return 0
     for line in (*_heads(old, new), *_text(found)):
-        print(line)
+        print(printable(line))
     return 0
 
 

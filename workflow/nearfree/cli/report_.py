@@ -6,13 +6,9 @@ results/as_of/. LEDGER is N for ledger N of this machine, adopted:N for one that
 
 import argparse
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from nearfree.cli.common import printable
 from nearfree.errors import ConfigError
-
-if TYPE_CHECKING:
-    from nearfree.pipeline import Pipeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,12 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
     from nearfree.pipeline import Pipeline
+    from nearfree.report.whole import report_of
 
-    if args.as_of:
+    if args.as_of is not None:
         return _as_of(args)
     if args.other_code:
         raise ConfigError("--other-code is of an earlier ledger", remedy="Name one with --as-of")
-    print(_write(Pipeline(args.results, args.config)))
+    print(report_of(Pipeline(args.results, args.config)))
     return 0
 
 
@@ -48,21 +45,6 @@ def _as_of(args: argparse.Namespace) -> int:
     layout = require_log(Layout(args.results))
     found, note = as_of(layout, find_ledger(layout, args.as_of), other_code=args.other_code)
     if note:
-        print(note, file=sys.stderr)
-    print(_write(found))
+        print(printable(note), file=sys.stderr)
+    print(found.layout.root / "report" / "index.html")
     return 0
-
-
-def _write(pipeline: "Pipeline") -> Path:
-    from nearfree.figures.gallery import read_gallery
-    from nearfree.public.published import SCOPE
-    from nearfree.report.stage import write_report
-
-    return write_report(
-        pipeline.layout,
-        pipeline.scopes + pipeline.sources,
-        pipeline.config.datasheets(SCOPE),
-        pipeline.site.epsilon,
-        read_gallery(pipeline.layout, pipeline.config.folder, pipeline.scopes),
-        imported=bool(pipeline.imported),
-    )

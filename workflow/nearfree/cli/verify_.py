@@ -6,6 +6,8 @@ Exits with 2 if anything is damaged, missing or out of place; notices alone exit
 import argparse
 from pathlib import Path
 
+from nearfree.cli.common import printable
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
@@ -22,13 +24,13 @@ def run(args: argparse.Namespace) -> int:
     root = args.path or args.results
     found = verify(root)
     for finding in found.findings:
-        print(
-            f"{'notice' if finding.notice else 'DAMAGE'}: {root}/{finding.path} {finding.message}"
-        )
+        kind = "notice" if finding.notice else "DAMAGE"
+        print(printable(f"{kind}: {root}/{finding.path} {finding.message}"))
     damage = sum(not finding.notice for finding in found.findings)
-    print(
+    counted = (
         f"{root}: {found.takes} sealed takes, {found.events} events, {found.figures} figures, "
         f"{found.tables} tables; "
         f"{damage} damaged, {len(found.findings) - damage} notices"
     )
+    print(printable(counted))
     return MISTAKE if found.damaged else 0

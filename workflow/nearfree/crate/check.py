@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from nearfree.crate.chosen import misfit
 from nearfree.crate.describe import describe
 from nearfree.crate.folder import (
     Contents,
@@ -136,6 +137,8 @@ def _check_log(folder: Path) -> Iterator[Finding]:
             if str(take) not in chain[-1].seals:
                 path = layout.seal(take).relative_to(folder).as_posix()
                 yield Finding(path, f"is not a seal of ledger {chain[-1].number}")
+        if other := misfit(layout, chain[-1]):
+            yield Finding(f"{below}", f"{other} than ledger {chain[-1].number} vouches for")
     except NearfreeError as error:
         yield Finding(f"{below}", str(error))
 

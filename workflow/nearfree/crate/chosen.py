@@ -1,21 +1,24 @@
 """What a crate is of: the ledger, and the tables and figures that are made from its takes."""
 
-from pathlib import Path, PurePosixPath
+from functools import cache
+from pathlib import Path
 
 from msgspec import Struct
 
-from nearfree.audit.ledgers import Named
+from nearfree.audit.ledgers import ADOPTED, Named, check_names, differences
+from nearfree.crate.configured import CONFIG, config_digests
 from nearfree.crate.folder import RESULTS, ledger_folder
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.events.document import read_document
-from nearfree.events.ledger import Ledger, ledger_paths, seals_root
+from nearfree.events.ledger import Ledger, config_texts, ledger_paths, seals_root
 from nearfree.events.line import sha256
 from nearfree.events.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, Manifest, manifest_path
 from nearfree.events.names import Layout
 from nearfree.events.private import home
 from nearfree.events.reader import read_bytes
 
-ADOPTED = "adopted:"
+DERIVED = ("tables", "figures", "report")
+"""The folders of a root that hold what was made from its log."""
 
 
 class _Made(Struct, frozen=True):
@@ -36,48 +39,76 @@ def newest(layout: Layout) -> str:
     return f"{number}" if folder != layout.ledgers else f"{ADOPTED}{number}"
 
 
-def check_config(ledger: Ledger) -> None:
+def check_config(named: Named) -> None:
     """Refuse a ledger whose config names files elsewhere, or what must not leave this machine."""
+    check_names(named.ledger)
     found = home()
-    for name, text in ledger.config.items():
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts:
-            raise ConfigError(
-                f"ledger {ledger.number} names the config file {name!r}", remedy="Name another"
-            )
+    for name, text in named.ledger.config.items():
         if found and found in text:
             raise ConfigError(
-                f"config/{name} of ledger {ledger.number} holds the path of your home folder",
+                f"config/{name} of ledger {named.name} holds the path of your home folder",
                 remedy="Take it out, write a ledger, and make the crate of that one",
             )
 
 
-def derived_of(layout: Layout, named: Named) -> Layout:
-    """Return the root whose tables are made from a ledger's takes: this one, or its `as_of`."""
-    misfit = _misfit(layout, named.ledger)
-    if not misfit:
+def derived_of(layout: Layout, config: Path, named: Named) -> Layout:
+    """Return the root whose tables are made from a ledger: this one, or its `as_of`.
+
+    Parameters
+    ----------
+    config
+        The config that the tables of this root are made under.
+    """
+    found = _misfit_here(layout, config, named.ledger)
+    if not found:
         return layout
     from nearfree.audit.as_of import FOLDER, NOTE
 
     again = layout.root / FOLDER / named.folder
     if again.is_dir() and not (again / NOTE).exists():
-        found = Layout(again / RESULTS)
-        if not _misfit(found, named.ledger):
-            return found
+        made = Layout(again / RESULTS)
+        if not (_other_config(again / "config", named.ledger) or misfit(made, named.ledger)):
+            return made
     raise EvidenceError(
-        f"{misfit} than ledger {named.name} vouches for",
+        f"{found} than ledger {named.name} vouches for",
         remedy="Run the workflow and take its newest ledger, or make this one's tables by the code "
         f"that wrote it: nearfree report --as-of {named.name}",
     )
 
 
-def _misfit(layout: Layout, ledger: Ledger) -> str | None:
-    """Return what is made from other seals than the ledger's, or from other tables or figures."""
+def _misfit_here(layout: Layout, config: Path, ledger: Ledger) -> str | None:
+    """Return what does not fit a ledger where something is derived: files, config or code."""
+    if not any((layout.root / each).is_dir() for each in DERIVED):
+        return None
+    if found := misfit(layout, ledger) or _other_config(config, ledger):
+        return found
+    other = differences(ledger)
+    return f"there are other code or libraries at hand ({other})" if other else None
+
+
+def _other_config(config: Path, ledger: Ledger) -> str | None:
+    texts = config_texts(config)
+    for name in sorted({*texts, *ledger.config}):
+        if texts.get(name) != ledger.config.get(name):
+            return f"{config / name} is other"
+    return None
+
+
+def misfit(layout: Layout, ledger: Ledger) -> str | None:
+    """Return what is made from other seals, config, tables or figures than a ledger's.
+
+    Manifests say it, which are believed: only making the tables again can tell more.
+    """
     root = layout.root
+    configured = cache(lambda: config_digests(ledger))
     tables = sorted(root.glob(f"tables/*/*{MANIFEST_SUFFIX}"))
     for path in (*tables, *sorted(root.glob("figures/*/figures.json"))):
         for name, sha in read_document(path, _Made).made_from.items():
-            if sha != _digest(root, ledger, path.parent, name, sha):
+            if name.startswith(CONFIG):
+                fits = sha in configured().get(name, ())
+            else:
+                fits = sha == _digest(root, ledger, path.parent, name, sha)
+            if not fits:
                 return f"{path} is made from other {name}"
     report = root / "report" / FOLDER_MANIFEST
     shown = read_document(report, _Made).files if report.is_file() else {}

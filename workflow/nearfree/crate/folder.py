@@ -34,12 +34,13 @@ def ledger_folder(layout: Layout) -> Path:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield every path below a folder that is not itself a folder, links among them, sorted."""
+    """Yield every path below a folder that is not a folder with something in it, sorted.
+
+    Links are among them, and folders that are empty.
+    """
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False):
-            yield from walk(Path(entry.path))
-        else:
-            yield Path(entry.path)
+        inside = walk(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else ()
+        yield from [*inside] or [Path(entry.path)]
 
 
 def read_contents(folder: Path) -> dict[str, Contents]:

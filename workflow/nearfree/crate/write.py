@@ -3,18 +3,15 @@
 Files are copies, never links: a link would change with its original.
 """
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
 
 from nearfree.audit.ledgers import Named, differences, find_ledger
-from nearfree.crate.chosen import ADOPTED, check_config, derived_of, newest
+from nearfree.audit.new_folder import new_folder
+from nearfree.crate.chosen import DERIVED, check_config, derived_of, newest
 from nearfree.crate.describe import describe
-from nearfree.crate.folder import crate_layout, read_contents
+from nearfree.crate.folder import crate_layout, read_contents, walk
 from nearfree.crate.graph import METADATA
 from nearfree.crate.runs import plan_bytes, plan_id, read_run
 from nearfree.crate.steps import SNAKEFILE
@@ -25,7 +22,6 @@ from nearfree.events.names import Layout
 from nearfree.events.reader import read_bytes
 from nearfree.events.verify import verify
 
-_DERIVED = ("tables", "figures", "report")
 _AGAIN = "Run the workflow, which makes what is derived and a ledger, then name that one"
 
 
@@ -40,40 +36,45 @@ class Written(Struct, frozen=True):
     """How the code at hand, which the rules are of, differs from the ledger's; empty if not."""
 
 
-def write_crate(layout: Layout, project: Path, out: Path, name: str | None = None) -> Written:
+def write_crate(
+    layout: Layout, project: Path, config: Path, out: Path, name: str | None = None
+) -> Written:
     """Write the crate of a ledger into a new folder; the same ledger gives the same bytes.
 
     Parameters
     ----------
     project
         The folder with the Snakefile and its rules.
+    config
+        The config folder, which tables at hand are made under.
     name
         The ledger, as `find_ledger` knows it; the newest of this machine if nothing is said.
 
     Raises
     ------
     EvidenceError
-        There is no ledger, or what is derived is not made from its takes.
+        There is no ledger, or what is derived is not made from its takes and config.
     ConfigError
         The workflow is not here, or the config holds what must not leave this machine.
     DamageError
         What the ledger vouches for is not there any more.
+    WriteError
+        Something is where the crate is to be, or that is among the results.
     """
-    named = find_ledger(layout, name or newest(layout))
+    named = find_ledger(layout, newest(layout) if name is None else name)
     ledger = named.ledger
-    check_config(ledger)
-    derived = derived_of(layout, named)
-    with _new_folder(out) as folder:
+    check_config(named)
+    _check_place(layout, out)
+    derived = derived_of(layout, config, named)
+    with new_folder(out) as folder:
         copied = crate_layout(folder)
         _copy_workflow(project, folder)
         _write_texts(ledger, folder / "config")
         for take in ledger.seals:
             _copy_take(layout, copied, take)
         _copy_ledgers(layout, copied, named)
-        for each in _DERIVED:
-            if (derived.root / each).is_dir():
-                hidden = shutil.ignore_patterns(".*")
-                shutil.copytree(derived.root / each, copied.root / each, ignore=hidden)
+        for each in DERIVED:
+            _copy_derived(derived.root, copied.root, each)
         _check_sound(copied, derived)
         _put(folder / METADATA, describe(folder))
         found = read_contents(folder)
@@ -83,9 +84,8 @@ def write_crate(layout: Layout, project: Path, out: Path, name: str | None = Non
 
 def _copy_ledgers(layout: Layout, copied: Layout, named: Named) -> None:
     """Copy a ledger and those before it, which it is chained to."""
-    adopted = named.name.startswith(ADOPTED)
     for number in range(1, named.ledger.number + 1):
-        below = Path("." if adopted else "local", f"{number:06}.json")
+        below = Path("." if named.adopted else "local", f"{number:06}.json")
         _put(copied.ledgers / below, read_bytes(layout.ledgers / below))
 
 
@@ -96,18 +96,19 @@ def _check_sound(copied: Layout, original: Layout) -> None:
             raise DamageError(f"{original.root}/{finding.path}: {told}", remedy=_AGAIN)
 
 
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """Give a folder beside `out` that takes its place when all is in it, and goes if not."""
+def _check_place(layout: Layout, out: Path) -> None:
     if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
         raise WriteError(f"{out} is not empty", remedy="Name a folder that is new or empty")
-    folder = out.parent / f".{out.name}.{os.getpid()}"
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-        folder.replace(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    if out.resolve().is_relative_to(layout.root.resolve()):
+        raise WriteError(f"{out} is in {layout.root}", remedy="Name a folder outside of it")
+
+
+def _copy_derived(root: Path, copied: Path, name: str) -> None:
+    """Copy a folder's files; what an interrupted write left, and empty folders, stay behind."""
+    for path in walk(root / name) if (root / name).is_dir() else ():
+        below = path.relative_to(root)
+        if path.is_file() and not any(part.startswith(".") for part in below.parts):
+            _put(copied / below, read_bytes(path))
 
 
 def _copy_workflow(project: Path, folder: Path) -> None:

@@ -99,7 +99,7 @@ def write_ledger(
     ConfigError
         A config file holds this user's home folder, which a tracked ledger must not carry.
     """
-    texts = _texts(config)
+    texts = config_texts(config)
     for name, text in texts.items():
         if folder == layout.ledgers and (found := home()) and found in text:
             raise ConfigError(
@@ -131,7 +131,8 @@ def _next(last: Ledger | None, seals: dict[str, str], texts: dict[str, str]) -> 
     )
 
 
-def _texts(config: Path) -> dict[str, str]:
+def config_texts(config: Path) -> dict[str, str]:
+    """Return the text of every config file that a ledger records, by its path in the folder."""
     texts = {}
     for path in sorted([*config.rglob("*.yaml"), *config.glob("models/*.json")]):
         try:

@@ -37,8 +37,8 @@ def manifest_path(table: Path) -> Path:
 def check_table(path: Path) -> bytes:
     """Return a table file's bytes; TableError if they are not what its manifest says."""
     beside = manifest_path(path)
-    if not path.exists() or not beside.exists():
-        gone = path if not path.exists() else beside
+    if not path.is_file() or not beside.is_file():
+        gone = beside if path.is_file() else path
         raise TableError(f"{gone} is missing", remedy="Run the workflow again to make it")
     raw = path.read_bytes()
     manifest = read_document(beside, Manifest)

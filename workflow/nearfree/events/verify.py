@@ -1,4 +1,7 @@
-"""Verification: every byte of the log, ledgers, tables, figures and report is accounted for."""
+"""Verification: every byte of the log, ledgers, tables, figures and report is accounted for.
+
+Links are damage, except that a segment or seal may be a link to one: what it leads to is read.
+"""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +11,7 @@ from msgspec import Struct
 
 from nearfree.errors import NearfreeError
 from nearfree.events.document import read_document
-from nearfree.events.ledger import Ledger, ledger_paths, read_chain
+from nearfree.events.ledger import Ledger, config_texts, ledger_paths, read_chain
 from nearfree.events.line import sha256
 from nearfree.events.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, check_table, named_files
 from nearfree.events.names import Layout, parse_take, require_log, take_of
@@ -16,6 +19,8 @@ from nearfree.events.reader import read_segment
 from nearfree.events.seal import Seal, check_sealed, read_seal
 
 _FOLDERS = {"events", "ledger", "state", "tables", "figures", "report", "as_of"}
+_AGAIN = {"config", "results", "other_code.txt"}
+_AGAIN_NAME = re.compile(r"(adopted_)?([0-9]{6})")
 _PARTIAL = re.compile(r"\..+\.[0-9]+")
 
 
@@ -54,7 +59,7 @@ class _Verifier:
 
     def check(self) -> Summary:
         for path in sorted(self.layout.root.iterdir()):
-            if path.name not in _FOLDERS or not path.is_dir():
+            if path.is_symlink() or path.name not in _FOLDERS or not path.is_dir():
                 self._foreign(path)
         self._log()
         self._ledgers()
@@ -64,10 +69,13 @@ class _Verifier:
         self._named(figures, [each / "figures.json" for each in sorted(figures.glob("*/"))])
         if any(_files(report)):
             self._named(report, [report / FOLDER_MANIFEST])
+        self._made_again()
         return Summary(self.takes, self.events, self.tables, self.figures, tuple(self.findings))
 
     def _foreign(self, path: Path) -> None:
-        if _PARTIAL.fullmatch(path.name):
+        if path.is_symlink():
+            self.report(path, "is a link; put what it leads to in its place")
+        elif _PARTIAL.fullmatch(path.name):
             self.report(path, "was left by an interrupted write; remove it", notice=True)
         else:
             self.report(path, "does not belong here; move it elsewhere")
@@ -120,7 +128,7 @@ class _Verifier:
                 self.report(folder, str(error))
             known = {*ledger_paths(folder), self.layout.ledgers / "local"}
             for path in sorted(folder.glob("*")):
-                if path not in known:
+                if path.is_symlink() or path not in known:
                     self._foreign(path)
 
     def _against(self, folder: Path, ledger: Ledger) -> None:
@@ -141,7 +149,7 @@ class _Verifier:
             else:
                 original = self.layout.events / path.relative_to(self.layout.state)
                 original = original.with_suffix(".seal.json")
-            if path.suffix != ".json" or path.name.startswith("."):
+            if path.is_symlink() or path.suffix != ".json" or path.name.startswith("."):
                 self._foreign(path)
             elif (raw := _content(original)) is None:
                 self.report(path, f"is the receipt of {original}, which is gone")
@@ -150,7 +158,9 @@ class _Verifier:
 
     def _tables(self) -> None:
         for path in _files(self.layout.root / "tables"):
-            if path.suffix == ".parquet":
+            if path.is_symlink():
+                self._foreign(path)
+            elif path.suffix == ".parquet":
                 self.tables += 1
                 try:
                     check_table(path)
@@ -158,7 +168,7 @@ class _Verifier:
                     self.report(path, str(error))
             elif not path.name.endswith(MANIFEST_SUFFIX):
                 self._foreign(path)
-            elif not (table := path.with_name(path.name.removesuffix(MANIFEST_SUFFIX))).exists():
+            elif not (table := path.with_name(path.name.removesuffix(MANIFEST_SUFFIX))).is_file():
                 self.report(path, f"is the manifest of {table}, which is gone; make it again")
 
     def _named(self, folder: Path, manifests: list[Path]) -> None:
@@ -179,7 +189,43 @@ class _Verifier:
             elif said[path] != {sha256(raw)}:
                 self.report(path, f"is not what its manifest says; {remedy}")
         for path in _files(folder):
-            if path not in said:
+            if path.is_symlink() or path not in said:
+                self._foreign(path)
+
+    def _made_again(self) -> None:
+        """Check the results of earlier ledgers, each a root beside the config of its ledger."""
+        for folder in sorted((self.layout.root / "as_of").glob("*")):
+            if folder.is_symlink() or not folder.is_dir() or not _AGAIN_NAME.fullmatch(folder.name):
+                self._foreign(folder)
+                continue
+            for path in sorted(folder.iterdir()):
+                if path.is_symlink() or path.name not in _AGAIN:
+                    self._foreign(path)
+            self._config_of(folder)
+            try:
+                found = verify(folder / "results").findings
+            except NearfreeError as error:
+                self.report(folder, str(error))
+                continue
+            below = folder.relative_to(self.layout.root).as_posix()
+            for each in found:
+                shown = f"{below}/results/{each.path}"
+                self.findings.append(Finding(shown, each.message, each.notice))
+
+    def _config_of(self, folder: Path) -> None:
+        """Compare a config folder with the texts of the ledger that the folder above names."""
+        own = "" if folder.name.startswith("adopted_") else "local"
+        ledger = self.layout.ledgers / own / f"{folder.name[-6:]}.json"
+        config = folder / "config"
+        texts: dict[str, str] = {}
+        try:
+            texts = config_texts(config)
+            if texts != read_document(ledger, Ledger).config:
+                self.report(config, f"is not the config of {ledger}; make it again")
+        except NearfreeError as error:
+            self.report(config, str(error))
+        for path in _files(config):
+            if path.is_symlink() or path.relative_to(config).as_posix() not in texts:
                 self._foreign(path)
 
 
@@ -194,12 +240,14 @@ def _content(path: Path) -> bytes | None:
     """Return a file's bytes, None where there is no such file, whatever stands in its place."""
     try:
         return path.read_bytes()
-    except OSError:
+    except (OSError, ValueError):  # a name that no file can have is a ValueError
         return None
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if not path.is_dir())
+    """Yield what is no folder below one; a link to a folder is none, either."""
+    every = sorted(folder.rglob("*"))
+    return (path for path in every if path.is_symlink() or not path.is_dir())
 
 
 def verify(root: Path) -> Summary:

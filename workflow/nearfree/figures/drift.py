@@ -8,7 +8,7 @@ import polars as pl
 from nearfree.figures.families import Drawing
 from nearfree.figures.listing import OUTLOOK, drawn_by
 from nearfree.figures.panels import in_rows
-from nearfree.figures.theme import PALETTE, dressed
+from nearfree.figures.theme import PALETTE, SPACED, dressed
 
 LAWS = {"n_max_resolved": "principle_resolved", "n_max_work": "work_model"}
 """What is drawn, by column."""
@@ -78,7 +78,9 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
             strokeDash=alt.StrokeDash(
                 "predictor:N",
                 scale=alt.Scale(domain=names, range=[[1, 0], [5, 3]]),
-                legend=alt.Legend(orient="bottom", title=None, symbolType="stroke"),
+                legend=alt.Legend(
+                    orient="bottom", title=None, symbolType="stroke", labelExpr=SPACED
+                ),
             )
         ),
         lines.mark_point(size=32, filled=True, opacity=0.9),

@@ -4,8 +4,12 @@ from msgspec import Struct
 
 MEASURED, SIMULATED, IMPORTED = "measured here", "simulated", "imported values only"
 PUBLISHED, COMPUTED, EXPLAINED = "published values only", "computed here", "explained here"
+READ, CALLED = "read from releases", "launch or call read, kernel not"
 MISSING = "not in the log"
-STATUSES = (MEASURED, SIMULATED, IMPORTED, PUBLISHED, COMPUTED, EXPLAINED, MISSING)
+STATUSES = (
+    *(MEASURED, SIMULATED, IMPORTED, PUBLISHED, COMPUTED),
+    *(READ, CALLED, EXPLAINED, MISSING),
+)
 """What an entry's `status` can be."""
 
 
@@ -35,10 +39,14 @@ class Data(Struct, frozen=True, kw_only=True):
 
 
 class Fill(Struct, frozen=True, kw_only=True):
-    """What would measure an entry: a study, the platform it needs, and the command."""
+    """What would measure an entry: a study, the platform it needs, and the command.
+
+    `set` is the study's; it has to be among the site's `sets`.
+    """
 
     platform: str
     study: str
+    set: str
     command: str
 
 

@@ -10,13 +10,16 @@ from pathlib import Path
 import polars as pl
 from msgspec import Struct
 
+from nearfree.config import Config
 from nearfree.events.names import Layout
 from nearfree.figures.entries import (
+    CALLED,
     COMPUTED,
     EXPLAINED,
     MEASURED,
     MISSING,
     PUBLISHED,
+    READ,
     STATUSES,
     Data,
     Drawn,
@@ -34,18 +37,21 @@ from nearfree.tables.store import read_table
 _ORIGINS = dict(zip(("measured", "simulated", "imported", "published"), STATUSES, strict=False))
 """What is said of an origin; the first one that a row has."""
 _BOUNDARY = f"{BOUNDARIES.name}:"
+_NOWHERE = "none"
+"""The place of what was looked for in a release and is not there."""
 
 
 class Held(Struct, frozen=True, kw_only=True):
     """What a results root holds: figures and rows by scope, and how many rows other tables have.
 
-    `counts` has them by SCOPE/NAME.
+    `counts` has them by SCOPE/NAME, and `sets` the set of each study that there is.
     """
 
     listed: Mapping[str, Sequence[Figure]]
     boundaries: Mapping[str, pl.DataFrame]
     granularity: Mapping[str, pl.DataFrame]
     counts: Mapping[str, int]
+    sets: Mapping[str, str]
 
 
 def gallery(paper: Paper, held: Held) -> list[Entry]:
@@ -56,10 +62,11 @@ def gallery(paper: Paper, held: Held) -> list[Entry]:
 def read_gallery(layout: Layout, config: Path, scopes: Sequence[str]) -> list[Entry]:
     """Return the gallery of a results root, over the scopes whose figures are drawn."""
     paper = read_paper(config)
-    return gallery(paper, _held(layout, paper, scopes))
+    sets = {name: study.set for name, study in Config(config).studies.items()}
+    return gallery(paper, _held(layout, paper, scopes, sets))
 
 
-def _held(layout: Layout, paper: Paper, scopes: Sequence[str]) -> Held:
+def _held(layout: Layout, paper: Paper, scopes: Sequence[str], sets: Mapping[str, str]) -> Held:
     folders = {scope: layout.root / "figures" / scope for scope in scopes}
     listed = {
         scope: read_figures(folder).figures
@@ -83,6 +90,7 @@ def _held(layout: Layout, paper: Paper, scopes: Sequence[str]) -> Held:
             for name, path in files.items()
             if path.exists()
         },
+        sets=sets,
     )
 
 
@@ -109,7 +117,7 @@ def _entry(shown: Shown, panels: Mapping[str, str], held: Held) -> Entry:
         figures=figures,
         alike=alike,
         data=tuple(data),
-        fills=() if status == MEASURED else tuple(_fill(shown, each) for each in shown.studies),
+        fills=() if status == MEASURED else _fills(shown, held.sets),
         document=shown.document,
     )
 
@@ -124,11 +132,12 @@ def _of(boundaries: pl.DataFrame, shown: Shown) -> pl.DataFrame:
 
 
 def _told(granularity: pl.DataFrame, shown: Shown) -> pl.DataFrame:
-    """Return the rules that a table prints, and those that were read of its package."""
+    """Return the rules that a table prints, and those of their names that releases were read of."""
     if not shown.package:
         return granularity.clear()
-    read = (pl.col("package") == shown.package) & (pl.col("origin") != "published")
-    return granularity.filter(read | (pl.col("place") == shown.label))
+    read = (pl.col("package") == shown.package) & pl.col("path").is_in(shown.rules)
+    found = read & (pl.col("origin") != "published") & (pl.col("place") != _NOWHERE)
+    return granularity.filter(found | (pl.col("place") == shown.label))
 
 
 def _status(shown: Shown, about: Mapping[str, pl.DataFrame], data: Sequence[Data]) -> str:
@@ -139,7 +148,11 @@ def _status(shown: Shown, about: Mapping[str, pl.DataFrame], data: Sequence[Data
         return EXPLAINED
     if not data:
         return MISSING
-    return PUBLISHED if origins == {"published"} else COMPUTED
+    if not shown.package:
+        return COMPUTED
+    if origins == {"published"}:
+        return PUBLISHED
+    return CALLED if shown.only_called else READ
 
 
 def _drawn(
@@ -183,6 +196,13 @@ def _data(name: str, rows: int) -> Data:
     return Data(scope=scope, table=table, rows=rows, href=f"tables/{name}.parquet")
 
 
-def _fill(shown: Shown, study: str) -> Fill:
-    target = f"{shown.platform}/{study}"
-    return Fill(platform=shown.platform, study=study, command=f"snakemake {target}")
+def _fills(shown: Shown, sets: Mapping[str, str]) -> tuple[Fill, ...]:
+    return tuple(
+        Fill(
+            platform=shown.platform,
+            study=study,
+            set=sets.get(study, ""),
+            command=f"snakemake {shown.platform}/{study}",
+        )
+        for study in shown.studies
+    )

@@ -78,8 +78,8 @@ def latency_against_n(
     return dressed(
         in_grid(layers, points).resolve_scale(y="independent"),
         f"Latency against N, {module.title} on {points['platform'][0]}, {origins}",
-        f"Bars: 95 % interval of the median. Band: within {epsilon:.0%} of T at its left end. "
-        "Dashed: the last N inside it.",
+        f"Points: medians, with 95 % intervals. Band: within {epsilon:.0%} of T at its left end. "
+        "Dashed: N_max, by ratios paired within rounds, so a median may lie outside.",
     )
 
 

@@ -5,7 +5,7 @@ import polars as pl
 
 from nearfree.figures.panels import in_rows
 from nearfree.figures.roles import ROLES, roles
-from nearfree.figures.theme import PREDICTORS, dressed
+from nearfree.figures.theme import PREDICTORS, SPACED, dressed
 
 _MEASURED = "measured"
 
@@ -31,7 +31,7 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
                 "who:N",
                 title=None,
                 sort=who,
-                axis=alt.Axis(labelAngle=-35, labelLimit=200, grid=False),
+                axis=alt.Axis(labelAngle=-35, labelLimit=200, grid=False, labelExpr=SPACED),
             ),
             y=alt.Y(
                 "setting:N", title=None, sort=settings, axis=alt.Axis(labelLimit=260, grid=False)

@@ -6,7 +6,7 @@ import polars as pl
 from nearfree.figures.model_panels import CURVE, with_model_panels
 from nearfree.figures.modules import DrawnModule
 from nearfree.figures.panels import in_rows
-from nearfree.figures.theme import BAND, PREDICTORS, Look, dressed
+from nearfree.figures.theme import BAND, PREDICTORS, SPACED, Look, dressed
 
 _MEASURED = "measured"
 _HALF = 0.44
@@ -133,7 +133,7 @@ def _bands(at: pl.DataFrame, top: float) -> pl.DataFrame:
 
 def _look(there: list[str]) -> Look:
     """Return colour and shape of what was measured and of the predictors, under one legend."""
-    legend = alt.Legend(orient="bottom", title=None, columns=4)
+    legend = alt.Legend(orient="bottom", title=None, columns=4, labelExpr=SPACED)
     colours = [PREDICTORS.get(name, "black") for name in there]
     shapes = [_SHAPES.get(name, "stroke") for name in there]
     return {

@@ -32,6 +32,10 @@ class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table that holds it, as SCOPE/NAME."""
     package: str = ""
     """The package whose rules it tells."""
+    rules: tuple[str, ...] = ()
+    """Which of them, by name."""
+    only_called: bool = False
+    """Whether those rules are what launches or calls the code that it prints, not that code."""
     document: str = ""
     """The document that explains what it lists."""
 

@@ -22,6 +22,8 @@ PREDICTORS = {
 """The colour of each predictor, and of another version's curve."""
 PANEL = {"width": 260, "height": 200}
 SMALL_PANEL = {"width": 210, "height": 160}
+SPACED = "join(split(datum.label, '_'), ' ')"
+"""The label of a predictor: its name with spaces."""
 _ACROSS = 32
 """Characters side by side below a small panel."""
 Line = tuple[str, list[int]]
@@ -70,7 +72,7 @@ def predictors(there: pl.Series) -> alt.Color:
     return alt.Color(
         "predictor:N",
         scale=alt.Scale(domain=names, range=[PREDICTORS[name] for name in names]),
-        legend=alt.Legend(orient="bottom", title=None, columns=3),
+        legend=alt.Legend(orient="bottom", title=None, columns=3, labelExpr=SPACED),
     )
 
 

@@ -12,10 +12,12 @@ from nearfree.theory.attention import M_ATTN
 from nearfree.theory.laws import DENSE_TERM
 from nearfree.theory.trend import DTYPES, PAPER
 
-_RHO = "balance point rho, FLOP per byte"
+_RHO = "balance point rho, FLOP/byte"
 _PANEL = {"width": 620, "height": 260}
 _NEAR = 1.09
 """Values of one year that are nearer than this factor share a label."""
+_ROOM = 1.4
+"""By which factor the axis goes beyond its marks."""
 _APART = 0.055
 """How far, in years, the marks of M_attn stand apart."""
 _COLUMNS = ("panel", "kind", "x", "year", "y", "series", "group", "label", "platform", "rule",
@@ -58,10 +60,12 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
         scale=alt.Scale(domain=[years[0] - 0.8, years[-1] + 1.8], nice=False),
         axis=alt.Axis(values=years, format="d"),
     )
+    reached = data["y"].drop_nulls()
+    ends = [min(reached) / _ROOM, max(reached) * _ROOM]
     y = alt.Y(
         "y:Q",
-        title="rho, or positions N",
-        scale=alt.Scale(type="log", base=2),
+        title=None,  # each panel has its own, beside it
+        scale=alt.Scale(type="log", base=2, domain=ends, nice=False),
         axis=alt.Axis(values=[2**k for k in range(12)], format="~g"),
     )
     series = [*DTYPES, *sorted(tiles["series"].unique().drop_nulls())]
@@ -98,9 +102,11 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
         data=data,
     )
     panels = points["panel"].unique(maintain_order=True).to_list()
-    header = alt.Header(labelFontSize=13)
+    header = alt.Header(
+        labelFontSize=12, labelAngle=-90, labelOrient="left", labelFontWeight="bold"
+    )
     facets: alt.FacetChart = layers.properties(**_PANEL).facet(
-        facet=alt.Facet("panel:N", title=None, sort=panels, header=header), columns=1
+        row=alt.Row("panel:N", title=None, sort=panels, header=header)
     )
     return dressed(
         facets.resolve_axis(x="independent"), "rho and the dense boundary over years", _said(trend)
@@ -116,7 +122,8 @@ def _said(trend: pl.DataFrame) -> str:
     without = f" Without a year, left out: {', '.join(undated)}." if undated else ""
     return (
         "Filled: bfloat16; open: float8. Dashed: M_attn as printed. Small marks: M_attn as "
-        f"releases resolve it, 32 heads, L = 4096.{without}"
+        "releases resolve it, 32 heads, L = 4096, g query heads to a key-value head."
+        f"{without}"
     )
 
 
@@ -137,7 +144,7 @@ def _points(shown: pl.DataFrame) -> pl.DataFrame:
 
 
 def _panel() -> pl.Expr:
-    return pl.format("dense boundary {}, b = {}", pl.lit(DENSE_TERM), "batch")
+    return pl.format("dense boundary {}, b = {}, positions N", pl.lit(DENSE_TERM), "batch")
 
 
 def _labels(points: pl.DataFrame) -> pl.DataFrame:

@@ -8,10 +8,10 @@ import msgspec
 import polars as pl
 from msgspec import Struct
 
-from nearfree.audit.formulas import formula
+from nearfree.formulas import formula
 from nearfree.tables.schema import IDS, Table
 
-_FORMULA_FIELDS = ("predictor", "module")
+_FORMULA_FIELDS = ("predictor", "module", "composition", "origin")
 """What decides between formulas of one table."""
 
 

@@ -6,7 +6,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.report.models import SETTING
-from nearfree.report.sections import LETTER, Cell, Row, cell, interval
+from nearfree.report.sections import LETTER, Cell, Row, cell, interval, n_max
 
 _SHOWN = ("idle_compute", "principle", "principle_resolved", "work_model")
 _FACTS = ("datasheet", "probed_gemm", "probed_stream")
@@ -21,16 +21,17 @@ _FIELDS = (
     "heads",
     "kv_heads",
     "mask",
+    "block_size_m",
 )
 _MODULES = ("gemm", "dense_ffn", "moe_ffn", "attention", "model")
 
 
 class Chip(Struct, frozen=True):
-    """One boundary: its setting in words, its value and interval, and what limits it."""
+    """One boundary: its setting in words, its value, and what is to be said of it."""
 
     label: str
     value: Cell
-    interval: str
+    notes: tuple[str, ...]
     limiter: str = ""
 
 
@@ -94,17 +95,29 @@ def _chips(rows: list[Row], limiters: dict[str, str]) -> Iterator[Chip]:
     known = [name for name in _FIELDS if any(row[name] is not None for row in rows)]
     telling = [name for name in known if len({row[name] for row in rows}) > 1] or known[:1]
     for row in rows:
-        said = (f"{LETTER.get(name, name)} {row[name]}".strip() for name in telling)
+        said = (f"{LETTER.get(n, n)} {row[n]}".strip() for n in telling if row[n] is not None)
         yield _chip(", ".join(said), row, limiters)
 
 
 def _chip(label: str, row: Row, limiters: dict[str, str]) -> Chip:
     return Chip(
         label,
-        cell(row["n_max"], row["row_id"]),
-        interval(row),
+        cell(n_max(row), row["row_id"]),
+        tuple(_notes(row)),
         limiters.get(row["stream"] + row["setting_key"], ""),
     )
+
+
+def _notes(row: Row) -> Iterator[str]:
+    """Yield what a boundary is not without: a wide interval, a loose verdict, its baseline."""
+    if row["n_low"] is not None and row["n_low"] != row["n_high"]:
+        yield interval(row)
+    if row["verdict"] in ("undecided", "censored"):
+        yield row["verdict"]
+    if row["baseline"] > 1:
+        yield f"from N = {row['baseline']}"
+        if row["n_max_from_1"] is not None:
+            yield f"from N = 1: {row['n_max_from_1']}"
 
 
 def predictors(scores: pl.DataFrame, epsilon: float) -> list[Scored]:

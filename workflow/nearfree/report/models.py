@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from nearfree.figures.theme import PREDICTORS
-from nearfree.report.sections import Cell, Grid, Row, cell, interval
+from nearfree.report.sections import Cell, Grid, Row, cell, interval, n_max
 
 CURVE = ["platform", "stream", "setting_key"]
 SETTING = ("model", "batch", "context", "routing", "top_k")
@@ -43,7 +43,7 @@ def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
             (
                 *(Cell("-" if row[name] is None else str(row[name])) for name in SETTING),
                 cell(row["baseline"], row["row_id"]),
-                cell(row["n_max"], row["row_id"]),
+                cell(n_max(row), row["row_id"]),
                 cell(interval(row), row["row_id"]),
                 Cell(row["verdict"]),
                 _grew(next(iter(here.values()), None)),

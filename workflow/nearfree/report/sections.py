@@ -44,6 +44,11 @@ def cell(text: object, row_id: str | None) -> Cell:
     return Cell(str(text), row_id or "")
 
 
+def n_max(row: Row) -> str:
+    """Return a boundary as text: at least that N where the grid ends there."""
+    return f"≥ {row['n_max']}" if row["next_n"] is None else str(row["n_max"])
+
+
 def interval(row: Row) -> str:
     """Return a boundary's interval as text."""
     if row["n_low"] is None:
@@ -72,7 +77,7 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
             (
                 Cell(f"{row['module']}, {row['backend']}, {row['dtype']}"),
                 Cell(row["label"]),
-                cell(row["n_max"], row["row_id"]),
+                cell(n_max(row), row["row_id"]),
                 cell(interval(row), row["row_id"]),
                 Cell(row["verdict"]),
                 cell(row["baseline"], row["row_id"]),
@@ -132,7 +137,7 @@ def _telling(group: pl.DataFrame, own: str) -> list[str]:
 VARIABLE = {module.name: module.own for module in MODULES}
 """The variable that each module's studies are about."""
 _MODEL, _SHAPE = MODEL.name, ("d_model", "d_ff", "experts", "heads", "kv_heads", "head_dim")
-LETTER = {"batch": "b", "context": "L", "top_k": "k", "routing": ""}
+LETTER = {"batch": "b", "context": "L", "top_k": "k", "routing": "", "block_size_m": "block size"}
 """What fields of a setting are called; a routing's name says enough."""
 
 
@@ -170,7 +175,7 @@ def _compared(every: list[Row]) -> Iterable[tuple[Cell, ...]]:
             Cell(f"{row['module']}, {row['backend']}"),
             Cell(row["label"]),
             Cell(f"{row['take']}-{row['plan8']}"),
-            cell(row["n_max"], row["row_id"]),
+            cell(n_max(row), row["row_id"]),
             cell(interval(row), row["row_id"]),
             cell(f"{row['base_us'] / 1000:.3f}", row["base_id"]),
             Cell("yes" if low <= high else "no"),
@@ -198,7 +203,7 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
                     Cell(f"{first['platform']} ({first['origin']})"),
                     Cell(", ".join(f"{name} {first[name]}" for name in varied)),
                     *(
-                        cell(at[e]["n_max"], at[e]["row_id"]) if e in at else Cell("-")
+                        cell(n_max(at[e]), at[e]["row_id"]) if e in at else Cell("-")
                         for e in epsilons
                     ),
                     cell("robust" if verdict["robust"] else "fragile", verdict["row_id"]),

@@ -7,6 +7,7 @@ from typing import Any
 import jinja2
 import polars as pl
 
+from nearfree.claims.table import CLAIMS
 from nearfree.events.document import replace
 from nearfree.events.evidence import Take, read_scope
 from nearfree.events.manifest import write_folder_manifest
@@ -25,6 +26,7 @@ from nearfree.report.model_section import model_section
 from nearfree.report.pictures import copy_figures, pictures
 from nearfree.report.runs import runs
 from nearfree.report.script import script, style
+from nearfree.report.words import WORDS
 from nearfree.sources.record import SCOPE as SOURCES
 from nearfree.tables.tuned import TUNED
 from nearfree.theory.accuracy import ACCURACY
@@ -76,6 +78,8 @@ def write_report(
         "paper": paper,
         "statuses": [(each, count) for each in STATUSES if (count := _having(paper, each))],
         "claims": claims_section.by_claim(rows["claims"]),
+        "judged": CLAIMS.body["verdict"].meaning,
+        "words": WORDS,
         "claim_counts": claims_section.counts(rows["claims"]),
         "tolerance": sections.by_tolerance(rows["boundaries"], rows["sensitivity"]),
         "models": outlook.models(rows["lookup"].filter("drawn", epsilon=epsilon)),

@@ -2,7 +2,8 @@
 
 Fragile is a boundary that moves by more than a step of its grid from one tolerance to the next, or
 that at the headline tolerance is known less well than its protocol was to know it, or where the
-interval of the ratio at N_max or at the next N holds the limit. Printed values have no ratios.
+interval of the ratio at N_max or at the next N contains the limit. Printed values have no ratios.
+What cannot be judged, noise without intervals or what lies behind the end of a grid, is said.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,8 @@ def robustness(rows: Sequence[Row], points: Mapping[int, Row], epsilon: float) -
     around = [points[n] for n in (headline["n_max"], headline["next_n"]) if n in points]
     ids = tuple(point["row_id"] for point in around)
     found = [*_leaps(rows, points), *_noise(headline, around)]
-    return Robustness(not found, "; ".join(found) or _steady(rows, headline, around), ids)
+    told = [*(found or [_steady(rows, headline, around)]), *_unjudged(headline, robust=not found)]
+    return Robustness(not found, "; ".join(told), ids)
 
 
 def leaps(before: Row, after: Row) -> bool:
@@ -57,33 +59,47 @@ def _leaps(rows: Sequence[Row], points: Mapping[int, Row]) -> Iterator[str]:
 
 def _noise(headline: Row, around: Sequence[Row]) -> Iterator[str]:
     if headline["noisy"]:
-        yield "its source marks it as noise"
+        yield "the paper marks it as noise"
     if headline["verdict"] == "undecided":
         yield (
-            f"at {headline['epsilon']:.0%} N_max is known from {headline['n_low']} to "
-            f"{headline['n_high']} alone, wider than its protocol was to leave it"
+            f"at {headline['epsilon']:.0%} its interval, {headline['n_low']} to "
+            f"{headline['n_high']}, is wider than the protocol allows"
         )
     limit = 1 + headline["epsilon"]
     for point in around:
         low, high = point["ratio_low"], point["ratio_high"]
         if low <= limit < high:
             yield (
-                f"{_name(point)} is {point['ratio']:.3g}, {low:.3g} to {high:.3g}, which holds the "
-                f"limit {limit:.3g}"
+                f"{_name(point)} is {point['ratio']:.3g}, whose interval, {low:.3g} to {high:.3g}, "
+                f"contains the limit {limit:.3g}"
             )
 
 
 def _steady(rows: Sequence[Row], headline: Row, around: Sequence[Row]) -> str:
-    first, last = rows[0], rows[-1]
-    span = f"from {first['epsilon']:.0%} to {last['epsilon']:.0%}"
-    if any(a["n_max"] != b["n_max"] for a, b in pairwise(rows)):
-        text = f"N_max moves from {first['n_max']} to {last['n_max']} {span}, a grid step at a time"
-    else:
-        text = f"the same N {span}"
+    text = _moves([(a, b) for a, b in pairwise(rows) if a["n_max"] != b["n_max"]])
+    text = text or f"the same N from {rows[0]['epsilon']:.0%} to {rows[-1]['epsilon']:.0%}"
     if len(around) > 1:
         rise = around[1]["ratio"] / around[0]["ratio"] - 1
-        return f"{text}: the step at N = {headline['next_n']} is {rise:+.0%}"
-    return text if headline["next_n"] else f"{text}, the last of the grid"
+        text += f"; the step at N = {headline['next_n']} is {rise:+.0%}"
+    return text
+
+
+def _moves(moves: Sequence[tuple[Row, Row]]) -> str:
+    """Return the largest step that N_max takes from one tolerance to the next."""
+    if not moves:
+        return ""
+    a, b = max(moves, key=lambda move: move[1]["n_max"] / move[0]["n_max"])
+    said = f"{a['n_max']} to {b['n_max']}, between {a['epsilon']:.0%} and {b['epsilon']:.0%}"
+    if len(moves) == 1:
+        return f"N_max moves by a grid step, from {said}"
+    return f"N_max moves {len(moves)} times, a grid step each, the largest from {said}"
+
+
+def _unjudged(headline: Row, *, robust: bool) -> Iterator[str]:
+    if headline["next_n"] is None:
+        yield f"the grid ends there: N_max is at least {headline['n_max']}"
+    if robust and headline["verdict"] == "printed":
+        yield "no intervals are printed, so noise is not judged"
 
 
 def _name(point: Row) -> str:

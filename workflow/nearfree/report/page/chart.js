@@ -12,7 +12,7 @@ function drawn(tag, attributes, ...children) {
 }
 
 // A drawing of T(N) / T(baseline).
-//   points: {n, ratio, low, high, id}, rising in N; boundary: {n, low, high}, each N or null
+//   points: {n, ratio, low, high, id}, rising in N; boundary: {n, said, low, high}, as N, in words, and as N or null
 function chart({ points, epsilon, baseline, boundary, width, label }) {
   const height = Math.round(Math.min(340, Math.max(240, width * 0.45)));
   const first = points[0].n;
@@ -86,7 +86,7 @@ function chart({ points, epsilon, baseline, boundary, width, label }) {
           y: top + 12,
           'text-anchor': end ? 'end' : 'start',
         },
-        `N_max ${shown(boundary.n)}`,
+        `N_max ${boundary.said}`,
       ),
     );
   }

@@ -35,8 +35,18 @@ function samples(segment, raw) {
   return grid(['line', 'round', 'N', 'wall, µs', 'process, µs'], rows, 'samples');
 }
 
+// Whether a take of this page has such a line.
+async function holds(segment, line) {
+  const runs = await read('runs');
+  const take = takeOf(segment);
+  if (!Object.hasOwn(runs, take)) return false;
+  const part = runs[take].segments.find(({ attempt }) => `${take}.${attempt}` === segment);
+  return part !== undefined && Number.isInteger(line) && line >= 1 && line <= part.events;
+}
+
 async function eventBody(id) {
   const { segment, line } = parse(id);
+  if (!(await holds(segment, line))) return heading('Not in this page', id);
   const raw = await visits(segment, [line]);
   return [
     ...heading(raw ? `Raw samples at N = ${raw[0].n}, round ${raw[0].round}` : `Event ${line}`, id),
@@ -51,6 +61,7 @@ async function eventBody(id) {
         { href: `../events/${segment.split('/').map(encodeURIComponent).join('/')}.jsonl` },
         make('bdi', null, `${segment}.jsonl`),
       ),
+      ' (in the results folder)',
     ),
     raw
       ? part(
@@ -69,14 +80,13 @@ async function eventBody(id) {
           { class: 'note' },
           'This page holds the raw samples of timed visits; the log has this event.',
         ),
-    part('Print it', make('code', { class: 'command' }, `nearfree log show '${id}'`)),
+    part('Print it', make('code', { class: 'command' }, `nearfree log show ${quoted(id)}`)),
     await runPart(takeOf(segment)),
   ].filter(Boolean);
 }
 
 async function runPart(take) {
   const run = (await read('runs'))[take];
-  if (!run) return null;
   const versions = Object.entries(run.versions)
     .map(([name, version]) => `${name} ${version}`)
     .join(', ');
@@ -122,16 +132,19 @@ async function runPart(take) {
         { href: `../events/${take.split('/').map(encodeURIComponent).join('/')}.seal.json` },
         `seal of ${take}`,
       ),
+      ' (in the results folder)',
     ),
     fields(pairs.filter(([, value]) => value)),
   );
 }
 
 async function configBody(id) {
-  const entry = (await read('config'))[id];
-  const pairs = entry
-    ? Object.entries(entry).map(([name, source]) => [name.replaceAll('_', ' '), source])
-    : [];
+  const config = await read('config');
+  if (!Object.hasOwn(config, id)) return heading('Not in this page', id);
+  const pairs = Object.entries(config[id]).map(([name, source]) => [
+    name.replaceAll('_', ' '),
+    source,
+  ]);
   return [
     ...heading('An entry of the config', id),
     pairs.length ? part('Where its values come from', fields(pairs)) : null,

@@ -16,9 +16,9 @@ const OBSERVED = [
   'platform',
   'module',
   'model',
-  'stream',
   'backend',
   'moe',
+  'stream',
   'dtype',
   'routing',
   'top_k',
@@ -47,13 +47,18 @@ const choices = document.getElementById('choices');
 const answer = document.getElementById('answered');
 let site = null;
 let asked = { kind: 'observed' };
+let linked = new Map();
 let turn = 0;
 
 // Take over what a link says, and show it.
 async function explore(params) {
   site ??= await read('site');
+  linked = new Map(params);
   const kind = params.get('kind');
-  if (Object.hasOwn(KINDS, kind ?? '')) asked = { kind };
+  if (Object.hasOwn(KINDS, kind ?? '')) {
+    asked = { kind };
+    linked.delete('kind');
+  }
   for (const name of KINDS[asked.kind].fields) if (params.has(name)) asked[name] = params.get(name);
   await refresh();
 }
@@ -75,9 +80,21 @@ async function refresh() {
         : observedParts(source, places[0]))
     : [make('p', null, 'There is nothing of this kind here.')];
   if (mine !== turn) return;
-  answer.replaceChildren(...parts.filter(Boolean));
+  answer.replaceChildren(...[missed(), ...parts].filter(Boolean));
   answer.dataset.shown = kind;
   document.documentElement.dataset.explored = String(turn);
+}
+
+// What the link asked for and is not here.
+function missed() {
+  const said = [...linked].filter(([name, value]) => (asked[name] ?? '') !== value);
+  return said.length
+    ? make(
+        'p',
+        { class: 'banner' },
+        `not here: ${said.map(([name, value]) => `${name} = ${value}`).join(', ')}`,
+      )
+    : null;
 }
 
 // Narrow the rows field by field, and offer what is left of each; the rows that all choices leave.

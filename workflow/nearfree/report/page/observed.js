@@ -13,7 +13,7 @@ async function observedParts(source, place) {
   return [
     headline(
       row.id,
-      String(row.n_max),
+      reached(row),
       `interval ${interval(row.n_low, row.n_high) || 'not known'}; ${row.verdict}; from N = ${row.baseline}`,
       row.origin,
     ),
@@ -79,7 +79,7 @@ function latencyParts(latency, places, row) {
       points: points.filter(({ n }) => n >= row.baseline),
       epsilon: row.epsilon,
       baseline: row.baseline,
-      boundary: { n: row.n_max, low: row.n_low, high: row.n_high },
+      boundary: { n: row.n_max, said: reached(row), low: row.n_low, high: row.n_high },
     }),
     folded(
       'T(N) as a table',

@@ -67,8 +67,8 @@ function fields(pairs) {
     'dl',
     { class: 'fields' },
     pairs.map(([name, value, meaning]) => [
-      make('dt', { title: meaning }, name),
-      make('dd', null, value),
+      make('dt', null, name),
+      make('dd', null, value, meaning ? make('small', null, meaning) : null),
     ]),
   );
 }
@@ -76,7 +76,7 @@ function fields(pairs) {
 function recompute(id) {
   return part(
     'Compute it again',
-    make('code', { class: 'command' }, `nearfree audit ${/[^\w:./@#-]/.test(id) ? `'${id}'` : id}`),
+    make('code', { class: 'command' }, `nearfree audit ${quoted(id)}`),
     make('p', { class: 'note' }, 'from the log alone; it also prints this whole tree'),
   );
 }
@@ -86,7 +86,7 @@ async function rowBody(id) {
   const source = await table(name);
   const place = source ? source.places.get(digest) : undefined;
   if (place === undefined) {
-    return [...heading('Not in this page', id), recompute(id)];
+    return heading('Not in this page', id);
   }
   const formula = source.formulaOf(place);
   return [
@@ -150,7 +150,7 @@ function values(source, place) {
   ]);
   const line = ([name, value]) => {
     const { words, unit } = named(name);
-    const text = name === 'epsilon' ? percent(value) : `${shown(value)}${unit ? ` ${unit}` : ''}`;
+    const text = /^epsilon|_epsilon$/.test(name) ? percent(value) : `${shown(value)}${unit ? ` ${unit}` : ''}`;
     return [IN_WORDS[name] || words, text, source.meanings[name]];
   };
   return [

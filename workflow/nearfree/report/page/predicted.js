@@ -10,7 +10,11 @@ async function predictedParts(source, places) {
     headline(
       main.id,
       amount(main),
-      [interval(main.low, main.high) && `interval ${interval(main.low, main.high)}`, limits(main)]
+      [
+        interval(main.low, main.high) && `interval ${interval(main.low, main.high)}`,
+        main.baseline > 1 && `from N = ${main.baseline}, where every expert is awake`,
+        limits(main),
+      ]
         .filter(Boolean)
         .join('; '),
       'predicted',
@@ -30,6 +34,12 @@ async function predictedParts(source, places) {
         row.evidence || '-',
       ]),
     ),
+    main.constants &&
+      make(
+        'p',
+        { class: 'note' },
+        `constants of the work model (${main.in_sample ? 'in sample' : 'out of sample'}): ${main.constants}`,
+      ),
     schedules && scheduleParts(schedules, about, main.epsilon),
   ];
 }
@@ -77,7 +87,7 @@ function curveParts(forecast, about, main) {
       points,
       epsilon: main.epsilon,
       baseline: base ? main.baseline : 1,
-      boundary: main.unbounded ? {} : { n: main.n_max, low: main.low, high: main.high },
+      boundary: main.unbounded ? {} : { n: main.n_max, said: amount(main), low: main.low, high: main.high },
     }),
     folded(
       'T(N) as a table, with each module’s share',
@@ -99,14 +109,39 @@ function scheduleParts(schedules, about, epsilon) {
             'p',
             null,
             opens(schedules.id(place), schedules.at('engine', place)),
-            ', all batch sizes at this context',
+            ', all batch sizes at this context, counted from N = 1',
           ),
           make(
             'pre',
             { tabindex: '0' },
             schedules.at('option', place) ?? schedules.at('refusal', place) ?? 'none',
           ),
+          make(
+            'p',
+            { class: 'note' },
+            'The command that prints it: ',
+            make('code', { class: 'command' }, scheduleCommand(schedules.row(place))),
+          ),
         ]),
       )
     : null;
+}
+
+// The command that prints an engine's option; a release is written with `==`.
+function scheduleCommand(row) {
+  const release = (text) => text && text.replace(' ', '==');
+  const asked = {
+    model: row.model,
+    platform: row.platform,
+    attention: release(row.attention),
+    moe: release(row.moe),
+    routing: row.routing,
+    dtype: row.dtype,
+    context: row.context,
+    epsilon: row.epsilon,
+  };
+  const options = Object.entries(asked)
+    .filter(([, value]) => value !== null)
+    .map(([name, value]) => `--${name} ${quoted(String(value))}`);
+  return ['nearfree schedule', row.engine, ...options].join(' ');
 }

@@ -47,6 +47,7 @@ window.addEventListener('popstate', sync);
 document.getElementById('explorer').addEventListener('change', async (event) => {
   const { name, value } = event.target;
   asked = name === 'kind' ? { kind: value } : { ...asked, [name]: value };
+  linked.clear();
   await refresh();
   const params = new URLSearchParams(view());
   seen = params.toString();
@@ -125,6 +126,7 @@ begun.delete('row');
 seen = begun.toString();
 explore(begun)
   .then(() => {
+    document.querySelector(':target')?.scrollIntoView({ behavior: 'instant' });
     document.documentElement.dataset.readyMs = performance.now().toFixed(0);
     return showPanel(begunRow);
   })

@@ -50,6 +50,11 @@ function folded(summary, ...children) {
   return make('details', null, make('summary', null, summary), ...children);
 }
 
+// A text as one word of a command line.
+function quoted(text) {
+  return /^[\w./:@][\w./:@=#-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
 const UNITS = {
   us: 'µs',
   gb_s: 'GB/s',
@@ -80,8 +85,20 @@ function percent(share, digits = 0) {
   return `${(100 * share).toFixed(digits)} %`;
 }
 
-// A boundary as `nearfree predict` prints it.
+// A boundary as it was measured or published: at least that N where the grid ends there.
+function reached(row) {
+  return `${row.next_n === null ? '≥ ' : ''}${row.n_max}`;
+}
+
+// A boundary as `nearfree predict` prints it, below its baseline, too.
 function amount(row, name = 'n_max') {
+  const said = bare(row, name);
+  return name === 'n_max' && row.n_max !== null && row.n_max < row.baseline
+    ? `${said} < ${row.baseline}`
+    : said;
+}
+
+function bare(row, name) {
   if (row.unbounded && name === 'n_max') return 'unbounded';
   const value = row[name];
   if (value === null || value === undefined) return row.refusal ? 'refused' : '-';
@@ -102,6 +119,31 @@ const IN_WORDS = {
   epsilon: 'tolerance',
   n_max: 'N_max',
   experts: 'E',
+  balance_flop_per_byte: 'rho',
+  peak_tflops: 'phi',
+  bandwidth_gb_s: 'beta',
+  within_1_31: 'within a factor of 1.31',
+  within_2: 'within a factor of 2',
+  baseline_over_min: 'T(baseline) / min T',
+  ratio: 'T(N) / T(baseline)',
+  latency_us: 'T(N)',
+  latency_low_us: 'T(N), low end',
+  latency_high_us: 'T(N), high end',
+  ratio_low: 'ratio, low end',
+  ratio_high: 'ratio, high end',
+  next_n: 'the next N of the grid',
+  n_low: 'N_max, low end',
+  n_high: 'N_max, high end',
+  n_max_from_1: 'N_max from N = 1',
+  n_low_from_1: 'N_max from N = 1, low end',
+  n_high_from_1: 'N_max from N = 1, high end',
+  n_max_low: 'N_max at the smallest tolerance',
+  n_max_high: 'N_max at the largest tolerance',
+  n_max_extended: 'N_max with all terms',
+  log2_error: 'error, doublings',
+  load_1m: 'load over a minute',
+  sha256: 'SHA-256',
+  plan8: 'plan',
 };
 
 // What a row speaks of: the fields of its key that tell something.

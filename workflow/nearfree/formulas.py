@@ -18,6 +18,16 @@ class Formula(Struct, frozen=True):
 
 
 _N_MAX = "sec. 2.2, definition of N_max(epsilon)"
+_IDLE_MOE = (
+    "N_idle = 2 rho s E_act d_ff / (b (4 k d_ff - rho s (1 + 3 k + eta k))), unbounded where "
+    "4 k d_ff <= rho s (1 + 3 k + eta k)"
+)
+_PRINCIPLE = (
+    "the smallest of rho s / (2 b) if dense, M_moe E / (b k) and tau / b if balanced, M_moe / b if "
+    "skewed, and M_attn; in the paper b = 1 for experts"
+)
+_BLOCKS = "N_max = min(M_moe E / (b k), tau / b) if balanced, M_moe / b if skewed; the paper: b = 1"
+_WITHIN = "max { N : T(N) <= (1 + epsilon) T(baseline) }"
 _FORMULAS = {
     "platforms": Formula(
         "rho = phi / beta, each as a datasheet says it or a probe timed it",
@@ -50,11 +60,16 @@ _FORMULAS = {
         "nearfree.tables.time_shares",
     ),
     "boundaries": Formula(
-        "N_max = max { N : T(N) <= (1 + epsilon) T(baseline) }", _N_MAX, "nearfree.boundary"
+        "N_max = max { N : ratio(N) <= 1 + epsilon }, ratio the median over rounds of "
+        "T(N) / T(baseline) in each round; under the paper's protocol that of the medians",
+        _N_MAX,
+        "nearfree.boundary",
     ),
     "sensitivity": Formula(
-        "N_max at each tolerance, one after the other", "app. on tolerances",
-        "nearfree.tables.boundaries",
+        "robust, unless a neighbouring tolerance moves N_max by more than a step of the grid, or "
+        "noise at the headline tolerance could move it",
+        "app. on tolerances",
+        "nearfree.tables.robust",
     ),
     "predictions": Formula(
         "what a predictor says of N_max, from facts, rules and constants",
@@ -63,7 +78,7 @@ _FORMULAS = {
     ),
     "validation": Formula(
         "a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
-        "sec. 5",
+        "",
         "nearfree.theory.validation",
     ),
     "composition": Formula(
@@ -73,7 +88,7 @@ _FORMULAS = {
         "nearfree.theory.composition",
     ),
     "scores": Formula(
-        "counts over the rows that were judged", "sec. 5", "nearfree.theory.score_table"
+        "counts over the rows that were judged", "", "nearfree.theory.score_table"
     ),
     "claims": Formula(
         "a claim, checked on every row that it speaks of", "", "nearfree.claims"
@@ -102,8 +117,8 @@ _FORMULAS = {
         "nearfree.exports",
     ),
     "published_lookup": Formula(
-        "min(rho s / (2 b), M_attn), min(M_moe E / k, tau, M_attn) or min(M_moe, M_attn), with "
-        "M_attn and d_ff as given",
+        "min(rho s / (2 b), M_attn), min(M_moe E / (b k), tau / b, M_attn) or min(M_moe / b, "
+        "M_attn), with M_attn and d_ff as given",
         "sec. 4 and 6",
         "nearfree.theory.lookup",
     ),
@@ -120,7 +135,7 @@ _LAWS = {
     ("idle_compute", "dense_ffn"): ("N_idle = rho s / (2 b)", "sec. 3.2.1"),
     ("idle_compute", "gemm"): ("N_idle = rho s / (2 b)", "sec. 3.2.1"),
     ("idle_compute", "moe_ffn"): (
-        "N_idle = 2 rho s E_act d_ff / (b (4 k d_ff - rho s (1 + 3 k + eta k)))",
+        _IDLE_MOE,
         "sec. 3.3.1 and app. B.1",
     ),
     ("idle_compute", "attention"): (
@@ -128,8 +143,9 @@ _LAWS = {
         "sec. 3.4.1 and app. B.2",
     ),
     ("principle", "dense_ffn"): ("N_max = rho s / (2 b)", "sec. 4.1"),
+    ("principle", "gemm"): ("N_max = rho s / (2 b)", "sec. 4.1"),
     ("principle", "moe_ffn"): (
-        "N_max = min(M_moe E / k, tau) if balanced, M_moe if skewed",
+        _BLOCKS,
         "sec. 4.2",
     ),
     ("principle", "attention"): ("N_max = M_attn", "sec. 4.1"),
@@ -137,28 +153,26 @@ _LAWS = {
 _COMPOSED = {
     "idle_compute": ("the smallest N_idle of attention and the FFN", "sec. 3"),
     "principle": (
-        "dense: min(rho s / (2 b), M_attn); MoE, balanced: min(M_moe E / k, tau, M_attn), "
-        + "skewed: min(M_moe, M_attn)",
+        _PRINCIPLE,
         "sec. 4.1 and 4.2",
     ),
 }
 """Of whole models, by law."""
 _OWN = {
-    "work_model": "max { N : T(N) <= (1 + epsilon) T(baseline) }, T by the work model",
-    "modules_sum": "the same, T the sum of the modules' times when measured apart",
+    "work_model": f"{_WITHIN}, T by the work model",
+    "modules_sum": f"{_WITHIN}, T the sum of the modules' times when measured apart",
     "modules_minimum": "the smallest boundary of the modules when measured apart",
     "principle_counted": "the paper's law with the granularity that the modules' runs counted",
 }
 """What is not the paper's."""
 _WORK_MODEL = {
-    "sum": "max { N : T(N) <= (1 + epsilon) T(baseline) }, T the sum of the modules' times by the "
-    "work model",
+    "sum": f"{_WITHIN}, T the sum of the modules' times by the work model",
     "minimum": "the smallest of the modules' boundaries, each by the work model's T(N)",
 }
 
 
 def formula(table: str, row: Mapping[str, object]) -> Formula:
-    """Return how a row of a table was made; a law's row tells the law's own formula.
+    """Return how a row of a table was made; a predictor's row tells its own formula.
 
     Parameters
     ----------
@@ -168,11 +182,15 @@ def formula(table: str, row: Mapping[str, object]) -> Formula:
     known = _FORMULAS[table]
     predictor = str(row.get("predictor")).removesuffix("_resolved")
     said = known.text, known.paper
-    if table == "predictions":
+    if table == "boundaries" and row.get("origin") == "published":
+        said = f"as printed; N_max = {_WITHIN}", _N_MAX
+    elif table == "predictions" and predictor in _OWN:
+        said = _OWN[predictor], ""
+    elif table == "predictions" and row.get("module") == "model":
+        said = _COMPOSED.get(predictor, said)
+    elif table == "predictions":
         said = _LAWS.get((predictor, str(row.get("module"))), said)
-        said = (_OWN[predictor], "") if predictor in _OWN else said
-    elif table == "lookup" and predictor in _COMPOSED:
-        said = _COMPOSED[predictor]
     elif table == "lookup":
-        said = _WORK_MODEL[str(row["composition"])], ""
+        composed = _WORK_MODEL.get(str(row.get("composition")), known.text), ""
+        said = _COMPOSED.get(predictor, composed)
     return Formula(*said, known.code)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import polars as pl
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nearfree.formulas import formula
 from nearfree.events.names import Layout
@@ -69,6 +69,7 @@ def carried(data: object) -> Any:
     return Page(f'<script type="application/gzip" data-name="x">{made.text}</script>').block("x")
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ROWS)
 def test_a_table_survives_being_packed(rows: list[dict[str, Any]]) -> None:
     """Whatever a table holds, the page holds the same."""

@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 
 from nearfree import __version__
-from nearfree.cli.common import add_roots
+from nearfree.cli.common import add_roots, printable
 from nearfree.errors import NearfreeError
 
 COMMANDS = (
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = args.run(args)
         sys.stdout.flush()
     except NearfreeError as error:
-        print(f"nearfree: error: {error}", file=sys.stderr)
+        print(f"nearfree: error: {printable(str(error))}", file=sys.stderr)
         code = MISTAKE
     except KeyboardInterrupt:
         print("nearfree: stopped; what was durable is kept", file=sys.stderr)
@@ -85,6 +85,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         text = f"{where}{error.strerror}. Check the path, your rights and the space left"
-        print(f"nearfree: error: {text}", file=sys.stderr)
+        print(f"nearfree: error: {printable(text)}", file=sys.stderr)
         code = MISTAKE
     raise SystemExit(code)

@@ -6,6 +6,7 @@ Rows and events are read here from Parquet and JSON lines themselves, without th
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -23,6 +24,8 @@ from nearfree.theory.forecast.asked import deployments
 from nearfree.theory.forecast.forecast import forecast
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+
+from workflow import ROOT
 
 pytestmark = pytest.mark.browser
 REPORT = "results/report/index.html"
@@ -42,6 +45,38 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 def rows(built) -> dict[str, Row]:
     """Return every row of every table by its id."""
     files = sorted((built / "results/tables").rglob("*.parquet"))
+    return {row["row_id"]: row for file in files for row in pl.read_parquet(file).to_dicts()}
+
+
+RECORDED = ("public/constants", "sources/vllm_0_33_0", "sources/flashinfer_python_0_6_13")
+DEPLOYED = """
+moe:
+  models: [qwen3_30b_a3b]
+  platforms: [h100]
+  attention: [flashinfer-python==0.6.13]
+  moe: [vllm==0.33.0]
+  batch: [1, 64]
+  context: [1024]
+"""
+
+
+@pytest.fixture(scope="module")
+def answering(built, tmp_path_factory: pytest.TempPathFactory):
+    """Return a project with the rules and constants that an MoE model on a GPU needs."""
+    project = built.copy(tmp_path_factory.mktemp("answering") / "project")
+    for name in RECORDED:
+        shutil.copytree(ROOT / "results/events" / name, project / "results/events" / name)
+    (project / "config/deployments.yaml").write_text(DEPLOYED)
+    releases = "releases: [vllm==0.33.0, flashinfer-python==0.6.13]"
+    (project / "config/sources.yaml").write_text(releases)
+    project.snakemake()
+    return project
+
+
+@pytest.fixture(scope="module")
+def answers(answering) -> dict[str, Row]:
+    """Return every row of every table of that project by its id."""
+    files = sorted((answering / "results/tables").rglob("*.parquet"))
     return {row["row_id"]: row for file in files for row in pl.read_parquet(file).to_dicts()}
 
 
@@ -78,11 +113,11 @@ def printed(row: Row) -> str:
     return f"{said} < {row['baseline']}" if row["n_max"] < row["baseline"] else said
 
 
-def test_the_explorer_says_what_predict_says(built, browser, rows):
+def test_the_explorer_says_what_predict_says(answering, browser, answers):
     """For chosen deployments every predictor's boundary and T(N) are those of the command."""
-    config = Config(built / "config")
-    answerer = Answerer(Layout(built / "results"), config, offline=True, log_alone=True)
-    lookup = of_table(rows, "lookup")
+    config = Config(answering / "config")
+    answerer = Answerer(Layout(answering / "results"), config, offline=True, log_alone=True)
+    lookup = of_table(answers, "lookup")
     low = next(r for r in lookup if r["n_max"] is not None and r["n_max"] < r["baseline"])
     for row in (low, *dice(7).sample(lookup, 6)):
         entry = deployments(config, config.deployments[row["deployment"]])
@@ -92,7 +127,7 @@ def test_the_explorer_says_what_predict_says(built, browser, rows):
         found = forecast(entry, answerer, [row["epsilon"]])
         told = answer(found, place, row["epsilon"])
         choice = {name: row[name] for name in (*CHOICES, "baseline", "epsilon")}
-        asked(browser, built, kind="predicted", **choice)
+        asked(browser, answering, kind="predicted", **choice)
         shown = numbers(browser)
         for each in told["answers"]:
             if each["baseline"] != row["baseline"]:
@@ -123,12 +158,12 @@ def test_the_explorer_says_what_predict_says(built, browser, rows):
     quiet(browser)
 
 
-def test_the_command_beside_a_schedule_prints_it(built, browser, rows):
+def test_the_command_beside_a_schedule_prints_it(answering, browser, answers):
     """Each engine's option is what the command that stands beside it says."""
-    asked_about = [row for row in of_table(rows, "schedules") if row["option"]]
+    asked_about = [row for row in of_table(answers, "schedules") if row["option"]]
     for row in dice(5).sample(asked_about, 2):
         choice = {name: row[name] for name in (*CHOICES[:-1], "epsilon")}
-        asked(browser, built, kind="predicted", **choice)
+        asked(browser, answering, kind="predicted", **choice)
         options = [
             each.get_attribute("textContent")
             for each in browser.find_elements(By.CSS_SELECTOR, "#answered pre")
@@ -140,7 +175,7 @@ def test_the_command_beside_a_schedule_prints_it(built, browser, rows):
         assert row["option"] in options
         for option, (name, *words) in zip(options, commands, strict=True):
             assert name == "nearfree"
-            assert built.nearfree(*words).strip() == option
+            assert answering.nearfree(*words).strip() == option
 
 
 def test_what_a_link_asks_for_in_vain_is_told(built, browser):

@@ -44,7 +44,8 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
     for scope in ("cpu", "public"):
         for stage in ("project", "boundaries", "predictions", "validation"):
             assert call("tables", stage, scope, *root) == (0, "", "")
-    assert call("tables", "outlook", "public", *root) == (0, "", "")
+    for stage in ("outlook", "schedules"):
+        assert call("tables", stage, "public", *root) == (0, "", "")
     for scope in ("cpu", "public"):
         assert call("tables", "claims", scope, *root) == (0, "", "")
         assert call("figures", scope, *root) == (0, "", "")

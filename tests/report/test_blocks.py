@@ -5,8 +5,8 @@ from typing import Any
 import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nearfree.formulas import formula
 from nearfree.events.names import Layout
+from nearfree.formulas import formula
 from nearfree.report.blocks import block, packed
 from nearfree.tables.boundaries import BOUNDARIES
 from nearfree.tables.latency import LATENCY

@@ -107,7 +107,7 @@ def _parts(layout: Layout, pipeline: Pipeline, config: Path, *, drawn: bool) -> 
         running: dict[Future[_Part], Job] = {}
         failed: set[Job] = set()
         while order.is_active():
-            for job in order.get_ready():
+            for job in sorted(order.get_ready(), key=_turn):
                 if graph[job] & failed:
                     failed.add(job)
                     order.done(job)
@@ -121,6 +121,11 @@ def _parts(layout: Layout, pipeline: Pipeline, config: Path, *, drawn: bool) -> 
                 order.done(job)
                 yield part
         yield named.result()
+
+
+def _turn(job: Job) -> tuple[bool, bool]:
+    """Return what puts first those jobs that take long, and what they wait for."""
+    return job.stage not in {"schedules", "outlook"}, job.scope != PUBLIC
 
 
 def _resolve(root: Path) -> _Part:

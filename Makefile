@@ -44,7 +44,7 @@ $(VENV)/tested: envs/dev.lock $(VENV)/installed
 test: $(VENV)/tested
 	$(BIN)/python -m pytest $(ALL_TESTS) --numprocesses 2 --dist loadfile --cov --cov-report=term:skip-covered
 	@$(BIN)/python -m coverage report --fail-under=95 --format=total \
-	    --include='*/nearfree/events/*,*/nearfree/theory/*' > /dev/null
+	    --include='*/nearfree/log/*,*/nearfree/derive/*' > /dev/null
 
 check: $(VENV)/tested
 	$(BIN)/ruff format --check .

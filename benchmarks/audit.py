@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from nearfree.audit.every import audit_all
-from nearfree.audit.rebuild import make_all, scratch_root
-from nearfree.events.names import Layout
-from nearfree.events.verify import verify
-from nearfree.pipeline import Pipeline
+from nearfree.log.names import Layout
+from nearfree.log.verify import verify
+from nearfree.pipeline.pipeline import Pipeline
+from nearfree.prove.audit.full_audit import audit_all
+from nearfree.prove.audit.rebuild import make_all, scratch_root
 
 ROOT = Path(__file__).parents[1]
 _MADE = TypeVar("_MADE")

@@ -15,26 +15,10 @@ from typing import Any
 
 import msgspec
 import yaml
-from nearfree.config import Config
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.events.types import (
-    BandwidthPeak,
-    ComputePeak,
-    ExecutedWork,
-    Fingerprint,
-    HardwareProbed,
-    LatencyMeasured,
-    Payload,
-    RunStarted,
-    WorkCounted,
-)
-from nearfree.figures.stage import draw
-from nearfree.hardware.platforms import Platform
-from nearfree.plans import Plans
-from nearfree.protocols import Interleaved
-from nearfree.settings import (
+from nearfree.config.files import Config
+from nearfree.config.plans import Plans
+from nearfree.core.protocols import Interleaved
+from nearfree.core.setting import (
     AskedPlan,
     MeasurePlan,
     Plan,
@@ -43,10 +27,26 @@ from nearfree.settings import (
     Sweep,
     plan_digest,
 )
-from nearfree.tables.bound import bound
-from nearfree.tables.project import project
-from nearfree.theory.outlook_stage import write_outlook
-from nearfree.theory.stages import write_predictions, write_validation
+from nearfree.core.work import ExecutedWork
+from nearfree.derive.outlook.outlook_stage import write_outlook
+from nearfree.derive.tables.bound import bound
+from nearfree.derive.tables.project import project
+from nearfree.derive.writers import write_predictions, write_validation
+from nearfree.hardware.platforms import Platform
+from nearfree.log.events import (
+    BandwidthPeak,
+    ComputePeak,
+    Fingerprint,
+    HardwareProbed,
+    LatencyMeasured,
+    Payload,
+    RunStarted,
+    WorkCounted,
+)
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.show.figures.stage import draw
 from nearfree.units import GFLOP_PER_TFLOP
 
 ROOT = Path(__file__).parents[1]

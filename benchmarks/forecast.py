@@ -7,14 +7,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nearfree.config import Config
-from nearfree.deployed import Asked
-from nearfree.events.names import Layout
-from nearfree.theory.answers import Answerer
-from nearfree.theory.forecast.asked import deployments
-from nearfree.theory.forecast.deployment import Deployment
-from nearfree.theory.forecast.forecast import forecast, positions
-from nearfree.theory.forecast.surface import surface
+from nearfree.config.deployments import Asked
+from nearfree.config.files import Config
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.expand_deployments import deployments
+from nearfree.derive.predict.forecast.forecast import forecast, positions
+from nearfree.derive.predict.forecast.surface import surface
+from nearfree.log.names import Layout
 
 ROOT = Path(__file__).parents[1]
 EPSILON, LARGEST, LONGEST = 0.2, 300, 16

@@ -5,14 +5,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.take import OpenTake, ensure_take, take_name
-from nearfree.events.types import LatencyMeasured
-from nearfree.events.verify import verify
-from nearfree.protocols import Interleaved
-from nearfree.settings import MeasurePlan, Setting, Sweep
-from nearfree.tables.project import project
+from nearfree.core.protocols import Interleaved
+from nearfree.core.setting import MeasurePlan, Setting, Sweep
+from nearfree.derive.tables.project import project
+from nearfree.log.events import LatencyMeasured
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.log.verify import verify
 
 WRITERS, EVENTS, DURABLE = 8, 100_000, 50
 POSITIONS = tuple(range(1, 26))

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
-from nearfree.config import Config
-from nearfree.events.names import Layout
+from nearfree.config.files import Config
+from nearfree.derive.outlook.outlook import FORECAST, LOOKUP, outlook
+from nearfree.derive.outlook.schedules import SCHEDULES, schedules
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.hardware.platforms import Platform
-from nearfree.tables.platforms import PLATFORMS, config_id, platform_rows
-from nearfree.theory.answers import Answerer
-from nearfree.theory.outlook import FORECAST, LOOKUP, outlook
-from nearfree.theory.schedules import SCHEDULES, schedules
+from nearfree.log.names import Layout
 
 ROOT = Path(__file__).parents[1]
 

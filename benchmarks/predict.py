@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from nearfree.config import Config
-from nearfree.events.names import Layout
-from nearfree.settings import Setting
-from nearfree.tables.schema import SETTING_COLUMNS
-from nearfree.tables.settings import setting_row
-from nearfree.theory.answers import Answerer
-from nearfree.theory.scores import PREDICTORS
+from nearfree.config.files import Config
+from nearfree.core.setting import Setting
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.predictors import PREDICTORS
+from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.settings import setting_row
+from nearfree.log.names import Layout
 
 ROOT = Path(__file__).parents[1]
 SETTINGS, RULED = 100_000, 300

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
-from nearfree.config import Config
-from nearfree.events.evidence import Take, read_scope
-from nearfree.events.names import Layout
-from nearfree.events.types import LatencyMeasured, RunFinished, WorkCounted
+from nearfree.config.files import Config
+from nearfree.core.protocols import Adaptive, Paper, Timing
+from nearfree.core.setting import MeasurePlan, Setting, Sweep
+from nearfree.derive.tables.boundaries import measured_rows
+from nearfree.derive.tables.latency import LATENCY, curves, latency_rows
 from nearfree.hardware.probe import probe
+from nearfree.log.events import LatencyMeasured, RunFinished, WorkCounted
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.names import Layout
 from nearfree.measure.run import measure
-from nearfree.protocols import Adaptive, Paper, Timing
-from nearfree.settings import MeasurePlan, Setting, Sweep
-from nearfree.tables.boundaries import measured_rows
-from nearfree.tables.latency import LATENCY, curves, latency_rows
 
 CONFIG = Path(__file__).parents[1] / "config"
 EPSILON = 0.2

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from nearfree.config import Config
-from nearfree.events.document import replace
-from nearfree.events.names import Layout
-from nearfree.retake import raise_takes
+from nearfree.config.files import Config
+from nearfree.config.retake import raise_takes
+from nearfree.log.document import replace
+from nearfree.log.names import Layout
 
 from benchmarks.fleet import ROOT, derive, fill, fill_large, make_fleet
 

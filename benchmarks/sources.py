@@ -4,7 +4,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from nearfree.events.names import Layout
+from nearfree.log.names import Layout
 from nearfree.sources.answers.granularity import moe_granularity
 from nearfree.sources.answers.moe import MoeQuery
 from nearfree.sources.extraction import extract

@@ -12,26 +12,26 @@ from pathlib import Path
 
 import msgspec
 from msgspec import NODEFAULT
-from nearfree.claims.table import CLAIMS
 from nearfree.cli import make_parser
-from nearfree.config import schemas
-from nearfree.events.types import PAYLOADS
-from nearfree.tables.boundaries import BOUNDARIES, SENSITIVITY
-from nearfree.tables.granularity import GRANULARITY
-from nearfree.tables.latency import LATENCY
-from nearfree.tables.platforms import PLATFORMS
-from nearfree.tables.schema import Column
-from nearfree.tables.settings import SETTINGS
-from nearfree.tables.time_shares import TIME_SHARES
-from nearfree.tables.tuned import TUNED
-from nearfree.tables.work import WORK
-from nearfree.theory.accuracy import ACCURACY, DRIFT
-from nearfree.theory.composition import COMPOSITION
-from nearfree.theory.outlook_stage import TABLES as OUTLOOK
-from nearfree.theory.predictions import PREDICTIONS
-from nearfree.theory.schedules import SCHEDULES
-from nearfree.theory.score_table import SCORES
-from nearfree.theory.validation import VALIDATION
+from nearfree.config.files import schemas
+from nearfree.derive.claims.table import CLAIMS
+from nearfree.derive.outlook.outlook_stage import TABLES as OUTLOOK
+from nearfree.derive.outlook.schedules import SCHEDULES
+from nearfree.derive.predict.predictions import PREDICTIONS
+from nearfree.derive.score.accuracy import ACCURACY, DRIFT
+from nearfree.derive.score.composition import COMPOSITION
+from nearfree.derive.score.score_table import SCORES
+from nearfree.derive.score.validation import VALIDATION
+from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
+from nearfree.derive.tables.granularity import GRANULARITY
+from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.platforms import PLATFORMS
+from nearfree.derive.tables.schema import Column
+from nearfree.derive.tables.settings import SETTINGS
+from nearfree.derive.tables.time_shares import TIME_SHARES
+from nearfree.derive.tables.tuned import TUNED
+from nearfree.derive.tables.work import WORK
+from nearfree.log.events import PAYLOADS
 
 ROOT = Path(__file__).parent.parent
 TABLES = (

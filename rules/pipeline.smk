@@ -4,10 +4,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from nearfree.cluster.slurm import require_slurm
+from nearfree.pipeline.cluster.slurm import require_slurm
 from nearfree.errors import NearfreeError
-from nearfree.pipeline import IMPORTED, PUBLIC, SOURCES, Pipeline
-from nearfree.places import RESOURCES
+from nearfree.pipeline.pipeline import IMPORTED, PUBLIC, SOURCES, Pipeline
+from nearfree.config.cluster import RESOURCES
 
 RESULTS = config.get("results", "results")
 CONFIG = config.get("config", "config")

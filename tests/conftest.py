@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nearfree.events.names import Layout, TakeName
-from nearfree.events.reader import read_segment
-from nearfree.events.seal import Seal, seal_segment, write_receipt, write_seal
-from nearfree.events.segment import SegmentWriter
-from nearfree.events.take import OpenTake, ensure_take, take_name
-from nearfree.events.types import LatencyMeasured, Payload, RunFinished, RunStarted
-from nearfree.protocols import Interleaved
-from nearfree.settings import MeasurePlan, Plan, Setting, Sweep, plan_digest
+from nearfree.core.protocols import Interleaved
+from nearfree.core.setting import MeasurePlan, Plan, Setting, Sweep, plan_digest
+from nearfree.log.events import LatencyMeasured, Payload, RunFinished, RunStarted
+from nearfree.log.names import Layout, TakeName
+from nearfree.log.reader import read_segment
+from nearfree.log.seal import Seal, seal_segment, write_receipt, write_seal
+from nearfree.log.segment import SegmentWriter
+from nearfree.log.take import OpenTake, ensure_take, take_name
 
 from workflow import Project, make_project
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from conftest import make_setting
 from msgspec import json
+from nearfree.core.protocols import Adaptive, Timing
+from nearfree.core.setting import MeasurePlan, ProbePlan, Setting, Sweep
 from nearfree.hardware.simulated import Curve, CurveFile, Forward, Machine, Part, Refused
-from nearfree.protocols import Adaptive, Timing
-from nearfree.settings import MeasurePlan, ProbePlan, Setting, Sweep
 
 GRID = (1, 2, 4, 8, 9, 16, 32)
 FFN = make_setting(dtype="bfloat16")

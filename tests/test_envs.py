@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from msgspec import Struct
-from nearfree.config import Config
-from nearfree.kernels import ADAPTERS
+from nearfree.backends.adapters.kernel import ADAPTERS
+from nearfree.config.files import Config
 from nearfree.sources.fetching.index import Artefact, releases
 from packaging.requirements import Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags

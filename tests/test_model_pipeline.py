@@ -5,9 +5,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from nearfree.events.evidence import read_scope
-from nearfree.events.names import Layout
-from nearfree.events.types import LatencyMeasured, PredictionRecorded
+from nearfree.log.events import LatencyMeasured, PredictionRecorded
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
 
 from workflow import Project, make_project
 

@@ -4,11 +4,11 @@ import os
 import shutil
 
 import pytest
-from nearfree import pipeline
-from nearfree.pipeline import Pipeline
+from nearfree.derive.work_model import constants
+from nearfree.pipeline import pipeline
+from nearfree.pipeline.pipeline import Pipeline
 from nearfree.public import aiconfigurator, curves
 from nearfree.sources.record import stream_name
-from nearfree.theory.times import constants
 
 from workflow import ROOT, Project, make_project
 
@@ -158,13 +158,13 @@ def test_an_added_batch_size_is_a_new_job_beside_the_old_seal(project):
 
 def test_a_changed_figure_redraws_only(project):
     """A figure's code touches figures and report."""
-    project.edit("workflow/nearfree/figures/latency.py", "size=32", "size=33")
+    project.edit("workflow/nearfree/show/figures/latency.py", "size=32", "size=33")
     assert project.jobs() == {"figures": 2, "report": 1, "ledger": 1}
 
 
 def test_changed_formula_code_recomputes_predictions(project):
     """A formula's code touches predictions and what follows."""
-    path = "workflow/nearfree/theory/dense.py"
+    path = "workflow/nearfree/derive/laws/dense.py"
     project.edit(
         path, "balance * element_bytes / (2 * batch)", "balance * element_bytes / 2 / batch"
     )
@@ -183,7 +183,7 @@ def test_another_deployment_is_predicted_anew(project):
 
 def test_a_changed_schema_recomputes_its_table(project):
     """A column of validation touches validation and what follows; figures show it, too."""
-    path = "workflow/nearfree/theory/validation.py"
+    path = "workflow/nearfree/derive/score/validation.py"
     project.edit(path, "which hardware facts", "which facts of the hardware")
     after = {"validation": 2, "claims": 2, "figures": 2, "report": 1, "ledger": 1}
     assert project.jobs() == after

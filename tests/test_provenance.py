@@ -14,14 +14,14 @@ from urllib.parse import urlencode
 import polars as pl
 import pytest
 from browsing import dice, open_report, quiet, start, until
-from nearfree.config import Config
-from nearfree.events.names import Layout
-from nearfree.report.answer_json import answer
-from nearfree.report.sections import n_max
-from nearfree.tables.schema import SETTING_COLUMNS
-from nearfree.theory.answers import Answerer
-from nearfree.theory.forecast.asked import deployments
-from nearfree.theory.forecast.forecast import forecast
+from nearfree.config.files import Config
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.expand_deployments import deployments
+from nearfree.derive.predict.forecast.forecast import forecast
+from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.log.names import Layout
+from nearfree.show.page.sections import n_max
+from nearfree.show.text.answer_json import answer
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 

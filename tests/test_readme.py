@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from nearfree.events.evidence import read_scope
-from nearfree.events.names import Layout
-from nearfree.events.types import LatencyMeasured
-from nearfree.kernels import ADAPTERS
+from nearfree.backends.adapters.kernel import ADAPTERS
+from nearfree.log.events import LatencyMeasured
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
 
 from workflow import ROOT, Project, make_project
 

@@ -18,8 +18,8 @@ MADE = ("project", "boundaries", "predictions", "validation", "figures")
 PROJECTED = """
 import resource, sys
 from pathlib import Path
-from nearfree.events.names import Layout
-from nearfree.tables.project import project
+from nearfree.log.names import Layout
+from nearfree.derive.tables.project import project
 
 project(Layout(Path("results")), "h20", {})
 kib = 1 if sys.platform == "linux" else 1 / 1024

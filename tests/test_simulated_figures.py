@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from figures.drawings import has_titled_axes, says
-from nearfree.events.names import Layout
-from nearfree.figures.entries import COMPUTED, MISSING, SIMULATED, Entry
-from nearfree.figures.gallery import read_gallery
-from nearfree.figures.listing import Figure, read_figures
-from nearfree.figures.page import read_spec
-from nearfree.figures.paper import read_paper
+from nearfree.log.names import Layout
+from nearfree.show.figures.entries import COMPUTED, MISSING, SIMULATED, Entry
+from nearfree.show.figures.gallery import read_gallery
+from nearfree.show.figures.listing import Figure, read_figures
+from nearfree.show.figures.page import read_spec
+from nearfree.show.figures.paper import read_paper
+from show.figures.drawings import has_titled_axes, says
 
 from workflow import ROOT, make_project
 

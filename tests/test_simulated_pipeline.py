@@ -6,11 +6,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from nearfree.events.names import Layout
+from derive.tables.logs import write_probe
+from nearfree.core.setting import setting_key
 from nearfree.hardware.simulated import read_machine
-from nearfree.kernels.simulated import SimulatedKernel
-from nearfree.settings import setting_key
-from tables.logs import write_probe
+from nearfree.log.names import Layout
+from nearfree.measure.simulated_kernel import SimulatedKernel
 
 from workflow import ROOT, Project, make_project
 

@@ -9,16 +9,17 @@ import msgspec
 import yaml
 from conftest import make_latency, write_take
 from decoders.files import change, write
-from nearfree.config import Config
+from derive.tables.logs import copy_config
+from nearfree.config.files import Config
+from nearfree.config.studies import ModelStudy, Study
+from nearfree.core.setting import MeasurePlan, Plan, Setting
+from nearfree.core.work import ExecutedWork
 from nearfree.decoders.model import Model, read_model
 from nearfree.decoders.modules import ModuleUse
-from nearfree.events.names import Layout
-from nearfree.events.seal import Seal
-from nearfree.events.take import OpenTake
-from nearfree.events.types import ExecutedWork, LatencyMeasured, Payload, WorkCounted
-from nearfree.settings import MeasurePlan, Plan, Setting
-from nearfree.studies import ModelStudy, Study
-from tables.logs import copy_config
+from nearfree.log.events import LatencyMeasured, Payload, WorkCounted
+from nearfree.log.names import Layout
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake
 
 _FORWARD: dict[str, Any] = {
     "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "num_hidden_layers": 3,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from derive.tables.logs import copy_config, make_results
 from nearfree.cli import main
-from nearfree.events.names import Layout
-from tables.logs import copy_config, make_results
+from nearfree.log.names import Layout
 
 ROOT = Path(__file__).parents[2]
 Answer = tuple[int, str, str]

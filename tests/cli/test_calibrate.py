@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from nearfree.events.names import Layout
+from derive.work_model.imported import STREAM, along_n, put_curves
+from nearfree.log.names import Layout
 from public.test_curves import put
-from theory.times.imported import STREAM, along_n, put_curves
 
 from cli.conftest import Call
 

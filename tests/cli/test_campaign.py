@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from nearfree.events.names import Layout
-from nearfree.orders import read_orders
-from tables.logs import copy_config
+from derive.tables.logs import copy_config
+from nearfree.config.orders import read_orders
+from nearfree.log.names import Layout
 
 from cli.conftest import Call
 
@@ -35,7 +35,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy_config(tmp_path / "config")
     (tmp_path / "config/studies.yaml").write_text(STUDIES)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nearfree.clocks.CpuClock.check", lambda _self, _us: None)
+    monkeypatch.setattr("nearfree.hardware.clocks.CpuClock.check", lambda _self, _us: None)
     return tmp_path
 
 

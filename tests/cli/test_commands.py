@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from msgspec import json
-from nearfree.events.names import Layout
-from nearfree.events.seal import read_seal, read_sealed
+from nearfree.core.setting import MeasurePlan, ProbePlan
 from nearfree.hardware import probe
-from nearfree.settings import MeasurePlan, ProbePlan
+from nearfree.log.names import Layout
+from nearfree.log.seal import read_seal, read_sealed
 
 from cli.conftest import Call
 
@@ -29,7 +29,7 @@ def small(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(probe, "_STREAM_BYTES", {"cpu": 4096})
     monkeypatch.setattr(probe, "_GEMM_WIDTHS", {"cpu": (32, 64)})
     monkeypatch.setattr(
-        "nearfree.plans.Plans.probe",
+        "nearfree.config.plans.Plans.probe",
         lambda *_: ProbePlan(dtypes=("bfloat16", "float32"), guard_s=0.2, rounds=2),
     )
     return project

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from msgspec import json
-from nearfree.events.evidence import read_scope
-from nearfree.events.names import Layout
-from nearfree.events.types import LatencyMeasured
 from nearfree.hardware.simulated import read_machine
+from nearfree.log.events import LatencyMeasured
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
 from simulated_machine import make_file, write_file
 
 from cli import test_mistakes

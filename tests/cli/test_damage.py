@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from nearfree.events.names import Layout
+from nearfree.log.names import Layout
 
 from cli.conftest import Call
 from cli.test_mistakes import everything, one_message

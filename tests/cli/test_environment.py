@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from derive.tables.logs import study
 from msgspec import json, structs
-from nearfree.events.names import Layout
-from tables.logs import study
+from nearfree.log.names import Layout
 
 from cli.conftest import Call
 from cli.test_mistakes import everything, one_message

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nearfree.events.names import Layout
+from derive.tables.logs import write_probe
 from nearfree.hardware.cpu import fingerprint
-from tables.logs import write_probe
+from nearfree.log.names import Layout
 from whole_models import DENSE, MOE, study_document, write_config
 
 from cli.conftest import Call
@@ -38,7 +38,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     small = study_document(positions=[1, 2], context=[8])
     write_config(tmp_path, DENSE, MOE, small=small, routed=routed, dense=MODULE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nearfree.clocks.CpuClock.check", lambda _self, _us: None)
+    monkeypatch.setattr("nearfree.hardware.clocks.CpuClock.check", lambda _self, _us: None)
     return tmp_path
 
 

@@ -4,7 +4,7 @@ import io
 
 import polars as pl
 import pytest
-from nearfree.config import Config
+from nearfree.config.files import Config
 
 from cli.conftest import ROOT, Call
 

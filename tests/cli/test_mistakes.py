@@ -9,9 +9,9 @@ from pathlib import Path
 
 import nearfree
 import pytest
+from derive.tables.logs import study
 from msgspec import json
-from nearfree.events.names import Layout
-from tables.logs import study
+from nearfree.log.names import Layout
 
 from cli.conftest import Call
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import json
-from nearfree.events.names import Layout
+from nearfree.log.names import Layout
 from nearfree.sources import record
 from nearfree.sources.fetching.cache import Cache
 from sources.moe_release import PATH, made_release

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import polars as pl
 import pytest
+from derive.sheeted import ANSWERER, CONFIG, sheet_table
 from msgspec import json
-from nearfree.theory.forecast.forecast import positions
-from nearfree.theory.outlook import FORECAST, LOOKUP, SHOWN_N, outlook
-from nearfree.theory.schedules import SCHEDULES, schedules
-from theory.sheeted import ANSWERER, CONFIG, sheet_table
+from nearfree.derive.outlook.outlook import FORECAST, LOOKUP, SHOWN_N, outlook
+from nearfree.derive.outlook.schedules import SCHEDULES, schedules
+from nearfree.derive.predict.forecast.forecast import positions
 
 from cli.conftest import Call
 

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import pytest
-from exports.engine import sglang_steps, vllm_lookup
+from derive.schedule.engine import sglang_steps, vllm_lookup
 from msgspec import json
-from nearfree.exports.expected import best_lengths, independent
+from nearfree.derive.schedule.expected import best_lengths, independent
 
 from cli.conftest import Call
 from cli.test_mistakes import one_message

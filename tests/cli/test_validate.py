@@ -5,17 +5,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from derive.curves import IdleCompute
+from derive.questions import LOG
+from derive.truth.test_datasets import HEADER
 from msgspec import json
 from nearfree.cli import validate_
-from nearfree.events.names import Layout
-from nearfree.theory.evaluation import EVERY
-from nearfree.theory.scores import GROUP_KEYS, MORE_KEYS
-from nearfree.theory.times.constants import recorded_constants
-from nearfree.theory.times.left_out import LEFT_OUT
-from nearfree.theory.truth import Truth
-from theory.curves import IdleCompute
-from theory.questions import LOG
-from theory.test_datasets import HEADER
+from nearfree.derive.score.evaluation import EVERY
+from nearfree.derive.score.scores import GROUP_KEYS, MORE_KEYS
+from nearfree.derive.truth.truth import Truth
+from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.derive.work_model.left_out import LEFT_OUT
+from nearfree.log.names import Layout
 
 from cli.conftest import Call
 
@@ -216,8 +216,8 @@ def test_the_command_s_lists_are_those_of_the_theory() -> None:
 
 def test_nothing_left_to_score(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data without any boundary end in a message, not in an empty table."""
-    from nearfree.theory import datasets
-    from theory.curves import make_truth
+    from derive.curves import make_truth
+    from nearfree.derive.truth import datasets
 
     empty: Truth = make_truth(({}, {1: 1.0}))
     monkeypatch.setattr(datasets, "load_published", lambda *_: ("nothing", empty))

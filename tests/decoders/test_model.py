@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.core.setting import Setting
 from nearfree.decoders.model import Model, model_of
 from nearfree.errors import ConfigError
-from nearfree.settings import Setting
 from whole_models import DENSE, LING, MOE, as_model, config, small
 
 KINDS = (DENSE, MOE, LING)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nearfree.decoders.backend import Backend
+from nearfree.backends.names import Backend
+from nearfree.core.setting import Setting
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.errors import ConfigError
-from nearfree.settings import Setting
 
 from decoders.files import CONFIG, SMALL, write
 

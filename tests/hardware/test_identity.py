@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 from conftest import write_payloads
 from msgspec.structs import replace
-from nearfree.config import Config
+from nearfree.config.files import Config
+from nearfree.core.setting import ProbePlan
 from nearfree.errors import EvidenceError, HardwareError
-from nearfree.events.names import Layout
-from nearfree.events.take import take_name
-from nearfree.events.types import BandwidthPeak, ComputePeak, Fingerprint, HardwareProbed
 from nearfree.hardware.identity import (
     check_device,
     check_identity,
@@ -17,7 +15,9 @@ from nearfree.hardware.identity import (
     require_probe,
 )
 from nearfree.hardware.platforms import Platform, driver_names
-from nearfree.settings import ProbePlan
+from nearfree.log.events import BandwidthPeak, ComputePeak, Fingerprint, HardwareProbed
+from nearfree.log.names import Layout
+from nearfree.log.take import take_name
 
 SHIPPED = Path(__file__).parents[2] / "config"
 KNOWN = Fingerprint(kind="cpu", model="A", features=("avx2",), cores=4, caches={"l2": 1024})

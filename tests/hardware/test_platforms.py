@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from nearfree.config import Config
+from nearfree.config.files import Config
 from nearfree.errors import ConfigError
 from nearfree.hardware.compute_capability import shared_memory
 from nearfree.hardware.platforms import Platform, check_platforms, resolve

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from nearfree.core.setting import ProbePlan
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
-from nearfree.events.names import Layout
-from nearfree.events.seal import read_sealed
-from nearfree.events.types import HardwareProbed, RunStarted
 from nearfree.hardware import identity, probe
 from nearfree.hardware.cpu import fingerprint
 from nearfree.hardware.identity import require_probe
 from nearfree.hardware.simulated_probe import simulate_probe
-from nearfree.settings import ProbePlan
+from nearfree.log.events import HardwareProbed, RunStarted
+from nearfree.log.names import Layout
+from nearfree.log.seal import read_sealed
 from simulated_machine import make_machine, simulated_probe
 
 PLAN = ProbePlan(dtypes=("float32",), guard_s=0.2, rounds=2)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec import MsgspecError, json
 from msgspec.structs import replace
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.events.line import sha256
 from nearfree.hardware.simulated import Curve, CurveFile, read_curves, read_machine
+from nearfree.log.line import sha256
 from simulated_machine import (
     EXPERTS,
     FFN,

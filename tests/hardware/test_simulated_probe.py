@@ -1,12 +1,12 @@
 """The probe of a simulated machine: the datasheet's facts, under its own name."""
 
 import pytest
+from derive.tables.logs import write_probe
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
-from nearfree.events.names import Layout
 from nearfree.hardware.identity import require_probe
 from nearfree.hardware.simulated_probe import simulate_probe
+from nearfree.log.names import Layout
 from simulated_machine import make_machine, simulated_probe
-from tables.logs import write_probe
 
 
 def test_a_probe_holds_the_datasheets_facts(layout: Layout) -> None:

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable
 
 from conftest import make_setting, make_started
-from nearfree.clocks import Sample
+from nearfree.core.setting import MeasurePlan
 from nearfree.errors import HardwareError
-from nearfree.events.names import Layout
-from nearfree.events.seal import Seal, read_sealed
-from nearfree.events.take import OpenTake, ensure_take, take_name
-from nearfree.events.types import DeviceState, LatencyMeasured
+from nearfree.hardware.clocks import Sample
+from nearfree.log.events import DeviceState, LatencyMeasured
+from nearfree.log.names import Layout
+from nearfree.log.seal import Seal, read_sealed
+from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.measure.timing import run
 from nearfree.measure.visits import Bench, Point, silent
-from nearfree.settings import MeasurePlan
 
 TICK = 10.0
 

@@ -5,12 +5,12 @@ from conftest import make_latency, make_plan
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nearfree.boundary import Ratio
+from nearfree.core.boundary import Ratio
+from nearfree.core.protocols import Adaptive
 from nearfree.errors import HardwareError
-from nearfree.events.names import Layout
+from nearfree.log.names import Layout
 from nearfree.measure.adaptive import Search, corrected, still_open
 from nearfree.measure.simulation import Machine, Noise, staircase
-from nearfree.protocols import Adaptive
 
 from measure.machines import TICK, FakeKernel, FakeTimer, measured, take
 

@@ -3,10 +3,10 @@
 import pytest
 from conftest import make_plan, make_setting
 from msgspec.structs import replace
+from nearfree.core.protocols import Interleaved
 from nearfree.errors import HardwareError
-from nearfree.events.names import Layout
+from nearfree.log.names import Layout
 from nearfree.measure.interleaved import rounds
-from nearfree.protocols import Interleaved
 
 from measure.machines import FakeKernel, measured, points, take
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 from conftest import make_setting, write_payloads
+from derive.tables.logs import write_probe
 from msgspec import json
 from msgspec.structs import replace
+from nearfree.backends.adapters.kernel import Place
+from nearfree.core.setting import ProfilePlan, Sweep
 from nearfree.errors import EvidenceError, HardwareError
-from nearfree.events.names import Layout
-from nearfree.events.seal import read_sealed
-from nearfree.events.take import take_name
-from nearfree.events.types import Fingerprint, KernelProfiled, RunStarted
-from nearfree.kernels import Place
+from nearfree.log.events import Fingerprint, KernelProfiled, RunStarted
+from nearfree.log.names import Layout
+from nearfree.log.seal import read_sealed
+from nearfree.log.take import take_name
 from nearfree.measure import nsight
 from nearfree.measure.nsight import find_ncu, ncu_command, profile, record, run_ncu
 from nearfree.measure.nsight_report import counters, payloads
-from nearfree.settings import ProfilePlan, Sweep
-from tables.logs import write_probe
 from torch.autograd import profiler_legacy
 
 SETTING = make_setting(backend="torch", dtype="bfloat16")

@@ -3,9 +3,9 @@
 import pytest
 from conftest import make_plan
 from msgspec.structs import replace
+from nearfree.core.protocols import Paper
 from nearfree.errors import HardwareError
-from nearfree.events.names import Layout
-from nearfree.protocols import Paper
+from nearfree.log.names import Layout
 
 from measure.machines import FakeKernel, measured, take
 

@@ -2,12 +2,12 @@
 
 import pytest
 from conftest import make_plan
+from derive.tables.logs import MACHINE
 from msgspec.structs import replace
+from nearfree.core.setting import MeasurePlan
 from nearfree.errors import ConfigError
-from nearfree.events.types import Fingerprint
+from nearfree.log.events import Fingerprint
 from nearfree.measure.prepare import place_of
-from nearfree.settings import MeasurePlan
-from tables.logs import MACHINE
 
 GPU = Fingerprint(kind="cuda", model="Test GPU", features=(), cores=132, caches={"l2": 5 * 10**7})
 

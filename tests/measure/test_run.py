@@ -5,14 +5,17 @@ import gc
 import pytest
 import torch
 from conftest import make_plan
+from derive.tables.logs import write_probe
 from msgspec.structs import replace
-from nearfree.clocks import CpuClock
+from nearfree.backends.adapters import torch_dense
+from nearfree.backends.adapters.kernel import Place
+from nearfree.core.protocols import Adaptive, Paper, Timing
+from nearfree.core.setting import MeasurePlan, ProbePlan, Sweep
 from nearfree.errors import EvidenceError, HardwareError
-from nearfree.events.names import Layout
-from nearfree.events.reader import read_segment
-from nearfree.events.seal import read_sealed
-from nearfree.events.take import take_name
-from nearfree.events.types import (
+from nearfree.hardware import identity, probe
+from nearfree.hardware.clocks import CpuClock
+from nearfree.hardware.cpu import fingerprint, native_dtype
+from nearfree.log.events import (
     Fingerprint,
     LatencyMeasured,
     RunFailed,
@@ -20,14 +23,12 @@ from nearfree.events.types import (
     RunStarted,
     WorkCounted,
 )
-from nearfree.hardware import identity, probe
-from nearfree.hardware.cpu import fingerprint, native_dtype
-from nearfree.kernels import Place, torch_dense
+from nearfree.log.names import Layout
+from nearfree.log.reader import read_segment
+from nearfree.log.seal import read_sealed
+from nearfree.log.take import take_name
 from nearfree.measure import cpu, prepare, run
 from nearfree.measure.run import measure
-from nearfree.protocols import Adaptive, Paper, Timing
-from nearfree.settings import MeasurePlan, ProbePlan, Sweep
-from tables.logs import write_probe
 
 PLAN = make_plan(positions=(1, 2), backend="torch", dtype="auto")
 

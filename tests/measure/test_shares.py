@@ -22,15 +22,13 @@ from nearfree.decoders.laps import (
     ROUTER,
     SHARED,
 )
-from nearfree.decoders.laps import (
-    DENSE as FFN,
-)
+from nearfree.decoders.laps import DENSE as FFN
 from nearfree.errors import HardwareError
-from nearfree.events.names import Layout
-from nearfree.events.reader import read_segment
-from nearfree.events.seal import Seal, read_sealed
-from nearfree.events.take import OpenTake, take_name
-from nearfree.events.types import LatencyMeasured, Payload, RunFinished, SharesMeasured
+from nearfree.log.events import LatencyMeasured, Payload, RunFinished, SharesMeasured
+from nearfree.log.names import Layout
+from nearfree.log.reader import read_segment
+from nearfree.log.seal import Seal, read_sealed
+from nearfree.log.take import OpenTake, take_name
 from nearfree.measure import shares
 from nearfree.measure.run import measure
 from whole_models import DENSE, LING
@@ -49,7 +47,7 @@ ROLES = {
 @pytest.fixture
 def known(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
     """Return a log that knows this machine, whose clock finds no forward too short."""
-    monkeypatch.setattr("nearfree.clocks.CpuClock.check", lambda _self, _us: None)
+    monkeypatch.setattr("nearfree.hardware.clocks.CpuClock.check", lambda _self, _us: None)
     return watched.known(layout)
 
 

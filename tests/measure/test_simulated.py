@@ -5,20 +5,21 @@ from statistics import median, stdev
 
 import pytest
 from conftest import make_plan
-from nearfree.boundary import boundary, ratios
+from derive.tables.logs import write_probe
+from nearfree.backends.adapters.kernel import ADAPTERS
+from nearfree.core.boundary import boundary, ratios
+from nearfree.core.protocols import Adaptive, Interleaved, Paper, Timing
+from nearfree.core.setting import MeasurePlan
 from nearfree.errors import ConfigError, EvidenceError, StoppedError
-from nearfree.events.names import Layout
-from nearfree.events.seal import Seal, read_sealed
-from nearfree.events.types import LatencyMeasured, RunStarted, WorkCounted
 from nearfree.hardware.simulated import Machine
 from nearfree.hardware.simulated_probe import simulate_probe
-from nearfree.kernels import ADAPTERS
-from nearfree.kernels.simulated import SimulatedKernel
+from nearfree.log.events import LatencyMeasured, RunStarted, WorkCounted
+from nearfree.log.names import Layout
+from nearfree.log.seal import Seal, read_sealed
+from nearfree.measure.adapter_runs import never_run, tried
 from nearfree.measure.run import measure
 from nearfree.measure.simulated import SIGMA, SimulatedTimer, simulate
-from nearfree.measure.tried import never_run, tried
-from nearfree.protocols import Adaptive, Interleaved, Paper, Timing
-from nearfree.settings import MeasurePlan
+from nearfree.measure.simulated_kernel import SimulatedKernel
 from simulated_machine import (
     EXPERTS,
     FFN,
@@ -31,7 +32,6 @@ from simulated_machine import (
     simulated_plan,
     simulated_probe,
 )
-from tables.logs import write_probe
 from test_layers import HEAVY, loaded
 
 MACHINE = make_machine()

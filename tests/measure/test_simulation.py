@@ -4,8 +4,16 @@ import random
 from statistics import median
 
 import pytest
-from nearfree.measure.simulation import Found, Noise, search, simulate, some_curve, staircase, tails
-from nearfree.protocols import Adaptive
+from nearfree.core.protocols import Adaptive
+from nearfree.measure.simulation import (
+    Found,
+    Noise,
+    search,
+    simulate,
+    some_curve,
+    staircase,
+    tails,
+)
 
 PAPER_FORWARDS = 50 + 10 * 200
 

@@ -3,9 +3,9 @@
 import pytest
 from conftest import make_plan, make_setting
 from msgspec.structs import replace
+from nearfree.core.protocols import Interleaved
 from nearfree.errors import HardwareError
-from nearfree.events.names import Layout
-from nearfree.protocols import Interleaved
+from nearfree.log.names import Layout
 
 from measure.machines import TICK, FakeKernel, FakeTimer, bench, measured, take
 

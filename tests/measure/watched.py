@@ -8,15 +8,15 @@ import signal
 import sys
 from pathlib import Path
 
-from nearfree.events.names import Layout
-from nearfree.events.seal import Seal
-from nearfree.events.take import OpenTake
-from nearfree.events.types import Payload, SharesMeasured
+from derive.tables.logs import write_probe
+from nearfree.config.model_studies import model_sweeps
+from nearfree.core.setting import MeasurePlan
 from nearfree.hardware.cpu import fingerprint
+from nearfree.log.events import Payload, SharesMeasured
+from nearfree.log.names import Layout
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake
 from nearfree.measure.run import measure
-from nearfree.model_studies import model_sweeps
-from nearfree.settings import MeasurePlan
-from tables.logs import write_probe
 from whole_models import DENSE, LING, model_study, plan_of, small
 
 POINTS = 4

@@ -7,15 +7,15 @@ from inspect import Signature
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from kernels import computed, test_flashinfer
-from kernels.moe_engine import put
-from kernels.signatures import StandIn, stand_in
-from kernels.test_flash_attn import SIGNATURES
-from kernels.test_flash_attn_3 import SCHEMA, Operator
-from kernels.test_flashinfer import TEXT, Signatures, Wrappers, literal
-from kernels.test_sglang_moe import NEW, NEWEST, Release, known
-from kernels.test_vllm_moe import KNOWN
-from nearfree.kernels import flash_attn, flash_attn_3, vllm_moe
+from backends.adapters import computed, test_flashinfer
+from backends.adapters.moe_engine import put
+from backends.adapters.signatures import StandIn, stand_in
+from backends.adapters.test_flash_attn import SIGNATURES
+from backends.adapters.test_flash_attn_3 import SCHEMA, Operator
+from backends.adapters.test_flashinfer import TEXT, Signatures, Wrappers, literal
+from backends.adapters.test_sglang_moe import NEW, NEWEST, Release, known
+from backends.adapters.test_vllm_moe import KNOWN
+from nearfree.backends.adapters import flash_attn, flash_attn_3, vllm_moe
 
 CACHE_CALL = "flash_attn_with_kvcache"
 

@@ -10,22 +10,22 @@ from typing import Any
 import nearfree
 import pytest
 import torch
+from backends.adapters.test_flashinfer import PREFILL
 from decoders.files import CONFIG, write
-from kernels.test_flashinfer import PREFILL
 from msgspec import structs
+from nearfree.backends.adapters.flashinfer_plan import bytes_held
+from nearfree.backends.adapters.kernel import Place
+from nearfree.config.model_studies import model_sweeps
+from nearfree.core.setting import Mask
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.errors import EvidenceError
-from nearfree.kernels import Place
-from nearfree.kernels.flashinfer_plan import bytes_held
-from nearfree.model_studies import model_sweeps
 from nearfree.models import footprint as module
 from nearfree.models.footprint import Footprint, footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.kernel import ModelKernel
 from nearfree.models.moe import MoeFfn
 from nearfree.models.weights import RandomWeights
-from nearfree.settings import Mask
 from torch import Tensor
 from whole_models import model_study, small
 

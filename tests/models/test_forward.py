@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from nearfree.backends.adapters.kernel_names import kernel_names
+from nearfree.core.setting import ModelRouting
 from nearfree.decoders.laps import UNTOLD
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.kernels.names import kernel_names
+from nearfree.models.attention_mask import Mask, Sight
 from nearfree.models.forward import DecoderForward
 from nearfree.models.moe import MoeFfn
-from nearfree.models.sight import Mask, Sight
 from nearfree.models.weights import GivenWeights, RandomWeights
-from nearfree.settings import ModelRouting
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode

@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nearfree.backends.adapters.kernel import Place, make_kernel
+from nearfree.config.model_studies import model_sweeps
+from nearfree.core.setting import Mask, ModelRouting, Setting
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.kernels import Place, make_kernel
-from nearfree.model_studies import model_sweeps
 from nearfree.models import footprint
 from nearfree.models.kernel import ModelKernel
 from nearfree.models.work import bytes_read
-from nearfree.settings import Mask, ModelRouting, Setting
 from whole_models import DENSE, LING, MOE, model_study, small
 
 POSITIONS = (1, 4, 9)

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from kernels.shapes import counted_flop
-from nearfree.kernels import Place, make_kernel
-from nearfree.model_studies import model_sweeps
+from backends.adapters.shapes import counted_flop
+from nearfree.backends.adapters.kernel import Place, make_kernel
+from nearfree.config.model_studies import model_sweeps
+from nearfree.core.setting import Setting
 from nearfree.models.work import bytes_read, model_work
-from nearfree.settings import Setting
 from whole_models import DENSE, LING, MOE, model_study, small
 
 MODELS = {kind: small(kind) for kind in (DENSE, MOE, LING)}

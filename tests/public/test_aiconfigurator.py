@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from nearfree.config import Config
+from nearfree.config.files import Config
 from nearfree.errors import SourceError
-from nearfree.events.names import Layout
-from nearfree.events.seal import read_sealed
-from nearfree.events.types import LatencyImported, SourceFetched
+from nearfree.log.events import LatencyImported, SourceFetched
+from nearfree.log.names import Layout
+from nearfree.log.seal import read_sealed
 from nearfree.public.aiconfigurator import Imported, import_aiconfigurator
 from nearfree.sources.fetching.cache import Cache
 from sources.fetching.indexserver import Server, server

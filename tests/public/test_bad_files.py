@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from nearfree.errors import ConfigError
-from nearfree.events.names import Layout
+from nearfree.log.names import Layout
 from nearfree.public.published import import_published
 
 SHIPPED = Path(__file__).parents[2] / "config" / "published"

@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nearfree.config import Config
+from nearfree.config.files import Config
 from nearfree.errors import ConfigError
-from nearfree.events.names import Layout
-from nearfree.events.seal import read_sealed
-from nearfree.events.types import LatencyImported
+from nearfree.log.events import LatencyImported
+from nearfree.log.names import Layout
+from nearfree.log.seal import read_sealed
 from nearfree.public.curve_file import curves_from_csv, import_curves
 from nearfree.public.curve_row import COLUMNS
 

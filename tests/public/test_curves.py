@@ -7,13 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 from conftest import write_take
+from nearfree.core.setting import ImportPlan, Setting, setting_key
+from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.errors import EvidenceError
-from nearfree.events.names import Layout
-from nearfree.events.take import OpenTake
-from nearfree.events.types import LatencyImported
+from nearfree.log.events import LatencyImported
+from nearfree.log.names import Layout
+from nearfree.log.take import OpenTake
 from nearfree.public.curves import SCOPE, SETTINGS_SCHEMA, curves_of, read_curves
-from nearfree.settings import ImportPlan, Setting, setting_key
-from nearfree.tables.schema import SETTING_COLUMNS
 
 GEMM = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=4096, d_ff=8192)
 DECODE = Setting(

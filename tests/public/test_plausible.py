@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.config import Config
-from nearfree.events.types import LatencyImported
+from nearfree.config.files import Config
+from nearfree.core.setting import Setting
+from nearfree.core.work import attention_work, dense_work, moe_work, routed_pairs
+from nearfree.log.events import LatencyImported
 from nearfree.public.curves import curves_of
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
-from nearfree.settings import Setting
-from nearfree.work import attention_work, dense_work, moe_work, routed_pairs
 
 PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
 SIZES = st.sampled_from([64, 512, 1000, 4096, 16384])

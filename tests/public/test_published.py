@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from nearfree.events.names import Layout
-from nearfree.events.seal import read_sealed
-from nearfree.events.types import BoundaryPublished, Event, RulePublished
+from nearfree.log.events import BoundaryPublished, Event, RulePublished
+from nearfree.log.names import Layout
+from nearfree.log.seal import read_sealed
 from nearfree.public.published import ATTENTION_GRID, FFN_GRID, import_published
 
 SHIPPED = Path(__file__).parents[2] / "config" / "published"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from nearfree.config import Config
-from nearfree.events.names import Layout
+from nearfree.config.files import Config
+from nearfree.log.names import Layout
 from nearfree.public.aiconfigurator import Imported, import_aiconfigurator
 from nearfree.public.curves import Curves, read_curves
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from nearfree.config import Config
+from nearfree.config.files import Config
 from nearfree.errors import SourceError
 from nearfree.public.systems import differences, read_system
 

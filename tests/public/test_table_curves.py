@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from nearfree.config import Config
+from nearfree.config.files import Config
 from nearfree.public.perf_tables import read_rows
 from nearfree.public.table_curves import Member, TableCurves, make_curves
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import yaml
-from nearfree.events.evidence import Take, read_take
-from nearfree.events.names import Layout, TakeName
+from nearfree.log.evidence import Take, read_take
+from nearfree.log.names import Layout, TakeName
 
 from slurm.conf import GPUS
 from workflow import Project, make_project

@@ -7,9 +7,9 @@ from itertools import product
 from typing import Any
 
 import pytest
-from nearfree.events.evidence import Take, read_take
-from nearfree.events.reader import read_segment
-from nearfree.events.types import LatencyMeasured, RunFailed, RunStarted
+from nearfree.log.events import LatencyMeasured, RunFailed, RunStarted
+from nearfree.log.evidence import Take, read_take
+from nearfree.log.reader import read_segment
 
 from slurm.cluster import Cluster
 from slurm.faults import AGAIN, ANEW, FAULTS, lose_sight, restart_slurmd, terminate

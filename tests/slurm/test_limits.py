@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nearfree.events.types import RunStarted
+from nearfree.log.events import RunStarted
 
 from slurm.cluster import Cluster
 from slurm.site import FAKES, Site, make_site

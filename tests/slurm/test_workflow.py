@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from nearfree.events.types import RunStarted
+from nearfree.log.events import RunStarted
 
 from slurm.cluster import Cluster
 from slurm.jobs import Job

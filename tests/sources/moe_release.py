@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from nearfree.events.types import SourceFetched, SourceMember
+from nearfree.log.events import SourceFetched, SourceMember
 from nearfree.sources.backends import vllm
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.language.mechanism import recorded

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 from nearfree.errors import SourceError
-from nearfree.events.evidence import read_scope
-from nearfree.events.names import Layout
-from nearfree.events.retract import retract
-from nearfree.events.types import TunedIndexed
-from nearfree.events.verify import verify
+from nearfree.log.events import TunedIndexed
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+from nearfree.log.retract import retract
+from nearfree.log.verify import verify
 from nearfree.sources import record
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.events.line import sha256
-from nearfree.events.types import TunedIndexed
+from nearfree.log.events import TunedIndexed
+from nearfree.log.line import sha256
 from nearfree.sources.tuned import index_tuned
 
 FOLDER = "sglang/srt/layers/moe/fused_moe_triton/configs"

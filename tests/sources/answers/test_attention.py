@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import json
 from nearfree.errors import EvidenceError
-from nearfree.events.names import Layout
+from nearfree.log.names import Layout
 from nearfree.sources.answers.granularity import attention_granularity
 from nearfree.sources.answers.intervals import Granularity
 from nearfree.sources.attention import AttentionQuery

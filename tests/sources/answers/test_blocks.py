@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nearfree.events.names import Layout
+from nearfree.log.names import Layout
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.record import recorded_extraction

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from nearfree.errors import EvidenceError
-from nearfree.events.types import TunedIndexed
+from nearfree.log.events import TunedIndexed
 from nearfree.sources.answers.lookup import NEWEST_FIRST, devices, find_tuned
 from nearfree.sources.tuned import index_tuned
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 from nearfree.errors import SourceError
-from nearfree.events.line import sha256
-from nearfree.events.types import SourceFetched, SourceMember
+from nearfree.log.events import SourceFetched, SourceMember
+from nearfree.log.line import sha256
 from nearfree.sources.fetching.cache import Cache, default_cache
 
 FILES = {"demo/a.py": b"A = 1\n", "demo/b.py": b"B = 2\n"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from nearfree.errors import SourceError
-from nearfree.events.line import sha256
-from nearfree.events.types import SourceFetched, SourceMember
+from nearfree.log.events import SourceFetched, SourceMember
+from nearfree.log.line import sha256
 from nearfree.sources.fetching import index
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch, fetched_bytes

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfree.events.types import RuleExtracted
+from nearfree.log.events import RuleExtracted
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.cpp.translate import Meaning

@@ -1,6 +1,6 @@
 """Mechanisms: lines that make a rule matter, recorded as rules without inputs."""
 
-from nearfree.events.types import Quote
+from nearfree.log.events import Quote
 from nearfree.sources.language.mechanism import Mechanism, recorded
 from nearfree.sources.language.rule import Rule
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nearfree.errors import SourceError
-from nearfree.events.types import RuleExtracted
+from nearfree.log.events import RuleExtracted
 from nearfree.sources.language.expressions import UnknownConstructError, parse, same
 from nearfree.sources.language.interpret import REFUSED, Interpreter
 from nearfree.sources.language.paths import enumerate_paths, tightest

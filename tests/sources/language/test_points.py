@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.errors import EvidenceError, SourceError
-from nearfree.events.types import Branch, RuleExtracted
+from nearfree.log.events import Branch, RuleExtracted
 from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.expressions import same
 from nearfree.sources.language.points import column, combined, kinds

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.errors import NearfreeError, UnknownConstructError
-from nearfree.events.evidence import read_scope
-from nearfree.events.names import Layout
-from nearfree.events.types import RuleExtracted
+from nearfree.log.events import RuleExtracted
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
 from nearfree.sources.language.expressions import evaluate, parse, same
 from nearfree.sources.language.interpret import REFUSED, Interpreter
 from nearfree.sources.language.program import Program

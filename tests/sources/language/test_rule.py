@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from nearfree.errors import EvidenceError, SourceError
-from nearfree.events.types import Branch, RuleExtracted
+from nearfree.log.events import Branch, RuleExtracted
 from nearfree.sources.language.interpret import REFUSED
 from nearfree.sources.language.rule import Rule
 

@@ -11,8 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Adopt, and say what to commit."""
-    from nearfree.events.adopt import adopt
-    from nearfree.events.names import Layout
+    from nearfree.log.adopt import adopt
+    from nearfree.log.names import Layout
 
     new = adopt(Layout(args.results), args.config, args.scope, args.stream)
     for take in new:

@@ -42,12 +42,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _one(args: argparse.Namespace) -> int:
-    from nearfree.audit.asked import ask
-    from nearfree.audit.remade import remade
-    from nearfree.audit.shown import as_json, as_mermaid, as_text
     from nearfree.cli import MISTAKE
-    from nearfree.config import Config
-    from nearfree.events.names import Layout, require_log
+    from nearfree.config.files import Config
+    from nearfree.log.names import Layout, require_log
+    from nearfree.prove.audit.query import ask
+    from nearfree.prove.audit.recompute import remade
+    from nearfree.prove.audit.render import as_json, as_mermaid, as_text
 
     layout = require_log(Layout(args.results))
     graph = ask(layout, Config(args.config), args.what)
@@ -69,9 +69,9 @@ def _one(args: argparse.Namespace) -> int:
 
 
 def _all(args: argparse.Namespace) -> int:
-    from nearfree.audit.every import audit_all
     from nearfree.cli import MISTAKE
-    from nearfree.events.names import Layout
+    from nearfree.log.names import Layout
+    from nearfree.prove.audit.full_audit import audit_all
 
     found = audit_all(Layout(args.results), args.config, drawn=args.drawn)
     if args.format == "json":

@@ -13,7 +13,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nearfree.events.types import ConstantsCalibrated
+    from nearfree.log.events import ConstantsCalibrated
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,14 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make sure that the constants are sealed, and print them."""
-    from nearfree.config import Config
+    from nearfree.config.files import Config
+    from nearfree.derive.work_model.calibrate import calibrate
+    from nearfree.derive.work_model.calibrate_own import calibrate_own
+    from nearfree.derive.work_model.constants import recorded_constants
+    from nearfree.derive.work_model.own import recorded_own
     from nearfree.errors import ConfigError
-    from nearfree.events.names import Layout
     from nearfree.hardware.platforms import resolve
-    from nearfree.theory.times.calibrate import calibrate
-    from nearfree.theory.times.calibrate_own import calibrate_own
-    from nearfree.theory.times.constants import recorded_constants
-    from nearfree.theory.times.own import recorded_own
+    from nearfree.log.names import Layout
 
     if (args.own is None) != (args.source is None):
         raise ConfigError(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nearfree.events.names import Layout
-    from nearfree.orders import Order
+    from nearfree.config.orders import Order
+    from nearfree.log.names import Layout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make the takes, and return 2 if one of them failed."""
     from nearfree.cli.torch_ import need_torch
+    from nearfree.config.orders import read_orders
     from nearfree.errors import NearfreeError
-    from nearfree.events.names import Layout
-    from nearfree.orders import read_orders
+    from nearfree.log.names import Layout
 
     began = time.monotonic()
     raw = sys.stdin.buffer.read() if args.orders == "-" else Path(args.orders).read_bytes()
@@ -64,14 +64,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:
     from nearfree.cli.progress import Bar
+    from nearfree.core.setting import ForetellPlan, ProbePlan
     from nearfree.hardware.probe import probe
     from nearfree.measure.run import measure
-    from nearfree.settings import ForetellPlan, ProbePlan
 
     if isinstance(order.plan, ProbePlan):
         seal = probe(layout, order.scope, order.device, order.take, order.plan, names=order.names)
     elif isinstance(order.plan, ForetellPlan):
-        from nearfree.foretell.record import foretell
+        from nearfree.preregister.record import foretell
 
         seal = foretell(layout, order.scope, order.stream, order.take, order.plan)
     else:

@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
     """Print a line a platform, and return 2 if anything is wrong."""
     from pathlib import Path
 
-    from nearfree.cluster.check import accounting, check
-    from nearfree.pipeline import Pipeline
+    from nearfree.pipeline.cluster.check import accounting, check
+    from nearfree.pipeline.pipeline import Pipeline
 
     pipeline = Pipeline(args.results, args.config)
     failed = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nearfree.config import Config
+    from nearfree.config.files import Config
 
 
 def add_roots(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
@@ -39,7 +39,7 @@ def printable(text: str) -> str:
 
 def here(args: argparse.Namespace) -> "tuple[Config, str]":
     """Return the config and the platform that a command names; it must be this machine."""
-    from nearfree.config import Config
+    from nearfree.config.files import Config
     from nearfree.hardware.platforms import resolve
 
     config = Config(args.config)

@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace) -> int:
-    from nearfree.crate.write import write_crate
-    from nearfree.events.names import Layout, require_log
+    from nearfree.log.names import Layout, require_log
+    from nearfree.prove.crate.write import write_crate
 
     layout = require_log(Layout(args.results))
     done = write_crate(layout, Path(), args.config, args.out, args.ledger)
@@ -41,7 +41,7 @@ def _write(args: argparse.Namespace) -> int:
 
 def _verify(out: Path) -> int:
     from nearfree.cli import MISTAKE
-    from nearfree.crate.check import check_crate
+    from nearfree.prove.crate.check import check_crate
 
     found = check_crate(out)
     for finding in found:

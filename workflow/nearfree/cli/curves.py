@@ -14,12 +14,12 @@ def write_curves(args: argparse.Namespace, folder: Path) -> None:
     """Write the curve file of each platform into a folder, and print what each holds."""
     from msgspec import json
 
-    from nearfree.config import Config
-    from nearfree.events.document import replace
-    from nearfree.events.names import Layout
+    from nearfree.config.files import Config
+    from nearfree.derive.predict.answers import Answerer
+    from nearfree.derive.predict.curve_files import curve_file
     from nearfree.hardware.platforms import resolve
-    from nearfree.theory.answers import Answerer
-    from nearfree.theory.curve_files import curve_file
+    from nearfree.log.document import replace
+    from nearfree.log.names import Layout
 
     for name in _UNUSED:
         if getattr(args, name) is not None:

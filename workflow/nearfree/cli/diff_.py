@@ -13,8 +13,8 @@ from nearfree.cli.common import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearfree.audit.changes import Change
-    from nearfree.audit.ledgers import Named
+    from nearfree.prove.audit.changes import Change
+    from nearfree.prove.audit.ledgers import Named
 
 _MOST = 5
 _DIGESTS = ("setting_key", "plan8")
@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
     import tempfile
     from pathlib import Path
 
-    from nearfree.audit.changes import changes, restored
-    from nearfree.audit.ledgers import find_ledger
-    from nearfree.events.names import Layout, require_log
+    from nearfree.log.names import Layout, require_log
+    from nearfree.prove.audit.changes import changes, restored
+    from nearfree.prove.audit.ledgers import find_ledger
 
     layout = require_log(Layout(args.results))
     old, new = (find_ledger(layout, name) for name in (args.old, args.new))
@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _heads(*both: "Named") -> "Iterator[str]":
-    from nearfree.audit.ledgers import differences
-    from nearfree.audit.shown import plain
+    from nearfree.prove.audit.ledgers import differences
+    from nearfree.prove.audit.render import plain
 
     for named in both:
         ledger = named.ledger
@@ -71,8 +71,8 @@ def _heads(*both: "Named") -> "Iterator[str]":
 
 
 def _text(found: "list[Change]") -> "Iterator[str]":
-    from nearfree.audit.changes import by_cause, summary
-    from nearfree.audit.shown import plain
+    from nearfree.prove.audit.changes import by_cause, summary
+    from nearfree.prove.audit.render import plain
 
     if not found:
         yield "no number differs"
@@ -93,7 +93,7 @@ def _text(found: "list[Change]") -> "Iterator[str]":
 def _json(old: "Named", new: "Named", found: "list[Change]") -> str:
     import msgspec
 
-    from nearfree.audit.ledgers import differences
+    from nearfree.prove.audit.ledgers import differences
 
     ledgers = [
         {

@@ -25,13 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do one of the actions."""
     if args.action == "check":
-        from nearfree.environments.lock import lock_path, require
+        from nearfree.backends.environments.lock import lock_path, require
 
         require(args.name)
         print(f"this interpreter has what {lock_path(args.name)} pins")
         return 0
-    from nearfree.environments.environment import Environment
-    from nearfree.environments.make import make
+    from nearfree.backends.environments.environment import Environment
+    from nearfree.backends.environments.make import make
 
     environment = Environment(args.name)
     make(environment, lambda text: print(text, flush=True))

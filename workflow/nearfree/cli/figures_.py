@@ -10,9 +10,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw."""
-    from nearfree.config import Config
-    from nearfree.events.names import Layout, check_part
-    from nearfree.figures.stage import draw
+    from nearfree.config.files import Config
+    from nearfree.log.names import Layout, check_part
+    from nearfree.show.figures.stage import draw
 
     site = Config(args.config).site
     scope = check_part(args.platform)

@@ -21,13 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Record, and print what is predicted at the reported tolerance."""
     from nearfree.cli.common import here
-    from nearfree.events.evidence import read_take
-    from nearfree.events.names import Layout
-    from nearfree.events.take import take_name
-    from nearfree.events.types import PredictionRecorded
-    from nearfree.foretell.record import foretell
-    from nearfree.plans import Plans
-    from nearfree.settings import FORETOLD
+    from nearfree.config.plans import Plans
+    from nearfree.core.setting import FORETOLD
+    from nearfree.log.events import PredictionRecorded
+    from nearfree.log.evidence import read_take
+    from nearfree.log.names import Layout
+    from nearfree.log.take import take_name
+    from nearfree.preregister.record import foretell
 
     config, scope = here(args)
     stream = f"{args.study.removesuffix(FORETOLD)}{FORETOLD}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nearfree.cli.common import positive
 
 if TYPE_CHECKING:
-    from nearfree.events.types import TunedIndexed
+    from nearfree.log.events import TunedIndexed
     from nearfree.sources.answers.intervals import Granularity
     from nearfree.sources.extraction import Extraction
 
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the answer."""
-    from nearfree.events.names import Layout
+    from nearfree.log.names import Layout
     from nearfree.sources.fetching.cache import Cache, default_cache
     from nearfree.sources.packages import is_moe, parse_release
     from nearfree.sources.record import find_extraction
@@ -166,7 +166,7 @@ def _attention(args: argparse.Namespace, found: "Extraction") -> "Granularity":
 
 def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | None]:
     """Return what is known of the device: capability, SMs, shared memory a block may opt in to."""
-    from nearfree.config import Config
+    from nearfree.config.files import Config
     from nearfree.errors import ConfigError, EvidenceError
     from nearfree.hardware.compute_capability import shared_memory
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nearfree.cli.common import add_roots
 
 if TYPE_CHECKING:
-    from nearfree.events.seal import Seal
+    from nearfree.log.seal import Seal
     from nearfree.public.release import Found
 
 
@@ -46,15 +46,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _published(args: argparse.Namespace) -> None:
-    from nearfree.events.names import Layout
+    from nearfree.log.names import Layout
     from nearfree.public.published import import_published
 
     _sealed(import_published(Layout(args.results), args.config / "published"))
 
 
 def _aiconfigurator(args: argparse.Namespace) -> None:
-    from nearfree.config import Config
-    from nearfree.events.names import Layout
+    from nearfree.config.files import Config
+    from nearfree.log.names import Layout
     from nearfree.public.aiconfigurator import VERSION, import_aiconfigurator
     from nearfree.sources.fetching.cache import Cache, default_cache
 
@@ -73,8 +73,8 @@ def _aiconfigurator(args: argparse.Namespace) -> None:
 
 
 def _curves(args: argparse.Namespace) -> None:
-    from nearfree.config import Config
-    from nearfree.events.names import Layout
+    from nearfree.config.files import Config
+    from nearfree.log.names import Layout
     from nearfree.public.curve_file import import_curves
 
     seal, found = import_curves(

@@ -10,9 +10,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the next ledger if anything changed, and print its number."""
-    from nearfree.events.document import read_document, replace
-    from nearfree.events.ledger import Ledger, write_ledger
-    from nearfree.events.names import Layout, require_log
+    from nearfree.log.document import read_document, replace
+    from nearfree.log.ledger import Ledger, write_ledger
+    from nearfree.log.names import Layout, require_log
 
     layout = require_log(Layout(args.results))
     path = write_ledger(layout, layout.ledgers / "local", args.config)

@@ -25,19 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked."""
-    from nearfree.events.names import Layout
+    from nearfree.log.names import Layout
 
     layout = Layout(args.results)
     if args.action == "show":
-        from nearfree.events.show import show
+        from nearfree.log.show import show
 
         lines = show(layout, args.what)
     elif args.action == "recover":
-        from nearfree.events.recover import interrupted, recover
+        from nearfree.log.recover import interrupted, recover
 
         lines = recover(layout, args.take) if args.take else interrupted(layout)
     else:
-        from nearfree.events.retract import retract
+        from nearfree.log.retract import retract
 
         lines = iter([f"{retract(layout, args.id, args.reason).name}: retracts {args.id}"])
     for line in lines:

@@ -7,11 +7,17 @@ computes the paper's own table anew and sets it beside what is printed, and what
 import argparse
 from typing import TYPE_CHECKING
 
-from nearfree.cli.deploy import add_deployment, add_looking, answering, asked, tolerance
+from nearfree.cli.deployment_options import (
+    add_deployment,
+    add_looking,
+    answering,
+    asked,
+    tolerance,
+)
 
 if TYPE_CHECKING:
-    from nearfree.config import Config
-    from nearfree.deployed import Asked
+    from nearfree.config.deployments import Asked
+    from nearfree.config.files import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
-    from nearfree.config import Config
+    from nearfree.config.files import Config
 
     config = Config(args.config)
     print("\n".join(_published(args, config) if args.published else _lookup(args, config)))
@@ -36,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lookup(args: argparse.Namespace, config: "Config") -> list[str]:
-    from nearfree.report.answer_json import with_about
-    from nearfree.report.lookup import lookup_report
-    from nearfree.theory.forecast.asked import deployments
-    from nearfree.theory.forecast.forecast import forecast, positions
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.forecast import forecast, positions
+    from nearfree.show.text.answer_json import with_about
+    from nearfree.show.text.lookup import lookup_report
 
     epsilon = tolerance(args, config)
     wanted = [each for one in _asked(args, config) for each in deployments(config, one)]
@@ -52,7 +58,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> list[str]:
 
 
 def _asked(args: argparse.Namespace, config: "Config") -> "list[Asked]":
-    from nearfree.deployed import BOUNDS
+    from nearfree.config.deployments import BOUNDS
     from nearfree.errors import ConfigError
 
     if (args.model is None) != (args.platform is None):
@@ -71,10 +77,10 @@ def _asked(args: argparse.Namespace, config: "Config") -> "list[Asked]":
 
 
 def _published(args: argparse.Namespace, config: "Config") -> list[str]:
-    from nearfree.events.names import Layout
-    from nearfree.report.lookup import published_report
-    from nearfree.tables.platforms import PLATFORMS
-    from nearfree.theory.outlook_stage import published_answers
+    from nearfree.derive.outlook.outlook_stage import published_answers
+    from nearfree.derive.tables.platforms import PLATFORMS
+    from nearfree.log.names import Layout
+    from nearfree.show.text.lookup import published_report
 
     nowhere = PLATFORMS.frame([]).with_columns(row_id=None)
     found = published_answers(Layout(args.results), config.platforms, nowhere).rows.drop("from_ids")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from nearfree.cli.common import positive
 
 if TYPE_CHECKING:
-    from nearfree.events.names import Layout
-    from nearfree.events.seal import Seal
-    from nearfree.settings import MeasurePlan, ProfilePlan
+    from nearfree.core.setting import MeasurePlan, ProfilePlan
+    from nearfree.log.names import Layout
+    from nearfree.log.seal import Seal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,14 +52,14 @@ def run(args: argparse.Namespace) -> int:
     """Measure, and print what was sealed."""
     from nearfree.cli.patience import patiently
     from nearfree.cli.progress import Bar
-    from nearfree.events.names import check_part
+    from nearfree.log.names import check_part
 
     if args.plan:
         scope, take, plan = check_part(args.platform), args.take or 1, read_plan(args.plan)
         curves = args.curves
     else:
         from nearfree.cli.common import here
-        from nearfree.plans import Plans
+        from nearfree.config.plans import Plans
 
         config, scope = here(args)
         take = args.take or config.take(scope, args.study)
@@ -79,7 +79,7 @@ Make = Callable[[Callable[[float], None]], "Seal"]
 
 def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") -> Make:
     from nearfree.cli.torch_ import need_torch
-    from nearfree.events.names import Layout, check_part
+    from nearfree.log.names import Layout, check_part
 
     layout, stream = Layout(args.results), check_part(args.study)
     if not plan.curves:
@@ -95,8 +95,8 @@ def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") 
 def _simulated(
     args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan", curves: Path
 ) -> Make:
-    from nearfree.events.names import Layout, check_part
     from nearfree.hardware.simulated import read_machine
+    from nearfree.log.names import Layout, check_part
     from nearfree.measure.simulated import simulate
 
     layout, stream, machine = (
@@ -116,8 +116,8 @@ def require_environment(
 
     A folder without the plan's lock, to which only the plan was brought, cannot tell.
     """
-    from nearfree.environments.lock import FOLDER, require
-    from nearfree.events.take import take_name
+    from nearfree.backends.environments.lock import FOLDER, require
+    from nearfree.log.take import take_name
 
     sealed = layout.seal(take_name(scope, stream, take, plan)).exists()
     if not sealed and (FOLDER / f"{plan.environment}.lock").exists():
@@ -128,8 +128,8 @@ def read_plan(name: str) -> "MeasurePlan":
     """Return the plan in a file, or in standard input for -; ConfigError if it is none."""
     import msgspec
 
+    from nearfree.core.setting import MeasurePlan
     from nearfree.errors import ConfigError
-    from nearfree.settings import MeasurePlan
 
     try:
         raw = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")

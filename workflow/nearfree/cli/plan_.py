@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nearfree.config import Config
-    from nearfree.orders import Order
+    from nearfree.config.files import Config
+    from nearfree.config.orders import Order
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +25,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan, or the orders."""
     from msgspec import json
 
-    from nearfree.config import Config
+    from nearfree.config.files import Config
+    from nearfree.config.orders import write_orders
+    from nearfree.config.plans import Plans
     from nearfree.hardware.platforms import resolve
-    from nearfree.orders import write_orders
-    from nearfree.plans import Plans
 
     config = Config(args.config)
     scope = resolve(config.platforms, args.platform)
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _orders(config: "Config", scope: str) -> "Iterator[Order]":
+    from nearfree.config.orders import Order
+    from nearfree.config.plans import Plans
     from nearfree.hardware.platforms import driver_names
-    from nearfree.orders import Order
-    from nearfree.plans import Plans
 
     platform = config.platform(scope)
     device, names = platform.kind, driver_names(scope, platform)

@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING
 
 from nearfree.cli.amounts import tokens
 from nearfree.cli.common import positive
-from nearfree.cli.deploy import add_deployment, add_looking, answering, asked, tolerance
+from nearfree.cli.deployment_options import (
+    add_deployment,
+    add_looking,
+    answering,
+    asked,
+    tolerance,
+)
 
 if TYPE_CHECKING:
-    from nearfree.theory.forecast.forecast import Forecast
+    from nearfree.derive.predict.forecast.forecast import Forecast
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
@@ -61,10 +67,10 @@ def run(args: argparse.Namespace) -> int:
 
         write_curves(args, args.curves)
         return 0
-    from nearfree.config import Config
+    from nearfree.config.files import Config
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.errors import ConfigError
-    from nearfree.theory.forecast.asked import deployments
-    from nearfree.theory.forecast.forecast import forecast, positions
 
     if not args.model or not args.platform:
         missing = "model" if not args.model else "platform"
@@ -84,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(args: argparse.Namespace, found: "Forecast", epsilon: float) -> None:
-    from nearfree.report.forecast import report
-    from nearfree.report.inverse import inverse_report
+    from nearfree.show.text.forecast import report
+    from nearfree.show.text.inverse import inverse_report
 
     if args.positions is not None:
         lines = inverse_report(found, args.positions, epsilon, args.accepted)
@@ -98,7 +104,7 @@ def _text(args: argparse.Namespace, found: "Forecast", epsilon: float) -> None:
 def _json(args: argparse.Namespace, found: "Forecast", epsilon: float) -> None:
     import msgspec
 
-    from nearfree.report.answer_json import answer, inverse_rows
+    from nearfree.show.text.answer_json import answer, inverse_rows
 
     said = (
         inverse_rows(found, args.positions, epsilon, args.accepted).to_dicts()
@@ -111,7 +117,7 @@ def _json(args: argparse.Namespace, found: "Forecast", epsilon: float) -> None:
 
 
 def _csv(args: argparse.Namespace, found: "Forecast", epsilon: float) -> None:
-    from nearfree.report.answer_json import curve_rows, inverse_rows
+    from nearfree.show.text.answer_json import curve_rows, inverse_rows
 
     frame = (
         inverse_rows(found, args.positions, epsilon, args.accepted)

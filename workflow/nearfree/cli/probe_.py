@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make sure that the probe is sealed, and print what it found."""
     from nearfree.cli.common import here
-    from nearfree.events.names import Layout
+    from nearfree.config.plans import Plans
     from nearfree.hardware.identity import STREAM, require_probe
-    from nearfree.plans import Plans
+    from nearfree.log.names import Layout
     from nearfree.units import balance_flop_per_byte
 
     config, scope = here(args)

@@ -38,15 +38,15 @@ def run(args: argparse.Namespace) -> int:
         profile_file(args.inside)
         return 0
     from nearfree.cli.measure_ import read_plan, require_environment
+    from nearfree.core.setting import MODULES, PROFILE, ProfilePlan
     from nearfree.errors import ConfigError
-    from nearfree.events.names import Layout, check_part
-    from nearfree.settings import MODULES, PROFILE, ProfilePlan
+    from nearfree.log.names import Layout, check_part
 
     if args.plan:
         scope, take, plan = check_part(args.platform), args.take or 1, read_plan(args.plan)
     else:
         from nearfree.cli.common import here
-        from nearfree.plans import Plans
+        from nearfree.config.plans import Plans
 
         config, scope = here(args)
         take = args.take or config.take(scope, f"{args.study}_profile")

@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
-    from nearfree.pipeline import Pipeline
-    from nearfree.report.whole import report_of
+    from nearfree.pipeline.pipeline import Pipeline
+    from nearfree.show.page.whole import report_of
 
     if args.as_of is not None:
         return _as_of(args)
@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_of(args: argparse.Namespace) -> int:
-    from nearfree.audit.as_of import as_of
-    from nearfree.audit.ledgers import find_ledger
-    from nearfree.events.names import Layout, require_log
+    from nearfree.log.names import Layout, require_log
+    from nearfree.prove.audit.as_of import as_of
+    from nearfree.prove.audit.ledgers import find_ledger
 
     layout = require_log(Layout(args.results))
     found, note = as_of(layout, find_ledger(layout, args.as_of), other_code=args.other_code)

@@ -13,8 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raise the takes and say what to run."""
     from nearfree.cli.common import here
-    from nearfree.events.names import Layout
-    from nearfree.retake import raise_takes
+    from nearfree.config.retake import raise_takes
+    from nearfree.log.names import Layout
 
     config, scope = here(args)
     raised = raise_takes(config, Layout(args.results), scope, args.study, args.backend)

@@ -66,7 +66,7 @@ def _lock(args: argparse.Namespace) -> "Lock":
 
 
 def _find(args: argparse.Namespace, release: str, cache: "Cache") -> "Extraction":
-    from nearfree.events.names import Layout
+    from nearfree.log.names import Layout
     from nearfree.sources.packages import parse_release
     from nearfree.sources.record import find_extraction
 
@@ -76,11 +76,16 @@ def _find(args: argparse.Namespace, release: str, cache: "Cache") -> "Extraction
 
 
 def _extract(args: argparse.Namespace, cache: "Cache") -> int:
-    from nearfree.config import Config
-    from nearfree.events.names import Layout
+    from nearfree.config.files import Config
+    from nearfree.log.names import Layout
     from nearfree.sources.history import standing
     from nearfree.sources.packages import parse_release
-    from nearfree.sources.record import SCOPE, record_extraction, recorded_extraction, stream_name
+    from nearfree.sources.record import (
+        SCOPE,
+        record_extraction,
+        recorded_extraction,
+        stream_name,
+    )
 
     package, version = parse_release(args.release)
     layout = Layout(args.results)

@@ -11,12 +11,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from nearfree.cli.common import positive
-from nearfree.cli.deploy import add_deployment, add_looking, answering, asked, tolerance
+from nearfree.cli.deployment_options import (
+    add_deployment,
+    add_looking,
+    answering,
+    asked,
+    tolerance,
+)
 
 if TYPE_CHECKING:
-    from nearfree.exports.expected import Choice
-    from nearfree.exports.option import Option
-    from nearfree.theory.forecast.forecast import Forecast
+    from nearfree.derive.predict.forecast.forecast import Forecast
+    from nearfree.derive.schedule.expected import Choice
+    from nearfree.derive.schedule.option import Option
 
 ENGINES = ("vllm", "sglang", "llama.cpp")
 LAWS = ("idle_compute", "principle", "principle_resolved")
@@ -59,10 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the option, and what stands behind it."""
-    from nearfree.config import Config
-    from nearfree.report.schedule import schedule_report
-    from nearfree.theory.forecast.asked import deployments
-    from nearfree.theory.forecast.forecast import forecast, positions
+    from nearfree.config.files import Config
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.forecast import forecast, positions
+    from nearfree.show.text.schedule import schedule_report
 
     _check(args)
     config = Config(args.config)
@@ -82,10 +88,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[int, Choice]]":
-    from nearfree.exports import expected, llama_cpp
-    from nearfree.exports.engines import ENGINES as WRITERS
-    from nearfree.exports.schedule import draft_lengths
-    from nearfree.report.schedule import boundary_by_batch, ratio_by_batch
+    from nearfree.derive.schedule import expected, llama_cpp
+    from nearfree.derive.schedule.draft_lengths import draft_lengths
+    from nearfree.derive.schedule.engines import ENGINES as WRITERS
+    from nearfree.show.text.schedule import boundary_by_batch, ratio_by_batch
 
     if args.engine == "llama.cpp":
         return llama_cpp.option(ratio_by_batch(found)[1]), {}
@@ -106,8 +112,8 @@ def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[
 
 
 def _check(args: argparse.Namespace) -> None:
+    from nearfree.derive.schedule.draft_lengths import check_most
     from nearfree.errors import ConfigError
-    from nearfree.exports.schedule import check_most
 
     check_most(args.longest)
     if (args.acceptance is None) != (args.draft_cost is None):

@@ -8,7 +8,13 @@ given, b goes from 1 to 256 and L from 512 to 131072.
 import argparse
 from pathlib import Path
 
-from nearfree.cli.deploy import add_deployment, add_looking, answering, asked, tolerance
+from nearfree.cli.deployment_options import (
+    add_deployment,
+    add_looking,
+    answering,
+    asked,
+    tolerance,
+)
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -25,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the points, print the boundaries."""
-    from nearfree.config import Config
-    from nearfree.report.surface import check_points_file, surface_report, write_points
-    from nearfree.theory.forecast.asked import deployments
-    from nearfree.theory.forecast.forecast import positions
-    from nearfree.theory.forecast.surface import surface
+    from nearfree.config.files import Config
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.forecast import positions
+    from nearfree.derive.predict.forecast.surface import surface
+    from nearfree.show.text.surface import check_points_file, surface_report, write_points
 
     if args.output:
         check_points_file(args.output)

@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the stage's tables."""
-    from nearfree.config import Config
-    from nearfree.events.names import Layout, check_part
-    from nearfree.stages import Job, make
+    from nearfree.config.files import Config
+    from nearfree.derive.stages import Job, make
+    from nearfree.log.names import Layout, check_part
 
     make(Layout(args.results), Config(args.config), Job(args.stage, check_part(args.scope)))
     return 0

@@ -18,10 +18,10 @@ from nearfree.cli.amounts import count, epsilon, size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearfree.config import Config
-    from nearfree.events.names import Layout
-    from nearfree.theory.scores import Answering
-    from nearfree.theory.truth import Truth
+    from nearfree.config.files import Config
+    from nearfree.derive.score.scores import Answering
+    from nearfree.derive.truth.truth import Truth
+    from nearfree.log.names import Layout
 
 DATASETS = ("published", "aiconfigurator", "measured")
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model", "twin_version")
@@ -108,13 +108,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the scores."""
-    from nearfree.config import Config
+    from nearfree.config.files import Config
+    from nearfree.derive.score.evaluation import evaluate
+    from nearfree.derive.score.scores import groups
+    from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.errors import EvidenceError
-    from nearfree.events.names import Layout
-    from nearfree.report.scores import basis, head, table
-    from nearfree.theory.evaluation import evaluate
-    from nearfree.theory.scores import groups
-    from nearfree.theory.times.constants import recorded_constants
+    from nearfree.log.names import Layout
+    from nearfree.show.text.scores import basis, head, table
 
     layout, config = Layout(args.results), Config(args.config)
     epsilons = _tolerances(args, config)
@@ -144,17 +144,17 @@ def run(args: argparse.Namespace) -> int:
 
 def answering(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answering":
     """Return what answers users' questions, which is what is scored."""
-    from nearfree.theory.answers import Answerer
+    from nearfree.derive.predict.answers import Answerer
 
     return Answerer(layout, config, offline=args.offline, own=args.own)
 
 
 def left_out_answering(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answering":
     """Return what answers without the platform asked of: constants of the others' curves."""
+    from nearfree.derive.predict.answers import Answerer
+    from nearfree.derive.truth.datasets import newest_release
     from nearfree.public.curve_file import curves_from_csv
     from nearfree.public.curves import read_curves
-    from nearfree.theory.answers import Answerer
-    from nearfree.theory.datasets import newest_release
 
     curves = (
         curves_from_csv(args.curves, config)
@@ -184,8 +184,8 @@ def _truth(
     args: argparse.Namespace, layout: "Layout", config: "Config", epsilons: list[float]
 ) -> "tuple[str, Truth]":
     """Return the name of the data and what is known of them."""
+    from nearfree.derive.truth import datasets
     from nearfree.errors import ConfigError
-    from nearfree.theory import datasets
 
     if args.curves:
         least = args.minimum_mb or 0.0
@@ -207,9 +207,9 @@ def _narrowed(
     args: argparse.Namespace, source: str, known: "Truth", layout: "Layout", config: "Config"
 ) -> "Truth":
     """Return the truth of what was chosen; ConfigError if that is nothing."""
-    from nearfree.theory.narrowing import chosen, not_fitted, unseen
-    from nearfree.theory.times.constants import recorded_constants
-    from nearfree.theory.times.own import recorded_own
+    from nearfree.derive.score.narrowing import chosen, not_fitted, unseen
+    from nearfree.derive.work_model.constants import recorded_constants
+    from nearfree.derive.work_model.own import recorded_own
 
     constants = recorded_constants(layout)
     aliases = {alias: name for name, each in config.platforms.items() for alias in each.aliases}

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verify and print the findings."""
     from nearfree.cli import MISTAKE
-    from nearfree.events.verify import verify
+    from nearfree.log.verify import verify
 
     root = args.path or args.results
     found = verify(root)

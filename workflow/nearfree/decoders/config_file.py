@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from nearfree.core.setting import Dtype
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.families import family
 from nearfree.decoders.json_file import read_object
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.window import check_layer_types
-from nearfree.settings import Dtype
 
 _DTYPES: dict[str, Dtype] = {
     each: each for each in get_args(Dtype) if each in ("bfloat16", "float16", "float32")

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from nearfree.protocols import Positive
-from nearfree.settings import Dtype
+from nearfree.core.protocols import Positive
+from nearfree.core.setting import Dtype
 
 Count = Annotated[int, Meta(ge=0)]
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from nearfree.core.setting import Setting
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details, read_details
 from nearfree.decoders.named import find_file
 from nearfree.errors import ConfigError
-from nearfree.settings import Setting
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

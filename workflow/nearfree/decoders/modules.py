@@ -5,11 +5,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from nearfree.decoders.backend import PAGES, Backend
+from nearfree.backends.names import PAGES, Backend
+from nearfree.core.setting import Dtype, Routing, Setting, check_setting
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.laps import ATTENTION, DENSE, HEAD, MOE, OUTPUT, QKV, ROUTER, SHARED
 from nearfree.errors import ConfigError
-from nearfree.settings import Dtype, Routing, Setting, check_setting
 
 _TORCH = Backend("torch")
 """What runs all but attention and the routed experts."""

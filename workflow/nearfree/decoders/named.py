@@ -4,10 +4,10 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
+from nearfree.core.setting import NAME
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.errors import ConfigError
-from nearfree.settings import NAME
 
 
 def decoder_names(config_folder: Path) -> list[str]:

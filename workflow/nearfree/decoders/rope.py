@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from nearfree.core.protocols import Positive
 from nearfree.decoders.keys import Keys
-from nearfree.protocols import Positive
 
 Above = Annotated[float, Meta(gt=0)]
 _FULL = "Give a model whose heads are rotated whole"

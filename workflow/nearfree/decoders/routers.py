@@ -4,9 +4,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from nearfree.core.protocols import Positive
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.keys import Keys
-from nearfree.protocols import Positive
 
 
 class RouterRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-from nearfree.events.types import Fingerprint
+from nearfree.log.events import Fingerprint
 
 _FEATURES = frozenset(
     {

@@ -1,7 +1,7 @@
 """What an NVIDIA GPU is: its fingerprint, as torch reports it."""
 
 from nearfree.errors import HardwareError
-from nearfree.events.types import Fingerprint
+from nearfree.log.events import Fingerprint
 
 
 def fingerprint() -> Fingerprint:

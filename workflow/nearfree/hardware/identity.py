@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from nearfree.errors import EvidenceError, HardwareError
-from nearfree.events.evidence import read_scope
-from nearfree.events.names import Layout
-from nearfree.events.types import Fingerprint, HardwareProbed
 from nearfree.hardware import cpu, cuda
 from nearfree.hardware.platforms import as_alias
+from nearfree.log.events import Fingerprint, HardwareProbed
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
 
 STREAM = "hardware"
 

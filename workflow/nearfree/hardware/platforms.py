@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from nearfree.core.setting import Name
 from nearfree.errors import ConfigError
-from nearfree.settings import Name
 from nearfree.units import balance_flop_per_byte
 
 Amount = Annotated[float, Meta(gt=0, lt=1e12)]

@@ -10,17 +10,22 @@ from functools import partial
 
 import torch
 
-from nearfree.clocks import load_1m
+from nearfree.core.setting import ProbePlan
 from nearfree.errors import ConfigError
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.seal import Seal
-from nearfree.events.simulated import refuse_mixed
-from nearfree.events.take import OpenTake, ensure_take, take_name
-from nearfree.events.types import BandwidthPeak, ComputePeak, HardwareProbed
+from nearfree.hardware.clocks import load_1m
 from nearfree.hardware.cpu import native_dtype
-from nearfree.hardware.identity import STREAM, check_device, check_identity, machine_fingerprint
-from nearfree.settings import ProbePlan
+from nearfree.hardware.identity import (
+    STREAM,
+    check_device,
+    check_identity,
+    machine_fingerprint,
+)
+from nearfree.log.events import BandwidthPeak, ComputePeak, HardwareProbed
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.simulated import refuse_mixed
+from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.units import BYTES_PER_GB, FLOP_PER_GFLOP
 
 _SIZES = {"cpu": (128, 256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, MsgspecError, Struct, json, structs
 
+from nearfree.core.protocols import Natural, Positive
+from nearfree.core.setting import Dtype, Name, Setting
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.events.line import sha256
-from nearfree.events.types import Fingerprint
-from nearfree.protocols import Natural, Positive
-from nearfree.settings import Dtype, Name, Setting
+from nearfree.log.events import Fingerprint
+from nearfree.log.line import sha256
 
 Amount = Annotated[float, Meta(gt=0, lt=1e12)]
 MOST_BYTES = 256 * 1024**2

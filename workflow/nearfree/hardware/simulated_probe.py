@@ -1,15 +1,15 @@
 """The probe of a simulated machine: what its datasheet says, and nothing that was timed."""
 
+from nearfree.core.setting import ProbePlan
 from nearfree.errors import ConfigError
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.seal import Seal
-from nearfree.events.simulated import refuse_mixed
-from nearfree.events.take import OpenTake, ensure_take, take_name
-from nearfree.events.types import BandwidthPeak, ComputePeak, HardwareProbed
 from nearfree.hardware.identity import STREAM, check_identity
 from nearfree.hardware.simulated import Machine
-from nearfree.settings import ProbePlan
+from nearfree.log.events import BandwidthPeak, ComputePeak, HardwareProbed
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.simulated import refuse_mixed
+from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.units import GFLOP_PER_TFLOP
 
 

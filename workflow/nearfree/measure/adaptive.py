@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from nearfree.boundary import Interval, Ratio, median, ratios, repeated_looks
-from nearfree.clocks import Sample
-from nearfree.events.types import LatencyMeasured
+from nearfree.core.boundary import Interval, Ratio, median, ratios, repeated_looks
+from nearfree.core.protocols import Adaptive
+from nearfree.core.setting import Setting
+from nearfree.hardware.clocks import Sample
+from nearfree.log.events import LatencyMeasured
 from nearfree.measure import interleaved
 from nearfree.measure.visits import Bench, Point
-from nearfree.protocols import Adaptive
-from nearfree.settings import Setting
 from nearfree.units import US_PER_S
 
 

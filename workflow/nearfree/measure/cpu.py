@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from nearfree.clocks import CpuClock, Sample
-from nearfree.events.types import DeviceState
-from nearfree.kernels import Kernel
+from nearfree.backends.adapters.kernel import Kernel
+from nearfree.hardware.clocks import CpuClock, Sample
+from nearfree.log.events import DeviceState
 
 
 class CpuTimer:

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import torch
 
-from nearfree.boundary import median
-from nearfree.clocks import Sample
+from nearfree.backends.adapters.kernel import Kernel
+from nearfree.core.boundary import median
+from nearfree.core.protocols import Launch
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
-from nearfree.events.types import DeviceState, LaunchFloor
-from nearfree.kernels import Kernel
+from nearfree.hardware.clocks import Sample
+from nearfree.log.events import DeviceState, LaunchFloor
 from nearfree.measure.nvml import Nvml
-from nearfree.protocols import Launch
 from nearfree.units import US_PER_MS, US_PER_S
 
 _RESOLUTION_US = 0.5

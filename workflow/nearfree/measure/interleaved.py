@@ -7,8 +7,8 @@ blame it on whichever N was running.
 import random
 from collections.abc import Iterator, Sequence
 
+from nearfree.core.protocols import Adaptive, Interleaved
 from nearfree.measure.visits import Bench, Point
-from nearfree.protocols import Adaptive, Interleaved
 
 
 def rounds(

@@ -20,16 +20,16 @@ from tempfile import TemporaryDirectory
 import torch
 from msgspec import json, structs
 
+from nearfree.backends.adapters.kernel import Place, make_kernel
+from nearfree.core.setting import PROFILE, ProfilePlan, Setting
 from nearfree.errors import HardwareError
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.seal import Seal
-from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
-from nearfree.kernels import Place, make_kernel
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.measure.nsight_report import RANGE, counters, payloads
 from nearfree.measure.prepare import check_finite, resolved
-from nearfree.settings import PROFILE, ProfilePlan, Setting
 
 
 def ncu_command(ncu: str, setting: Setting, report: Path, program: Sequence[str]) -> list[str]:

@@ -9,9 +9,9 @@ import re
 
 from msgspec import Struct
 
+from nearfree.core.setting import ProfilePlan, Setting
 from nearfree.errors import EvidenceError
-from nearfree.events.types import KernelProfiled
-from nearfree.settings import ProfilePlan, Setting
+from nearfree.log.events import KernelProfiled
 
 _TIME = "gpu__time_duration.sum"
 _DRAM_BYTES = {"dram__bytes_read.sum": 1, "dram__bytes_write.sum": 1}

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from nearfree.errors import HardwareError
-from nearfree.events.types import DeviceState
+from nearfree.log.events import DeviceState
 
 T = TypeVar("T")
 

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from nearfree.core.protocols import Paper
 from nearfree.measure.visits import Bench, Point
-from nearfree.protocols import Paper
 
 
 def run(bench: Bench, points: Sequence[Point], protocol: Paper) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import torch
 from msgspec import structs
 
+from nearfree.backends.adapters.kernel import Kernel, Place, make_kernel
+from nearfree.backends.adapters.kernel_names import kernel_names
+from nearfree.core.setting import MeasurePlan, Setting, Sweep
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.events.take import OpenTake
-from nearfree.events.types import Fingerprint, WorkCounted
 from nearfree.hardware.cpu import native_dtype
-from nearfree.kernels import Kernel, Place, make_kernel
-from nearfree.kernels.names import kernel_names
+from nearfree.log.events import Fingerprint, WorkCounted
+from nearfree.log.take import OpenTake
 from nearfree.measure.visits import Point
-from nearfree.settings import MeasurePlan, Setting, Sweep
 
 
 def place_of(here: Fingerprint, plan: MeasurePlan) -> Place:

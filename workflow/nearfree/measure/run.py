@@ -6,22 +6,22 @@ from contextlib import contextmanager
 
 import torch
 
+from nearfree.core.protocols import Timing
+from nearfree.core.setting import MeasurePlan
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.seal import Seal
-from nearfree.events.simulated import refuse_mixed
-from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.events.types import Fingerprint, LaunchFloor
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
+from nearfree.log.events import Fingerprint, LaunchFloor
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.simulated import refuse_mixed
+from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.measure.adapter_runs import refuse_untried
 from nearfree.measure.cpu import CpuTimer
 from nearfree.measure.prepare import describe, points
 from nearfree.measure.stop import stoppable
 from nearfree.measure.timing import run
-from nearfree.measure.tried import refuse_untried
 from nearfree.measure.visits import Bench, Clock, Progress, silent
-from nearfree.protocols import Timing
-from nearfree.settings import MeasurePlan
 
 
 def measure(

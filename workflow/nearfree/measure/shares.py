@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 
-from nearfree.clocks import CpuClock
 from nearfree.decoders.laps import Laps
-from nearfree.events.take import OpenTake
-from nearfree.events.types import SharesMeasured
+from nearfree.hardware.clocks import CpuClock
+from nearfree.log.events import SharesMeasured
+from nearfree.log.take import OpenTake
 from nearfree.measure.visits import Point
 from nearfree.models.kernel import ModelKernel
 from nearfree.units import NS_PER_US, US_PER_MS

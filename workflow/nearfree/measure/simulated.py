@@ -8,23 +8,23 @@ from typing import Literal
 
 from msgspec import structs
 
-from nearfree.clocks import Sample
+from nearfree.backends.adapters.kernel import Kernel
+from nearfree.core.protocols import Timing
+from nearfree.core.setting import MeasurePlan, Setting, setting_key
 from nearfree.errors import ConfigError
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.seal import Seal
-from nearfree.events.simulated import refuse_mixed
-from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.events.types import DeviceState, LatencyMeasured, RunStarted, WorkCounted
+from nearfree.hardware.clocks import Sample
 from nearfree.hardware.identity import check_identity, require_probe
 from nearfree.hardware.simulated import Machine
-from nearfree.kernels import Kernel
-from nearfree.kernels.simulated import SimulatedKernel
+from nearfree.log.events import DeviceState, LatencyMeasured, RunStarted, WorkCounted
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.simulated import refuse_mixed
+from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.measure.simulated_kernel import SimulatedKernel
 from nearfree.measure.stop import stoppable
 from nearfree.measure.timing import run
 from nearfree.measure.visits import Bench, Point, Progress, silent
-from nearfree.protocols import Timing
-from nearfree.settings import MeasurePlan, Setting, setting_key
 
 SIGMA = 0.003
 """Standard deviation of the logarithm of a sample."""

@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from nearfree.boundary import Boundary, boundary, ratios
-from nearfree.clocks import Sample
-from nearfree.events.types import DeviceState
-from nearfree.kernels import Kernel
+from nearfree.backends.adapters.kernel import Kernel
+from nearfree.core.boundary import Boundary, boundary, ratios
+from nearfree.core.protocols import Adaptive
+from nearfree.core.setting import Setting
+from nearfree.hardware.clocks import Sample
+from nearfree.log.events import DeviceState
 from nearfree.measure.adaptive import Search, corrected, run
 from nearfree.measure.visits import Bench, Point, silent
-from nearfree.protocols import Adaptive
-from nearfree.settings import Setting
 
 _SETTING = Setting(module="dense_ffn", backend="simulated", dtype="float32", d_model=1, d_ff=1)
 _US = 1000.0

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from nearfree.core.protocols import Adaptive, Paper, Timing
 from nearfree.measure import adaptive, interleaved, paper
 from nearfree.measure.visits import Bench, Point
-from nearfree.protocols import Adaptive, Paper, Timing
 
 
 def run(bench: Bench, every: Sequence[Point], protocol: Timing) -> None:

@@ -6,11 +6,11 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from nearfree.clocks import Sample, load_1m
-from nearfree.events.types import DeviceState, Event, LatencyMeasured
-from nearfree.kernels import Kernel
-from nearfree.protocols import Timing
-from nearfree.settings import Setting
+from nearfree.backends.adapters.kernel import Kernel
+from nearfree.core.protocols import Timing
+from nearfree.core.setting import Setting
+from nearfree.hardware.clocks import Sample, load_1m
+from nearfree.log.events import DeviceState, Event, LatencyMeasured
 
 
 class Point(Struct, frozen=True):

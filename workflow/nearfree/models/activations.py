@@ -5,9 +5,9 @@ Counted are the tensors that torch's CPU kernels hold at once; a GPU's fused nor
 
 from typing import NamedTuple
 
+from nearfree.backends.adapters.torch_moe import CORES
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import Details
-from nearfree.kernels.torch_moe import CORES
 
 FLOAT32_BYTES, INT64_BYTES = 4, 8
 

@@ -3,12 +3,13 @@
 import torch
 from msgspec import Struct
 
+from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, bytes_held
+from nearfree.backends.adapters.memory import RESERVE, free_bytes
+from nearfree.backends.adapters.paged import pages_of
+from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.errors import EvidenceError
-from nearfree.kernels.flashinfer_plan import PAGE_SIZE, Kernels, bytes_held
-from nearfree.kernels.memory import RESERVE, free_bytes
-from nearfree.kernels.paged import pages_of
 from nearfree.models.activations import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -16,8 +17,7 @@ from nearfree.models.activations import (
     expert_rows,
     moe_of,
 )
-from nearfree.models.sight import Sight
-from nearfree.settings import Mask, ModelRouting
+from nearfree.models.attention_mask import Sight
 from nearfree.units import BYTES_PER_GB
 
 _BOOL_BYTES = 1

@@ -6,21 +6,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.paged import pages_of
+from nearfree.backends.adapters.tensors import filled
+from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.laps import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.errors import ConfigError
-from nearfree.kernels import Place
-from nearfree.kernels.paged import pages_of
-from nearfree.kernels.tensors import filled
-from nearfree.models.attending import attending
+from nearfree.models.attention import attending
+from nearfree.models.attention_mask import Sight
+from nearfree.models.expert_backends import running
 from nearfree.models.layer import Build
 from nearfree.models.layers import Norm
 from nearfree.models.rotary import turn
-from nearfree.models.running import running
-from nearfree.models.sight import Sight
 from nearfree.models.weights import NAMES, Names, Weights
-from nearfree.settings import Mask, ModelRouting
 
 
 class DecoderForward:

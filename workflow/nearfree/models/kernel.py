@@ -6,16 +6,16 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.tensors import copies_for, torch_dtype
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork
 from nearfree.decoders.laps import UNTOLD, Laps
 from nearfree.decoders.model import model_of
-from nearfree.events.types import ExecutedWork
-from nearfree.kernels import Place
-from nearfree.kernels.tensors import copies_for, torch_dtype
 from nearfree.models.footprint import footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.weights import RandomWeights
 from nearfree.models.work import bytes_read, model_work
-from nearfree.settings import Setting
 
 _SEED = 0
 

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
+from nearfree.models.expert_backends import Running
 from nearfree.models.layers import Attention, DenseFfn, Norm
 from nearfree.models.moe import MoeFfn
-from nearfree.models.running import Running
 from nearfree.models.weights import Names, Weights
 
 

@@ -6,9 +6,9 @@ from torch.nn import functional
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.laps import MOE, ROUTER, SHARED, Laps
 from nearfree.decoders.routers import RouterRule
+from nearfree.models.expert_backends import Running
 from nearfree.models.layers import DenseFfn
 from nearfree.models.router import Router
-from nearfree.models.running import Running
 from nearfree.models.weights import Names, Weights
 
 

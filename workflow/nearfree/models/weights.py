@@ -6,9 +6,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.tensors import filled
 from nearfree.errors import ConfigError
-from nearfree.kernels import Place
-from nearfree.kernels.tensors import filled
 
 Part = tuple[str, tuple[int, ...]]
 """The name and shape of a weight."""

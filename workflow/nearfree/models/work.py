@@ -2,13 +2,19 @@
 
 from collections.abc import Iterator
 
+from nearfree.backends.adapters.torch_moe import CORES
+from nearfree.config.model_studies import uses
+from nearfree.core.setting import Setting
+from nearfree.core.work import (
+    ExecutedWork,
+    attention_work,
+    dense_work,
+    gemm_work,
+    moe_work,
+    routed_pairs,
+)
 from nearfree.decoders.model import Model
 from nearfree.decoders.modules import ModuleUse
-from nearfree.events.types import ExecutedWork
-from nearfree.kernels.torch_moe import CORES
-from nearfree.model_studies import uses
-from nearfree.settings import Setting
-from nearfree.work import attention_work, dense_work, gemm_work, moe_work, routed_pairs
 
 
 def bytes_read(setting: Setting, model: Model, n: int) -> tuple[int, int]:

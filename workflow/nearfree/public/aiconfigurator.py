@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.seal import Seal
-from nearfree.events.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.core.setting import ImportPlan
 from nearfree.hardware.platforms import Platform
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.public.curves import SCOPE
 from nearfree.public.release import WANTED, Found, read_release
-from nearfree.settings import ImportPlan
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.record import stream_name

@@ -11,19 +11,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nearfree.config import Config
+from nearfree.config.files import Config
+from nearfree.core.setting import NAME, ImportPlan
 from nearfree.errors import ConfigError
-from nearfree.events.line import sha256
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.seal import Seal
-from nearfree.events.take import OpenTake, ensure_take, take_name
-from nearfree.events.types import LatencyImported
 from nearfree.hardware.platforms import Platform
+from nearfree.log.events import LatencyImported
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.public.curve_row import COLUMNS, OPTIONAL, Key, OddFieldError, read_row
 from nearfree.public.curves import SCOPE, Curves, curves_of
 from nearfree.public.unit_check import check_units
-from nearfree.settings import NAME, ImportPlan
 
 SIZE_LIMIT = 64 * 2**20
 """Bytes of a curve file."""

@@ -9,10 +9,10 @@ from typing import get_args
 import msgspec
 from msgspec import Struct
 
+from nearfree.core.setting import Module, Routing, Setting, check_setting
 from nearfree.errors import ConfigError
-from nearfree.events.private import without_private
 from nearfree.hardware.platforms import Platform, resolve
-from nearfree.settings import Module, Routing, Setting, check_setting
+from nearfree.log.private import without_private
 from nearfree.units import BYTES_PER_ELEMENT
 
 COLUMNS = (

@@ -7,11 +7,11 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.setting import Setting, setting_key
 from nearfree.errors import EvidenceError
-from nearfree.events.evidence import Take, read_scope
-from nearfree.events.names import Layout
-from nearfree.events.types import LatencyImported
-from nearfree.settings import Setting, setting_key
+from nearfree.log.events import LatencyImported
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.names import Layout
 
 SCOPE = "imported"
 """The scope of all imported curves."""

@@ -10,7 +10,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.errors import SourceError
-from nearfree.events.private import without_private
+from nearfree.log.private import without_private
 
 ROW_LIMIT = 5_000_000
 """Rows of one table."""

@@ -12,14 +12,14 @@ from typing import Literal
 
 import msgspec
 
+from nearfree.core.setting import ImportPlan, Setting, check_setting
 from nearfree.errors import ConfigError, NearfreeError
-from nearfree.events.line import sha256
-from nearfree.events.names import Layout
-from nearfree.events.run import describe_run
-from nearfree.events.seal import Seal
-from nearfree.events.take import OpenTake, ensure_take, take_name
-from nearfree.events.types import BoundaryPublished, Payload, RulePublished
-from nearfree.settings import ImportPlan, Setting, check_setting
+from nearfree.log.events import BoundaryPublished, Payload, RulePublished
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake, ensure_take, take_name
 
 SCOPE = "public"
 STREAM = "near_free_parallelism"

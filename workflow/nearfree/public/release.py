@@ -9,8 +9,8 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.errors import SourceError
-from nearfree.events.types import LatencyImported
 from nearfree.hardware.platforms import Platform
+from nearfree.log.events import LatencyImported
 from nearfree.public.guarded import GuardedReader
 from nearfree.public.perf_tables import Rows
 from nearfree.public.systems import OTHER_VENDORS, System, differences, read_system

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+from nearfree.core.setting import NAME
 from nearfree.errors import ConfigError, SourceError
-from nearfree.events.private import without_private
 from nearfree.hardware.platforms import Platform, resolve
-from nearfree.settings import NAME
+from nearfree.log.private import without_private
 from nearfree.units import BYTES_PER_GB, GFLOP_PER_TFLOP
 
 OTHER_VENDORS = {"b60": "an Intel GPU"}

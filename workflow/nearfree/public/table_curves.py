@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 from msgspec import Struct
 
-from nearfree.events.types import LatencyImported
+from nearfree.core.setting import Setting
 from nearfree.hardware.platforms import Platform
+from nearfree.log.events import LatencyImported
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
-from nearfree.settings import Setting
 from nearfree.units import US_PER_MS
 
 REPEAT_SPREAD = 2.0

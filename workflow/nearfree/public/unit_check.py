@@ -6,8 +6,8 @@ from pathlib import Path
 import polars as pl
 
 from nearfree.errors import ConfigError
-from nearfree.events.types import LatencyImported
 from nearfree.hardware.platforms import Platform
+from nearfree.log.events import LatencyImported
 from nearfree.public.curves import curves_of
 from nearfree.public.plausible import MARGIN, too_fast, unit_too_small, with_slowness
 

@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from nearfree.events.types import Branch
+from nearfree.log.events import Branch
 
 
 class AttentionQuery(Struct, frozen=True, kw_only=True):

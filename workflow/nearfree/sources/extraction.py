@@ -6,9 +6,9 @@ from functools import cache as cache_forever
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nearfree.codebase import digest
 from nearfree.errors import SourceError
-from nearfree.events.types import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
+from nearfree.log.codebase import digest
+from nearfree.log.events import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import Source, fetch
 from nearfree.sources.language.mechanism import recorded

@@ -2,14 +2,14 @@
 
 import re
 
+from nearfree.core.setting import ExtractPlan
 from nearfree.errors import EvidenceError
-from nearfree.events.evidence import Take, read_scope
-from nearfree.events.names import Layout, TakeName
-from nearfree.events.run import describe_run
-from nearfree.events.seal import Seal
-from nearfree.events.take import OpenTake, ensure_take, take_name
-from nearfree.events.types import RuleExtracted, SourceFetched, TunedIndexed
-from nearfree.settings import ExtractPlan
+from nearfree.log.events import RuleExtracted, SourceFetched, TunedIndexed
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.names import Layout, TakeName
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.packages import FORMS

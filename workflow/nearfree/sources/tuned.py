@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
-from nearfree.events.line import sha256
-from nearfree.events.types import TunedIndexed
+from nearfree.log.events import TunedIndexed
+from nearfree.log.line import sha256
 
 _NAME = re.compile(
     r"E=(?P<experts>[1-9]\d{0,8}),N=(?P<d_ff>[1-9]\d{0,8}),device_name=(?P<device>[^,=]+?)"

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from nearfree.errors import EvidenceError
-from nearfree.events.types import Branch, Quote, SourceFetched, TunedIndexed
+from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.attention import Tile
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from nearfree.errors import EvidenceError
-from nearfree.events.types import TunedIndexed
+from nearfree.log.events import TunedIndexed
 from nearfree.sources.answers.nearest import tuned_intervals
 
 NEWEST_FIRST = "newest first"

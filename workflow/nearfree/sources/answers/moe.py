@@ -10,7 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from nearfree.errors import EvidenceError
-from nearfree.events.types import Branch, TunedIndexed
+from nearfree.log.events import Branch, TunedIndexed
 from nearfree.sources.answers.lookup import devices, file_name, find_tuned
 from nearfree.sources.answers.nearest import nearest
 from nearfree.sources.backends.fused_moe import ALIGNED

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Mapping
 
-from nearfree.events.types import Quote
+from nearfree.log.events import Quote
 from nearfree.sources.language.mechanism import Mechanism
 from nearfree.sources.language.program import quote
 from nearfree.sources.language.python_source import Modules

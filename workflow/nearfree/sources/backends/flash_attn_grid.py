@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from nearfree.events.types import Quote
+from nearfree.log.events import Quote
 from nearfree.sources.cpp.source import CppFiles, Found, children, walk, words
 from nearfree.sources.language.mechanism import Mechanism
 

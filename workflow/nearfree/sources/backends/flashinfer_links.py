@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nearfree.errors import SourceError
-from nearfree.events.types import Quote
+from nearfree.log.events import Quote
 from nearfree.sources.cpp.source import CppFiles, walk, words
 from nearfree.sources.language.mechanism import Mechanism
 from nearfree.sources.language.program import Function, quote

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nearfree.errors import EvidenceError
-from nearfree.events.types import Branch, RuleExtracted
+from nearfree.log.events import Branch, RuleExtracted
 from nearfree.sources.attention import AttentionQuery, Point
 from nearfree.sources.language.interpret import REFUSED
 from nearfree.sources.language.rule import Rule

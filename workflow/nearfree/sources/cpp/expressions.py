@@ -5,11 +5,7 @@ import ast
 from tree_sitter import Node
 
 from nearfree.sources.cpp.meaning import Meaning
-from nearfree.sources.cpp.nodes import (
-    arguments,
-    last_name,
-    part,
-)
+from nearfree.sources.cpp.nodes import arguments, last_name, part
 from nearfree.sources.cpp.source import (
     CppFiles,
     Found,

@@ -8,9 +8,9 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 from nearfree.errors import LogError, SourceError
-from nearfree.events.document import read_document, render, replace
-from nearfree.events.line import sha256
-from nearfree.events.types import SourceFetched
+from nearfree.log.document import read_document, render, replace
+from nearfree.log.events import SourceFetched
+from nearfree.log.line import sha256
 
 Document = TypeVar("Document", bound=Struct)
 REMEDY = "Delete it, or run once without --offline, which fetches it anew"

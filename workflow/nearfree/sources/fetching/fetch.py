@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from nearfree.errors import SourceError
-from nearfree.events.line import sha256
-from nearfree.events.types import SourceFetched, SourceMember
+from nearfree.log.events import SourceFetched, SourceMember
+from nearfree.log.line import sha256
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.index import Artefact, meter, releases
 from nearfree.sources.fetching.sdist import read_sdist

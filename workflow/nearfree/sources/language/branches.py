@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfree.events.types import Branch
+from nearfree.log.events import Branch
 from nearfree.sources.language.closures import Closures, Run, UnsettledError
 
 Parsed = tuple[Branch, list[ast.expr], ast.expr]

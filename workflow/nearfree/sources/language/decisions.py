@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nearfree.events.types import Quote
+from nearfree.log.events import Quote
 from nearfree.sources.language.bounds import Bounds
 from nearfree.sources.language.expressions import UnknownConstructError, negated
 from nearfree.sources.language.program import at, quote

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from nearfree.events.line import sha256
-from nearfree.events.types import Branch, Quote, RuleExtracted
+from nearfree.log.events import Branch, Quote, RuleExtracted
+from nearfree.log.line import sha256
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ gives its conditions, its value, and the lines of both.
 import ast
 from collections.abc import Mapping
 
-from nearfree.events.types import Branch
+from nearfree.log.events import Branch
 from nearfree.sources.language.decisions import Decisions, Work
 from nearfree.sources.language.expressions import MISTAKES, UnknownConstructError
 from nearfree.sources.language.program import Program

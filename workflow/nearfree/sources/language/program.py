@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nearfree.events.types import Quote
+from nearfree.log.events import Quote
 from nearfree.sources.language.expressions import UnknownConstructError
 
 Function = ast.FunctionDef

@@ -9,7 +9,13 @@ import copy
 from collections.abc import Iterator
 
 from nearfree.errors import SourceError
-from nearfree.sources.language.program import Function, at, bound_by, parameters, walk_statements
+from nearfree.sources.language.program import (
+    Function,
+    at,
+    bound_by,
+    parameters,
+    walk_statements,
+)
 from nearfree.sources.language.slicing import changed_in_place
 
 

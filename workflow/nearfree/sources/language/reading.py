@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from nearfree.errors import SourceError
-from nearfree.events.line import sha256
-from nearfree.events.types import Branch, RuleExtracted
+from nearfree.log.events import Branch, RuleExtracted
+from nearfree.log.line import sha256
 from nearfree.sources.language.expressions import UnknownConstructError, parse, same
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.paths import enumerate_paths

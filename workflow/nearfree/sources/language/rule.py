@@ -7,10 +7,15 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from nearfree.errors import EvidenceError, SourceError
-from nearfree.events.types import Branch, RuleExtracted
+from nearfree.log.events import Branch, RuleExtracted
 from nearfree.sources.language.branches import Branches, Parsed
 from nearfree.sources.language.closures import NO_VALUE, Closures, UnsettledError
-from nearfree.sources.language.expressions import UnknownConstructError, evaluate, parse, variables
+from nearfree.sources.language.expressions import (
+    UnknownConstructError,
+    evaluate,
+    parse,
+    variables,
+)
 from nearfree.sources.language.helpers import Helpers, typed
 from nearfree.sources.language.interpret import REFUSED
 

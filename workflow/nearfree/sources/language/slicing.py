@@ -10,7 +10,13 @@ import copy
 
 from nearfree.sources.language.expressions import STRING_METHODS
 from nearfree.sources.language.functions import BUILTINS
-from nearfree.sources.language.program import Function, at, bound_by, parameters, walk_statements
+from nearfree.sources.language.program import (
+    Function,
+    at,
+    bound_by,
+    parameters,
+    walk_statements,
+)
 
 HARMLESS = ("logger", "warnings", "print", "logging")
 """What is told to these changes nothing."""

@@ -1,0 +1,300 @@
+"""SGLang's fused experts: each call bound against the signatures that real releases have."""
+
+from collections import namedtuple
+from inspect import Signature
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from nearfree.backends.adapters import sglang_moe
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.sglang_moe import SglangMoe
+from nearfree.errors import EvidenceError, SourceError
+from nearfree.sources.fetching.cache import Cache
+
+from backends.adapters.moe_engine import (
+    HELD,
+    NAMES,
+    PACKED,
+    SETTING,
+    asserted,
+    check_forwards,
+    make_engine,
+    module_names,
+    put,
+    third_results,
+)
+from backends.adapters.signatures import (
+    StandIn,
+    bring,
+    change_points,
+    signature,
+    signature_of,
+    stand_in,
+    versions_between,
+)
+
+NEW, OLD = "layers.moe.moe_runner.triton_utils", "layers.moe.fused_moe_triton"
+FIRST, LAST = "0.4.2", "0.5.23"
+FILES = ("fused_moe", "fused_moe_triton_config", "moe_align_block_size")
+OTHERS = {
+    "StandardTopKOutput": "layers.moe.topk",
+    "TopKOutput": "layers.moe.topk",
+    "MoeRunnerConfig": "layers.moe.moe_runner",
+    "set_global_server_args_for_scheduler": "server_args",
+    "model_parallel_is_initialized": "distributed.parallel_state",
+    "init_distributed_environment": "distributed.parallel_state",
+    "initialize_model_parallel": "distributed.parallel_state",
+}
+"""What else the adapter calls, and where it imports that from."""
+
+
+def path(module: str) -> str:
+    """Return a module's file in a release."""
+    return f"sglang/srt/{module.replace('.', '/')}.py"
+
+
+LAUNCHERS = tuple(path(f"{folder}.{name}") for folder in (NEW, OLD) for name in FILES)
+BASE = path("layers.moe.moe_runner.base")
+MEMBERS = (*LAUNCHERS, BASE, *(path(each) for each in dict.fromkeys(OTHERS.values())))
+OLDEST = """
+def fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, inplace=False, activation='silu'):
+    pass
+def try_get_optimal_moe_config(w1_shape, w2_shape, top_k, dtype, M, is_marlin=False):
+    pass
+def get_moe_configs(E, N, dtype, block_n=0, block_k=0):
+    pass
+"""
+NEWEST = """
+def fused_experts(hidden_states, w1, w2, topk_output, moe_runner_config, b1=None, b2=None):
+    pass
+def try_get_optimal_moe_config(w1_shape, w2_shape, top_k, dtype, M, return_down_config=False):
+    pass
+def get_moe_configs(E, N, dtype, block_n=0, block_k=0, down_moe=False):
+    pass
+class StandardTopKOutput:
+    topk_weights: int
+    topk_ids: int
+    router_logits: int
+class MoeRunnerConfig:
+    num_experts: int = None
+    num_local_experts: int = None
+    activation: str = 'silu'
+    inplace: bool = True
+def set_global_server_args_for_scheduler(server_args):
+    pass
+def model_parallel_is_initialized():
+    pass
+def init_distributed_environment(world_size=-1, rank=-1, distributed_init_method='', local_rank=-1):
+    pass
+def initialize_model_parallel(backend=None):
+    pass
+"""
+
+
+def known(text: str) -> dict[str, Signature]:
+    """Return the signatures that a text defines, of the names that the adapter uses."""
+    found = {}
+    for name in (*NAMES, *OTHERS):
+        try:
+            found[name] = signature_of(text, name)
+        except LookupError:
+            continue
+    return found
+
+
+class Release:
+    """A stand-in for an installed release: its modules by name, and the functions that it has."""
+
+    def __init__(self, signatures: dict[str, Signature], folder: str, asks: set[str]) -> None:
+        self.modules: dict[str, ModuleType] = {}
+        launcher = self.module(f"{folder}.fused_moe")
+        chooser = launcher if folder == OLD else self.module(f"{folder}.fused_moe_triton_config")
+        put(launcher, **dict.fromkeys(asks))
+        self.fused = make_engine(launcher, chooser, signatures)
+        self.called: dict[str, StandIn] = {}
+        for name, module in OTHERS.items():
+            if name in signatures:
+                function = stand_in(signatures[name], self.result(name))
+                self.called[name] = function
+                put(self.module(module), **{name: function})
+        self.called["ServerArgs"] = stand_in(
+            signature_of("def f(model_path): pass", "f"), lambda bound: bound.args[0]
+        )
+        put(self.module("server_args"), ServerArgs=self.called["ServerArgs"])
+
+    def module(self, name: str) -> ModuleType:
+        """Return a module by name, made when first asked for."""
+        return self.modules.setdefault(name, ModuleType(name))
+
+    def result(self, name: str) -> Any:
+        """Return what a stand-in answers: an object with the arguments that it was made of."""
+        if name.endswith("TopKOutput"):
+            routed = namedtuple("routed", "topk_weights topk_ids router_logits")
+            return lambda bound: routed(**bound.arguments)
+        if name == "MoeRunnerConfig":
+            return lambda bound: SimpleNamespace(**bound.arguments)
+        return lambda _: None
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let it be what is installed."""
+        monkeypatch.setattr(sglang_moe, "bring", self.modules.get)
+        monkeypatch.setattr(sglang_moe, "version", lambda _: "1.2.3")
+
+    def kernel(self, monkeypatch: pytest.MonkeyPatch) -> SglangMoe:
+        """Return the adapter on this release."""
+        self.install(monkeypatch)
+        return SglangMoe(replace(SETTING, backend="sglang"), (1, 5), Place(sms=8))
+
+
+def check(release: Release, monkeypatch: pytest.MonkeyPatch) -> SglangMoe:
+    """Run a release's calls, and assert that nothing is written in place or filtered."""
+    kernel = release.kernel(monkeypatch)
+    check_forwards(kernel, release.fused, SETTING)
+    given = release.fused.calls[0].arguments
+    if "moe_runner_config" in given:
+        config = vars(given["moe_runner_config"])
+        assert config.pop("inplace") is False
+        assert config in ({}, {"num_experts": 16, "num_local_experts": 16})
+    else:
+        assert given["inplace"] is False
+    return kernel
+
+
+def test_the_oldest_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old releases take weights and ids one by one, and nothing has to be prepared."""
+    release = Release(known(OLDEST), OLD, set())
+    kernel = check(release, monkeypatch)
+    assert not release.called["ServerArgs"].calls
+    assert kernel.work(5).basis == "sglang==1.2.3, default config, aligned to blocks"
+
+
+def test_the_newest_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New releases take one routing object and a config, after arguments and a group are set."""
+    release = Release(known(NEWEST), NEW, {"get_exec", "use_symmetric_memory"})
+    check(release, monkeypatch)
+    release.kernel(monkeypatch)
+    (published,) = release.called["set_global_server_args_for_scheduler"].calls
+    assert published.args == ("dummy",)
+    (group,) = release.called["init_distributed_environment"].calls
+    assert (group.arguments["world_size"], group.arguments["rank"]) == (1, 0)
+    assert len(release.called["initialize_model_parallel"].calls) == 1
+
+
+def test_a_down_config_is_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the engine chooses a config for each projection, blocks are those of the first."""
+    release = Release(known(NEWEST), NEW, set())
+    launcher = release.modules[f"{NEW}.fused_moe"]
+    chosen = launcher.try_get_optimal_moe_config
+    both = stand_in(chosen.__signature__, lambda bound: (chosen(*bound.args), (None, None)))
+    kernel = release.kernel(monkeypatch)
+    put(launcher, try_get_optimal_moe_config=both)
+    release.fused._result = lambda bound: (
+        launcher.try_get_optimal_moe_config(
+            bound.arguments["w1"].shape, bound.arguments["w2"].shape, 2, None, 10
+        ),
+        bound.arguments["hidden_states"],
+    )[1]
+    work = kernel.work(5)
+    assert (work.block_rows, work.basis) == (
+        4,
+        "sglang==1.2.3, default config, a block a pair",
+    )
+
+
+def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that keeps its fused MoE elsewhere is refused, with the range that is known."""
+    monkeypatch.setattr(sglang_moe, "bring", {}.get)
+    with pytest.raises(EvidenceError, match="none of the known places") as caught:
+        SglangMoe(SETTING, (1,), Place())
+    assert LAST in caught.value.remedy
+
+
+def test_a_missing_package_is_not_a_missing_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sglang itself lacks is told as it is; a module that is not there gives None."""
+
+    def lacking(name: str) -> None:
+        raise ModuleNotFoundError(name=missing)
+
+    monkeypatch.setattr(sglang_moe, "import_module", lacking)
+    missing = "sglang.srt.layers.moe"
+    assert sglang_moe.bring("layers.moe.topk") is None
+    missing = "triton"
+    with pytest.raises(ModuleNotFoundError):
+        sglang_moe.bring("layers.moe.topk")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """Return an empty cache of sources."""
+    return Cache(tmp_path_factory.mktemp("sglang"))
+
+
+def read(version: str, cache: Cache) -> tuple[dict[str, Signature], str, set[str]]:
+    """Return a release's signatures, its folder, and which names its modules import."""
+    source = bring("sglang", version, MEMBERS, cache)
+    folder = NEW if path(f"{NEW}.fused_moe") in source.files else OLD
+    signatures = {name: signature("sglang", version, LAUNCHERS, name, cache) for name in NAMES}
+    for name, module in OTHERS.items():
+        member = BASE if name == "MoeRunnerConfig" else path(module)
+        try:
+            signatures[name] = signature_of(source.text(member), name)
+        except (LookupError, SourceError):  # an older release has no such name or file
+            continue
+    texts = [source.text(each) for each in LAUNCHERS if each in source.files]
+    return signatures, folder, set().union(*map(module_names, texts))
+
+
+@pytest.mark.slow
+@pytest.mark.no_cover
+def test_each_form_of_the_call_is_bound(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
+    """In the first and last release, and each with another signature, the calls bind and run."""
+    versions = versions_between("sglang", FIRST, LAST)
+    points = {
+        version
+        for name in (*NAMES, *OTHERS)
+        for version in change_points("sglang", versions, MEMBERS, name, cache)
+    }
+    assert {FIRST, "0.4.9.post3", "0.5.1", LAST} <= points
+    wanted = {"get_global_server_args", "get_server_args", "get_exec", "use_symmetric_memory"}
+    for version in sorted(points):
+        signatures, folder, imported = read(version, cache)
+        release = Release(signatures, folder, wanted & imported)
+        check(release, monkeypatch)
+        published = release.called.get("set_global_server_args_for_scheduler")
+        assert bool(published and published.calls) == bool(
+            imported & {"get_global_server_args", "get_server_args", "get_exec"}
+        )
+        if "use_symmetric_memory" in imported:
+            assert len(release.called["initialize_model_parallel"].calls) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.no_cover
+def test_every_release_can_be_watched_and_takes_these_tensors(cache: Cache) -> None:
+    """Each release looks the watched names up in its modules, and asserts nothing unknown."""
+    for version in versions_between("sglang", FIRST, LAST):
+        source = bring("sglang", version, MEMBERS, cache)
+        texts = [source.text(each) for each in LAUNCHERS if each in source.files]
+        assert module_names(texts[0]) >= {
+            "fused_experts",
+            "try_get_optimal_moe_config",
+            "moe_align_block_size",
+        }, version
+        assert any("def get_moe_configs" in each for each in texts[:2])
+        assert set().union(*map(third_results, texts)) == {"num_tokens_post_pad"}, version
+        found = asserted(texts[0])
+        assert "hidden_states.is_contiguous()" in found
+        assert found <= HELD | PACKED, version
+
+
+@pytest.mark.slow
+@pytest.mark.no_cover
+def test_a_dummy_model_path_means_arguments_without_a_model(cache: Cache) -> None:
+    """Each release that reads server arguments stops resolving them at a `dummy` model path."""
+    members = (path("server_args"), path("arg_groups.pipeline"))
+    for version in versions_between("sglang", "0.5.4.post2", LAST):
+        source = bring("sglang", version, members, cache)
+        short = 'model_path.lower() in ["none", "dummy"]'
+        assert any(short in source.text(each) for each in source.paths()), version

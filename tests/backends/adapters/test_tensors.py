@@ -1,0 +1,116 @@
+"""Tensors that adapters share: random numbers, common weights, and copies that take turns."""
+
+import pytest
+import torch
+from conftest import make_setting
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype, weight
+from nearfree.core.setting import Dtype
+from nearfree.errors import EvidenceError
+
+BLOCK = 2**20
+BYTES = 64 * 4
+"""One copy of the small items that take turns here."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_dtype_is_torchs_own(dtype: Dtype) -> None:
+    """A setting's dtype is the one of that name in torch."""
+    assert torch_dtype(make_setting(dtype=dtype)) == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float8"])
+def test_a_dtype_that_torch_lacks_is_refused(dtype: Dtype) -> None:
+    """A dtype that is none of torch's is refused by name."""
+    with pytest.raises(EvidenceError, match=f"no dtype {dtype}"):
+        torch_dtype(make_setting(dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [1.0, 0.05])
+def test_numbers_are_normal(dtype: torch.dtype, scale: float) -> None:
+    """Elements are finite, with a mean of zero and the standard deviation that was asked for."""
+    tensor = filled(Place(), dtype, 200, 1000, scale=scale)
+    assert (tensor.shape, tensor.dtype) == ((200, 1000), dtype)
+    assert torch.isfinite(tensor).all()
+    assert abs(tensor.double().mean().item()) < 0.01 * scale
+    assert tensor.double().std().item() == pytest.approx(scale, rel=0.01)
+
+
+def test_a_block_of_numbers_is_all_random() -> None:
+    """Up to 2**20 elements no half repeats the other, and nearly every element is another."""
+    tensor = filled(Place(), torch.float32, 2, BLOCK // 2)
+    assert not torch.equal(tensor[0], tensor[1])
+    assert len(tensor.unique()) > 0.9 * BLOCK
+
+
+def test_larger_tensors_repeat_the_block() -> None:
+    """Beyond 2**20 elements the same block comes again, and fills the last part."""
+    flat = filled(Place(), torch.float32, 2 * BLOCK + 5)
+    assert torch.equal(flat[:BLOCK], flat[BLOCK : 2 * BLOCK])
+    assert torch.equal(flat[:5], flat[2 * BLOCK :])
+
+
+def test_a_tensor_that_cannot_be_had() -> None:
+    """A tensor that no memory holds is refused by its shape, in one line."""
+    with pytest.raises(EvidenceError, match="a tensor of 100000000 x 100000000") as caught:
+        filled(Place(), torch.float32, 10**8, 10**8)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_weight_keeps_the_size_of_its_input() -> None:
+    """Elements have the variance 1 / in, so rows of variance 1 come out with variance 1."""
+    place = Place()
+    matrix = weight(place, torch.float32, 300, 400, copy=0)
+    assert matrix.var().item() == pytest.approx(1 / 400, rel=0.05)
+    out = filled(place, torch.float32, 500, 400) @ matrix.t()
+    assert out.var().item() == pytest.approx(1.0, rel=0.05)
+
+
+def test_settings_of_a_shape_share_a_weight() -> None:
+    """Who asks for the same dtype, shape and copy in the same place gets the same tensor."""
+    place = Place(copies=2)
+    first = weight(place, torch.float32, 8, 4, copy=0)
+    assert weight(place, torch.float32, 8, 4, copy=0) is first
+    others = [
+        weight(place, torch.float32, 8, 4, copy=1),
+        weight(place, torch.float32, 4, 8, copy=0),
+        weight(place, torch.bfloat16, 8, 4, copy=0),
+        weight(place, torch.float32, 8, 4, copy=0, projection="down"),
+        weight(Place(copies=2), torch.float32, 8, 4, copy=0),
+    ]
+    assert len({each.data_ptr() for each in (first, *others)}) == 6
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_copies_take_turns(copies: int) -> None:
+    """Each forward takes the next copy, and the first again after the last."""
+    items = [torch.zeros(64) for _ in range(copies)]
+    turns = Turns(items, Place(copies=copies))
+    taken = [turns.next() for _ in range(2 * copies + 1)]
+    assert [id(each) for each in taken] == [id(each) for each in (*items, *items, items[0])]
+
+
+@pytest.mark.parametrize(
+    ("copies", "cache_bytes", "share", "cache"),
+    [
+        (2, BYTES, 1.0, "cold"),
+        (2, BYTES + 1, 1.0, "warm"),
+        (3, 2 * BYTES, 1.0, "cold"),
+        (3, 2 * BYTES + 1, 1.0, "warm"),
+        (2, BYTES // 2, 0.5, "cold"),
+        (2, BYTES // 2 + 1, 0.5, "warm"),
+        (1, 1, 1.0, "warm"),
+        (1, 0, 1.0, "cold"),
+    ],
+)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_copies_are_cold_if_those_in_between_fill_the_cache(
+    copies: int, cache_bytes: int, share: float, cache: str, parts: int
+) -> None:
+    """A copy is cold when what is read of the others is as large as the last-level cache."""
+    items = [(torch.zeros(64),) * parts for _ in range(copies)]
+    place = Place(copies=copies, cache_bytes=cache_bytes * parts - (parts - 1) * (cache == "warm"))
+    assert Turns(items, place, share=share).cache == cache
+    if parts == 1:
+        assert Turns([item[0] for item in items], place, share=share).cache == cache

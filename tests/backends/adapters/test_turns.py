@@ -1,0 +1,59 @@
+"""How many copies take turns, where a place leaves it open."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.tensors import TURNING, copies_for, turns
+from torch import Tensor
+
+ITEM_BYTES = 64 * 4
+
+
+def make(copy: int) -> Tensor:
+    """Return a copy that holds its own number."""
+    return torch.full((64,), float(copy))
+
+
+@given(st.floats(1.0, 1e9), st.integers(0, 2**34))
+def test_what_is_read_between_fills_the_cache(read_bytes: float, cache_bytes: int) -> None:
+    """The other copies are as large as the cache, or TURNING of a larger one; one fewer is not."""
+    filled = min(cache_bytes, TURNING)
+    count = copies_for(read_bytes, cache_bytes)
+    assert (count - 1) * read_bytes >= filled * (1 - 1e-9)
+    assert count == 1 or (count - 2) * read_bytes < filled
+
+
+@pytest.mark.parametrize(
+    ("cache_bytes", "share", "copies"),
+    [
+        (0, 1.0, 1),
+        (1, 1.0, 2),
+        (ITEM_BYTES, 1.0, 2),
+        (ITEM_BYTES + 1, 1.0, 3),
+        (ITEM_BYTES, 0.5, 3),
+        (3 * ITEM_BYTES, 0.25, 13),
+    ],
+)
+def test_no_number_is_as_many_as_are_cold(cache_bytes: int, share: float, copies: int) -> None:
+    """Where a place says 0 there are as many copies as make each one cold, by what is read."""
+    found = turns(Place(copies=0, cache_bytes=cache_bytes), make, share)
+    assert [copy[0].item() for copy in found.copies] == list(range(copies))
+    assert found.cache == "cold"
+
+
+def test_a_number_that_is_said_is_kept() -> None:
+    """Where a place says how many copies there are, the cache only decides what they are called."""
+    found = turns(Place(copies=2, cache_bytes=10**9), make)
+    assert (len(found.copies), found.cache) == (2, "warm")
+
+
+def test_a_cache_that_is_too_large_is_not_filled() -> None:
+    """Beyond TURNING bytes copies stop, and what they are called says that they are warm."""
+    part = TURNING // 4
+    found = turns(
+        Place(copies=0, cache_bytes=TURNING + 1),
+        lambda _: torch.empty(part, dtype=torch.uint8),
+    )
+    assert (len(found.copies), found.cache) == (5, "warm")

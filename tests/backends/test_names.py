@@ -1,0 +1,58 @@
+"""Backends as users write them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from decoders.files import CONFIG, refusal
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.backends.names import NAMES, Backend, backend
+from nearfree.derive.granularity.releases import ruled_release
+from nearfree.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "version"),
+    [
+        ("flash-attn==2.8.3", "flash_attn", "2.8.3"),
+        ("flash_attn", "flash_attn", None),
+        ("FlashInfer==0.6.13", "flashinfer_fa2", "0.6.13"),
+        ("flashinfer-python==0.6.13", "flashinfer_fa2", "0.6.13"),
+        ("flashinfer_fa3", "flashinfer_fa3", None),
+        ("xformers==0.0.33", "flash_attn_3", "0.0.33"),
+        ("flash_attn_3", "flash_attn_3", None),
+        ("vllm==0.20.2", "vllm", "0.20.2"),
+        ("sglang==0.5.10.post1", "sglang", "0.5.10.post1"),
+    ],
+)
+def test_a_package_is_a_backend(text: str, name: str, version: str | None) -> None:
+    """A package's name, or this project's own, gives the backend and its release."""
+    assert backend(text) == Backend(name, version)
+
+
+def test_every_backend_is_one_of_the_config() -> None:
+    """Every name that is given out is a backend of config/backends.yaml, or has rules alone."""
+    known = set(yaml.safe_load(Path(CONFIG / "backends.yaml").read_text()))
+    assert {name for name in set(NAMES.values()) - known if not ruled_release(name, "1.0")} == set()
+    assert {backend(name).name for name in NAMES.values()} == set(NAMES.values())
+
+
+@pytest.mark.parametrize("text", ["", "vllm==", "==1", "vllm=1", "vllm==v1", "vllm==1 2", "a b"])
+def test_another_form_is_refused(text: str) -> None:
+    """What is no package==version is refused as a whole."""
+    with pytest.raises(ConfigError, match="names no backend"):
+        backend(text)
+
+
+def test_the_nearest_backends_are_named() -> None:
+    """An unknown package says which known ones are like it."""
+    with pytest.raises(ConfigError) as error:
+        backend("flash-atn==2.8.3")
+    assert "flash-attn" in error.value.remedy
+
+
+@given(st.text(max_size=100))
+def test_any_text_is_a_backend_or_refused(text: str) -> None:
+    """No text raises anything but a ConfigError."""
+    assert refusal(lambda: backend(text)) or backend(text).name in NAMES.values()

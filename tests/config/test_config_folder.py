@@ -1,0 +1,73 @@
+"""Config files that are no config: damaged, hostile or gone."""
+
+from pathlib import Path
+
+import pytest
+from nearfree.config.yaml_file import load
+from nearfree.errors import ConfigError
+
+from config.test_files import folder, refusal
+
+__all__ = ["folder"]
+
+WRITTEN = {
+    "a key twice": b"here: [cpu]\nepsilon: 0.2\ntolerances: [0.2]\nepsilon: 0.2\n",
+    "a key twice, further down": b"here: [cpu]\nepsilon: 0.2\ntolerances: [0.2]\n"
+    b"python: {cpu: a, cpu: b}\n",
+    "not YAML": b"here: [cpu\n",
+    "not UTF-8": b"here: [\xff\xfe]\n",
+    "a null byte": b"here: [\0]\n",
+    "a list": b"- cpu\n",
+    "a number": b"17\n",
+    "an object of Python": b"here: !!python/object/apply:os.getcwd []\n",
+    "an unknown anchor": b"here: *nowhere\n",
+    "an anchor inside itself": b"here: &a [*a]\n",
+    "a list as a key": b"? [a, b]\n: c\n",
+    "a month that there is not": b"here: 2024-13-45\n",
+    "a number without digits": b"epsilon: 0b_\n",
+    "deep nesting": b"[" * 600,
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("raw", WRITTEN.values(), ids=WRITTEN.keys())
+def test_a_file_that_is_not_what_it_should_be(folder: Path, raw: bytes) -> None:
+    """Bytes that are no config give one message that names the file."""
+    (folder / "config.yaml").write_bytes(raw)
+    assert "config/config.yaml" in refusal(folder)
+
+
+def test_a_key_that_stands_twice_is_named(folder: Path) -> None:
+    """A key that stands twice is refused with its line, not silently overwritten."""
+    (folder / "backends.yaml").write_text("torch: {environment: cpu}\ntorch: {environment: gpu}\n")
+    text = refusal(folder)
+    assert "the key 'torch' stands twice" in text
+    assert "line 2" in text
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "platforms.yaml", "studies.yaml", "takes.yaml"])
+def test_a_bomb_of_aliases_does_not_go_off(folder: Path, file: str) -> None:
+    """Aliases that would unfold to billions of values are refused at once, in a short message."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    (folder / file).write_text("\n".join(lines))
+    assert f"config/{file}" in refusal(folder)
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "platforms.yaml", "backends.yaml", "studies.yaml"])
+def test_a_missing_file_is_named(folder: Path, file: str) -> None:
+    """A file that is gone, or is a folder, is named."""
+    (folder / file).unlink()
+    assert f"config/{file} cannot be read: No such file" in refusal(folder)
+    (folder / file).mkdir()
+    assert f"config/{file} cannot be read: Is a directory" in refusal(folder)
+
+
+def test_a_mapping_may_be_merged_into_another(tmp_path: Path) -> None:
+    """`<<` takes over another mapping's keys, the own ones win, and none may stand twice."""
+    path = tmp_path / "file.yaml"
+    path.write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n")
+    assert load(path) == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
+    path.write_text("a: &a {x: 1}\nb:\n  <<: *a\n  y: 3\n  y: 4\n")
+    with pytest.raises(ConfigError, match="'y' stands twice"):
+        load(path)

@@ -1,0 +1,102 @@
+"""Asking for another take."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import make_plan, write_take
+from derive.tables.logs import copy_config
+from nearfree.config.files import Config
+from nearfree.config.plans import Plans
+from nearfree.config.retake import raise_takes
+from nearfree.errors import ConfigError
+from nearfree.log.names import Layout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a copy of the shipped config, without anything asked for again."""
+    return copy_config(tmp_path / "config")
+
+
+def test_the_first_retake_asks_for_the_second_take(folder: Path, layout: Layout) -> None:
+    """Where nothing was said, the next take of every stream but the probe is the second."""
+    studies = [name for name in Plans(Config(folder), "cpu").every() if name != "hardware"]
+    assert {"dense_ffn", "qwen3_8b_cpu", "qwen3_8b_cpu_foretold"} <= set(studies)
+    for asked in (1, 2):
+        assert {Config(folder).take("cpu", name) for name in studies} == {asked}
+        assert raise_takes(Config(folder), layout, "cpu") == dict.fromkeys(studies, asked + 1)
+
+
+def test_a_retake_comes_after_every_sealed_take(folder: Path, layout: Layout) -> None:
+    """The next take is the one after the newest that is sealed, of any plan."""
+    write_take(layout, stream="dense_ffn", take=4)
+    write_take(layout, stream="dense_ffn", take=6, plan=make_plan(batch=2))
+    write_take(layout, stream="other", take=9)
+    assert raise_takes(Config(folder), layout, "cpu", "dense_ffn") == {"dense_ffn": 7}
+
+
+def test_the_hardware_can_be_probed_again(folder: Path, layout: Layout) -> None:
+    """The probe is retaken by its name, and no study with it."""
+    assert raise_takes(Config(folder), layout, "cpu", "hardware") == {"hardware": 2}
+    assert Config(folder).takes == {"cpu": {"hardware": 2}}
+
+
+def test_with_a_model_s_modules_what_is_foretold_is_asked_again(
+    folder: Path, layout: Layout
+) -> None:
+    """Predictions rest on the modules measured apart; the model itself is not measured again."""
+    raised = raise_takes(Config(folder), layout, "cpu", "qwen3_8b_cpu_modules")
+    assert raised == {"qwen3_8b_cpu_modules": 2, "qwen3_8b_cpu_foretold": 2}
+
+
+def test_what_was_asked_of_others_stays(folder: Path, layout: Layout) -> None:
+    """A retake changes nothing about other platforms and streams."""
+    (folder / "takes.yaml").write_text("h20: {dense_ffn: 3}\ncpu: {hardware: 2}\n")
+    raised = raise_takes(Config(folder), layout, "cpu")
+    takes = Config(folder).takes
+    assert takes == {"h20": {"dense_ffn": 3}, "cpu": {"hardware": 2, **raised}}
+
+
+def test_a_study_of_another_set_is_not_retaken(folder: Path, layout: Layout) -> None:
+    """What the site's sets leave out is not measured, so not asked for again either."""
+    path = folder / "config.yaml"
+    site = yaml.safe_load(path.read_text()) | {"sets": ["other"]}
+    path.write_text(yaml.safe_dump(site))
+    assert raise_takes(Config(folder), layout, "cpu") == {}
+    with pytest.raises(ConfigError, match="no study 'dense_ffn' on platform 'cpu'"):
+        raise_takes(Config(folder), layout, "cpu", "dense_ffn")
+
+
+def test_an_unknown_study_is_refused(folder: Path, layout: Layout) -> None:
+    """A study that the platform does not have is refused by name, and nothing is written."""
+    with pytest.raises(ConfigError, match="no study 'moe' on platform 'cpu'"):
+        raise_takes(Config(folder), layout, "cpu", "moe")
+    assert not (folder / "takes.yaml").exists()
+
+
+def test_the_file_says_who_wrote_it(folder: Path, layout: Layout) -> None:
+    """The written file is YAML with a comment that names the command."""
+    raise_takes(Config(folder), layout, "cpu")
+    text = (folder / "takes.yaml").read_text()
+    assert text.startswith("# Which take is asked for; written by `nearfree retake`.\n")
+    assert [path.name for path in folder.iterdir() if "takes" in path.name] == ["takes.yaml"]
+
+
+def test_one_backend_is_retaken(folder: Path, layout: Layout) -> None:
+    """A backend's name asks again for what runs on it, models' experts included, and no more."""
+    config = Config(folder)
+    raised = raise_takes(config, layout, "cpu", backend="torch_grouped")
+    runs = {name for name in config.studied("cpu") if "torch_grouped" in config.backends_of(name)}
+    assert runs
+    assert runs <= set(raised)
+    assert {name.removesuffix("_modules").removesuffix("_foretold") for name in raised} == runs
+
+
+def test_a_backend_that_nothing_runs_on_is_refused(folder: Path, layout: Layout) -> None:
+    """The message names the backends that there are; nothing is written."""
+    for study in (None, "hardware"):
+        with pytest.raises(ConfigError, match="'vllm'") as caught:
+            raise_takes(Config(folder), layout, "cpu", study, "vllm")
+        assert "torch_sdpa" in caught.value.remedy
+    assert not (folder / "takes.yaml").exists()

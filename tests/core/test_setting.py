@@ -1,0 +1,179 @@
+"""Settings, sweeps and plans: what can be asked, and how it is named."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import make_plan, make_setting
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.core.setting import (
+    MeasurePlan,
+    ProbePlan,
+    Setting,
+    Sweep,
+    check_setting,
+    plan_digest,
+    setting_key,
+)
+from nearfree.errors import ConfigError
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "dense_ffn": {"d_model": 64, "d_ff": 128},
+    "moe_ffn": {"d_model": 64, "d_ff": 128, "experts": 8, "top_k": 2, "routing": "balanced"},
+    "attention": {"context": 128, "heads": 4, "kv_heads": 2, "head_dim": 32},
+    "model": {},
+}
+COMMON = {"backend": "torch", "dtype": "float32"}
+
+
+def test_a_digest_never_changes() -> None:
+    """The digest of a plan and the key of a setting are the same in every version."""
+    assert setting_key(make_setting()) == "22937d16368e"
+    assert (
+        plan_digest(make_plan())
+        == "edd630fff024c3b6e43687eff87a7f6f943a3d6ddb883ccf3c973e8044eea3f7"
+    )
+
+
+@given(st.permutations(sorted({**SHAPES["moe_ffn"], **COMMON, "module": "moe_ffn", "batch": 3})))
+def test_the_order_of_fields_is_irrelevant(order: list[str]) -> None:
+    """A setting read from a document with its fields in any order has the same key."""
+    fields = {**SHAPES["moe_ffn"], **COMMON, "module": "moe_ffn", "batch": 3}
+    shuffled = msgspec.convert({name: fields[name] for name in order}, Setting)
+    assert setting_key(shuffled) == setting_key(Setting(**fields))
+
+
+def test_a_default_written_out_is_the_same_setting() -> None:
+    """A field given with its default value changes no digest."""
+    assert setting_key(make_setting(batch=1, context=None)) == setting_key(make_setting())
+    assert setting_key(make_setting(batch=2)) != setting_key(make_setting())
+
+
+def test_a_plan_survives_json() -> None:
+    """A plan read back from its JSON has the same digest."""
+    plan = make_plan(dtype="auto")
+    again = msgspec.json.decode(msgspec.json.encode(plan), type=MeasurePlan)
+    assert (again, plan_digest(again)) == (plan, plan_digest(plan))
+
+
+@pytest.mark.parametrize("changed", [{"rounds": 4}, {"positions": (1, 2)}, {"batch": 2}])
+def test_another_plan_has_another_digest(changed: dict[str, Any]) -> None:
+    """Whatever is asked differently gives another digest, so another take."""
+    assert plan_digest(make_plan(**changed)) != plan_digest(make_plan())
+
+
+@pytest.mark.parametrize(("module", "shape"), SHAPES.items())
+def test_a_whole_setting_is_accepted(module: str, shape: dict[str, Any]) -> None:
+    """A setting with what its module needs is accepted."""
+    check_setting(Setting(module=module, **COMMON, **shape))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("module", "field"), [(module, field) for module, shape in SHAPES.items() for field in shape]
+)
+def test_a_missing_shape_is_named(module: str, field: str) -> None:
+    """A setting without a field of its module's shape is refused by the field's name."""
+    shape = {name: value for name, value in SHAPES[module].items() if name != field}
+    with pytest.raises(ConfigError, match=f"{module} setting lacks {field}"):
+        check_setting(Setting(module=module, **COMMON, **shape))  # type: ignore[arg-type]
+
+
+def test_more_experts_a_token_than_there_are() -> None:
+    """A setting with top_k above experts is refused with both numbers."""
+    shape = SHAPES["moe_ffn"] | {"top_k": 9}
+    with pytest.raises(ConfigError, match="top_k 9 is larger than experts 8"):
+        check_setting(Setting(module="moe_ffn", **COMMON, **shape))  # type: ignore[arg-type]
+
+
+def test_heads_that_do_not_divide() -> None:
+    """Query heads that key and value heads cannot share evenly are refused with both numbers."""
+    shape = SHAPES["attention"] | {"heads": 5}
+    with pytest.raises(ConfigError, match="heads 5 is no multiple of kv_heads 2"):
+        check_setting(Setting(module="attention", **COMMON, **shape))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"block_size_m": 16}, {"api": "kvcache"}, {"page_size": 16}, {"cuda_graph": True}],
+)
+def test_each_way_to_call_is_another_setting(change: dict[str, Any]) -> None:
+    """A fixed block, an api, a page size and a planned graph are part of a setting's key."""
+    assert setting_key(make_setting(**change)) != setting_key(make_setting())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("module", "conv"),
+        ("dtype", "int4"),
+        ("batch", 0),
+        ("batch", -1),
+        ("batch", 1.5),
+        ("d_model", 0),
+        ("d_ff", "wide"),
+        ("routing", "random"),
+        ("block_size_m", 0),
+        ("api", "KV cache"),
+        ("page_size", 0),
+        ("cuda_graph", 1),
+        ("backend", None),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(field: str, value: object) -> None:
+    """A field that no setting can have is refused when read, by its name."""
+    document = {"module": "dense_ffn", **COMMON, **SHAPES["dense_ffn"], field: value}
+    with pytest.raises(msgspec.ValidationError, match=rf"\$\.{field}"):
+        msgspec.convert(document, Setting)
+
+
+def test_an_unknown_field_is_refused_by_name() -> None:
+    """A field that settings do not have is refused, by its name."""
+    document = {"module": "dense_ffn", **COMMON, **SHAPES["dense_ffn"], "widht": 1}
+    with pytest.raises(msgspec.ValidationError, match="widht"):
+        msgspec.convert(document, Setting)
+
+
+def test_a_sweep_needs_its_baseline() -> None:
+    """A grid without its baseline N is refused with both."""
+    with pytest.raises(ConfigError, match=r"grid \[2, 4\] lacks its baseline N=1"):
+        Sweep(setting=make_setting(), positions=(2, 4))
+    assert Sweep(setting=make_setting(), positions=(2, 4), baseline=2).baseline == 2
+
+
+@pytest.mark.parametrize("positions", [(2, 1), (1, 2, 2), (1, 4, 2)])
+def test_a_grid_rises(positions: tuple[int, ...]) -> None:
+    """A grid that is not strictly rising is refused."""
+    with pytest.raises(ConfigError, match="not strictly rising"):
+        Sweep(setting=make_setting(), positions=positions)
+
+
+def test_a_bad_setting_is_refused_in_a_sweep() -> None:
+    """A sweep checks its setting."""
+    with pytest.raises(ConfigError, match="lacks d_ff"):
+        Sweep(setting=make_setting(d_ff=None), positions=(1,))
+
+
+def test_a_plan_without_sweeps_is_refused() -> None:
+    """A plan that asks for nothing is refused, not measured."""
+    raw = msgspec.json.encode(make_plan())
+    document = msgspec.json.decode(raw) | {"sweeps": []}
+    with pytest.raises((ConfigError, msgspec.ValidationError), match="sweeps"):
+        msgspec.json.decode(msgspec.json.encode(document), type=MeasurePlan)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("guard_s", 0), ("guard_s", -1.0), ("rounds", 0), ("dtypes", ["x"])]
+)
+def test_a_bad_probe_plan_is_refused_by_name(field: str, value: object) -> None:
+    """A probe plan that cannot be followed is refused by its field's name."""
+    with pytest.raises(msgspec.ValidationError, match=rf"\$\.{field}"):
+        msgspec.convert({"kind": "probe", "dtypes": ["float32"], field: value}, ProbePlan)
+
+
+def test_points_a_round() -> None:
+    """A round has one point for every N of every sweep."""
+    sweep = Sweep(setting=make_setting(batch=2), positions=(1, 2))
+    plan = make_plan(positions=(1, 2, 4))
+    both = msgspec.structs.replace(plan, sweeps=(*plan.sweeps, sweep))
+    assert (plan.points_a_round, both.points_a_round) == (3, 5)

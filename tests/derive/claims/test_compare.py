@@ -1,0 +1,62 @@
+"""How boundaries compare, as rules over any numbers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.claims.compare import at_floor, at_least, lands, reach, same
+
+from derive.claims.logs import Row, at
+
+POWERS = [2**n for n in range(12)]
+
+
+def on_grid(limit: float) -> Row:
+    """Return the boundary of a limit on a grid of powers of two, as it is printed."""
+    n = max(each for each in POWERS if each <= max(limit, 1))
+    return at("dense_ffn", n, 2 * n if n < POWERS[-1] else None)
+
+
+@st.composite
+def bounds(draw: st.DrawFn) -> Row:
+    """Draw a boundary on a grid of powers of two, with or without an interval around it."""
+    place = draw(st.integers(0, len(POWERS) - 1))
+    low, high = draw(st.integers(0, place)), draw(st.integers(place, len(POWERS) - 1))
+    following = POWERS[place + 1] if place + 1 < len(POWERS) else None
+    interval = draw(st.sampled_from([(), (POWERS[low], POWERS[high])]))
+    return at("dense_ffn", POWERS[place], following, interval=interval)
+
+
+@given(st.floats(1, 1000), st.integers(1, 64), st.integers(1, 64))
+def test_what_falls_as_one_over_b_is_never_said_not_to(limit: float, b: int, other: int) -> None:
+    """Boundaries of an exact law c / b compare as the same, or cannot be told."""
+    assert same(on_grid(limit / b), on_grid(limit / other), (b, other)) is not False
+
+
+@given(bounds(), bounds())
+def test_comparing_is_symmetric(a: Row, b: Row) -> None:
+    """It does not matter which of two boundaries comes first."""
+    assert same(a, b) == same(b, a)
+
+
+@given(bounds(), bounds())
+def test_of_two_boundaries_one_is_no_smaller(a: Row, b: Row) -> None:
+    """Neither is said to be the smaller one of both."""
+    assert at_least(a, b) is not False or at_least(b, a) is not False
+
+
+@given(bounds(), st.floats(0.1, 5000))
+def test_a_prediction_lands_where_the_boundary_lies(row: Row, value: float) -> None:
+    """It is right between N_max and the next N alone, and wrong only outside of the interval."""
+    low, high = row["n_low"] or row["n_max"], row["n_high"] or row["n_max"]
+    inside = row["n_max"] <= value < reach(row)[1]
+    found = lands(row, value)
+    assert not found or inside
+    assert found is not False or not (inside or (row["n_low"] and low <= value <= high))
+
+
+@given(st.integers(0, 11), st.integers(0, 11))
+def test_at_the_floor_nothing_is_told(n: int, other: int) -> None:
+    """Where nothing is near-free on either side, boundaries do not compare."""
+    a, b = (at("dense_ffn", POWERS[each], 2 * POWERS[each]) for each in (n, other))
+    floor = at_floor(a) and at_floor(b)
+    assert (same(a, b) is None) == floor
+    assert (at_least(a, b) is None) == floor

@@ -1,0 +1,130 @@
+"""From cases to verdicts: what counts for what, whatever the order of rows."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.derive.claims.cases import Case, Group
+from nearfree.derive.claims.judge import both, claim_rows, verdict
+from nearfree.derive.claims.registry import EVERY
+from nearfree.derive.claims.scope_tables import Log
+from nearfree.derive.claims.table import CLAIMS, FAILS, HOLDS, PARTLY, UNDECIDED, VERDICTS
+from nearfree.derive.tables.boundaries import BOUNDARIES
+
+from derive.claims.logs import EPSILON, at, log, rows_of, said
+
+GROUP = Group("cpu", "dense_ffn", "b", None, "measured")
+TOLD = st.lists(st.sampled_from([True, False, None]), max_size=30)
+
+
+def cases(told: list[bool | None]) -> list[Case]:
+    """Return cases that agree, do not, or cannot be told."""
+    return [Case(GROUP, each, "", ()) for each in told]
+
+
+@given(TOLD)
+def test_a_verdict_counts_cases(told: list[bool | None]) -> None:
+    """What disagrees counts always; where nothing does, most have to be told."""
+    kept, lost, unclear = (told.count(each) for each in (True, False, None))
+    against = PARTLY if kept > lost else FAILS
+    without = HOLDS if kept >= max(unclear, 1) else UNDECIDED
+    assert verdict(cases(told)) == (against if lost else without)
+
+
+@given(TOLD)
+def test_what_cannot_be_told_hides_no_counterexample(told: list[bool | None]) -> None:
+    """A claim of all cases that one case breaks is never undecided, nor any better for doubt."""
+    broken = [*told, False]
+    doubted = verdict(cases(broken + [None] * 100))
+    assert doubted == verdict(cases([each for each in broken if each is not None]))
+    assert doubted in (FAILS, PARTLY)
+
+
+@given(TOLD)
+def test_one_more_that_disagrees_never_helps(told: list[bool | None]) -> None:
+    """A claim that does not hold does not hold with another case against it either."""
+    assert verdict(cases([*told, False])) != HOLDS
+
+
+@given(st.lists(st.sampled_from(VERDICTS), min_size=1, max_size=4))
+def test_parts_hold_together_only_if_each_does(parts: list[str]) -> None:
+    """A claim of several parts holds if all hold, and fails if none that can be told does."""
+    found = both(parts)
+    assert (found == HOLDS) == (set(parts) == {HOLDS})
+    assert (found == FAILS) == (set(parts) - {UNDECIDED} == {FAILS})
+    assert found in VERDICTS
+
+
+@pytest.mark.parametrize("scope", ["cpu", "public"])
+def test_an_empty_log_decides_nothing(scope: str) -> None:
+    """Each claim has a row for each of its modules; those of datasheets are the public scope's."""
+    rows = list(claim_rows(log([], scope=scope)))
+    own = [claim for claim in EVERY if scope == "public" or not claim.public]
+    assert len(rows) == sum(max(len(claim.modules), 1) for claim in own)
+    assert {row["verdict"] for row in rows} == {UNDECIDED}
+    assert {row["platform"] for row in rows} == {None if scope == "public" else scope}
+    assert not any(row["from_ids"] for row in rows), "it rests on no row"
+
+
+def test_a_question_is_asked_and_not_claimed() -> None:
+    """A research question says how it is answered, so that a no refutes nobody."""
+    questions = [claim for claim in EVERY if claim.kind == "research question"]
+    assert questions
+    assert all("? Yes if " in claim.says for claim in questions)
+    assert not any("?" in claim.says for claim in EVERY if claim not in questions)
+
+
+def test_what_the_paper_does_not_claim_says_so() -> None:
+    """The one check of our own is marked as such."""
+    (own,) = (claim for claim in EVERY if claim.section == "not in the paper")
+    assert own.name == "lookup_holds_for_releases"
+    assert own.says.startswith("A check of ours: ")
+
+
+def mixed() -> list[dict[str, Any]]:
+    """Return boundaries of several modules, platforms and origins."""
+    return [
+        *(at("dense_ffn", 32 // b, 64 // b, batch=b) for b in (1, 2, 4)),
+        *(at("attention", n, 2 * n, context=64 * n) for n in (4, 8)),
+        at("dense_ffn", 4, 8, origin="simulated", stream="t"),
+        at("moe_ffn", 16, 17, routing="skewed", top_k=2, experts=8, interval=(16, 16)),
+    ]
+
+
+@given(st.permutations(range(len(mixed()))))
+@settings(deadline=None, max_examples=20)
+def test_the_order_of_rows_changes_nothing(order: list[int]) -> None:
+    """The same rows give the same verdicts in whatever order they come."""
+    frame = rows_of(BOUNDARIES, mixed())
+    rows = claim_rows(Log("cpu", EPSILON, {"boundaries": frame}))
+    again = claim_rows(Log("cpu", EPSILON, {"boundaries": frame[order]}))
+    assert list(rows) == list(again)
+
+
+def test_origins_are_never_judged_together() -> None:
+    """What was measured and what was simulated have verdicts of their own."""
+    rows = [row for row in claim_rows(log(mixed())) if row["claim"] == "rq1"]
+    dense = {row["origin"]: row["checked"] for row in rows if row["module"] == "dense_ffn"}
+    assert dense == {"measured": 3, "simulated": 1}
+
+
+def test_rows_fit_the_table_and_name_what_they_were_checked_on() -> None:
+    """Verdicts on hostile names are a table all the same, shown as the text that they are."""
+    name = "<script>alert('b')</script>"
+    bound = at("dense_ffn", 8, 9, backend=name)
+    known = log([bound], [said(bound, "idle_compute", 8.5)])
+    frame = CLAIMS.build(CLAIMS.frame(claim_rows(known)), known.ids)
+    row = frame.filter(claim="rq2", module="dense_ffn").row(0, named=True)
+    assert (row["backend"], row["verdict"]) == (name, HOLDS)
+    kinds = {each.split(":")[0] for each in row["from_ids"]}
+    assert kinds == {"boundaries", "predictions"}
+    assert set(frame["from_ids"].explode().drop_nulls()) <= known.ids
+
+
+def test_an_older_take_is_not_judged() -> None:
+    """Of two takes of one setting the newest counts alone."""
+    old = at("dense_ffn", 1, 2) | {"newest": False}
+    rows = list(claim_rows(log([old, at("dense_ffn", 8, 9) | {"take": 2}])))
+    (row,) = (row for row in rows if row["claim"] == "rq1" and row["module"] == "dense_ffn")
+    assert (row["verdict"], row["checked"]) == (HOLDS, 1)

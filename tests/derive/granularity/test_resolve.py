@@ -1,0 +1,263 @@
+"""The resolver, over the releases that the repository has on record."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from nearfree.derive.granularity.releases import PINNED_TRITON, Release
+from nearfree.derive.granularity.resolve import AttentionQuestion, MoeQuestion, Resolver
+from nearfree.errors import EvidenceError
+from nearfree.sources.answers.moe import MoeQuery, MoeRules
+from nearfree.sources.record import recorded_extraction
+
+from derive.questions import LOG, RESOLVER
+
+LAYER = MoeQuestion(
+    backend="vllm",
+    backend_version="0.9.1",
+    kernel=None,
+    dtype="bfloat16",
+    d_model=4096,
+    d_ff=1024,
+    experts=256,
+    top_k=8,
+    block_size_m=None,
+    sm=90,
+    device_name="NVIDIA H20",
+)
+CALL = AttentionQuestion(
+    backend="flash_attn_2",
+    backend_version=None,
+    dtype="bfloat16",
+    batch=1,
+    context=4096,
+    heads=32,
+    kv_heads=32,
+    head_dim=128,
+    api=None,
+    page_size=None,
+    cuda_graph=False,
+    most=256,
+    sm=90,
+    sm_count=78,
+)
+
+
+def layer(**changes: Any) -> MoeQuestion:
+    """Return the paper's layer with some of its fields changed."""
+    return replace(LAYER, **changes)
+
+
+def call(**changes: Any) -> AttentionQuestion:
+    """Return the paper's call with some of its fields changed."""
+    return replace(CALL, **changes)
+
+
+def test_the_fallback_of_the_paper() -> None:
+    """16 tokens up to E of them, then 64; each with file, lines and digest."""
+    steps = RESOLVER.moe(LAYER)
+    found = steps.at([1, 256, 257])
+    assert (found.tokens, found.block_m) == ((1, 256, 257), (16, 16, 64))
+    assert set(found.path) == {"aligned"}
+    assert set(found.source) == {"fallback"}
+    assert all("fused_moe.py:" in each and each.endswith(")") for each in found.evidence)
+    assert [steps.tau(each) for each in (1, 32, 256, 257)] == [256, 256, 256, None]
+
+
+def test_few_tokens_have_a_path_of_their_own() -> None:
+    """Since 0.17, up to E / 4k tokens skip the alignment: the configuration changes there too."""
+    steps = RESOLVER.moe(layer(backend_version="0.20.2"))
+    assert steps.at([8, 9]).path == ("naive", "aligned")
+    assert [steps.tau(each) for each in (1, 9, 33)] == [8, 32, 96]
+
+
+def test_a_tuned_file_is_found_by_the_device() -> None:
+    """It goes before the fallback, and its entry's line is cited."""
+    found = RESOLVER.moe(layer(experts=8, top_k=2, d_ff=7168, device_name="NVIDIA H200")).at([1])
+    assert found.source == ("tuned",)
+    assert "E=8,N=7168,device_name=NVIDIA_H200.json:" in found.evidence[0]
+
+
+def test_every_entry_of_a_tuned_file_has_its_own_line() -> None:
+    """The line is that of the entry for so many tokens, of the last one however many there are."""
+    steps = RESOLVER.moe(layer(experts=8, top_k=2, d_ff=7168, device_name="NVIDIA H200"))
+    cited = steps.at([1, 64, 4096, 2_000_000]).evidence
+    assert len({*cited}) == len(cited) - (cited[2] == cited[3])
+    assert cited[0] != cited[1] != cited[2]
+    assert cited[3].partition(":")[0] == cited[2].partition(":")[0]
+
+
+def test_the_pinned_triton_chooses_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang 0.5.10 has files for several; one whose Triton is not pinned here is refused."""
+    shape = {"backend": "sglang", "experts": 8, "top_k": 2, "d_ff": 7168}
+    h100 = layer(**shape, backend_version="0.5.10", device_name="NVIDIA H100 80GB HBM3")
+    found = RESOLVER.moe(h100).at([1, 64])
+    assert found.source == ("tuned", "tuned")
+    monkeypatch.setattr("nearfree.derive.granularity.resolve.PINNED_TRITON", {})
+    with pytest.raises(EvidenceError, match="depends on the running Triton"):
+        Resolver(LOG).moe(h100)
+
+
+@pytest.mark.parametrize(
+    ("version", "kernel", "path"),
+    [
+        ("0.14.0", None, "naive"),
+        ("0.14.0", "vllm_triton_tritonexperts", "aligned"),
+        ("0.20.2", "vllm_triton_tritonexperts", "naive"),
+    ],
+)
+def test_the_class_of_serving_has_paths_of_its_own(
+    version: str, kernel: str | None, path: str
+) -> None:
+    """The kernel's name tells it from the function; it aligned few tokens too, up to 0.19."""
+    steps = RESOLVER.moe(layer(backend_version=version, kernel=kernel))
+    assert steps.at([1]).path == (path,)
+
+
+def test_an_override_is_the_settings_own() -> None:
+    """A block that the setting fixes holds for any number of tokens."""
+    steps = RESOLVER.moe(layer(block_size_m=32))
+    assert steps.at([1, 4000]).block_m == (32, 32)
+    assert steps.at([1]).evidence == ("the caller",)
+    assert steps.tau(1) is None
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "experts": st.sampled_from([8, 128, 256]),
+        "top_k": st.sampled_from([2, 8]),
+        "d_ff": st.sampled_from([512, 1024, 7168]),
+    }
+)
+
+
+@given(
+    st.sampled_from([("vllm", "0.9.1"), ("vllm", "0.20.2"), ("sglang", "0.5.9")]),
+    shapes,
+    st.sampled_from(["NVIDIA H20", "NVIDIA H200", "NVIDIA B200"]),
+    st.sampled_from([("bfloat16", "bf16"), ("float8", "fp8")]),
+    st.lists(st.integers(1, 5000), min_size=1, max_size=5),
+)
+@settings(deadline=None, max_examples=40)
+def test_shared_answers_are_each_layers_own(
+    release: tuple[str, str],
+    shape: dict[str, Any],
+    device: str,
+    dtype: tuple[str, Any],
+    tokens: list[int],
+) -> None:
+    """Layers share what rules say of them; each gets what its release says of it alone."""
+    backend, version = release
+    said = recorded_extraction(LOG, *release)
+    assert said is not None
+    query = MoeQuery(
+        **shape,
+        d_model=4096,
+        dtype=dtype[1],
+        device=device,
+        triton=PINNED_TRITON.get(Release(*release)),
+        sm=90,
+        smem_per_block=227 * 1024,
+    )
+    question = layer(
+        **shape, backend=backend, backend_version=version, dtype=dtype[0], device_name=device
+    )
+    try:
+        alone = MoeRules(said.by_name(), said.tuned, query, 4096)
+    except EvidenceError as error:
+        with pytest.raises(EvidenceError, match=error.what.split(";")[0].replace("+", ".")):
+            RESOLVER.moe(question)
+        return
+    blocks = [alone.at(each) for each in tokens]
+    found = RESOLVER.moe(question).at(tokens)
+    assert found.block_m == tuple(block.value for block in blocks)
+    assert found.block_n == tuple(block.block_n for block in blocks)
+    assert found.block_k == tuple(block.block_k for block in blocks)
+    assert found.path == tuple(block.path for block in blocks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"backend_version": "0.0.1"}, "no rules of vllm 0.0.1 in the log"),
+        ({"dtype": "float32"}, "no MoE rules of vllm for float32"),
+        ({"kernel": "marlin"}, "no rules of the MoE kernel marlin"),
+        ({"top_k": 257}, "top_k 257 is larger than experts 256"),
+        ({"experts": 8, "top_k": 2, "d_ff": 7168, "device_name": None}, "depends on the device"),
+    ],
+)
+def test_what_a_layer_lacks_is_named_each_time(changes: dict[str, Any], missing: str) -> None:
+    """A refusal is kept as an answer is."""
+    for _ in range(2):
+        with pytest.raises(EvidenceError, match=missing):
+            RESOLVER.moe(layer(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "tile", "m_attn"),
+    [
+        ({}, 64, 64),
+        ({"backend": "flashinfer"}, 16, 16),
+        ({"backend": "flashinfer", "kv_heads": 8}, 16, 4),
+        ({"backend": "flashinfer", "batch": 8, "context": 128}, 16, 16),
+        ({"backend": "flash_attn_3", "backend_version": "0.0.34", "api": "varlen"}, 128, 128),
+    ],
+)
+def test_the_tile_ends_where_size_or_count_changes(
+    changes: dict[str, Any], tile: int, m_attn: int
+) -> None:
+    """FlashInfer packs query heads, so g of them share its first 16 rows."""
+    steps = RESOLVER.attention(call(**changes))
+    found = steps.at([1, m_attn, m_attn + 1])
+    assert (found.tile_rows[0], found.tiles[0]) == (tile, 1)
+    assert (found.tile_rows[1], found.tiles[1]) == (tile, 1)
+    assert (found.tile_rows[2], found.tiles[2]) != (tile, 1)
+    assert steps.m_attn() == m_attn
+
+
+def test_a_cuda_graph_is_looked_at_up_to_its_capture() -> None:
+    """The tile follows the captured positions, so nothing changes below them."""
+    steps = RESOLVER.attention(call(backend="flashinfer", cuda_graph=True, most=200))
+    assert steps.at([1]).tile_rows == (128,)
+    assert steps.m_attn() == 128
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        (
+            {"backend": "flash_attn", "backend_version": "2.8.3", "context": 0},
+            r"which call of flash_attn .*api",
+        ),
+        ({"backend": "vllm"}, "no rules of the attention kernels of vllm"),
+        ({"dtype": "float8"}, "no tile rules of flash-attn for float8"),
+        ({"sm_count": None}, "number of SMs"),
+        ({"kv_heads": 5}, "32 heads are no multiple of 5 kv_heads"),
+    ],
+)
+def test_what_a_call_lacks_is_named(changes: dict[str, Any], missing: str) -> None:
+    """Nothing is taken for granted."""
+    with pytest.raises(EvidenceError, match=missing):
+        RESOLVER.attention(call(**changes)).m_attn()
+
+
+def test_over_a_cache_the_call_is_that_for_a_cache() -> None:
+    """FlashAttention by its own name and version says what the paper's backend says."""
+    printed = RESOLVER.attention(call(backend="flash_attn_2"))
+    named = RESOLVER.attention(call(backend="flash-attn", backend_version="2.8.3"))
+    assert named.at([1, 65]) == printed.at([1, 65])
+    assert named.m_attn() == printed.m_attn() == 64
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4096), st.sampled_from(("0.9.1", "0.20.2", "0.33.0")))
+def test_a_step_is_what_a_block_says(tokens: int, version: str) -> None:
+    """The short way to path and BLOCK_SIZE_M says what the whole block says."""
+    said = recorded_extraction(LOG, "vllm", version)
+    assert said is not None
+    query = MoeQuery(experts=256, top_k=8, d_ff=1024, d_model=4096, device="NVIDIA H20", sm=90)
+    rules = MoeRules(said.by_name(), said.tuned, query, 4096)
+    block = rules.at(tokens)
+    assert rules.step(tokens) == (block.path, block.value)

@@ -1,0 +1,87 @@
+"""The laws of a dense FFN against the paper's numbers, as numbers and as columns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.laws.dense import arithmetic_intensity, idle_compute, principle
+from nearfree.units import BYTES_PER_ELEMENT, balance_flop_per_byte
+
+LAWS = [idle_compute, principle]
+balances = st.floats(0.1, 2000.0)
+batches = st.integers(1, 4096)
+widths = st.sampled_from(sorted(set(BYTES_PER_ELEMENT.values())))
+Law = Callable[..., Any]
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    ("batch", "n_idle"), [(1, 37.0), (2, 18.5), (4, 9.25), (8, 4.625), (16, 2.3125), (32, 1.15625)]
+)
+def test_h20_as_in_the_paper(law: Law, batch: int, n_idle: float) -> None:
+    """On H20 with 16-bit weights N_idle is rho / b, with rho = 37."""
+    assert law(37.0, batch, 2) == n_idle
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    ("peak", "bandwidth", "n_idle"),
+    [(148.0, 4000.0, 37.0), (312.0, 2039.0, 153.0), (989.0, 3350.0, 295.2)],
+)
+def test_one_position_on_each_platform(
+    law: Law, peak: float, bandwidth: float, n_idle: float
+) -> None:
+    """From the datasheets of H20, A800 and H800 the law gives what the paper prints for b = 1."""
+    assert round(law(balance_flop_per_byte(peak, bandwidth), 1, 2), 1) == n_idle
+
+
+@given(balances, batches, widths)
+def test_intensity_meets_the_balance_point(rho: float, batch: int, element_bytes: int) -> None:
+    """At N_idle the arithmetic intensity is the balance point."""
+    n = idle_compute(rho, batch, element_bytes)
+    assert arithmetic_intensity(batch, n, element_bytes) == pytest.approx(rho)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@given(rho=balances, batch=batches, element_bytes=widths)
+def test_tokens_at_the_boundary_are_the_same_for_every_batch(
+    law: Law, rho: float, batch: int, element_bytes: int
+) -> None:
+    """N_idle times b is constant: what counts is the tokens of a forward."""
+    assert law(rho, batch, element_bytes) * batch == pytest.approx(law(rho, 1, element_bytes))
+
+
+@pytest.mark.parametrize("law", LAWS)
+@given(rho=balances, batch=batches, factor=st.sampled_from([0.5, 2.0, 3.0]))
+def test_the_law_is_proportional(law: Law, rho: float, batch: int, factor: float) -> None:
+    """N_idle is proportional to rho and to the bytes of an element."""
+    once = law(rho, batch, 2)
+    assert law(rho * factor, batch, 2) == pytest.approx(once * factor)
+    assert law(rho, batch, 2 * factor) == pytest.approx(once * factor)
+
+
+@given(batches, st.integers(1, 1000), widths)
+def test_intensity_counts_flop_and_bytes(batch: int, n: int, element_bytes: int) -> None:
+    """AI(N) is the FLOP of two matmuls over the bytes of their weights."""
+    d_model, d_ff = 4096, 9216
+    flop = 2 * 2 * batch * n * d_model * d_ff
+    weights = 2 * d_model * d_ff * element_bytes
+    assert arithmetic_intensity(batch, n, element_bytes) == pytest.approx(flop / weights)
+
+
+@pytest.mark.parametrize("law", [*LAWS, arithmetic_intensity])
+@given(st.lists(st.tuples(balances, balances, widths), min_size=1, max_size=8))
+def test_columns_give_what_numbers_give(law: Law, rows: list[tuple[float, float, int]]) -> None:
+    """A law of polars columns is the law of their values."""
+    frame = pl.DataFrame(rows, schema=["a", "b", "c"], orient="row")
+    found = frame.select(law(pl.col("a"), pl.col("b"), pl.col("c"))).to_series().to_list()
+    assert found == pytest.approx([law(*row) for row in rows])
+
+
+@given(balances, batches, widths)
+def test_the_principle_alone_is_idle_compute(rho: float, batch: int, element_bytes: int) -> None:
+    """For a dense FFN by itself both laws say the same."""
+    assert principle(rho, batch, element_bytes) == idle_compute(rho, batch, element_bytes)

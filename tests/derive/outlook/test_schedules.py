@@ -1,0 +1,68 @@
+"""Schedules of deployments: a row an engine that can serve them, whatever else is asked."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from msgspec.structs import replace
+from nearfree.config.deployments import Asked
+from nearfree.config.files import Config
+from nearfree.derive.outlook import schedules as module
+from nearfree.derive.outlook.schedules import SCHEDULES, schedules
+
+from derive.sheeted import ANSWERER, CONFIG, sheet_table
+
+DENSE = Asked(models=("qwen3_8b",), platforms=("h20", "b200"), context=(1024, 4096))
+SPARSE = Asked(models=("mixtral_8x7b",), platforms=("h100",), moe=("vllm==0.20.2",))
+
+
+class Given(Config):
+    """The shipped config with deployments of its own."""
+
+    def __init__(self, folder: Path, **asked: Asked) -> None:
+        super().__init__(folder)
+        self.__dict__["deployments"] = asked
+
+
+def rows(**asked: Asked) -> pl.DataFrame:
+    """Return the rows of some deployments, checked as they are when they are written."""
+    found = schedules(Given(CONFIG.folder, **asked), ANSWERER, sheet_table())
+    return SCHEDULES.build(found, found["from_ids"].explode().drop_nulls().unique().to_list())
+
+
+def test_a_dense_model_has_a_row_an_engine() -> None:
+    """Each platform, context and tolerance has one of each engine, made from facts and events."""
+    found = rows(a=DENSE)
+    assert found.height == 2 * 2 * 2 * len(CONFIG.site.tolerances)
+    assert set(found["engine"]) == {"vllm", "sglang"}
+    kinds = found["from_ids"].list.eval(pl.element().str.split(":").list.first())
+    assert all({"platforms", "config/models"} < set(each) for each in kinds)
+
+
+def test_experts_are_the_engine_s_own() -> None:
+    """Experts of one engine make rows of that engine, those of no engine make none."""
+    assert set(rows(a=SPARSE)["engine"]) == {"vllm"}
+    assert set(rows(a=replace(SPARSE, moe=("sglang==0.5.9",)))["engine"]) == {"sglang"}
+    assert rows(a=replace(SPARSE, moe=("torch-padded",))).is_empty()
+
+
+def test_a_refusal_is_a_row() -> None:
+    """Where T(N) is not known, the row says why, and nothing else is there."""
+    found = rows(a=replace(DENSE, platforms=("b200",), attention=("xformers==0.0.34",)))
+    assert found["option"].null_count() == found.height > 0
+    assert set(found["refusal"]) == {
+        "attention: flash_attn_3 has no kernels for compute capability 100"
+    }
+
+
+def test_no_deployment_no_row() -> None:
+    """Without deployments the table is empty, with all its columns."""
+    assert rows().columns == list(SCHEDULES.columns)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_parts_make_the_whole(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """However many conditions are answered at once, the rows are the same."""
+    whole = rows(a=DENSE, b=SPARSE)
+    monkeypatch.setattr(module, "_AT_ONCE", at_once)
+    assert rows(a=DENSE, b=SPARSE).equals(whole)

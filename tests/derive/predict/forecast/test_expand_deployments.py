@@ -1,0 +1,116 @@
+"""Names become deployments: each combination once, with releases and facts of their own."""
+
+from itertools import product
+
+import pytest
+from decoders.files import refusal
+from nearfree.config.deployments import BOUNDS, Asked
+from nearfree.config.files import Config
+from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
+from nearfree.errors import NearfreeError
+from packaging.version import Version
+
+from derive.predict.forecast.pool import CONFIG, GRID, deployment
+
+
+def test_one_deployment_a_combination() -> None:
+    """Each model, platform, routing, batch and context has one; routing counts for experts."""
+    asked = Asked(
+        models=("qwen3_8b", "mixtral_8x7b"), platforms=("h20", "b200"), batch=(1, 4),
+        context=(512, 1024), attention=("flash-attn==2.8.3",), moe=("vllm==0.20.2",),
+    )  # fmt: skip
+    found = deployments(CONFIG, asked)
+    each = product(("qwen3_8b", "mixtral_8x7b"), ("h20", "b200"), BOUNDS, (1, 4), (512, 1024))
+    wanted = [
+        (model, platform, routing if model != "qwen3_8b" else None, batch, context)
+        for model, platform, routing, batch, context in each
+    ]
+    said = [(d.decoder.name, d.platform, d.routing, d.batch, d.context) for d in found]
+    assert said == list(dict.fromkeys(wanted))
+    assert all((each.moe is None) == (each.decoder.experts is None) for each in found)
+
+
+def test_each_release_of_attention_and_of_experts_is_asked() -> None:
+    """Every attention is asked with every release of the experts, where there are experts."""
+    attention = ("flash-attn==2.8.3", "flashinfer==0.6.13")
+    moe = ("vllm==0.20.2", "sglang==0.5.9", "vllm==0.33.0")
+    asked = Asked(
+        models=("qwen3_8b", "mixtral_8x7b"), platforms=("h20",), routing=("skewed",),
+        attention=attention, moe=moe,
+    )  # fmt: skip
+    said = [(str(d.attention), d.moe and str(d.moe)) for d in deployments(CONFIG, asked)]
+    runs, experts = (
+        [str(newest(CONFIG, text)) for text in texts] for texts in (attention, moe)
+    )  # fmt: skip
+    assert said == [*product(runs, [None]), *product(runs, experts)]
+
+
+def test_what_is_listed_twice_is_asked_once() -> None:
+    """The same model by two names, and the same number twice, are one deployment."""
+    asked = Asked(
+        models=("qwen3_8b", "Qwen3-8B"), platforms=("h20", "h20_sxm"), batch=(1, 1),
+        context=(512, 512), attention=("flash-attn==2.8.3", "flash_attn==2.8.3"),
+    )  # fmt: skip
+    assert len(deployments(CONFIG, asked)) == 1
+
+
+def test_the_newest_recorded_release() -> None:
+    """A package alone is its newest listed release, by version and not by text."""
+    packages = {"vllm": "vllm", "flashinfer": "flashinfer-python"}
+    packages |= {"flashinfer-fa3": "flashinfer-python", "FlashInfer_fa2": "flashinfer-python"}
+    for text, package in packages.items():
+        versions = [
+            each.partition("==")[2] for each in CONFIG.releases if each.startswith(f"{package}==")
+        ]
+        assert len(versions) > 2
+        assert Version(newest(CONFIG, text).version or "0") == max(map(Version, versions))
+    assert newest(CONFIG, "vllm==0.9.1").version == "0.9.1"
+    assert newest(CONFIG, "torch-sdpa").version is None
+
+
+@pytest.mark.parametrize("text", ["nonsense", "vllm==", "==1", "flash-atn", "vllm==x", "a b", ""])
+def test_what_no_backend_is_called(text: str) -> None:
+    """A text that names no backend is refused with it."""
+    error = refusal(lambda: newest(CONFIG, text))
+    assert error is not None
+    assert repr(text) in error.what
+
+
+def test_a_package_that_is_not_recorded() -> None:
+    """A package without a listed release asks for a version."""
+
+    class Without(Config):
+        releases = ()  # type: ignore[assignment]
+
+    error = refusal(lambda: newest(Without(CONFIG.folder), "vllm"))
+    assert error is not None
+    assert "sources.yaml" in error.what
+    assert "==" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "thing"),
+    [({"models": ("qwen9",)}, "qwen9"), ({"platforms": ("mars",)}, "mars"),
+     ({"moe": ("vlm",), "models": ("mixtral_8x7b",)}, "vlm"), ({"attention": ("fa",)}, "'fa'")],
+)  # fmt: skip
+def test_what_nothing_knows(changes: dict[str, object], thing: str) -> None:
+    """An unknown model, platform or backend is refused by its name."""
+    fields = {"models": ("qwen3_8b",), "platforms": ("h20",)} | changes
+    with pytest.raises(NearfreeError, match=thing):
+        deployments(CONFIG, Asked(**fields))  # type: ignore[arg-type]
+
+
+def test_too_many_at_once() -> None:
+    """More combinations than a bound are refused before one is made."""
+    listed = tuple(range(1, MOST + 2))
+    asked = Asked(models=("qwen3_8b",), platforms=("h20",), batch=listed, context=listed)
+    error = refusal(lambda: deployments(CONFIG, asked))
+    assert error is not None
+    assert str((MOST + 1) ** 2) in error.what
+
+
+def test_the_dtype_is_the_models_own() -> None:
+    """Every module has the element type that is asked for, or the model's."""
+    assert {use.setting.dtype for use in deployment().uses()} == {"bfloat16"}
+    assert {use.setting.dtype for use in deployment(dtype="float16").uses()} == {"float16"}
+    assert GRID[0] == 1

@@ -1,0 +1,93 @@
+"""The inverse question agrees with the forward one at every point."""
+
+import numpy as np
+import pytest
+from decoders.files import refusal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from nearfree.derive.predict.forecast.forecast import Forecast
+from nearfree.derive.predict.forecast.inverse import BEYOND, DIP, NEAR_FREE, inverse
+from nearfree.derive.predict.forecast.total import SUM
+
+from derive.predict.forecast.pool import EPSILONS, GRID, POOL, asked, deployment, pool
+
+COUNT = len(POOL)
+
+
+@given(st.sampled_from(GRID), st.sampled_from(EPSILONS))
+@settings(deadline=None, max_examples=40)
+def test_near_free_is_within_the_tolerance(positions: int, epsilon: float) -> None:
+    """K positions are near-free exactly where T(K) / T(1) <= 1 + epsilon."""
+    rows = inverse(pool(), positions, epsilon)
+    assert rows["deployment"].to_list() == list(range(COUNT))
+    for row in rows.to_dicts():
+        curve = pool().curve(row["deployment"])
+        ratio = curve.filter(n=positions)["ratio"].item()
+        assert row["ratio"] == pytest.approx(ratio)
+        assert (row["verdict"] == NEAR_FREE) == (ratio <= 1 + epsilon)
+        assert row["low"] <= row["ratio"] <= row["high"]
+        assert (row["positions"], row["baseline"], row["refusal"]) == (positions, 1, None)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_both_ways_agree(epsilon: float) -> None:
+    """The largest K that is near-free is N_max, and each other K is below it or beyond it."""
+    forward = pool().answers.filter(composition=SUM, epsilon=epsilon, baseline=1)
+    n_max = forward.sort("deployment")["n_max"].to_list()
+    largest = [0] * COUNT
+    for positions in GRID:
+        for place, row in enumerate(inverse(pool(), positions, epsilon).to_dicts()):
+            assert row["n_max"] == n_max[place]
+            if row["verdict"] == NEAR_FREE:
+                largest[place] = positions
+            else:
+                assert row["verdict"] == (DIP if positions < n_max[place] else BEYOND)
+    assert largest == n_max
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_one_position_is_near_free(epsilon: float) -> None:
+    """K = 1 is near-free everywhere, at a ratio of exactly 1."""
+    rows = inverse(pool(), 1, epsilon)
+    assert rows["verdict"].unique().to_list() == [NEAR_FREE]
+    for name in ("ratio", "low", "high"):
+        assert rows[name].to_list() == [1.0] * COUNT
+
+
+def with_times(*times: float) -> Forecast:
+    """Return a forecast whose T(N) are given."""
+    found = asked(deployment(), grid=range(1, len(times) + 1))
+    whole = np.zeros_like(found.total.latency_us)
+    whole[0, 0] = times
+    return Forecast(
+        deployments=found.deployments,
+        total=replace(found.total, latency_us=whole),
+        answers=found.answers,
+    )
+
+
+def test_a_step_below_n_max_is_told_apart() -> None:
+    """Where T(N) falls again, a K above the tolerance below N_max is no K beyond it."""
+    found = with_times(1.0, 1.3, 1.1, 1.4)
+    verdicts = [inverse(found, positions, 0.2)["verdict"].item() for positions in range(1, 5)]
+    assert verdicts == [NEAR_FREE, DIP, NEAR_FREE, BEYOND]
+
+
+def test_what_is_not_known_has_its_reason() -> None:
+    """Without T(N) there is no ratio and no verdict, alone or beside others."""
+    unknown = deployment(platform="cpu")
+    for found, place in ((asked(deployment(), unknown), 1), (asked(unknown), 0)):
+        row = inverse(found, 4, 0.2).row(place, named=True)
+        assert row["refusal"] == "qkv projection: no phi of cpu for bfloat16"
+        assert row["ratio"] is row["n_max"] is row["verdict"] is row["low"] is None
+        assert inverse(found, 4, 0.2)["refusal"].null_count() == place
+
+
+@pytest.mark.parametrize("positions", [0, 97, 10**9])
+def test_a_k_off_the_grid_is_refused(positions: int) -> None:
+    """A K that was not looked at is refused by its number."""
+    error = refusal(lambda: inverse(pool(), positions, 0.2))
+    assert error is not None
+    assert str(positions) in error.what
+    assert "1 to 96" in error.what

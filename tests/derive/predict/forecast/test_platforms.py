@@ -1,0 +1,90 @@
+"""Every platform answers about every kind of model, or says what is missing."""
+
+import re
+from functools import cache
+
+import polars as pl
+import pytest
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, forecast
+from nearfree.log.names import Layout
+
+from derive.predict.forecast.pool import ANSWERER, CONFIG, MODELS, deployment
+
+GPUS = [name for name in CONFIG.platforms if name != "cpu"]
+DEPLOYMENTS = [
+    deployment(model, platform=platform) for platform in CONFIG.platforms for model in MODELS
+]
+NEED_FACTS = ("idle_compute", "work_model")
+LINES = re.compile(r"[\w./=,-]+:\d+-\d+ \([0-9a-f]{12}\)")
+"""File, lines, and the beginning of the file's SHA-256."""
+
+
+@cache
+def found() -> Forecast:
+    """Return what is said of every platform and model."""
+    return forecast(DEPLOYMENTS, ANSWERER, [0.2], grid=range(1, 65))
+
+
+@pytest.mark.parametrize("platform", CONFIG.platforms)
+def test_each_predictor_answers_or_refuses(platform: str) -> None:
+    """Each predictor gives a number with limiter and place, or a reason that names a module."""
+    places = [at for at, each in enumerate(DEPLOYMENTS) if each.platform == platform]
+    for place in places:
+        rows = found().answers.filter(deployment=place)
+        assert set(rows["predictor"]) == set(PREDICTORS)
+        roles = {each.role for each in DEPLOYMENTS[place].uses()}
+        for row in rows.to_dicts():
+            if row["refusal"] is not None:
+                beyond = f"the baseline N={row['baseline']} is not on the grid"
+                assert row["refusal"] == beyond or row["refusal"].split(": ")[0] in roles
+                assert row["n_max"] is row["limiting_module"] is row["evidence"] is None
+                continue
+            assert row["n_max"] > 0
+            assert row["evidence"]
+            assert row["limiting_module"] in ({None} if row["censored"] else roles)
+            assert bool(row["limiting_term"]) != row["censored"]
+
+
+def test_a_platform_without_facts_says_which() -> None:
+    """Without a probe the CPU has neither phi nor beta, which idle compute and T(N) need."""
+    places = [at for at, each in enumerate(DEPLOYMENTS) if each.platform == "cpu"]
+    asked = pl.col("deployment").is_in(places), pl.col("predictor").is_in(NEED_FACTS)
+    rows = found().answers.filter(*asked)
+    assert rows["refusal"].str.contains("no phi of cpu for bfloat16").all()
+    assert rows["refusal"].null_count() == 0
+
+
+def test_every_gpu_is_answered() -> None:
+    """For every GPU all predictors answer about every model with recorded releases."""
+    rows = found().answers
+    places = [at for at, each in enumerate(DEPLOYMENTS) if each.platform in GPUS]
+    silent = rows.filter(pl.col("deployment").is_in(places), pl.col("refusal").is_not_null())
+    ended = silent["refusal"].str.contains("is not on the grid")
+    said = {
+        (DEPLOYMENTS[row["deployment"]].platform, row["predictor"], row["refusal"])
+        for row in silent.filter(~ended).to_dicts()
+    }
+    assert said == set()
+
+
+def test_what_a_rule_limits_names_its_lines() -> None:
+    """Where attention or experts limit the work model, the rule is named by file and lines."""
+    ruled = found().answers.filter(
+        pl.col("limiting_module").is_in(["attention", "MoE FFN"]), predictor="work_model"
+    )
+    assert set(ruled["limiting_module"]) == {"attention", "MoE FFN"}
+    for evidence in ruled["evidence"]:
+        assert LINES.match(evidence), evidence
+
+
+def test_a_fresh_log_refuses_by_name(layout: Layout) -> None:
+    """Without rules and constants the laws of datasheets alone answer; the rest says what lacks."""
+    answerer = Answerer(layout, CONFIG, offline=True, log_alone=True)
+    rows = forecast(
+        [deployment(), deployment("mixtral_8x7b")], answerer, [0.2], grid=[1, 2]
+    ).answers
+    for row in rows.to_dicts():
+        known = row["predictor"] in ("idle_compute", "principle")
+        assert (row["refusal"] is None) == known
+        assert known or row["refusal"].startswith(("attention: ", "qkv projection: ", "MoE FFN: "))

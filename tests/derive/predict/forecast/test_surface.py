@@ -1,0 +1,87 @@
+"""A surface holds the curves of its deployments, point by point."""
+
+from functools import cache
+
+import polars as pl
+import pytest
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.surface import surface
+
+from derive.predict.forecast.pool import ANSWERER, asked, deployment
+
+GRID = range(1, 41)
+ASKED = [
+    deployment(model, routing, batch=batch, context=context)
+    for model, routing in (
+        ("qwen3_8b", "balanced"), ("qwen3_30b_a3b", "balanced"), ("qwen3_30b_a3b", "skewed"),
+        ("ling_2_0_mini", "balanced"),
+    )
+    for batch in (1, 4)
+    for context in (512, 8192)
+]  # fmt: skip
+EPSILON = 0.2
+
+
+@cache
+def found() -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return points and boundaries."""
+    return surface(ASKED, ANSWERER, GRID, EPSILON)
+
+
+def bound(routing: str) -> Deployment:
+    """Return a sparse model under one routing."""
+    return deployment("qwen3_30b_a3b", routing, batch=1, context=512)
+
+
+@pytest.mark.parametrize("place", range(len(ASKED)))
+def test_points_are_those_of_the_curve(place: int) -> None:
+    """T(N) and its ratios from N = 1 and from the paper's baseline are those of `curve`."""
+    points = found()[0].filter(deployment=place)
+    whole, full = asked(*ASKED, grid=GRID), ASKED[place].full_baseline
+    from_one = whole.curve(place)
+    from_full = from_one.filter(pl.col("n") >= full)["latency_us"]
+    assert points["n"].to_list() == list(GRID)
+    for name in ("latency_us", "ratio"):
+        assert points[name].to_list() == pytest.approx(from_one[name].to_list())
+    above = points.filter(pl.col("n") >= full)["ratio_full"].to_list()
+    assert above == pytest.approx([us / from_full[0] for us in from_full])
+    assert points.filter(pl.col("n") < full)["ratio_full"].is_null().all()
+    assert above[0] == 1.0
+
+
+def test_boundaries_are_those_of_the_forecast() -> None:
+    """N_max, limiter and rule are those of the forward answer, from both baselines."""
+    names = ["deployment", "baseline", "n_max", "low", "high", "limiting_module", "evidence"]
+    forward = asked(*ASKED, grid=GRID).answers.filter(composition="sum")
+    mine = found()[1].select(names).sort("deployment", "baseline")
+    assert mine.rows() == forward.select(names).sort("deployment", "baseline").rows()
+
+
+def test_both_routings_bound_one_another() -> None:
+    """At N = 1 both routings wake k experts; from there on skewed routing wakes no more."""
+    both = asked(bound("balanced"), bound("skewed"), grid=GRID)
+    balanced, skewed = both.curve(0)["latency_us"], both.curve(1)["latency_us"]
+    assert balanced[0] == pytest.approx(skewed[0])
+    assert (balanced[1:] > skewed[1:]).all()
+
+
+def test_a_baseline_beyond_the_grid_has_no_ratio() -> None:
+    """Where the grid lacks the paper's baseline there is no ratio from it, and a reason."""
+    points, boundaries = surface([bound("balanced")], ANSWERER, range(1, 16), EPSILON)
+    assert points["ratio_full"].null_count() == 15
+    assert points["ratio"].null_count() == 0
+    assert boundaries.filter(baseline=16)["refusal"].to_list() == [
+        "the baseline N=16 is not on the grid"
+    ]
+
+
+def test_what_is_not_known_has_no_points() -> None:
+    """A refused deployment has neither T(N) nor ratios, and no NaN."""
+    points, boundaries = surface(
+        [deployment(platform="cpu"), deployment()], ANSWERER, GRID, EPSILON
+    )
+    for name in ("latency_us", "ratio", "ratio_full"):
+        assert points.filter(deployment=0)[name].null_count() == len(GRID)
+        assert points.filter(deployment=1)[name].null_count() == 0
+        assert not points[name].is_nan().any()
+    assert boundaries["refusal"].to_list() == ["qkv projection: no phi of cpu for bfloat16", None]

@@ -1,0 +1,150 @@
+"""T(N) of a model is the sum of its modules', each as often as it runs."""
+
+from collections.abc import Mapping
+from itertools import product
+
+import numpy as np
+import pytest
+from decoders.files import refusal
+from msgspec.structs import asdict, replace
+from nearfree.decoders.modules import ModuleUse
+from nearfree.derive.granularity.facts import with_facts
+from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions
+from nearfree.derive.predict.forecast.total import total
+from nearfree.derive.work_model.constants import fitted, recorded_constants
+from nearfree.derive.work_model.model import times_of
+from nearfree.derive.work_model.prepare import Prepared, prepare
+
+from derive.predict.forecast.pool import (
+    ANSWERER,
+    DENSE,
+    GRID,
+    MODELS,
+    POOL,
+    SPARSE,
+    asked,
+    deployment,
+    pool,
+)
+from derive.questions import FACTS, LOG, RESOLVER, ask
+
+DOUBLING = [2**step for step in range(8)]
+CONSTANTS = recorded_constants(LOG)
+
+
+def plain_us(asked_of: Deployment, use: ModuleUse) -> Mapping[int, float]:
+    """Return T(N) of one module once, asked by itself, by N."""
+    row = asdict(use.setting) | {
+        "platform": asked_of.platform, "backend_version": use.backend_version, "baseline": 1,
+    }  # fmt: skip
+    (part,) = (
+        each
+        for each in prepare(with_facts(ask(row), FACTS), RESOLVER)
+        if isinstance(each, Prepared)
+    )
+    times = times_of(part.family, fitted(CONSTANTS[part.family.name].data), part.features)
+    return dict(zip(DOUBLING, times[0].tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("model", "routing"), [
+    (DENSE, "balanced"), *product(SPARSE, ("balanced", "skewed")),
+])  # fmt: skip
+def test_a_forward_is_the_sum_of_its_modules(model: str, routing: str) -> None:
+    """T(N) is the sum of count times T(N) of each module, asked by itself."""
+    one = deployment(model, routing, batch=8, platform="h20")
+    found = asked(one, grid=DOUBLING)
+    by_hand = [
+        sum(use.count * plain_us(one, use)[n] for use in one.uses()) for n in DOUBLING
+    ]  # fmt: skip
+    assert found.curve(0)["latency_us"].to_list() == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_answers_together_are_answers_alone() -> None:
+    """What is said of a deployment does not depend on what else is asked about."""
+    together = pool()
+    for place in range(0, len(together.deployments), 17):
+        alone = asked(together.deployments[place])
+        assert alone.curve(0).equals(together.curve(place))
+        mine = together.answers.filter(deployment=place, epsilon=0.2).drop("deployment")
+        assert alone.answers.drop("deployment").equals(mine)
+
+
+def test_shares_make_the_whole() -> None:
+    """At each N the shares of the modules sum to 1, and none is negative."""
+    for place in range(len(POOL)):
+        curve = pool().curve(place)
+        shares = curve.select(curve.columns[3:]).to_numpy()
+        assert (shares >= 0).all()
+        np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+        assert curve.columns[3:] == [each.role for each in POOL[place].uses()]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_layer_more_is_one_layer_more(model: str) -> None:
+    """Two layers take what one takes, and once more all but the LM head."""
+    whole = deployment(model)
+    few = [
+        replace(whole, decoder=replace(
+            whole.decoder, layers=layers, moe_layers=layers * (model != DENSE)
+        ))
+        for layers in (1, 2)
+    ]  # fmt: skip
+    found = asked(*few)
+    head = found.total.latency_us[0, len(few[0].uses()) - 1]
+    assert few[0].uses()[-1].role == "LM head"
+    one, two = found.total.model_us
+    np.testing.assert_allclose(two - one, one - head)
+    assert (head > 0).all()
+
+
+def test_a_curve_is_relative_to_its_first_point() -> None:
+    """Ratios are T(N) / T(1), over every N of the grid."""
+    curve = asked(deployment("mixtral_8x7b")).curve(0)
+    assert (curve["n"][0], curve["ratio"][0]) == (1, 1.0)
+    assert curve["ratio"].to_list() == pytest.approx(
+        [us / curve["latency_us"][0] for us in curve["latency_us"]]
+    )
+
+
+def test_one_refused_module_refuses_the_whole() -> None:
+    """Without T(N) of one module there is none of the model; the reason names that module."""
+    known, unknown = deployment(), deployment(attention="flash-attn==9.9.9")
+    found = asked(known, unknown)
+    assert found.total.refusals[0] is None
+    assert str(found.total.refusals[1]).startswith("attention: ")
+    assert "9.9.9" in str(found.total.refusals[1])
+    assert found.curve(1).is_empty()
+    assert found.curve(1).columns == found.curve(0).columns
+    refused = found.answers.filter(predictor="work_model", deployment=1)
+    assert set(refused["refusal"]) == {found.total.refusals[1]}
+    assert set(refused["composition"]) == {"sum", "minimum"}
+    assert refused["n_max"].null_count() == refused.height == 2
+    assert found.answers.filter(deployment=0)["refusal"].null_count() == 5
+
+
+def test_the_same_module_is_asked_once() -> None:
+    """Modules that two deployments share are one question, and each counts in both."""
+    both = Questions([deployment(context=512), deployment(context=1024)], GRID)
+    apart = {row["asked"] for row in both.uses.to_dicts() if row["role"] == "attention"}
+    assert len(apart) == 2
+    assert both.frame.height == len(deployment().uses()) + 1
+    assert both.uses.height == 2 * len(deployment().uses())
+
+
+def test_more_than_memory_holds_is_refused() -> None:
+    """Points beyond a bound are refused with both counts before anything is computed."""
+    most = range(1, MOST_POINTS + 1)
+    error = refusal(lambda: Questions([deployment()] * 2, most))
+    assert error is not None
+    assert f"2 deployments with {MOST_POINTS} N" in error.what
+    assert Questions([deployment()], most).grid[-1] == MOST_POINTS
+
+
+def test_constants_are_named_once() -> None:
+    """Constants and their events are named once for each family that the forward has."""
+    found = total(Questions([deployment(), deployment(SPARSE[0])], [1, 2]), ANSWERER)
+    assert [len(each.split("; ")) for each in found.constants] == [2, 3]
+    assert [len(each) for each in found.calibration] == [2, 3]
+    assert not found.in_sample.any()
+    seen = total(Questions([deployment(platform="h100")], [1, 2]), ANSWERER)
+    assert seen.in_sample.all()

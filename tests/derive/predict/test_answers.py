@@ -1,0 +1,152 @@
+"""Every predictor behind one door: an answer a question, or a reason, and never a latency."""
+
+import re
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.config.files import Config
+from nearfree.derive.laws.laws import ANSWERS_SCHEMA
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.predictors import PREDICTORS
+from nearfree.derive.truth.truth import ASKED_COLUMNS
+from nearfree.log.names import Layout
+
+from derive.questions import ATTENTION, DENSE, LOG, MOE, ask
+from derive.tables.logs import CONFIG
+from derive.work_model.forms import GEMM, MIXED
+
+CONFIGURED = Config(CONFIG)
+ANSWERER = Answerer(LOG, CONFIGURED, offline=True)
+EPSILONS = (0.05, 0.2)
+ODD: list[dict[str, Any]] = [{"module": "model", "backend": "vllm"}, {**MOE, "backend": "another"}]
+CHANGES = st.fixed_dictionaries(
+    {
+        "platform": st.sampled_from(["h20", "h100", "mars", "cpu"]),
+        "dtype": st.sampled_from(["bfloat16", "float8", "float32"]),
+        "batch": st.sampled_from([1, 8]),
+        "baseline": st.sampled_from([1, 64]),
+    }
+)
+
+
+def answered(*questions: dict[str, Any], predictor: str = "work_model") -> list[dict[str, Any]]:
+    """Return what a predictor says at the tolerance 0.2."""
+    found = ANSWERER.answers(ask(*questions), [0.2], [predictor])
+    return found.sort("asked").to_dicts()
+
+
+@given(st.lists(st.tuples(st.sampled_from([*MIXED, *ODD]), CHANGES), max_size=5), st.data())
+@settings(deadline=None, max_examples=40)
+def test_one_answer_each(
+    drawn: list[tuple[dict[str, Any], dict[str, Any]]], data: st.DataObject
+) -> None:
+    """Each question, predictor and tolerance has one row, with a number or a reason."""
+    predictors = data.draw(st.lists(st.sampled_from(PREDICTORS), unique=True))
+    asked = ask(*({**question, **changes} for question, changes in drawn))
+    found = ANSWERER.answers(asked, EPSILONS, predictors)
+    assert found.columns == [*ANSWERS_SCHEMA, "in_sample"]
+    assert sorted(found.select("asked", "predictor", "epsilon").rows()) == sorted(
+        (key, name, epsilon)
+        for key in range(len(drawn)) for name in predictors for epsilon in EPSILONS
+    )  # fmt: skip
+    assert (found["n_max"].is_null() == found["refusal"].is_not_null()).all()
+    assert not found["n_max"].is_nan().any()
+    assert not found["in_sample"].is_null().any()
+    timed = found.filter(pl.col("predictor") == "work_model", pl.col("refusal").is_null())
+    assert (timed["low"] <= timed["n_max"]).all()
+    assert (timed["n_max"] <= timed["high"]).all()
+    grids = timed.join(asked, on="asked")
+    assert grids.select(pl.col("grid").list.contains(pl.col("n_max").cast(pl.Int64)).all()).item()
+
+
+def test_nothing_that_is_asked_was_measured() -> None:
+    """A question is a setting and a grid; it has no latency, and no answer changes if it had."""
+    asked = ask(*MIXED)
+    assert set(asked.columns) == {"asked", *ASKED_COLUMNS}
+    told = asked.with_columns(latency_us=pl.lit(1.0), ratio=pl.lit(9.0), n_max=pl.lit(3))
+    for given_ in (asked.drop("setting_key"), told.drop("n_max")):
+        found = ANSWERER.answers(given_, EPSILONS, PREDICTORS)
+        assert found.equals(ANSWERER.answers(asked, EPSILONS, PREDICTORS))
+
+
+def test_what_was_calibrated_on_is_in_sample() -> None:
+    """Only the work model's answers on the platforms of its constants are in sample."""
+    names = ("a100", "h100", "h20", "h200", "b200", "mars")
+    asked = ask(*({**GEMM, "platform": name} for name in names))
+    found = ANSWERER.answers(asked, [0.2], PREDICTORS)
+    for (predictor,), rows in found.group_by("predictor"):
+        expected = names[:2] if predictor == "work_model" else ()
+        kept = rows.filter("in_sample")["asked"].to_list()
+        assert sorted(names[key] for key in kept) == sorted(expected)
+
+
+def test_what_limits_a_known_layer() -> None:
+    """Balanced experts of vLLM 0.9.1 on H20 stop where its rule takes a larger block."""
+    (found,) = answered({**MOE, "backend": "vllm_0_9_1"})
+    assert found["limiting_term"] == "BLOCK_SIZE_M 16 -> 64"
+    assert (found["limiting_module"], found["n_max"]) == ("moe_ffn", 256.0)
+    assert found["constants"] == "moe_triton on a100, h100"
+    assert found["calibration"].startswith("public/constants/1-")
+    assert re.match(r"vllm/model_executor/.*fused_moe.py:\d+-\d+ ", found["evidence"])
+
+
+@pytest.mark.parametrize(
+    ("question", "term"),
+    [
+        (DENSE, "compute of padded rows against the weights' traffic"),
+        ({**MOE, "backend": "trtllm"}, "padded expert blocks and traffic between L2 and SMs"),
+        ({**ATTENTION, "context": 0, "batch": 64}, "waves of query tiles"),
+        ({**ATTENTION, "context": 65536}, "padded query tiles over the cache"),
+        ({**ATTENTION, "backend": "flashinfer", "context": 65536}, "query tile 16 -> 64"),
+    ],
+)
+def test_what_limits_each_form(question: dict[str, Any], term: str) -> None:
+    """The term is what T(N) rises by after N_max, or the step of the rule there."""
+    assert answered(question)[0]["limiting_term"] == term
+
+
+def test_larger_tolerances_never_answer_less() -> None:
+    """N_max and its interval rise with the tolerance."""
+    epsilons = [0.05, 0.1, 0.15, 0.2, 0.3]
+    found = ANSWERER.answers(ask(*MIXED), epsilons, ["work_model"]).sort("asked", "epsilon")
+    for name in ("n_max", "low", "high"):
+        rises = found.select(pl.col(name).diff().over("asked").fill_null(0) >= 0)
+        assert rises.to_series().all()
+
+
+def test_ratios_start_at_1() -> None:
+    """T(N) / T(baseline) is there for each N of a question with an answer, 1 at its baseline."""
+    asked = ask(*MIXED, *ODD)
+    found = ANSWERER.ratios(asked)
+    assert sorted(found["asked"].unique()) == list(range(len(MIXED)))
+    grids = asked.explode("grid").filter(pl.col("asked") < len(MIXED))
+    assert sorted(found.select("asked", "n").rows()) == grids.select("asked", "grid").rows()
+    first = asked.join(found, left_on=["asked", "baseline"], right_on=["asked", "n"])
+    assert first["ratio"].to_list() == [1.0] * len(MIXED)
+    assert ANSWERER.ratios(ask(*ODD)).is_empty()
+
+
+def test_an_answer_is_the_boundary_of_its_ratios() -> None:
+    """N_max is the last N whose ratio is within the tolerance."""
+    ratios = ANSWERER.ratios(ask(*MIXED)).filter(pl.col("ratio") <= 1.2)
+    last = ratios.group_by("asked").agg(pl.col("n").max()).sort("asked")["n"]
+    assert [row["n_max"] for row in answered(*MIXED)] == last.to_list()
+
+
+def test_without_constants_the_work_model_refuses(layout: Layout) -> None:
+    """A log without constants leaves a reason that names the family, and no number."""
+    found = Answerer(layout, CONFIGURED, offline=True).answers(
+        ask(DENSE), EPSILONS, ["work_model", "idle_compute"]
+    )
+    refused = found.filter(predictor="work_model")
+    assert refused["refusal"].to_list() == ["no constants of gemm in the log"] * 2
+    assert found.filter(predictor="idle_compute")["refusal"].null_count() == 2
+
+
+def test_nothing_asked(layout: Layout) -> None:
+    """No question, or no predictor, has no answer."""
+    assert ANSWERER.answers(ask(), EPSILONS, PREDICTORS).is_empty()
+    assert ANSWERER.answers(ask(DENSE), EPSILONS, []).is_empty()

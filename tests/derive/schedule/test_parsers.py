@@ -1,0 +1,53 @@
+"""The recorded places of the engines' parsers, against the engines' own sources."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from nearfree.derive.schedule.parsers import SGLANG, VLLM, Parser
+from nearfree.sources.lock import read_lock
+
+from derive.schedule.conftest import Sources
+from derive.schedule.engine import lines, place
+
+LOCK = read_lock(Path(__file__).parents[3] / "config" / "rules.lock")
+EACH = pytest.mark.parametrize("parser", [*VLLM, *SGLANG], ids=lambda parser: parser.name)
+
+
+@EACH
+def test_a_parser_is_of_a_known_release(parser: Parser) -> None:
+    """The lock knows the release that a parser was read from, and one engine has one release."""
+    assert parser.version in LOCK.versions(parser.package)
+    assert {each.version for each in (*VLLM, *SGLANG) if each.package == parser.package} == {
+        parser.version
+    }
+
+
+def test_a_parser_is_shown_with_its_place() -> None:
+    """What a schedule prints names release, file, lines and digest."""
+    shown = str(VLLM[0])
+    assert shown.startswith("vllm 0.33.0, vllm/v1/spec_decode/dynamic/utils.py lines 7-74: ")
+    assert shown.endswith(VLLM[0].sha256)
+
+
+@pytest.mark.slow
+@EACH
+def test_the_recorded_lines_are_the_parser(source: Sources, parser: Parser) -> None:
+    """File and lines hold the named function, class or field, and their digest is the recorded."""
+    content = source(parser.package, parser.version, parser.file)
+    node = place(content, parser.name)
+    assert (node.lineno, node.end_lineno) == parser.lines
+    text = lines(content, *parser.lines)
+    assert hashlib.sha256(text.encode()).hexdigest() == parser.sha256
+
+
+@pytest.mark.slow
+@EACH
+def test_the_newest_release_reads_it_the_same(source: Sources, parser: Parser) -> None:
+    """In the newest release of the lock the parser's text is the recorded one, wherever it is."""
+    newest = LOCK.versions(parser.package)[-1]
+    content = source(parser.package, newest, parser.file)
+    node = place(content, parser.name)
+    assert node.end_lineno is not None
+    text = lines(content, node.lineno, node.end_lineno)
+    assert hashlib.sha256(text.encode()).hexdigest() == parser.sha256

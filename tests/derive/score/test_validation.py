@@ -1,0 +1,201 @@
+"""Table `validation`: what a hit is, at its edges, and that refusals are misses."""
+
+import polars as pl
+import pytest
+from conftest import make_setting
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.config.files import Config
+from nearfree.derive.laws.laws import LAWS
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.predictions import PREDICTIONS
+from nearfree.derive.predict.predictors import PREDICTORS
+from nearfree.derive.score.evaluation import evaluate
+from nearfree.derive.score.validation import VALIDATION, validate
+from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.settings import setting_row
+from nearfree.derive.tables.store import read_table
+from nearfree.derive.truth.datasets import load_published
+from nearfree.log.names import Layout
+
+from derive.tables.logs import CONFIG, make_tables, write_public
+
+GRID = [1, 2, 4, 8, 16, 32]
+SETTING = setting_row(make_setting())
+
+
+def boundaries(n_max: int, next_n: int | None, *, newest: bool = True) -> pl.DataFrame:
+    """Return one boundary."""
+    row = {
+        "platform": "h20", "stream": "s", "take": 1, "plan8": "0" * 8, "newest": newest, **SETTING,
+        "epsilon": 0.2, "baseline": 1, "n_max": n_max, "first_exit": None, "next_n": next_n,
+        "n_low": None, "n_high": None, "verdict": "printed", "baseline_over_min": None,
+        "n_max_from_1": None, "n_low_from_1": None, "n_high_from_1": None,
+        "grid_inferred": False, "noisy": False, "origin": "published", "from_ids": ["e#1"],
+    }  # fmt: skip
+    return BOUNDARIES.frame([row]).with_columns(pl.lit("boundaries:1").alias("row_id"))
+
+
+def predictions(n_max: float | None, **changes: object) -> pl.DataFrame:
+    """Return one prediction, or a refusal."""
+    row = {
+        **dict.fromkeys(PREDICTIONS.body), "platform": "h20", "origin": "published", **SETTING,
+        "baseline": 1, "predictor": "principle", "basis": "datasheet", "epsilon": 0.2,
+        "n_max": n_max, "unbounded": False, "in_sample": False,
+        "refusal": None if n_max else "no facts", "from_ids": ["e#1"],
+    }  # fmt: skip
+    return PREDICTIONS.frame([row | changes]).with_columns(pl.lit("predictions:1").alias("row_id"))
+
+
+def judge(n_max: int, next_n: int | None, predicted: float | None) -> dict[str, object]:
+    """Return the validation of one prediction against one boundary."""
+    found = validate(boundaries(n_max, next_n), predictions(predicted))
+    assert found["from_ids"].to_list() == [["boundaries:1", "predictions:1"]]
+    return found.row(0, named=True)
+
+
+@pytest.mark.parametrize(
+    ("n_max", "next_n", "predicted", "hit", "within_2"),
+    [
+        (16, 32, 16.0, True, True),
+        (16, 32, 15.999, False, True),
+        (16, 32, 31.999, True, True),
+        (16, 32, 32.0, False, True),
+        (16, 32, 8.0, False, True),
+        (16, 32, 7.999, False, False),
+        (16, 32, 63.999, False, True),
+        (16, 32, 64.0, False, False),
+        (32, None, 32.0, True, True),
+        (32, None, 1e9, True, True),
+        (32, None, 16.0, False, True),
+        (32, None, 15.9, False, False),
+        (1, 2, 0.5, False, True),
+        (1, 2, 1.15625, True, True),
+    ],
+)
+def test_what_a_hit_is(
+    n_max: int, next_n: int | None, predicted: float, *, hit: bool, within_2: bool
+) -> None:
+    """A hit lies in [N_max, next N), unbounded at the grid's end; within 2 widens both ends."""
+    row = judge(n_max, next_n, predicted)
+    assert (row["hit"], row["within_2"]) == (hit, within_2)
+    assert (row["predicted"], row["n_max"], row["next_n"]) == (predicted, n_max, next_n)
+
+
+def test_a_refusal_is_a_miss() -> None:
+    """A setting without a prediction counts as a miss, and keeps the reason."""
+    row = judge(16, 32, None)
+    assert (row["hit"], row["within_2"], row["predicted"]) == (False, False, None)
+    assert (row["log2_error"], row["refusal"]) == (None, "no facts")
+
+
+@pytest.mark.parametrize(("predicted", "error"), [(31.0, 0.0), (64.0, 1.0), (4.0, -2.0)])
+def test_the_error_is_in_doublings(predicted: float, error: float) -> None:
+    """The error is how often a prediction must be halved to reach [N_max, next N)."""
+    assert judge(16, 32, predicted)["log2_error"] == pytest.approx(error)
+
+
+ONE_BOUNDARY, ONE_PREDICTION = boundaries(1, 2), predictions(1.0)
+EVERY_BOUNDARY = pl.concat(
+    ONE_BOUNDARY.with_columns(
+        pl.lit(n, dtype=pl.Int64).alias("n_max"), pl.lit(following, dtype=pl.Int64).alias("next_n")
+    )
+    for n, following in zip(GRID, [*GRID[1:], None], strict=True)
+)
+
+
+@given(st.floats(1.0, 1000.0))
+def test_each_prediction_hits_one_grid_point(predicted: float) -> None:
+    """Whatever is predicted hits exactly one of the N_max that the grid allows: the next below."""
+    said = ONE_PREDICTION.with_columns(pl.lit(predicted).alias("n_max"))
+    found = validate(EVERY_BOUNDARY, said)
+    assert found.filter("hit")["n_max"].to_list() == [max(n for n in GRID if n <= predicted)]
+
+
+def test_only_the_newest_boundary_counts() -> None:
+    """A boundary of an older take is not held against a prediction again."""
+    assert validate(boundaries(16, 32, newest=False), predictions(16.0)).is_empty()
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return the tables of the paper's values."""
+    layout = Layout(tmp_path_factory.mktemp("public"))
+    write_public(layout)
+    make_tables(layout, "public")
+    return layout
+
+
+def test_the_dense_settings_of_the_paper_are_hits(public: Layout) -> None:
+    """Every law hits all six dense settings that the paper measured on H20, at epsilon 0.2."""
+    found = read_table(public, "public", VALIDATION).filter(
+        pl.col("module") == "dense_ffn",
+        pl.col("epsilon") == 0.2,
+        pl.col("predictor").is_in(LAWS),
+    )
+    assert sorted(found["batch"]) == sorted([1, 2, 4, 8, 16, 32] * len(LAWS))
+    assert found["hit"].all()
+
+
+def test_every_setting_of_the_paper_is_there(public: Layout) -> None:
+    """The principle hits 44 of the 54; without rules or constants in the log the others refuse."""
+    found = read_table(public, "public", VALIDATION).filter(pl.col("epsilon") == 0.2)
+    assert found["setting_key"].n_unique() == 54
+    assert found.filter(predictor="principle")["hit"].sum() == 44
+    refused = found.filter(~pl.col("answered"))
+    assert set(refused["predictor"]) == {"principle_resolved", "work_model"}
+    assert not refused["hit"].any()
+    assert refused["refusal"].str.contains("in the log|no constants").all()
+
+
+def test_the_judgement_is_that_of_the_scores(public: Layout) -> None:
+    """The table says of every prediction what `nearfree validate` says of the same boundary."""
+    table = read_table(public, "public", VALIDATION)
+    epsilons = sorted(table["epsilon"].unique())
+    _, known = load_published(public, epsilons)
+    answerer = Answerer(public, Config(CONFIG), offline=True, log_alone=True)
+    judged = ("hit", "within_1_31", "within_2", "log2_error")
+    said = evaluate(known, answerer, epsilons, PREDICTORS).scores.with_columns(
+        pl.when(pl.col("log2_error").is_finite()).then("log2_error").alias("log2_error")
+    )
+    keys = ["setting_key", "epsilon", "predictor"]
+    named = said.join(known.settings.select("curve", "setting_key"), on="curve")
+    ours = table.select(*keys, *judged).sort(keys)
+    assert ours.rows() == named.select(*keys, *judged).sort(keys).rows()
+    assert ours.height == 54 * len(epsilons) * len(PREDICTORS)
+
+
+def test_an_undecided_boundary_is_a_miss() -> None:
+    """A boundary that its measurement leaves undecided is no hit, whatever was predicted."""
+    loose = boundaries(16, 32).with_columns(pl.lit("undecided").alias("verdict"))
+    (row,) = validate(loose, predictions(16.0)).to_dicts()
+    assert (row["hit"], row["within_2"], row["undecided"]) == (False, False, True)
+    assert row["answered"]
+
+
+def test_an_unbounded_prediction_hits_the_end_of_a_grid_alone() -> None:
+    """What says that no N is too large is right where the grid ends, and wrong elsewhere."""
+    said = predictions(None, unbounded=True, refusal=None)
+    assert validate(boundaries(32, None), said)["hit"].to_list() == [True]
+    row = validate(boundaries(16, 32), said).row(0, named=True)
+    assert (row["hit"], row["answered"], row["log2_error"]) == (False, True, None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "covered"), [(8.0, 16.0, True), (8.0, 15.0, False), (32.0, 64.0, False)]
+)
+def test_an_interval_is_judged(low: float, high: float, *, covered: bool) -> None:
+    """An interval covers a boundary where it meets [N_max, next N)."""
+    row = validate(boundaries(16, 32), predictions(16.0, low=low, high=high)).row(0, named=True)
+    assert (row["covered"], row["width"]) == (covered, high / low)
+
+
+def test_another_baseline_is_another_question() -> None:
+    """A prediction from one baseline is not held against a boundary from another."""
+    assert validate(boundaries(16, 32), predictions(16.0, baseline=2)).is_empty()
+
+
+def test_without_boundaries_the_table_is_empty() -> None:
+    """Where nothing was measured there is nothing to validate, in the table's own schema."""
+    found = validate(boundaries(16, 32).clear(), predictions(16.0).clear())
+    assert VALIDATION.build(found, set()).is_empty()

@@ -1,0 +1,212 @@
+"""Whole logs, always the same bytes: probes, studies with a knee, and the paper's values."""
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from conftest import CLOCK, make_setting, make_started, write_payloads
+from nearfree.config.files import Config
+from nearfree.core.protocols import Interleaved
+from nearfree.core.setting import MeasurePlan, ProbePlan, Setting, Sweep
+from nearfree.derive.claims.stage import write_claims
+from nearfree.derive.outlook.outlook_stage import write_outlook, write_schedules
+from nearfree.derive.tables.bound import bound
+from nearfree.derive.tables.project import project
+from nearfree.derive.writers import write_predictions, write_validation
+from nearfree.log.events import (
+    BandwidthPeak,
+    ComputePeak,
+    Event,
+    Fingerprint,
+    HardwareProbed,
+    LatencyMeasured,
+    Payload,
+)
+from nearfree.log.evidence import Take
+from nearfree.log.line import sequence_text
+from nearfree.log.names import Layout, TakeName
+from nearfree.log.seal import Seal
+from nearfree.log.take import take_name
+from nearfree.public.published import import_published
+
+CONFIG = Path(__file__).parents[3] / "config"
+TINY = Path(__file__).parents[2] / "configs" / "tiny"
+SHEETS = Config(CONFIG).platforms
+TOLERANCES = (0.05, 0.1, 0.2, 0.3)
+GRID = (1, 2, 4, 8, 16, 32)
+ROUNDS = 8
+SHAPE: dict[str, Any] = {"backend": "torch", "d_model": 2048, "d_ff": 4608}
+PROBE = ProbePlan(dtypes=("bfloat16", "float32"), guard_s=0.2, rounds=2)
+MACHINE = Fingerprint(
+    kind="cpu",
+    model="Test CPU",
+    features=("avx2",),
+    cores=4,
+    caches={"l1d": 32 * 1024, "l2": 8 * 1024**2},
+)
+
+
+def make_probed(*, peak: float = 80.0, bandwidth: float = 10.0, **changes: Any) -> HardwareProbed:
+    """Return a probe's finding; peak in GFLOP/s of float32, bandwidth in GB/s."""
+    dtypes = {"bfloat16": peak / 4, "float32": peak}
+    methods = {"stream": bandwidth, "gemm": bandwidth / 2}
+    fields: dict[str, Any] = {
+        "fingerprint": MACHINE,
+        "compute": tuple(
+            ComputePeak(dtype=name, gflop_s=rate, size=64, samples=(rate,), guarded=False)
+            for name, rate in dtypes.items()
+        ),
+        "bandwidth": tuple(
+            BandwidthPeak(method=name, gb_s=rate, bytes_read=4096, samples=(rate,))  # type: ignore[arg-type]
+            for name, rate in methods.items()
+        ),
+        "threads": 1,
+        "load_1m": 0.5,
+    }
+    return HardwareProbed(**(fields | changes))
+
+
+def write_probe(layout: Layout, scope: str = "cpu", take: int = 1, **changes: Any) -> Seal:
+    """Seal a probe."""
+    return write_payloads(
+        layout, take_name(scope, "hardware", take, PROBE), PROBE, make_probed(**changes)
+    )
+
+
+def knee(batch: int) -> dict[int, float]:
+    """Return a curve in microseconds that is flat up to eight tokens and then rises."""
+    return {n: 1000.0 * max(1.0, batch * n / 8) for n in GRID}
+
+
+def make_visits(
+    setting: Setting,
+    times: Mapping[int, float],
+    *,
+    rounds: int = ROUNDS,
+    baseline: int = 1,
+    **changes: Any,
+) -> list[LatencyMeasured]:
+    """Return the visits of a curve; rounds differ by up to a percent."""
+    return [
+        LatencyMeasured(
+            **{
+                "setting": setting,
+                "n": n,
+                "baseline": baseline,
+                "round": number,
+                "order": order,
+                "wall_us": (us * (1 + 0.001 * (number * 7 % 10)), us * 1.02),
+                "process_us": (us * 0.9, us * 0.9),
+                "dirty": (False, number == 0 and order == 1),
+                "cache": "cold",
+                "protocol": Interleaved(rounds=rounds),
+                "load_1m": 0.25 + number,
+            }
+            | changes
+        )
+        for number in range(rounds)
+        for order, (n, us) in enumerate(times.items())
+    ]
+
+
+def study(batches: Iterable[int] = (1, 2), **shape: Any) -> MeasurePlan:
+    """Return the plan of a dense study over some batch sizes."""
+    sweeps = tuple(
+        Sweep(setting=make_setting(**(SHAPE | shape | {"batch": batch})), positions=GRID)
+        for batch in batches
+    )
+    return MeasurePlan(sweeps=sweeps, protocol=Interleaved(rounds=ROUNDS), environment="cpu")
+
+
+def write_study(
+    layout: Layout,
+    scope: str = "cpu",
+    take: int = 1,
+    *,
+    stream: str = "dense_ffn",
+    batches: Iterable[int] = (1, 2),
+    slower: float = 1.0,
+    **shape: Any,
+) -> Seal:
+    """Seal a dense study; `slower` multiplies the latencies above the baseline."""
+    plan = study(batches, **shape)
+    visits = [
+        visit
+        for sweep in plan.sweeps
+        for visit in make_visits(
+            sweep.setting,
+            {n: us * (slower if n > 1 else 1) for n, us in knee(sweep.setting.batch).items()},
+        )
+    ]
+    return write_payloads(layout, take_name(scope, stream, take, plan), plan, *visits)
+
+
+def write_public(layout: Layout) -> Seal:
+    """Seal the paper's values."""
+    return import_published(layout, CONFIG / "published")
+
+
+def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLERANCES) -> None:
+    """Run every stage of a scope's tables."""
+    sheets = {name: sheet for name, sheet in SHEETS.items() if scope in (name, "public")}
+    project(layout, scope, sheets)
+    bound(layout, scope, tolerances)
+    write_predictions(layout, scope, Config(CONFIG), tolerances)
+    write_validation(layout, scope)
+    if scope == "public":
+        write_outlook(layout, Config(CONFIG), 0.2)
+        write_schedules(layout, Config(CONFIG))
+    write_claims(layout, scope, Config(CONFIG))
+
+
+def copy_config(folder: Path) -> Path:
+    """Copy the shipped config, with a few platforms alone and without takes asked for again."""
+    shutil.copytree(
+        CONFIG, folder, ignore=shutil.ignore_patterns("takes.yaml", "sources.yaml", "schema")
+    )
+    path = folder / "platforms.yaml"
+    blocks = re.split(r"\n(?=\w+:\n)", path.read_text())
+    assert len(blocks) > 10
+    path.write_text("\n".join(blocks[:8]))
+    shutil.copy(TINY / "deployments.yaml", folder)
+    return folder
+
+
+def make_take(
+    *payloads: Payload, scope: str = "cpu", take: int = 1, time: str = CLOCK, plan8: str = "0" * 8
+) -> Take:
+    """Return a take that never was on disk."""
+    name = TakeName(scope, "dense_ffn", take, plan8)
+    plan = study()
+    seal = Seal(
+        scope=scope, stream="dense_ffn", take=take, plan_digest=plan8, outcome="complete",
+        segments=(),
+    )  # fmt: skip
+    events = [
+        Event(
+            specversion="1.0",
+            id=str(number),
+            source=name.segment(1),
+            time=time,
+            datacontenttype="application/json",
+            data=data,
+            sequence=sequence_text(number),
+            prevhash="",
+            hash="",
+        )
+        for number, data in enumerate((make_started(plan), *payloads), start=1)
+    ]
+    return Take(name, seal, tuple(events))
+
+
+def make_results(layout: Layout, *, takes: int = 2) -> Layout:
+    """Write a probe, a study in some takes and the paper's values, and make all tables."""
+    write_probe(layout)
+    for take in range(1, takes + 1):
+        write_study(layout, "cpu", take, slower=1.1 if take > 1 else 1.0)
+    write_public(layout)
+    for scope in ("cpu", "public"):
+        make_tables(layout, scope)
+    return layout

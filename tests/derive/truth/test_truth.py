@@ -1,0 +1,118 @@
+"""The truth of curves: last pass and first exit, the baseline, and what has no boundary."""
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.core.boundary import Ratio, boundary
+from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.truth.truth import (
+    NO_BASELINE,
+    ONE_POINT,
+    VARIED_CONTEXT,
+    narrowed,
+    questions,
+    truth,
+)
+
+from derive.curves import make_curves, make_truth
+
+latencies = st.dictionaries(
+    st.integers(1, 600), st.sampled_from([10.0, 11.0, 11.5, 12.0, 12.5, 40.0]), min_size=2
+)
+EPSILONS = (0.1, 0.2, 0.3)
+MOE = {"module": "moe_ffn", "experts": 64, "top_k": 8, "routing": "balanced"}
+
+
+@given(st.lists(latencies, min_size=1, max_size=5))
+def test_a_boundary_is_the_one_of_a_measured_curve(every: list[dict[int, float]]) -> None:
+    """Over frames as over one curve: last pass, first exit and the grid points after them."""
+    found = make_truth(*(({}, times) for times in every), epsilons=EPSILONS)
+    for row in found.boundaries.to_dicts():
+        times = every[row["curve"]]
+        grid = sorted(times)
+        ratios = [Ratio(n, r := times[n] / times[grid[0]], r, r) for n in grid]
+        one = boundary(ratios, row["epsilon"], grid[0])
+        exits = [r.n for r in ratios if r.value > 1 + row["epsilon"]]
+        assert row == {
+            "curve": row["curve"],
+            "epsilon": row["epsilon"],
+            "baseline": grid[0],
+            "n_max": one.last_pass,
+            "first_exit": one.first_exit,
+            "next_n": one.next_n,
+            "next_n_first": min(exits, default=None),
+            "censored": one.last_pass == grid[-1],
+            "undecided": False,
+        }
+    assert found.boundaries.height == len(every) * len(EPSILONS)
+
+
+@given(st.lists(latencies, min_size=2, max_size=4), st.integers(0, 99))
+def test_the_order_of_points_does_not_matter(every: list[dict[int, float]], seed: int) -> None:
+    """Points of a curve may come in any order, and those of several curves mixed."""
+    settings, points = make_curves(*(({}, times) for times in every))
+    mixed = points.sample(fraction=1.0, shuffle=True, seed=seed)
+    found, expected = truth(settings, mixed, (0.2,)), truth(settings, points, (0.2,))
+    assert found.boundaries.equals(expected.boundaries)
+    assert found.settings.equals(expected.settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "baseline"),
+    [
+        ({}, 1),
+        (MOE, 8),
+        (MOE | {"batch": 2}, 4),
+        (MOE | {"top_k": 6}, 16),
+        (MOE | {"top_k": 64}, 1),
+        (MOE | {"routing": "skewed"}, 1),
+        (MOE | {"routing": "power_law"}, 1),
+    ],
+)
+def test_the_baseline(changes: dict[str, object], baseline: int) -> None:
+    """It is the smallest grid N, for balanced routing the smallest that reaches every expert."""
+    times = dict.fromkeys((1, 2, 4, 8, 16, 32), 10.0) | {1: 1.0}
+    found = make_truth((dict(changes), times))
+    (asked,) = questions(found).to_dicts()
+    assert asked["baseline"] == asked["grid"][0] == found.boundaries["baseline"][0] == baseline
+    assert found.ratios.filter(pl.col("n") == baseline)["ratio"].to_list() == [1.0]
+
+
+def test_curves_without_a_boundary_are_named() -> None:
+    """A curve that never reaches every expert, has one N, or varies its context is no setting."""
+    settings, points = make_curves(
+        ({}, {1: 1.0, 2: 2.0}),
+        (MOE, {1: 1.0, 4: 1.0}),
+        ({"platform": "a100"}, {4: 1.0}),
+        ({}, {1: 3.0}),
+    )
+    along = pl.when(pl.col("curve") == 3).then(512).alias("context").cast(pl.Int64)
+    found = truth(settings, points.with_columns(along), (0.2,))
+    assert found.excluded.select("event_id", "platform", "reason").rows() == [
+        ("e#1", "h20", NO_BASELINE),
+        ("e#2", "a100", ONE_POINT),
+        ("e#3", "h20", VARIED_CONTEXT),
+    ]
+    for frame in (found.settings, found.boundaries, found.ratios):
+        assert set(frame["curve"]) == {0}
+
+
+def test_a_part_of_a_truth() -> None:
+    """What is left after narrowing is of the chosen curves alone, in every frame."""
+    every = make_truth(
+        ({}, {1: 1.0, 2: 2.0}), ({"platform": "a100"}, {1: 1.0, 2: 2.0}), ({}, {1: 1.0})
+    )
+    part = narrowed(every, pl.col("platform") == "a100")
+    for frame in (part.settings, part.boundaries, part.ratios):
+        assert set(frame["curve"]) == {1}
+    assert part.excluded.is_empty()
+
+
+def test_a_question_holds_no_latency() -> None:
+    """Predictors are asked the same whatever was measured."""
+    slow, fast = (make_truth(({}, {1: us, 2: 2 * us, 4: us})) for us in (1.0, 50.0))
+    assert questions(slow).equals(questions(fast))
+    assert questions(slow).columns == [
+        "asked", "platform", *SETTING_COLUMNS, "backend_version", "kernel", "baseline", "grid",
+    ]  # fmt: skip

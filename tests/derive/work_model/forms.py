@@ -1,0 +1,79 @@
+"""Arrays as the forms of T(N) ask for them, constants to put in, and questions of every family."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from hypothesis import strategies as st
+from nearfree.derive.granularity.facts import with_facts
+from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.family import Family
+from nearfree.derive.work_model.prepare import ROWS_AT_ONCE, Prepared, prepare
+
+from derive.questions import ATTENTION, DENSE, FACTS, MOE, RESOLVER, ask
+
+H100 = {"phi": 989e6, "beta": 3.35e6, "sms": 132.0, "element_bytes": 2.0}
+"""phi in FLOP/us and beta in bytes/us, as on a datasheet."""
+GEMM = {"module": "gemm", "backend": "vllm", "d_model": 8192, "d_ff": 8192}
+LIBRARY = {**MOE, "backend": "trtllm"}
+PREFILL = {**ATTENTION, "context": 0, "backend": "vllm", "kernel": "flash_attn"}
+OF_FAMILY: dict[str, dict[str, Any]] = {
+    "gemm": GEMM,
+    "moe_triton": {**MOE, "backend_version": "0.14.0"},
+    "moe_library": LIBRARY,
+    "attention_prefill": PREFILL,
+    "attention_cached": ATTENTION,
+}
+"""A question of each family, whose rules are in this repository's log."""
+MIXED = [*OF_FAMILY.values(), DENSE]
+
+
+def arrays(n: list[int], **facts: float) -> dict[str, Any]:
+    """Return features of one row: N [1, grid], each fact [1, 1], and b N."""
+    found: dict[str, Any] = {name: np.array([[float(value)]]) for name, value in facts.items()}
+    grid = np.array([n], dtype=np.float64)
+    tokens = grid * found.get("batch", np.ones((1, 1)))
+    return {**found, "n": grid, "grid": grid, "tokens": tokens, "rows": tokens}
+
+
+def start(family: Family, **changes: float) -> dict[str, float]:
+    """Return the constants where calibration starts, some of them changed."""
+    return {each.name: each.start for each in family.constants} | changes
+
+
+def constants(family: Family) -> st.SearchStrategy[dict[str, float]]:
+    """Return any constants that a calibration may find."""
+    return st.fixed_dictionaries(
+        {each.name: st.floats(each.low, each.high) for each in family.constants}
+    )
+
+
+def prepared(*questions: dict[str, Any], at_once: int = ROWS_AT_ONCE) -> list[Prepared]:
+    """Return questions by family; none of them may be refused."""
+    parts = list(prepare(facts_of(*questions), RESOLVER, at_once))
+    ready = [part for part in parts if isinstance(part, Prepared)]
+    assert sum(part.rows.height for part in ready) == len(questions)
+    return ready
+
+
+def facts_of(*questions: dict[str, Any]) -> pl.DataFrame:
+    """Return questions with the facts of their platform."""
+    return with_facts(ask(*questions), FACTS)
+
+
+def sizes_of(name: str) -> list[dict[str, Any]]:
+    """Return questions of one family on two platforms, in several sizes."""
+    given = OF_FAMILY[name]
+    wide = {"gemm": "d_ff", "moe_triton": "d_ff", "moe_library": "d_ff"}.get(name, "batch")
+    return [
+        {**given, wide: given.get(wide, 1) * factor, "platform": platform}
+        for platform in ("a100", "h100")
+        for factor in (1, 2, 4, 8)
+    ]
+
+
+def of_family(name: str) -> Prepared:
+    """Return those questions with their arrays."""
+    (part,) = prepared(*sizes_of(name))
+    assert part.family is FAMILIES[name]
+    return part

@@ -1,0 +1,99 @@
+"""T(N) of attention: keys seen tile by tile, and the waves of prefill."""
+
+import numpy as np
+import pytest
+from conftest import make_setting
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.core.work import attention_work
+from nearfree.derive.work_model.attention import (
+    ATTENTION_CACHED,
+    _parts,
+    cached_latency_us,
+    prefill_latency_us,
+)
+from nearfree.derive.work_model.family import FLOP_PER_US
+
+from derive.work_model.forms import H100, arrays, start
+
+VALUES = start(ATTENTION_CACHED, tile_us=0.0)
+
+
+@given(
+    group=st.sampled_from([1, 2, 4, 8]),
+    kv_heads=st.integers(1, 8),
+    tile=st.sampled_from([16, 64, 128]),
+    context=st.integers(64, 9000),
+    batch=st.integers(1, 9),
+    n=st.integers(1, 700),
+    packs=st.booleans(),
+)
+def test_the_keys_that_tiles_see(
+    *, group: int, kv_heads: int, tile: int, context: int, batch: int, n: int, packs: bool
+) -> None:
+    """Over all tiles, padded rows times the keys up to a tile's last row, as counted one by one."""
+    shape = {"heads": group * kv_heads, "kv_heads": kv_heads, "head_dim": 64, "batch": batch}
+    call = make_setting(module="attention", backend="any", context=context, **shape)
+    rows = group if packs else 1
+    work = attention_work(call, n, "counted", tile_rows=tile, group=rows)
+    features = arrays([n], **H100, **shape, context=context, tile_rows=tile,
+                      rows_per_position=rows)  # fmt: skip
+    on_chip, moved = _parts(features, VALUES, in_waves=False)
+    fed = VALUES["tflop_s_per_sm"] * FLOP_PER_US
+    rate = 1.0 / (H100["sms"] / H100["phi"] + 1.0 / fed)
+    assert on_chip[0, 0] == pytest.approx(work.flop_executed / (rate * H100["sms"]), rel=1e-9)
+    seconds = work.bytes_compulsory * 2 / 4 / (VALUES["bandwidth_share"] * H100["beta"])
+    assert moved[0, 0] == pytest.approx(seconds, rel=1e-9), "elements of 2 bytes, not of 4"
+
+
+def test_no_tile_computes_fewer_keys_than_a_step() -> None:
+    """A tile over a few keys costs as one over 64."""
+    shape = {"heads": 8, "kv_heads": 8, "head_dim": 64, "batch": 1, "tile_rows": 64}
+    found = [
+        _parts(arrays([1], **H100, **shape, context=context, rows_per_position=1), VALUES,
+               in_waves=False)[0][0, 0]
+        for context in (0, 63, 127)
+    ]  # fmt: skip
+    assert found[0] == found[1]
+    assert found[2] == pytest.approx(2 * found[1])
+
+
+def test_tiles_without_a_cache_come_in_waves() -> None:
+    """With as many tiles as SMs one wave runs; one tile more costs a whole wave more."""
+    values = start(ATTENTION_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1e9)
+    shape = {"heads": 1, "kv_heads": 1, "head_dim": 64, "context": 0, "tile_rows": 128}
+    at = {
+        batch: prefill_latency_us(
+            arrays([64], **H100, **shape, batch=batch, rows_per_position=1), values, "tile_128"
+        )[0, 0]
+        for batch in (1, 132, 133)
+    }
+    assert at[132] == pytest.approx(at[1])
+    assert at[133] == pytest.approx(2 * at[1])
+
+
+def test_over_a_cache_a_full_tile_is_a_step() -> None:
+    """Keys are split over all SMs, so T depends on whole tiles: the next tile's first row costs."""
+    values = start(ATTENTION_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1e9)
+    shape = {"heads": 8, "kv_heads": 8, "head_dim": 128, "batch": 4, "context": 8192}
+    found = cached_latency_us(
+        arrays([1, 16, 17], **H100, **shape, tile_rows=16, rows_per_position=1),
+        values,
+        "split_keys",
+    )[0]
+    assert found[1] == pytest.approx(found[0], rel=0.01)
+    assert found[2] == pytest.approx(2 * found[0], rel=0.01)
+
+
+def test_the_context_may_vary_along_the_grid() -> None:
+    """A curve over contexts is its points, one by one."""
+    shape = {"heads": 32, "kv_heads": 8, "head_dim": 128, "batch": 8, "tile_rows": 64}
+    contexts = np.array([[128.0, 1024.0, 8192.0]])
+    whole = arrays([1, 1, 1], **H100, **shape, rows_per_position=4) | {"context": contexts}
+    alone = [
+        cached_latency_us(
+            arrays([1], **H100, **shape, rows_per_position=4, context=context), VALUES, ""
+        )[0, 0]
+        for context in contexts[0]
+    ]
+    assert cached_latency_us(whole, VALUES, "")[0].tolist() == pytest.approx(alone)

@@ -1,0 +1,204 @@
+"""A calibration: from imported curves to sealed constants, and what it refuses."""
+
+import polars as pl
+import pytest
+from conftest import write_take
+from msgspec import json
+from msgspec.structs import replace
+from nearfree.config.files import Config
+from nearfree.core.setting import CalibratePlan, Setting
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.truth.truth import questions, truth
+from nearfree.derive.work_model.calibrate import calibrate
+from nearfree.derive.work_model.constants import SCOPE, recorded_constants
+from nearfree.derive.work_model.constants import STREAM as CONSTANTS
+from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.samples import SELECTIONS, samples
+from nearfree.derive.work_model.tried_forms import TRIED
+from nearfree.errors import ConfigError, EvidenceError
+from nearfree.log.events import ConstantsCalibrated
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake, take_name
+from nearfree.public.curves import curves_of, read_curves
+from public.test_curves import curve, put
+
+from derive.questions import FACTS, RESOLVER
+from derive.tables.logs import CONFIG
+from derive.work_model.imported import STREAM, TRUE, along_n, put_curves
+from derive.work_model.test_fit import SINGLE
+
+CONFIGURED = Config(CONFIG)
+BOTH = ("a100", "h100")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for releases in the log alone."""
+    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+def made(layout: Layout, *on: str, stream: str = STREAM) -> Seal:
+    """Calibrate without the network."""
+    return calibrate(
+        layout, CONFIGURED.platforms, on or BOTH, stream=stream, epsilon=0.2, offline=True
+    )
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a log with curves of every family and the constants fitted to them."""
+    layout = Layout(tmp_path_factory.mktemp("calibrated") / "results")
+    put_curves(layout)
+    made(layout)
+    return layout
+
+
+def test_every_family_has_its_constants(log: Layout) -> None:
+    """The constants that the curves follow are found, and each says what it was found on."""
+    events = recorded_constants(log)
+    assert list(events) == list(FAMILIES)
+    for name, event in events.items():
+        said: ConstantsCalibrated = event.data
+        assert (said.platforms, said.epsilon, said.files) == (BOTH, 0.2, {"a": "0"})
+        assert (said.selection, said.tried) == (SELECTIONS[name], TRIED[name])
+        assert said.members == {"file": "0" * 64}
+        assert said.curves == (6 if name == "attention_cached" else 8)
+        assert [each.unit for each in said.constants] == [
+            each.unit for _ in FAMILIES[name].hypotheses for each in FAMILIES[name].constants
+        ]
+        if name in SINGLE:
+            assert said.band < 0.002
+            found = {each.name: each.value for each in said.constants}
+            (true,) = TRUE[name].values.values()
+            assert found["bandwidth_share"] == pytest.approx(true["bandwidth_share"], rel=0.01)
+            assert found["fixed_us"] == pytest.approx(true["fixed_us"], rel=0.02)
+
+
+def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
+    """A second calibration changes nothing; one of the same curves elsewhere says the same."""
+    before = {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()}
+    seal = made(log)
+    assert {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()} == before
+    put_curves(layout)
+    assert made(layout).plan_digest == seal.plan_digest
+    ours, theirs = (
+        [json.encode(event.data) for event in recorded_constants(each).values()]
+        for each in (log, layout)
+    )
+    assert ours == theirs
+
+
+def test_an_event_is_read_as_it_was_written(log: Layout) -> None:
+    """Events round-trip through JSON, and the plan is on record with the imported files."""
+    (take,) = read_scope(log, SCOPE, stream=CONSTANTS)
+    for event in take.of(ConstantsCalibrated):
+        assert json.decode(json.encode(event.data), type=ConstantsCalibrated) == event.data
+    plan = CalibratePlan(source=STREAM, files={"a": "0"}, platforms=BOTH, epsilon=0.2, form=1)
+    assert take.started.data.plan == plan
+    assert take.name == take_name(SCOPE, CONSTANTS, 1, plan)
+
+
+def test_calibrated_constants_answer(log: Layout) -> None:
+    """The work model then says of the curves themselves what their truth is."""
+    curves = read_curves(log, STREAM)
+    known = truth(curves.settings, curves.points, [0.2])
+    asked = questions(known)
+    found = Answerer(log, CONFIGURED, offline=True).answers(asked, [0.2], ["work_model"])
+    assert found["refusal"].null_count() == asked.height
+    assert found["in_sample"].all()
+    single = known.settings.filter(pl.col("module") != "gemm").select(asked="curve")
+    both = found.join(single, on="asked").join(
+        known.boundaries.rename({"curve": "asked", "n_max": "true"}), on="asked"
+    )
+    assert both.height == 24
+    assert both["n_max"].to_list() == both["true"].cast(pl.Float64).to_list()
+
+
+def test_one_platform_alone(log: Layout, layout: Layout) -> None:
+    """Constants of one platform rest on its curves alone, and are a plan of their own."""
+    put_curves(layout)
+    assert made(layout, "h100").plan_digest != read_scope(log, SCOPE)[0].seal.plan_digest
+    found = recorded_constants(layout)
+    assert {event.data.platforms for event in found.values()} == {("h100",)}
+    assert found["gemm"].data.curves == 4
+
+
+@pytest.mark.parametrize(
+    ("on", "stream", "said"),
+    [
+        (("mars",), STREAM, "there is no curve of mars. Choose from a100, h100"),
+        (("h100", "h20"), STREAM, "there is no curve of h20"),
+        (("h100",), "another", "the log holds no imported curves of another"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    layout: Layout, on: tuple[str, ...], stream: str, said: str
+) -> None:
+    """An unknown platform or stream is named, with what there is, and nothing is sealed."""
+    put(layout, STREAM, *along_n("gemm"))
+    with pytest.raises(EvidenceError, match=said.replace(".", r"\.")):
+        made(layout, *on, stream=stream)
+    assert layout.takes(SCOPE) == []
+
+
+def test_curves_that_none_can_be_calibrated_on(layout: Layout) -> None:
+    """Light products, other element types and platforms without facts leave nothing."""
+    light = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=512, d_ff=512)
+    eight = Setting(module="gemm", backend="vllm", dtype="float8", d_model=9216, d_ff=9216)
+    put(layout, STREAM, curve(light), curve(eight))
+    with pytest.raises(ConfigError, match="no curve of ours on h100 can be calibrated on"):
+        made(layout, "h100")
+    assert layout.takes(SCOPE) == []
+
+
+def test_constants_of_another_form_are_refused(log: Layout, layout: Layout) -> None:
+    """Constants whose names are not those of the form are named, with what to do."""
+    event = recorded_constants(log)["gemm"]
+    said: ConstantsCalibrated = event.data
+
+    def put_constants(*events: ConstantsCalibrated, form: int) -> None:
+        def work(take: OpenTake) -> None:
+            for each in events:
+                take.append(each, sync=False)
+
+        plan = CalibratePlan(source="x", files={}, platforms=BOTH, epsilon=0.2, form=form)
+        write_take(layout, scope=SCOPE, stream=CONSTANTS, take=form, plan=plan, work=work)
+
+    put_constants(said, form=1)
+    assert recorded_constants(layout)["gemm"].data == said
+    put_constants(replace(said, constants=said.constants[:-1]), form=2)
+    with pytest.raises(EvidenceError, match=r"constants of gemm in .* those of another form"):
+        recorded_constants(layout)
+    put_constants(said, replace(said, family="an_older_one"), form=3)
+    with pytest.raises(EvidenceError, match="constants of an_older_one"):
+        recorded_constants(layout)
+
+
+def test_without_constants_there_are_none(layout: Layout) -> None:
+    """An empty log has no constants."""
+    assert recorded_constants(layout) == {}
+
+
+def test_a_digest_of_the_curves() -> None:
+    """A latency that differs changes the digest; curves that are left out do not."""
+    events = list(along_n("moe_library"))
+    skewed = replace(events[0].setting, routing="skewed")
+    bent = replace(events[0], latency_us=tuple(2 * t for t in events[0].latency_us))
+    first = _digest(*events)
+    assert _digest(*events, curve(skewed, n=(32, 64), platform="h100")) == first
+    assert _digest(bent, *events[1:]) != first
+
+
+def _digest(*events: object) -> str:
+    curves = curves_of([(each, f"e#{number}") for number, each in enumerate(events)])  # type: ignore[misc]
+    return samples(curves, FACTS, RESOLVER)["moe_library"].rows_sha256
+
+
+def test_prefill_counts_from_the_smallest_n_above_1() -> None:
+    """One position runs in another kernel, so its point is no baseline."""
+    (event, *_) = along_n("attention_prefill")
+    found = samples(curves_of([(event, "e#1")]), FACTS, RESOLVER)["attention_prefill"]
+    assert found.measured.features["n"][0].tolist() == [2.0**step for step in range(1, 8)]
+    assert found.measured.latency_us[0].tolist() == list(event.latency_us[1:])

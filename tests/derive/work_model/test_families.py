@@ -1,0 +1,75 @@
+"""Which form speaks of a question, and why none does: each reason by name."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+from nearfree.derive.granularity.facts import FACTS_SCHEMA
+from nearfree.derive.work_model.families import FAMILIES, family_name, times_refusal
+
+from derive.questions import ATTENTION, DENSE, MOE
+from derive.work_model.forms import GEMM, OF_FAMILY, PREFILL, facts_of
+
+TRITON = OF_FAMILY["moe_triton"]
+
+
+def judged(question: dict[str, Any], **facts: Any) -> tuple[str | None, str | None]:
+    """Return the family of a question and its refusal; some facts of its platform may differ."""
+    changes = [pl.lit(value, FACTS_SCHEMA[name]).alias(name) for name, value in facts.items()]
+    row = facts_of(question).with_columns(changes)
+    return row.select(family_name().alias("name"), times_refusal().alias("why")).row(0)
+
+
+@pytest.mark.parametrize(
+    ("question", "family"),
+    [
+        *[(question, name) for name, question in OF_FAMILY.items()],
+        (DENSE, "gemm"),
+        ({**TRITON, "kernel": "TritonExperts"}, "moe_triton"),
+        ({**TRITON, "backend": "sglang_0_5_9", "routing": "skewed"}, "moe_triton"),
+        ({**TRITON, "kernel": "flashinfer_cutlass"}, "moe_library"),
+        ({**TRITON, "backend": "trtllm", "kernel": "moe_torch_flow"}, "moe_library"),
+        ({**PREFILL, "dtype": "float16"}, "attention_prefill"),
+    ],
+)
+def test_a_question_has_one_form(question: dict[str, Any], family: str) -> None:
+    """Module, context, backend and kernel decide the form."""
+    assert judged(question) == (family, None)
+    assert family in FAMILIES
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"module": "model", "backend": "vllm"}, {}, "no law for the module model yet"),
+    ({**MOE, "routing": "power_law"}, {}, "no law for power_law routing"),
+    *[
+        ({**MOE, "routing": "skewed", field: None}, {}, f"the moe_ffn setting lacks {field}")
+        for field in ("d_model", "d_ff", "experts", "top_k")
+    ],
+    ({**MOE, "routing": None}, {}, "the moe_ffn setting lacks routing"),
+    *[
+        ({**ATTENTION, field: None}, {}, f"the attention setting lacks {field}")
+        for field in ("context", "heads", "kv_heads", "head_dim")
+    ],
+    ({**GEMM, "platform": "mars"}, {}, "no facts of mars"),
+    (GEMM, {"peak_tflops": None}, "no phi of h20 for bfloat16"),
+    (GEMM, {"bandwidth_gb_s": None}, "no beta of h20"),
+    (GEMM, {"sm_count": None}, "no number of SMs of h20"),
+    ({**GEMM, "dtype": "float8"}, {"peak_tflops": 1.0},
+     "no constants of gemm are calibrated for float8"),
+    ({**TRITON, "kernel": "a_new_one"}, {},
+     "no form of T(N) for the MoE kernel a_new_one of vllm"),
+    ({**TRITON, "backend": "another"}, {}, "no form of T(N) for the MoE kernel ? of another"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "facts", "why"), REFUSED)
+def test_what_is_missing_is_named(
+    question: dict[str, Any], facts: dict[str, Any], why: str
+) -> None:
+    """A question without a form, a fact, constants or a field is refused by what is missing."""
+    assert judged(question, **facts)[1] == why
+
+
+def test_a_call_without_a_cache_is_answered() -> None:
+    """The paper's laws do not speak of context 0; a form does."""
+    assert judged(PREFILL) == ("attention_prefill", None)

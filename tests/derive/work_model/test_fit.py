@@ -1,0 +1,136 @@
+"""The fit: constants are found again, the same to the byte, and the band says how far it misses."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.family import Family
+from nearfree.derive.work_model.fit import Measured, band, fit, taken
+from nearfree.derive.work_model.model import Fitted, ratios_of
+
+from derive.work_model.forms import of_family
+
+EPSILON = 0.2
+SINGLE = [name for name, family in FAMILIES.items() if len(family.hypotheses) == 1]
+
+
+def known(family: Family) -> dict[str, float]:
+    """Return constants away from where a calibration starts."""
+    return {
+        each.name: min(1.2 * each.start, (each.start + each.high) / 2) for each in family.constants
+    }
+
+
+def curves(name: str, hypothesis: str, noise: float = 0.0) -> Measured:
+    """Return curves of a family under known constants, each moved up or down by `noise`."""
+    family, part = FAMILIES[name], of_family(name)
+    times = family.latency_us(part.features, known(family), hypothesis)
+    off = np.random.default_rng(5).choice([-noise, noise], size=times.shape)
+    return Measured(features=part.features, latency_us=times * np.exp(off), counts=part.counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "hypothesis"), [(f.name, h) for f in FAMILIES.values() for h in f.hypotheses]
+)
+def test_known_constants_are_found_again(name: str, hypothesis: str) -> None:
+    """Of curves that follow a form without noise, T(N) is found again."""
+    family, measured = FAMILIES[name], curves(name, hypothesis)
+    found = fit(family, measured, EPSILON)
+    times = family.latency_us(measured.features, found.values[hypothesis], hypothesis)
+    ratio, true = times / times[:, :1], measured.latency_us / measured.latency_us[:, :1]
+    near = (true <= 1 + EPSILON) & measured.counts
+    assert np.abs(np.log(ratio / true))[near].max() < 0.001
+    assert np.abs(np.log(times / measured.latency_us)).max() < 0.001
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_no_band_where_nothing_is_missed(name: str) -> None:
+    """Curves that follow the form are met by constants of the other platform, without a band."""
+    measured = curves(name, FAMILIES[name].hypotheses[0])
+    platforms = of_family(name).rows["platform"].to_list()
+    assert band(FAMILIES[name], measured, platforms, EPSILON) < 0.001
+
+
+def test_a_band_where_the_platforms_differ() -> None:
+    """Curves of one platform that rise earlier than the form says widen the band."""
+    name = "moe_library"
+    plain = curves(name, "best_tile")
+    platforms = of_family(name).rows["platform"].to_list()
+    odd = np.array(platforms)[:, None] == "h100"
+    steeper = (plain.latency_us / plain.latency_us[:, :1]) ** np.where(odd, 2.0, 1.0)
+    bent = msgspec.structs.replace(plain, latency_us=plain.latency_us[:, :1] * steeper)
+    family = FAMILIES[name]
+    assert band(family, bent, platforms, EPSILON) > 0.02 > band(family, plain, platforms, EPSILON)
+
+
+def test_the_band_of_one_group_is_that_of_its_own_fit() -> None:
+    """With one group alone nothing can be left out."""
+    family, measured = FAMILIES["moe_library"], curves("moe_library", "best_tile", noise=0.08)
+    alone = band(family, measured, ["h100"] * len(measured.counts), EPSILON)
+    assert 0 < alone < 0.2
+
+
+def test_intervals_of_the_band_meet_most_curves() -> None:
+    """A band moves T(N) far enough to meet four boundaries in five, as quantiles count."""
+    family, measured = FAMILIES["moe_library"], curves("moe_library", "best_tile", noise=0.08)
+    wide = band(family, measured, ["h100"] * len(measured.counts), EPSILON)
+    predicted = np.log(ratios_of(family, fit(family, measured, EPSILON), measured.features))
+    true = np.log(measured.latency_us / measured.latency_us[:, :1])
+    limit, places = np.log1p(EPSILON), np.arange(true.shape[1])
+    met = 0
+    for row in range(len(true)):
+        last = places[true[row] <= limit].max()
+        low, high = (
+            places[(predicted[row] <= limit + off) | (places == 0)].max()
+            for off in (-1.001 * wide, 1.001 * wide)
+        )
+        met += low <= last <= high
+    assert met >= 0.8 * (len(true) - 1)
+
+
+@pytest.mark.parametrize("name", ["gemm", "moe_triton"])
+def test_a_fit_is_the_same_to_the_byte(name: str) -> None:
+    """The same curves give the same constants."""
+    measured = curves(name, FAMILIES[name].hypotheses[0], noise=0.02)
+    one, two = (msgspec.json.encode(fit(FAMILIES[name], measured, EPSILON)) for _ in range(2))
+    assert one == two
+
+
+def test_what_follows_far_beyond_the_boundary_does_not_count() -> None:
+    """T(N) beyond four times N_max does not change a fit, nor do padding points."""
+    name = "moe_triton"
+    measured = curves(name, "rules")
+    ratio = measured.latency_us / measured.latency_us[:, :1]
+    n = measured.features["n"]
+    n_max = np.where(ratio <= 1 + EPSILON, n, 0.0).max(axis=1, keepdims=True)
+    far = n > 4 * n_max
+    assert far.any()
+    other = msgspec.structs.replace(
+        measured, latency_us=np.where(far, 9 * measured.latency_us, measured.latency_us)
+    )
+    hidden = msgspec.structs.replace(other, counts=other.counts & ~far)
+    found = [fit(FAMILIES[name], each, EPSILON) for each in (measured, other, hidden)]
+    assert found[0] == found[1] == found[2]
+
+
+def test_some_of_the_curves() -> None:
+    """Every array keeps the same rows, those inside lists of products, too."""
+    measured = curves("gemm", "tile_16")
+    kept = np.arange(len(measured.counts)) % 2 == 0
+    half = taken(measured, kept)
+    whole: Any = measured.features["matrices"]
+    assert half.latency_us.tolist() == measured.latency_us[kept].tolist()
+    assert half.features["phi"].tolist() == measured.features["phi"][kept].tolist()
+    assert half.features["matrices"][0][1].tolist() == whole[0][1][kept].tolist()
+    assert half.features["matrices"][0][2] == whole[0][2]
+
+
+def test_a_fit_names_every_hypothesis() -> None:
+    """Each hypothesis has constants of its own, all inside the ends they are sought between."""
+    family = FAMILIES["gemm"]
+    found: Fitted = fit(family, curves("gemm", "tile_128"), EPSILON)
+    assert tuple(found.values) == family.hypotheses
+    for values in found.values.values():
+        assert all(each.low <= values[each.name] <= each.high for each in family.constants)

@@ -1,0 +1,59 @@
+"""T(N) of matrix products: sums over products, padding, and tiles that fit the hardware."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from nearfree.derive.work_model.features import gemm_features
+from nearfree.derive.work_model.gemm import GEMM, latency_us
+
+from derive.questions import DENSE
+from derive.work_model.forms import H100, arrays, facts_of, start
+
+VALUES = start(GEMM)
+
+
+def of(question: dict[str, Any], hypothesis: str, **values: float) -> np.ndarray:
+    """Return T(N) of a question over a grid of powers of two."""
+    rows = facts_of({**question, "platform": "h100"})
+    n = np.array([2.0 ** np.arange(11)])
+    found: np.ndarray = latency_us(gemm_features(rows, n), VALUES | values, hypothesis)[0]
+    return found
+
+
+@pytest.mark.parametrize("hypothesis", GEMM.hypotheses)
+@pytest.mark.parametrize("gated", [None, False, True])
+def test_a_dense_ffn_is_its_products(hypothesis: str, gated: bool | None) -> None:  # noqa: FBT001
+    """Up (twice where gated) and down, one after the other; what is fixed is paid once."""
+    up = {"module": "gemm", "backend": "torch", "d_model": 4096, "d_ff": 9216}
+    down = {**up, "d_model": 9216, "d_ff": 4096}
+    ffn = of({**DENSE, "gated": gated}, hypothesis, fixed_us=7.0) - 7.0
+    parts = [of(each, hypothesis, fixed_us=0.0) for each in (up, down)]
+    assert ffn == pytest.approx((2 if gated else 1) * parts[0] + parts[1])
+
+
+@pytest.mark.parametrize(("hypothesis", "tile"), [("tile_16", 16), ("tile_128", 128)])
+def test_padding_to_a_tile(hypothesis: str, tile: int) -> None:
+    """But for its own rows a product costs the same up to a whole tile, and more beyond."""
+    n = [1, tile - 1, tile, tile + 1]
+    features = arrays(n, **H100) | {"matrices": [(np.array([[8192.0]]), np.array([[8192.0]]), 1)]}
+    found = latency_us(features, VALUES, hypothesis)[0]
+    moved = np.array(n) * 2 * 8192 * 2 / (VALUES["bandwidth_share"] * H100["beta"])
+    core = found - moved
+    assert core[:3] == pytest.approx(core[0], rel=1e-12)
+    assert core[3] > core[0]
+
+
+@pytest.mark.parametrize(
+    ("flop_per_byte", "tile"), [(37.0, 32), (64.0, 64), (127.9, 64), (128.0, 128), (600.0, 128)]
+)
+def test_no_tile_outlasts_its_weights(flop_per_byte: float, tile: int) -> None:
+    """Where rho s / 2 is small, tiles are the largest power of two below it."""
+    facts = {**H100, "phi": flop_per_byte * H100["beta"]}
+    n = [1, tile, tile + 1]
+    features = arrays(n, **facts) | {"matrices": [(np.array([[8192.0]]), np.array([[8192.0]]), 1)]}
+    found = latency_us(features, VALUES, "tile_128")[0]
+    moved = np.array(n) * 2 * 8192 * 2 / (VALUES["bandwidth_share"] * H100["beta"])
+    core = found - moved
+    assert core[1] == pytest.approx(core[0], rel=1e-12)
+    assert core[2] > core[0] * (1 + 1e-6)

@@ -1,0 +1,134 @@
+"""Leaving a platform out: nothing of it is in its own prediction."""
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.derive.score.evaluation import evaluate
+from nearfree.derive.truth.truth import questions, truth
+from nearfree.derive.work_model.fit import Measured
+from nearfree.derive.work_model.gathered import joined, parts, spread
+from nearfree.derive.work_model.left_out import LEFT_OUT, LeftOut
+from nearfree.log.names import Layout
+from nearfree.public.curves import Curves, read_curves
+
+from derive.curves import IdleCompute
+from derive.questions import FACTS, RESOLVER
+from derive.work_model.forms import GEMM, of_family
+from derive.work_model.imported import put_curves
+
+PLATFORMS = ("a100", "h100")
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory: pytest.TempPathFactory) -> Curves:
+    """Return curves of two platforms, which follow the forms."""
+    layout = Layout(tmp_path_factory.mktemp("left") / "results")
+    put_curves(layout)
+    return read_curves(layout)
+
+
+def left_out(curves: Curves) -> LeftOut:
+    """Return what answers from those curves."""
+    return LeftOut(curves, FACTS, RESOLVER, epsilon=0.2)
+
+
+def test_its_own_curves_do_not_count(curves: Curves) -> None:
+    """Whatever a platform's curves are, its constants stay, and the other's change."""
+    first = left_out(curves)
+    mine = curves.settings.filter(pl.col("platform") == "h100")["curve"]
+    slower = pl.when(pl.col("curve").is_in(mine.implode())).then(pl.col("n").sqrt()).otherwise(1.0)
+    other = left_out(
+        Curves(curves.settings, curves.points.with_columns(pl.col("latency_us") * slower))
+    )
+    assert first.fitted("gemm", "h100") == other.fitted("gemm", "h100")
+    assert first.fitted("gemm", "a100") != other.fitted("gemm", "a100")
+
+
+def test_it_is_scored_beside_the_others(curves: Curves) -> None:
+    """Curves that follow the forms are hit, out of sample, with an interval and with ratios."""
+    gemm = curves.settings.filter(pl.col("module") == "gemm")
+    known = truth(gemm, curves.points.join(gemm, on="curve", how="semi"), [0.1, 0.2])
+    found = evaluate(known, IdleCompute(), [0.1, 0.2], ["idle_compute"], left_out(curves))
+    rows = found.scores.filter(pl.col("predictor") == LEFT_OUT)
+    assert rows.height == known.boundaries.height
+    assert rows["answered"].all()
+    assert not rows["in_sample"].any()
+    assert rows["hit"].mean() > 0.9
+    assert rows["t_ratio_error"].max() < 0.02
+    assert (rows["width"] >= 1).all()
+    assert found.constants[LEFT_OUT] == [
+        "gemm on every platform but the one asked of, at most 40 curves each"
+    ]
+
+
+def test_a_lone_platform_has_no_others(curves: Curves) -> None:
+    """With curves of one platform there is no answer for it."""
+    lone = curves.settings.filter(pl.col("platform") == "h100", pl.col("module") == "gemm")
+    points = curves.points.join(lone, on="curve", how="semi")
+    asked = questions(truth(lone, points, [0.2]))
+    answering = left_out(Curves(lone, points))
+    assert answering.answers(asked, [0.2], [LEFT_OUT]).is_empty()
+    assert answering.ratios(asked).is_empty()
+    refused = asked.with_columns(pl.lit("float8").alias("dtype"))
+    assert left_out(curves).answers(refused, [0.2], [LEFT_OUT]).is_empty()
+
+
+def test_each_part_is_of_one_platform(curves: Curves) -> None:
+    """Curves are taken apart by platform and family, and none is lost or doubled."""
+    found = [(platform, family, sample) for platform, family, sample in
+             parts(curves, FACTS, RESOLVER)]  # fmt: skip
+    assert {platform for platform, _, _ in found} == set(PLATFORMS)
+    every = pl.concat([sample.curves["curve"] for _, _, sample in found])
+    assert every.is_unique().all()
+    for platform, _, sample in found:
+        assert set(sample.curves["platform"]) == {platform}
+        assert sample.measured.counts.shape[0] == sample.curves.height
+    sample = found[0][2]
+    assert spread(sample, 2).counts.shape[0] == 2
+    assert spread(sample, 1000).counts.shape[0] == sample.curves.height
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from(["gemm", "moe_triton", "attention_cached"]), st.integers(2, 7))
+def test_joined_curves_are_the_curves(name: str, width: int) -> None:
+    """A form says the same of curves together as of each by itself, whatever their grids."""
+    part = of_family(name)
+    times = np.ones(part.counts.shape)
+    full = Measured(features=part.features, latency_us=times, counts=part.counts)
+    cut = Measured(
+        features={k: _cut(v, width) for k, v in part.features.items()},
+        latency_us=times[:, :width], counts=part.counts[:, :width],
+    )  # fmt: skip
+    both = joined([cut, full])
+    family, rows = part.family, part.counts.shape[0]
+    values = {each.name: each.start for each in family.constants}
+    said, alone, short = (
+        family.latency_us(each.features, values, family.hypotheses[0]) for each in (both, full, cut)
+    )
+    assert np.array_equal(said[rows:], alone)
+    assert np.array_equal(said[:rows, :width], short)
+    assert both.counts[:rows].sum() == cut.counts.sum()
+
+
+def _cut(value: object, width: int) -> object:
+    if isinstance(value, list):
+        return [tuple(_cut(each, width) for each in product) for product in value]
+    return value[:, :width] if isinstance(value, np.ndarray) else value
+
+
+def test_one_product_beside_two() -> None:
+    """A product and a Dense FFN of two are joined as they are."""
+    from derive.questions import DENSE
+    from derive.work_model.forms import prepared
+
+    whole = [
+        Measured(features=part.features, latency_us=np.ones(part.counts.shape), counts=part.counts)
+        for part in prepared(GEMM, DENSE)
+    ]
+    family = of_family("gemm").family
+    values = {each.name: each.start for each in family.constants}
+    said = family.latency_us(joined(whole).features, values, "tile_16")
+    for place, each in enumerate(whole):
+        assert np.allclose(said[place], family.latency_us(each.features, values, "tile_16")[0])

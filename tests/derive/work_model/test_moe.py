@@ -1,0 +1,100 @@
+"""T(N) of MoE layers: blocks counted one by one, and what a larger block costs."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_setting
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.core.work import routed_pairs
+from nearfree.derive.work_model.features import moe_features
+from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON, blocks_of, latency_us
+
+from derive.questions import MOE
+from derive.work_model.forms import H100, arrays, constants, facts_of, start
+
+LAYER = {"experts": 256, "top_k": 8, "skewed": 0, "d_model": 4096, "d_ff": 512, "matrices": 3}
+
+
+@given(
+    experts=st.integers(1, 300),
+    share=st.floats(0.0, 1.0),
+    batch=st.integers(1, 9),
+    n=st.integers(1, 600),
+    block=st.sampled_from([1, 16, 32, 64, 128, 48]),
+    routing=st.sampled_from(["balanced", "skewed"]),
+)
+def test_blocks_are_those_of_each_expert(
+    *, experts: int, share: float, batch: int, n: int, block: int, routing: str
+) -> None:
+    """All experts together have sum over experts of ceil(pairs / M) row blocks."""
+    top_k = max(1, round(share * experts))
+    layer = make_setting(
+        module="moe_ffn", experts=experts, top_k=top_k, routing=routing, batch=batch
+    )
+    features = arrays([n], batch=batch, experts=experts, top_k=top_k, skewed=routing == "skewed")
+    found = blocks_of(features, np.full((1, 1), float(block)))
+    assert found.tolist() == [[sum(-(-pairs // block) for pairs in routed_pairs(layer, n))]]
+
+
+def timed(n: list[int], values: dict[str, float], block_m: int, **changes: Any) -> np.ndarray:
+    """Return T(N) with one size of block for every N."""
+    sizes = {"block_m": block_m, "block_n": 128, "block_k": 128} | {
+        name: changes.pop(name) for name in ("block_n", "block_k") if name in changes
+    }
+    features = arrays(n, **{**H100, **LAYER, **changes})
+    blocks = {name: np.full(features["n"].shape, float(size)) for name, size in sizes.items()}
+    found: np.ndarray = latency_us(features | blocks, values, "rules")[0]
+    return found
+
+
+@given(values=constants(MOE_TRITON), n=st.integers(32, 512), steps=st.sampled_from([(16, 64)]))
+def test_a_larger_block_never_helps_experts_that_fill_none(
+    values: dict[str, float], n: int, steps: tuple[int, int]
+) -> None:
+    """Where no expert has more rows than a block, a larger one only adds padding."""
+    small, large = (timed([n], values, block)[0] for block in steps)
+    assert large >= small * (1 - 1e-12)
+
+
+def test_a_step_of_the_block_is_seen() -> None:
+    """Where padded compute counts, T rises where the block does."""
+    values = start(MOE_TRITON, tflop_s_per_sm=500.0, tile_us=0.0)
+    slow = {"phi": H100["phi"] / 8}
+    assert timed([256], values, 64, **slow)[0] > 1.5 * timed([256], values, 16, **slow)[0]
+
+
+@pytest.mark.parametrize(("block_k", "constant"), [(32, "narrow_k"), (64, "half_k")])
+def test_narrow_steps_of_k_are_slower(block_k: int, constant: str) -> None:
+    """Loading in narrow steps of K is slower by a constant of its own, and no other step is."""
+    plain = start(MOE_TRITON, narrow_k=1.0, half_k=1.0)
+    slower = plain | {constant: 2.0}
+    assert timed([64], slower, 16, block_k=block_k)[0] > timed([64], plain, 16, block_k=block_k)[0]
+    assert timed([64], slower, 16, block_k=128)[0] == timed([64], plain, 16, block_k=128)[0]
+
+
+@pytest.mark.parametrize(("gated", "matrices"), [(None, 3), (True, 3), (False, 2)])
+def test_a_gated_expert_has_three_matrices(gated: bool | None, matrices: int) -> None:  # noqa: FBT001
+    """Gate, up and down; what does not say it is gated is."""
+    rows = facts_of({**MOE, "gated": gated})
+    assert moe_features(rows, np.ones((1, 1)))["matrices"].tolist() == [[matrices]]
+
+
+def test_routing_decides_which_experts_are_read() -> None:
+    """Skewed routing reads top_k experts, so at one token as much as balanced, later less."""
+    values = start(MOE_TRITON)
+    balanced = timed([1, 32], values, 16)
+    skewed = timed([1, 32], values, 16, skewed=1)
+    assert skewed[0] == pytest.approx(balanced[0])
+    assert skewed[1] < 0.7 * balanced[1]
+
+
+@given(values=constants(MOE_LIBRARY), n=st.integers(1, 4096))
+def test_a_library_takes_its_best_tile(values: dict[str, float], n: int) -> None:
+    """A library is as fast as the best of the row tiles 16 to 128 with columns 128 and K 64."""
+    features = arrays([n], **H100, **LAYER)
+    found = MOE_LIBRARY.latency_us(features, values, "best_tile")[0, 0]
+    even = values | {"narrow_k": 1.0, "half_k": 1.0}
+    each = [timed([n], even, tile, block_k=64)[0] for tile in (16, 32, 64, 128)]
+    assert found == pytest.approx(min(each), rel=1e-12)

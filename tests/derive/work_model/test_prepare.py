@@ -1,0 +1,118 @@
+"""Questions sorted by family: each of them once, ready or refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.work_model.prepare import Prepared, Refused, prepare
+from nearfree.log.names import Layout
+
+from derive.questions import ATTENTION, MOE, RESOLVER
+from derive.work_model.forms import MIXED, OF_FAMILY, PREFILL, facts_of, prepared
+
+TRITON = OF_FAMILY["moe_triton"]
+QUESTIONS = st.fixed_dictionaries(
+    {
+        "platform": st.sampled_from(["h20", "a100", "mars", "cpu"]),
+        "dtype": st.sampled_from(["bfloat16", "float16", "float8", "float32"]),
+        "batch": st.sampled_from([1, 3, 64]),
+        "baseline": st.sampled_from([1, 2, 128]),
+        "backend_version": st.sampled_from([None, "0.14.0", "9.9.9"]),
+        "kernel": st.sampled_from([None, "triton", "cutlass", "flash"]),
+    }
+)
+ODD: list[dict[str, Any]] = [
+    {"module": "model", "backend": "vllm"},
+    {**MOE, "routing": "power_law"},
+    {**ATTENTION, "heads": 3, "kv_heads": 2},
+    {**ATTENTION, "backend": "flash_attn_3", "api": "varlen"},
+    {**TRITON, "top_k": 300},
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from([*MIXED, *ODD]), QUESTIONS), max_size=6))
+@settings(deadline=None, max_examples=60)
+def test_each_question_is_there_once(drawn: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """Whatever is asked is either refused with a reason or has arrays, once."""
+    asked = facts_of(*({**question, **changes} for question, changes in drawn))
+    keys = []
+    for part in prepare(asked, RESOLVER):
+        keys += part.rows["asked"].to_list()
+        if isinstance(part, Refused):
+            assert part.rows["refusal"].null_count() == 0
+            continue
+        shape = part.counts.shape
+        assert part.features["n"].shape == shape
+        assert all(
+            each.shape in (shape, (shape[0], 1))
+            for each in part.features.values()
+            if isinstance(each, np.ndarray)
+        )
+        grids = [n[own].tolist() for n, own in zip(part.features["n"], part.counts, strict=True)]
+        assert grids == part.rows["grid"].to_list()
+    assert sorted(keys) == list(range(len(drawn)))
+
+
+def test_modules_of_one_form_do_not_mix() -> None:
+    """Products and Dense FFNs share a form, and come in parts of one module each."""
+    parts = prepared(*MIXED, *MIXED)
+    modules = [part.rows["module"].unique().to_list() for part in parts]
+    assert all(len(each) == 1 for each in modules)
+    assert sorted(part.family.name for part in parts) == sorted([*OF_FAMILY, "gemm"])
+
+
+def test_shorter_grids_repeat_their_end() -> None:
+    """Rows have grids of their own length; what fills them up is not counted."""
+    rows = facts_of(PREFILL, PREFILL)
+    short = rows.with_columns(grid=rows["grid"].list.head(3).gather([0]).append(rows["grid"][1:]))
+    (part,) = (each for each in prepare(short, RESOLVER) if isinstance(each, Prepared))
+    assert part.features["n"][0].tolist() == [1, 2, 4, 4, 4, 4, 4, 4]
+    assert part.counts.sum(axis=1).tolist() == [3, 8]
+
+
+def test_large_asks_come_in_parts() -> None:
+    """At most some thousand rows are arrays at once, and none is lost between parts."""
+    parts = prepared(*[PREFILL] * 5, at_once=2)
+    assert [part.rows["asked"].to_list() for part in parts] == [[0, 1], [2, 3], [4]]
+
+
+def test_blocks_are_the_release_s() -> None:
+    """Blocks follow b N by the release's rules, row by row."""
+    (part,) = prepared(TRITON, {**TRITON, "batch": 64, "baseline": 1})
+    assert part.features["block_m"].tolist() == [
+        [16, 16, 16, 16, 64, 64, 64, 64], [16, 16, 16, 64, 64, 64, 64, 64]
+    ]  # fmt: skip
+    assert part.features["tokens"][1].tolist() == [64 * 2**step for step in range(8)]
+
+
+def test_tiles_are_the_release_s() -> None:
+    """Tiles and packing over a cache are those of FlashAttention-2's call with a cache."""
+    (part,) = prepared({**ATTENTION, "kv_heads": 8}, {**ATTENTION, "backend": "flashinfer"})
+    assert part.features["tile_rows"].tolist() == [
+        [64.0] * 8, [16, 16, 16, 16, 16, 64, 64, 128]
+    ]  # fmt: skip
+    assert part.features["rows_per_position"].shape == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "packed"), [("flash_attn", 4.0), ("FA3", 4.0), (None, 1.0), ("default", 1.0)]
+)
+def test_prefill_kernels_pack_by_their_name(kernel: str | None, packed: float) -> None:
+    """Without a cache a kernel's name says whether query heads share a row axis."""
+    (part,) = prepared({**PREFILL, "kv_heads": 8, "kernel": kernel})
+    assert part.features["rows_per_position"].tolist() == [[packed] * 8]
+    assert part.features["tile_rows"].tolist() == [[128.0] * 8]
+
+
+def test_without_rules_there_is_a_reason(layout: Layout) -> None:
+    """Where the log holds no rules, only forms that ask for rules refuse, and say which."""
+    parts = list(prepare(facts_of(*MIXED), Resolver(layout)))
+    refused = [row for part in parts if isinstance(part, Refused) for row in part.rows.rows()]
+    order = list(OF_FAMILY)
+    assert sorted(refused) == sorted([
+        (order.index("moe_triton"), "no rules of vllm 0.14.0 in the log"),
+        (order.index("attention_cached"), "no rules of flash-attn 2.8.3 in the log"),
+    ])  # fmt: skip

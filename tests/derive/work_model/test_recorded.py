@@ -1,0 +1,62 @@
+"""What this repository's own constants say, and that a calibration gives them again."""
+
+import shutil
+
+import pytest
+from msgspec import json
+from nearfree.config.files import Config
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.score.evaluation import evaluate
+from nearfree.derive.score.scores import groups
+from nearfree.derive.truth.datasets import load_published
+from nearfree.derive.work_model.calibrate import calibrate
+from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.log.names import Layout
+from nearfree.public.aiconfigurator import import_aiconfigurator
+from nearfree.sources.fetching.cache import Cache
+
+from derive.questions import LOG
+from derive.tables.logs import CONFIG
+
+CONFIGURED = Config(CONFIG)
+HITS = {
+    "work_model": [34, 35, 42, 44, 40],
+    "principle": [30, 35, 42, 44, 38],
+}
+"""Of 54 settings of the paper, at the tolerances 0.05, 0.1, 0.15, 0.2 and 0.3."""
+CHANGED = (
+    "the work model says something else of the paper's settings: if a form of T(N) or the fit"
+    " changed, raise FORM, run `nearfree calibrate` and write the new figures here"
+)
+
+
+@pytest.mark.parametrize("predictor", HITS)
+def test_hits_on_the_paper_s_settings(predictor: str) -> None:
+    """How many of the paper's 54 settings are hit at each tolerance, none of them refused."""
+    epsilons = (0.05, 0.1, 0.15, 0.2, 0.3)
+    _, known = load_published(LOG, epsilons)
+    answering = Answerer(LOG, CONFIGURED, offline=True)
+    scores = evaluate(known, answering, epsilons, [predictor]).scores
+    rows = groups(scores, ("predictor", "epsilon"))
+    assert [row["settings"] for row in rows] == [row["answered"] for row in rows] == [54] * 5
+    assert [row["hits"] for row in rows] == HITS[predictor], CHANGED
+    assert sum(HITS["principle"]) == 189, "the paper's own sum"
+
+
+@pytest.mark.slow
+def test_the_constants_are_the_output_of_the_command(
+    layout: Layout, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Import release 0.12.0, calibrate on A100 and H100: the log's constants, byte for byte."""
+    shutil.copytree(LOG.events / "sources", layout.events / "sources")
+    cache = Cache(tmp_path_factory.mktemp("release"))
+    import_aiconfigurator(layout, CONFIGURED.platforms, cache=cache, version="0.12.0")
+    calibrate(
+        layout, CONFIGURED.platforms, ("a100", "h100"), stream="aiconfigurator_core_0_12_0",
+        epsilon=0.2, offline=True,
+    )  # fmt: skip
+    ours, theirs = (
+        {name: json.encode(event.data) for name, event in recorded_constants(each).items()}
+        for each in (layout, LOG)
+    )
+    assert ours == theirs, CHANGED

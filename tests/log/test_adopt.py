@@ -1,0 +1,167 @@
+"""Adoption: sealed takes enter git's index, with a line in the tracked ledger."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import make_plan, write_take
+from msgspec.structs import replace
+from nearfree.errors import DamageError, EvidenceError, LogError
+from nearfree.log.adopt import adopt, adopted
+from nearfree.log.ledger import read_chain
+from nearfree.log.names import Layout, TakeName
+
+from log.faults import damage, flip
+
+
+def git(*args: str) -> str:
+    """Run git in the folder of the test."""
+    return subprocess.run(["git", *args], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Write a config folder."""
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("here: [cpu]\n")
+    return folder
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """Make a repository that ignores its results, with three takes of two scopes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    git("init", "--quiet")
+    (tmp_path / ".gitignore").write_text("results/\n")
+    layout = Layout(Path("results"))
+    for scope, stream in (("cpu", "dense"), ("cpu", "moe"), ("h20", "dense")):
+        write_take(layout, scope=scope, stream=stream)
+    return layout
+
+
+def tracked() -> set[str]:
+    """Return the paths in git's index."""
+    return set(git("ls-files").split())
+
+
+def files(layout: Layout, *takes: TakeName) -> set[str]:
+    """Return the seal and the segments of takes."""
+    return {
+        str(path)
+        for take in takes
+        for path in (layout.seal(take), *(layout.segment(take, a) for a in layout.attempts(take)))
+    }
+
+
+def test_a_scope_enters_the_index(layout: Layout, config: Path) -> None:
+    """All takes of a scope and a ledger are added although git ignores their folder."""
+    mine = layout.takes("cpu")
+    assert adopted(layout) == set()
+    assert adopt(layout, config, "cpu") == mine
+    assert tracked() == files(layout, *mine) | {"results/ledger/000001.json"}
+    assert adopted(layout) == set(mine)
+    (ledger,) = read_chain(layout.ledgers)
+    assert set(ledger.seals) == {str(take) for take in mine}
+    assert damage(layout.root) == []
+
+
+def test_a_stream_can_be_adopted_alone(layout: Layout, config: Path) -> None:
+    """Later adoptions add to what is adopted, each with a ledger of its own."""
+    assert [t.stream for t in adopt(layout, config, "cpu", "moe")] == ["moe"]
+    assert [t.stream for t in adopt(layout, config, "cpu")] == ["dense"]
+    first, second = read_chain(layout.ledgers)
+    assert len(first.seals) == 1
+    assert len(second.seals) == 2
+    assert tracked() >= files(layout, *layout.takes("cpu"))
+
+
+def test_what_is_adopted_is_not_adopted_again(layout: Layout, config: Path) -> None:
+    """A second adoption without a new take adds nothing and writes no ledger."""
+    adopt(layout, config, "cpu")
+    before = tracked()
+    assert adopt(layout, config, "cpu") == []
+    assert tracked() == before
+    assert len(read_chain(layout.ledgers)) == 1
+
+
+def test_every_attempt_of_a_take_is_added(layout: Layout, config: Path) -> None:
+    """A take of several attempts enters the index with all of its segments."""
+    with pytest.raises(ZeroDivisionError):
+        write_take(layout, scope="h200", work=lambda _: 1 / 0)
+    name = write_take(layout, scope="h200").name
+    assert layout.attempts(name) == [1, 2]
+    assert adopt(layout, config, "h200") == [name]
+    assert files(layout, name) < tracked()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_damaged_take_is_refused(layout: Layout, config: Path, which: int) -> None:
+    """If one of the takes is damaged, nothing enters the index, whichever of them it is."""
+    path = layout.segment(layout.takes("cpu")[which], 1)
+    path.write_bytes(flip(path.read_bytes(), 1000))
+    with pytest.raises(DamageError):
+        adopt(layout, config, "cpu")
+    assert tracked() == set()
+    assert read_chain(layout.ledgers) == []
+
+
+def test_damage_to_an_adopted_take_enters_no_ledger(layout: Layout, config: Path) -> None:
+    """A damaged seal that was adopted earlier is refused: a new ledger would name it for ever."""
+    (dense,) = adopt(layout, config, "cpu", "dense")
+    seal = layout.seal(dense)
+    sound = seal.read_bytes()
+    seal.write_bytes(flip(sound, 1000))
+    with pytest.raises(DamageError):
+        adopt(layout, config, "cpu", "moe")
+    seal.write_bytes(sound)
+    adopt(layout, config, "cpu", "moe")
+    assert damage(layout.root) == []
+
+
+@pytest.mark.parametrize(("scope", "stream"), [("h200", None), ("cpu", "attention")])
+def test_nothing_sealed_is_refused(
+    layout: Layout, config: Path, scope: str, stream: str | None
+) -> None:
+    """Where there is no sealed take, nothing is adopted, and the error names what was asked."""
+    with pytest.raises(EvidenceError, match=f"{scope}{'/' + stream if stream else ''} holds no"):
+        adopt(layout, config, scope, stream)
+    assert tracked() == set()
+
+
+@pytest.mark.parametrize(("scope", "stream"), [("*", None), ("../cpu", None), ("cpu", "*")])
+def test_a_pattern_names_no_scope(
+    layout: Layout, config: Path, scope: str, stream: str | None
+) -> None:
+    """A scope or stream that is no plain name is refused, a pattern that matches all included."""
+    with pytest.raises(LogError, match="cannot name a scope or stream"):
+        adopt(layout, config, scope, stream)
+    assert tracked() == set()
+
+
+def test_outside_of_a_repository_is_a_clean_error(layout: Layout, config: Path) -> None:
+    """Without a repository git's own words come with the advice to adopt inside a clone."""
+    Path(".git").rename("gone")
+    with pytest.raises(LogError, match=r"git ls-files failed: .*not a git repository") as caught:
+        adopt(layout, config, "cpu")
+    assert "inside a clone" in caught.value.remedy
+
+
+def test_a_machine_without_git_is_a_clean_error(
+    layout: Layout, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a git command the error says so, too."""
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(LogError, match=r"git ls-files failed: .*No such file"):
+        adopt(layout, config, "cpu")
+
+
+def test_simulated_takes_are_refused(layout: Layout, config: Path) -> None:
+    """The repository keeps what was measured: nothing of a scope with a simulated take is added."""
+    write_take(layout, scope="h20", stream="moe", plan=replace(make_plan(), curves="0" * 64))
+    for stream in (None, "moe"):
+        with pytest.raises(EvidenceError, match=r"h20/moe/1-\w+ is simulated"):
+            adopt(layout, config, "h20", stream)
+    assert tracked() == set()
+    assert adopt(layout, config, "cpu")

@@ -1,0 +1,170 @@
+"""The evidence of a scope: its sealed takes, in order, without what was retracted."""
+
+import pytest
+from conftest import make_latency, make_plan, make_started, write_payloads, write_take
+from nearfree.core.setting import RetractPlan
+from nearfree.errors import DamageError
+from nearfree.log.events import (
+    LatencyMeasured,
+    ObservationRetracted,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
+from nearfree.log.evidence import open_takes, read_scope, read_take, retracted_targets
+from nearfree.log.names import Layout, TakeName
+from nearfree.log.segment import SegmentWriter
+from nearfree.log.take import take_name
+
+from log.faults import flip
+
+PLAN = make_plan()
+
+
+def name(stream: str = "dense", take: int = 1) -> TakeName:
+    """Return the name of a take of the usual plan."""
+    return take_name("cpu", stream, take, PLAN)
+
+
+def retracted(layout: Layout, target: str, take: int = 1) -> None:
+    """Write the retraction of a target into the scope."""
+    plan = RetractPlan(target=target, reason="wrong clock")
+    data = ObservationRetracted(target=target, reason=plan.reason)
+    write_payloads(layout, take_name("cpu", "retracted", take, plan), plan, data)
+
+
+def test_a_scope_holds_its_sealed_takes_sorted(layout: Layout) -> None:
+    """Takes come by stream and number; other scopes and unsealed takes stay out."""
+    for stream, take in (("moe", 1), ("dense", 10), ("dense", 9)):
+        write_take(layout, stream=stream, take=take)
+    write_take(layout, scope="h20")
+    SegmentWriter(layout, name("attention"), 1).close()
+    found = [(t.name.stream, t.name.take) for t in read_scope(layout, "cpu")]
+    assert found == [("dense", 9), ("dense", 10), ("moe", 1)]
+    assert read_scope(layout, "h200") == []
+
+
+def test_one_stream_alone(layout: Layout) -> None:
+    """With `stream` only that stream's takes come back, without what was retracted of them."""
+    for stream in ("dense", "moe"):
+        for take in (1, 2):
+            write_payloads(layout, name(stream, take), PLAN, make_latency())
+    retracted(layout, str(name("dense", 1)))
+    retracted(layout, str(name("moe", 2)), 2)
+    found = [(t.name.stream, t.name.take) for t in read_scope(layout, "cpu", stream="dense")]
+    assert found == [("dense", 2)]
+
+
+def test_a_retracted_event_is_left_out(layout: Layout) -> None:
+    """A retracted event is missing from its take; the others and the file stay as they were."""
+    write_payloads(layout, name(), PLAN, make_latency(0, 1), make_latency(0, 2))
+    before = layout.segment(name(), 1).read_bytes()
+    retracted(layout, f"{name()}.1#3")
+    take = read_scope(layout, "cpu")[0]
+    assert [event.id for event in take.events] == ["1", "2", "4"]
+    assert layout.segment(name(), 1).read_bytes() == before
+    assert len(read_take(layout, name()).events) == 4, "the take itself still holds it"
+
+
+def test_a_retracted_take_is_left_out(layout: Layout) -> None:
+    """A retracted take is missing from its scope, and no other take of its plan is."""
+    write_payloads(layout, name(take=1), PLAN, make_latency())
+    write_payloads(layout, name(take=11), PLAN, make_latency())
+    retracted(layout, str(name(take=1)))
+    found = [t.name for t in read_scope(layout, "cpu") if t.name.stream != "retracted"]
+    assert found == [name(take=11)]
+
+
+def test_the_targets_of_a_scope(layout: Layout) -> None:
+    """What was retracted of a scope can be asked for without reading its takes."""
+    assert retracted_targets(layout, "cpu") == set()
+    write_payloads(layout, name(), PLAN, make_latency())
+    for take, target in enumerate((str(name()), f"{name()}.1#2"), start=1):
+        retracted(layout, target, take)
+    assert retracted_targets(layout, "cpu") == {str(name()), f"{name()}.1#2"}
+
+
+def test_a_retraction_reaches_its_own_scope_only(layout: Layout) -> None:
+    """A retraction in one scope does not touch the takes of another."""
+    other = take_name("h20", "dense", 1, PLAN)
+    write_payloads(layout, other, PLAN, make_latency())
+    retracted(layout, str(other))
+    assert [t.name for t in read_scope(layout, "h20")] == [other]
+
+
+def test_a_damaged_take_stops_the_scope(layout: Layout) -> None:
+    """No evidence is better than wrong evidence: one flipped bit in one take is an error."""
+    write_payloads(layout, name(), PLAN, make_latency())
+    write_payloads(layout, name(take=2), PLAN, make_latency())
+    path = layout.segment(name(), 1)
+    path.write_bytes(flip(path.read_bytes(), 4000))
+    with pytest.raises(DamageError):
+        read_scope(layout, "cpu")
+
+
+def test_a_damaged_take_can_be_retracted(layout: Layout) -> None:
+    """Retracting a damaged take, as its error advises, lets the rest of the scope be read."""
+    write_payloads(layout, name(), PLAN, make_latency())
+    write_payloads(layout, name(take=2), PLAN, make_latency())
+    path = layout.segment(name(), 1)
+    path.write_bytes(flip(path.read_bytes(), 4000))
+    retracted(layout, str(name()))
+    found = [t.name for t in read_scope(layout, "cpu") if t.name.stream != "retracted"]
+    assert found == [name(take=2)]
+
+
+def test_a_take_gives_its_events_by_type(layout: Layout) -> None:
+    """The events of one type come in order; of a type that is not there, none come."""
+    write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
+    take = read_take(layout, name())
+    assert [event.data.n for event in take.of(LatencyMeasured)] == [2, 1]
+    assert take.of(RunFailed) == []
+
+
+def test_the_run_that_sealed_a_take_dates_it(layout: Layout) -> None:
+    """Of several attempts the last one's start is when a take was made; numbers come first."""
+    with SegmentWriter(layout, name(), 1) as first:
+        first.append(make_started(PLAN))
+    write_take(layout)
+    take = read_take(layout, name())
+    assert take.started.source == name().segment(2)
+    assert take.order == (1, take.started.time, name().plan8)
+    newer = read_take(layout, write_take(layout, take=2).name)
+    assert newer.order > take.order
+
+
+def test_takes_can_be_read_for_some_types_alone(layout: Layout) -> None:
+    """Only the wanted types come, and with them always the start of a run."""
+    write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
+    (take,) = read_scope(layout, "cpu", only=(RunFinished,))
+    assert [type(event.data) for event in take.events] == [RunStarted, RunFinished]
+    whole = read_take(layout, name())
+    assert take.events == (whole.events[0], whole.events[-1])
+
+
+def test_a_flipped_bit_is_found_in_what_is_not_wanted(layout: Layout) -> None:
+    """Lines that are passed over are hashed like all others."""
+    write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
+    path = layout.segment(name(), 1)
+    line = path.read_bytes().index(b'"nearfree.latency.measured')
+    path.write_bytes(flip(path.read_bytes(), 8 * (line + 200)))
+    with pytest.raises(DamageError, match="is not what its seal says"):
+        read_scope(layout, "cpu", only=(RunFinished,))
+
+
+def test_damage_is_told_before_what_it_looks_like(layout: Layout) -> None:
+    """A flip that makes an event unreadable is damage, not an event of another version."""
+    write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
+    path = layout.segment(name(), 1)
+    path.write_bytes(path.read_bytes().replace(b"latency.measured", b"latency.neasured", 1))
+    with pytest.raises(DamageError, match="is not what its seal says"):
+        read_take(layout, name())
+
+
+def test_takes_come_one_by_one(layout: Layout) -> None:
+    """The takes that are read as they come are those of the scope, event by event."""
+    for take in (2, 1):
+        write_payloads(layout, name(take=take), PLAN, make_latency(0, 2), make_latency(0, 1))
+    retracted(layout, f"{name()}.1#2")
+    passed = [(take, seal, tuple(events)) for take, seal, events in open_takes(layout, "cpu")]
+    assert passed == [(each.name, each.seal, each.events) for each in read_scope(layout, "cpu")]

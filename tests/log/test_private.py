@@ -1,0 +1,54 @@
+"""Private text: what it is, and what is left of an error without it."""
+
+import pwd
+from pathlib import Path
+
+import pytest
+from nearfree.log.private import home, private_parts, without_private
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a home folder, and stand in a project below it."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path
+
+
+def test_the_home_folder_is_private(folder: Path) -> None:
+    """The home folder and the mark of a URL must not be on record."""
+    assert home() == str(folder)
+    assert private_parts() == (str(folder).encode(), b"://")
+
+
+def test_the_root_is_not_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home folder `/`, which every path holds, hides nothing."""
+    monkeypatch.setenv("HOME", "/")
+    assert home() is None
+    assert private_parts() == (b"://",)
+
+
+def test_an_unknown_user_has_no_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system does not know the user, there is no home folder to hide."""
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert home() is None
+    assert without_private("https://host/x") == "https:host/x"
+
+
+def test_an_error_keeps_its_sense(folder: Path) -> None:
+    """Project folders become relative, the home folder a tilde, and URLs lose their mark."""
+    text = f"{folder}/project/envs, {folder}/cache and https://host/x are gone"
+    assert without_private(text) == "./envs, ~/cache and https:host/x are gone"
+    assert without_private("nothing of that") == "nothing of that"
+
+
+def test_standing_at_the_root_leaves_paths_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose working folder is `/` does not spoil every path in its errors."""
+    monkeypatch.chdir("/")
+    assert without_private("results/events is gone") == "results/events is gone"

@@ -1,0 +1,72 @@
+"""Simulated takes are told from real ones by their plans, and kept out of each other's roots."""
+
+import pytest
+from conftest import make_plan, write_take
+from derive.tables.logs import write_probe
+from msgspec.structs import replace
+from nearfree.core.setting import RetractPlan
+from nearfree.errors import EvidenceError
+from nearfree.log.names import Layout
+from nearfree.log.simulated import is_simulated, refuse_mixed, simulated
+from nearfree.log.take import take_name
+
+SIMULATED = replace(make_plan(), curves="0" * 64)
+
+
+def test_the_plan_tells(layout: Layout) -> None:
+    """A take is simulated if its plan names a curve file; a retraction is of no device."""
+    real, other, none = (
+        write_take(layout, stream=stream, plan=plan, work=work).name
+        for stream, plan, work in (
+            ("real", make_plan(), lambda _: None),
+            ("other", SIMULATED, lambda _: None),
+            ("retracted", RetractPlan(target="cpu/real/1-00000000", reason="x"), lambda _: None),
+        )
+    )
+    assert [is_simulated(layout, each) for each in (real, other, none)] == [False, True, None]
+
+
+def test_an_empty_root_takes_either(layout: Layout) -> None:
+    """Before the first take nothing is refused."""
+    refuse_mixed(layout, as_simulated=True)
+    refuse_mixed(layout, as_simulated=False)
+    assert simulated(layout, "cpu") is None
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_root_is_of_one_kind(layout: Layout, there: bool) -> None:  # noqa: FBT001
+    """What is of the other kind is refused, whichever platform it is of, with a way out."""
+    write_take(layout, scope="h20", plan=SIMULATED if there else make_plan())
+    refuse_mixed(layout, as_simulated=there)
+    with pytest.raises(EvidenceError, match="takes of h20") as error:
+        refuse_mixed(layout, as_simulated=not there)
+    assert "--results" in error.value.remedy
+
+
+def test_one_take_of_each_platform_is_looked_at(layout: Layout) -> None:
+    """A root that became mixed by hand is refused for both kinds."""
+    write_probe(layout, "cpu")
+    write_take(layout, scope="h20", plan=SIMULATED)
+    for kind in (True, False):
+        with pytest.raises(EvidenceError, match="stays apart"):
+            refuse_mixed(layout, as_simulated=kind)
+
+
+def test_damage_elsewhere_is_not_in_the_way(layout: Layout) -> None:
+    """A take that cannot be read says nothing here; `verify` tells of it."""
+    name = write_take(layout, scope="h20", plan=SIMULATED).name
+    layout.segment(name, 1).write_bytes(b"no event\n")
+    assert simulated(layout, "h20") is None
+    layout.segment(name, 1).unlink()
+    assert simulated(layout, "h20") is None
+
+
+def test_an_attempt_that_wrote_nothing_hides_nothing(layout: Layout) -> None:
+    """A process that was killed before its first line leaves an empty segment; the next tells."""
+    name = take_name("h20", "dense", 1, SIMULATED)
+    empty = layout.segment(name, 1)
+    empty.parent.mkdir(parents=True)
+    empty.touch()
+    write_take(layout, scope="h20", plan=SIMULATED)
+    assert layout.attempts(name) == [1, 2]
+    assert is_simulated(layout, name) is True

@@ -1,0 +1,64 @@
+"""What sbatch is told of a place."""
+
+from pathlib import Path
+
+from nearfree.config.cluster import Cluster, Place
+from nearfree.pipeline.cluster.jobs import options, wait
+
+
+def test_only_what_is_said_is_asked_for() -> None:
+    """A place without words gives no option; each field gives its own."""
+    assert options(Place()) == []
+    place = Place(partition="gpu", gpus=2, gpu_model="h20", cpus=8, memory_gb=3, exclusive=True)
+    assert options(place) == [
+        "--partition=gpu",
+        "--gpus=h20:2",
+        "--cpus-per-task=8",
+        "--mem=3000",
+        "--exclusive",
+    ]
+
+
+def test_no_gpu_is_asked_for_a_cpu() -> None:
+    """A CPU's job says nothing of GPUs."""
+    assert not any("gpu" in option for option in options(Cluster().place("cpu", "cpu", "x")))
+
+
+def put(folder: Path, name: str, script: str) -> None:
+    """Put a command on PATH."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_a_controller_that_does_not_answer_ends_no_job(monkeypatch, tmp_path: Path) -> None:
+    """While squeue fails for another reason than an unknown job, jobs are waited for."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    put(tmp_path, "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    put(tmp_path, "scancel", f'echo "$@" >> {tmp_path}/cancelled')
+    why = wait({"h20": "7"}, tmp_path, timeout_s=1)
+    assert "Unable to contact slurm controller" in why["h20"]
+    assert (tmp_path / "cancelled").read_text() == "7\n"
+
+
+def test_a_file_that_shows_late_is_waited_for(monkeypatch, tmp_path: Path) -> None:
+    """A job that is over may have left a file that a shared file system does not show yet."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    looks = tmp_path / "looks"
+    put(
+        tmp_path,
+        "squeue",
+        f"echo x >> {looks}; [ $(wc -l < {looks}) -lt 3 ] || touch {tmp_path}/h20.json; "
+        "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+    )
+    assert wait({"h20": "7"}, tmp_path, timeout_s=60) == {}
+
+
+def test_a_job_that_left_nothing_is_told_by_its_log(monkeypatch, tmp_path: Path) -> None:
+    """After a while without a file, a job that is over has failed, and its last line says why."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("nearfree.pipeline.cluster.jobs._SHOWN_S", 0.1)
+    put(tmp_path, "squeue", "exit 0")
+    (tmp_path / "h20.log").write_text("first\nno module named nearfree\n")
+    why = wait({"h20": "7"}, tmp_path, timeout_s=60)
+    assert why == {"h20": "job 7 ended without an answer: no module named nearfree"}

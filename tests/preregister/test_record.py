@@ -1,0 +1,283 @@
+"""Predictions on record: one a setting, tolerance and way, or the reason why there is none."""
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from derive.tables.logs import MACHINE, make_visits, write_probe
+from msgspec.structs import replace
+from nearfree.config.files import Config
+from nearfree.config.plans import Plans
+from nearfree.core.setting import plan_digest
+from nearfree.errors import EvidenceError
+from nearfree.log.events import Payload, PredictionRecorded
+from nearfree.log.evidence import read_take
+from nearfree.log.names import Layout
+from nearfree.log.seal import Seal
+from nearfree.log.take import take_name
+from nearfree.preregister.record import foretell
+from whole_models import (
+    DENSE,
+    MOE,
+    counted,
+    study_document,
+    write_config,
+    write_events,
+)
+
+TOLERANCES = (0.05, 0.1, 0.15, 0.2, 0.3)
+WAYS = [
+    ("modules_sum", None),
+    ("modules_minimum", None),
+    ("principle_counted", "probed_stream"),
+    ("principle_counted", "probed_gemm"),
+]
+GRID = (1, 2, 4, 8)
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Plans:
+    """Return the plans of a dense study, and of one with experts, routed in two ways."""
+    routed = study_document(MOE, model=MOE, routing=["skewed", "router"])
+    return Plans(write_config(tmp_path, DENSE, MOE, small=study_document(), routed=routed), "cpu")
+
+
+def write_modules(
+    layout: Layout,
+    plans: Plans,
+    study: str,
+    take: int = 1,
+    *,
+    tiles: bool = True,
+    warm: Collection[str] = (),
+) -> Seal:
+    """Seal the modules of a study, each of which takes N microseconds over N."""
+    plan = plans.measure(f"{study}_modules")
+    payloads: list[Payload] = []
+    for sweep in plan.sweeps:
+        cache = "warm" if sweep.setting.module in warm else "cold"
+        times = {n: float(n) for n in sweep.positions}
+        payloads += make_visits(sweep.setting, times, cache=cache)
+        if tiles and sweep.setting.module in ("attention", "moe_ffn"):
+            payloads += counted(sweep.setting, {1: 32})
+    return write_events(layout, f"{study}_modules", plan, payloads, take)
+
+
+def everything(layout: Layout) -> dict[Path, bytes]:
+    """Return every file of a log."""
+    return {path: path.read_bytes() for path in layout.events.rglob("*") if path.is_file()}
+
+
+def foretold(layout: Layout, plans: Plans, study: str, take: int = 1) -> list[PredictionRecorded]:
+    """Make sure that what is predicted of a study is on record, and return it."""
+    plan = plans.foretell(f"{study}_foretold")
+    foretell(layout, "cpu", f"{study}_foretold", take, plan)
+    name = take_name("cpu", f"{study}_foretold", take, plan)
+    return [event.data for event in read_take(layout, name).of(PredictionRecorded)]
+
+
+def test_each_setting_tolerance_and_way_is_on_record(layout: Layout, plans: Plans) -> None:
+    """Each setting has a prediction a way and tolerance, the law one a basis of facts."""
+    write_probe(layout)
+    write_modules(layout, plans, "small")
+    found = foretold(layout, plans, "small")
+    assert [(each.predictor, each.basis, each.epsilon) for each in found] == [
+        (*way, epsilon) for way in WAYS for epsilon in TOLERANCES
+    ]
+    (sweep,) = plans.foretell("small_foretold").sweeps
+    assert {each.setting for each in found} == {sweep.setting}
+    assert {each.refusal for each in found} == {None}
+    assert {each.n_max for each in found if each.basis is None} == {1.0}
+
+
+def test_predictions_name_what_they_rest_on(layout: Layout, plans: Plans) -> None:
+    """A prediction names the take of the modules, and the law its rho of the probe."""
+    write_probe(layout, peak=80.0, bandwidth=10.0)
+    seal = write_modules(layout, plans, "small")
+    found = foretold(layout, plans, "small")
+    assert {each.made_from for each in found} == {(str(seal.name),)}
+    assert {each.evidence for each in found} == {str(seal.name)}
+    balances = {each.basis: each.balance_flop_per_byte for each in found}
+    assert balances == {None: None, "probed_stream": 8.0, "probed_gemm": 16.0}
+
+
+def test_the_sum_alone_has_a_curve(layout: Layout, plans: Plans) -> None:
+    """T(N) is on record over the grid where a way has one, in microseconds."""
+    write_probe(layout)
+    write_modules(layout, plans, "small")
+    by_way = {each.predictor: each for each in foretold(layout, plans, "small")}
+    total = by_way["modules_sum"]
+    assert total.n == GRID
+    assert [us / total.latency_us[0] for us in total.latency_us] == pytest.approx(GRID, rel=0.02)
+    assert by_way["modules_minimum"].n == by_way["principle_counted"].n == ()
+
+
+def test_the_newest_modules_count(layout: Layout, plans: Plans) -> None:
+    """Of several takes of the modules the newest is what a prediction rests on."""
+    write_probe(layout)
+    write_modules(layout, plans, "small")
+    second = write_modules(layout, plans, "small", take=2)
+    assert {each.made_from for each in foretold(layout, plans, "small")} == {(str(second.name),)}
+
+
+def test_without_modules_nothing_is_sealed(layout: Layout, plans: Plans) -> None:
+    """Where nothing was measured apart it can be repeated afterwards, as if never asked."""
+    write_probe(layout)
+    before = everything(layout)
+    with pytest.raises(EvidenceError, match="qkv projection of small was not measured apart") as no:
+        foretold(layout, plans, "small")
+    assert "_modules" in no.value.remedy
+    assert everything(layout) == before
+    write_modules(layout, plans, "small")
+    assert {each.refusal for each in foretold(layout, plans, "small")} == {None}
+
+
+def test_each_module_must_be_measured(layout: Layout, plans: Plans) -> None:
+    """One module that is missing is named, and nothing is sealed of what the others say."""
+    write_probe(layout)
+    plan = plans.measure("small_modules")
+    rest = [sweep for sweep in plan.sweeps if sweep.setting.module != "attention"]
+    visits = [v for each in rest for v in make_visits(each.setting, dict.fromkeys(GRID, 1.0))]
+    assert visits
+    write_events(layout, "small_modules", plan, visits)
+    before = everything(layout)
+    with pytest.raises(EvidenceError, match="the attention of small was not measured apart"):
+        foretold(layout, plans, "small")
+    assert everything(layout) == before
+
+
+def test_what_was_never_sampled_is_not_measured(layout: Layout, plans: Plans) -> None:
+    """A take of modules whose samples are all gone, as after retractions, is as good as none."""
+    write_probe(layout)
+    write_events(layout, "small_modules", plans.measure("small_modules"), [])
+    before = everything(layout)
+    with pytest.raises(EvidenceError, match="was not measured apart yet"):
+        foretold(layout, plans, "small")
+    assert everything(layout) == before
+
+
+def test_a_router_needs_no_modules(layout: Layout, tmp_path: Path) -> None:
+    """Of a model's own router alone the refusal is on record: no module could say more."""
+    routed = study_document(MOE, model=MOE, routing=["router"])
+    plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
+    write_probe(layout)
+    found = foretold(layout, plans, "routed")
+    assert len(found) == len(WAYS) * len(TOLERANCES)
+    assert all("the model's own router decides" in (each.refusal or "") for each in found)
+    assert {(each.n_max, each.made_from, each.evidence) for each in found} == {(None, (), None)}
+
+
+def test_what_counts_no_tile_has_no_law(layout: Layout, plans: Plans) -> None:
+    """Measured modules whose run tells no granularity are a refusal of the law alone."""
+    write_probe(layout)
+    write_modules(layout, plans, "small", tiles=False)
+    for each in foretold(layout, plans, "small"):
+        if each.predictor == "principle_counted":
+            assert each.refusal == "the run of attention counted no block or tile"
+            assert each.evidence is None
+        else:
+            assert each.refusal is None
+
+
+def test_evidence_names_what_was_read_from_a_cache(layout: Layout, plans: Plans) -> None:
+    """Modules whose weights or keys were warm are named, in the order of the forward."""
+    write_probe(layout)
+    warm = ("attention", "dense_ffn")
+    seal = write_modules(layout, plans, "small", warm=warm)
+    (said,) = {each.evidence for each in foretold(layout, plans, "small")}
+    assert said == f"{seal.name}; from a warm cache: attention, Dense FFN"
+
+
+def test_a_router_of_its_own_is_refused(layout: Layout, plans: Plans) -> None:
+    """Where the model's router spreads tokens nothing is foretold; beside it the rest is."""
+    write_probe(layout)
+    write_modules(layout, plans, "routed")
+    found = foretold(layout, plans, "routed")
+    refusals: dict[str | None, set[str | None]] = {}
+    for each in found:
+        refusals.setdefault(each.setting.routing, set()).add(each.refusal)
+    (said,) = refusals["router"]
+    assert said is not None
+    assert "the model's own router decides which experts run" in said
+    assert refusals["skewed"] == {None}
+
+
+def test_foretelling_twice_writes_once(layout: Layout, plans: Plans) -> None:
+    """What is on record stays as it is, also when the modules have been measured anew since."""
+    write_probe(layout)
+    write_modules(layout, plans, "small")
+    plan = plans.foretell("small_foretold")
+    first = foretell(layout, "cpu", "small_foretold", 1, plan)
+    files = everything(layout)
+    assert foretell(layout, "cpu", "small_foretold", 1, plan).segments == first.segments
+    assert everything(layout) == files
+    write_modules(layout, plans, "small", take=2)
+    assert foretell(layout, "cpu", "small_foretold", 1, plan).segments == first.segments
+    takes = [
+        {each.made_from for each in foretold(layout, plans, "small", number)} for number in (1, 2)
+    ]
+    assert takes[0] != takes[1]
+
+
+def test_what_is_sealed_is_returned_at_once(layout: Layout, plans: Plans) -> None:
+    """A sealed take asks for neither a probe nor modules, so an adopted one will do."""
+    write_probe(layout)
+    write_modules(layout, plans, "small")
+    plan = plans.foretell("small_foretold")
+    first = foretell(layout, "cpu", "small_foretold", 1, plan)
+    for stream in ("hardware", "small_modules"):
+        shutil.rmtree(layout.events / "cpu" / stream)
+    assert foretell(layout, "cpu", "small_foretold", 1, plan).segments == first.segments
+
+
+def test_nothing_is_foretold_before_a_probe(layout: Layout, plans: Plans) -> None:
+    """Without the platform's facts nothing is written."""
+    with pytest.raises(EvidenceError, match="no probe of cpu"):
+        foretold(layout, plans, "small")
+    assert not layout.events.exists()
+
+
+def test_predictions_do_not_change_a_models_take(plans: Plans) -> None:
+    """Other tolerances are other predictions, and the same take of the model and its modules."""
+    old = digests(plans)
+    folder = plans._config.folder
+    file = folder / "config.yaml"
+    file.write_text(file.read_text().replace("tolerances: [0.05, ", "tolerances: [0.01, 0.05, "))
+    new = digests(Plans(Config(folder), "cpu"))
+    assert {name for name in old if old[name] != new[name]} == {"small_foretold", "routed_foretold"}
+
+
+def digests(plans: Plans) -> dict[str, str]:
+    """Return the digest of every stream's plan."""
+    return {name: plan_digest(plan) for name, plan in plans.every().items()}
+
+
+@pytest.mark.parametrize(
+    ("features", "dtype"), [(("avx2",), "float32"), (("avx512_bf16",), "bfloat16")]
+)
+def test_auto_is_the_machines_dtype(
+    layout: Layout, tmp_path: Path, features: tuple[str, ...], dtype: str
+) -> None:
+    """Where no module needs to be measured, a setting without a dtype has the machine's own."""
+    routed = study_document(MOE, model=MOE, routing=["router"], dtype="auto")
+    plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
+    write_probe(layout, fingerprint=replace(MACHINE, features=features))
+    assert {each.setting.dtype for each in foretold(layout, plans, "routed")} == {dtype}
+
+
+def test_auto_is_what_the_modules_were_measured_in(layout: Layout, tmp_path: Path) -> None:
+    """Where modules were measured, their dtype is the setting's, whatever the machine's own is."""
+    plans = Plans(write_config(tmp_path, small=study_document(dtype="auto")), "cpu")
+    write_probe(layout)
+    plan, other = plans.measure("small_modules"), "float16"
+    payloads = [
+        visit
+        for sweep in plan.sweeps
+        for visit in make_visits(replace(sweep.setting, dtype=other), dict.fromkeys(GRID, 1.0))
+    ]
+    write_events(layout, "small_modules", plan, payloads)
+    found = foretold(layout, plans, "small")
+    assert {each.setting.dtype for each in found} == {other}
+    assert {each.n_max for each in found if each.predictor == "modules_sum"} == {8.0}
+    assert "principle_counted" not in {each.predictor for each in found}

@@ -1,0 +1,50 @@
+"""A results root over a small log, with all tables and figures, and its config."""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from derive.tables.logs import CONFIG, copy_config, write_probe, write_public, write_study
+from nearfree.log.names import Layout
+from nearfree.pipeline.pipeline import Pipeline
+from nearfree.prove.audit.rebuild import make_all
+from prove.audit.history import History, make_history
+
+CONSTANTS = CONFIG.parent / "results/events/public/constants"
+
+
+class Made(NamedTuple):
+    """A results root and the config folder that it was made under."""
+
+    layout: Layout
+    config: Path
+
+
+@pytest.fixture(scope="package")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Return a root with two takes of this machine, another machine, and the paper: to read."""
+    folder = tmp_path_factory.mktemp("audited")
+    layout = Layout(folder / "results")
+    config = copy_config(folder / "config")
+    for scope in ("cpu", "h20"):
+        write_probe(layout, scope)
+        write_study(layout, scope)
+    write_study(layout, take=2, slower=1.1)
+    write_public(layout)
+    shutil.copytree(CONSTANTS, layout.events / "public" / "constants")
+    make_all(Pipeline(layout.root, config), figures=True)
+    return Made(layout, config)
+
+
+@pytest.fixture
+def made(shared: Made, tmp_path: Path) -> Made:
+    """Return a copy of that root, to be changed at will."""
+    root = Path(shutil.copytree(shared.layout.root, tmp_path / "results"))
+    return Made(Layout(root), shared.config)
+
+
+@pytest.fixture(scope="package")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    """Return a log with a ledger after each thing that happened to it: to read."""
+    return make_history(tmp_path_factory.mktemp("history"))

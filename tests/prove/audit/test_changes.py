@@ -1,0 +1,235 @@
+"""What differs between two ledgers: all of it, nothing else, each with its cause."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import json
+from nearfree.cli import main
+from nearfree.derive.stages import TABLES
+from nearfree.derive.tables.store import read_table
+from nearfree.log.codebase import package_digest
+from nearfree.log.names import Layout
+from nearfree.prove.audit.causes import Cause
+from nearfree.prove.audit.changes import Change, by_cause, changes, restored
+from nearfree.prove.audit.ledger_snapshot import Side
+from prove.audit.history import REASON, RELEASE, STEPS, History
+
+Rows = dict[tuple[str, str], dict[str, Any]]
+Diff = Callable[[str, str], list[Change]]
+
+
+@pytest.fixture(scope="module")
+def sides(history: History, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Side]:
+    """Return every ledger of the history with its tables, each taken over where it can be."""
+    work, found = tmp_path_factory.mktemp("sides"), dict[str, Side]()
+    for before, step in zip((None, *STEPS), STEPS, strict=False):
+        like = found[before] if before else None
+        found[step] = restored(history.layout, history.ledger(step), work / step, like)
+    return found
+
+
+@pytest.fixture(scope="module")
+def diff(sides: dict[str, Side]) -> Diff:
+    """Return a function that compares two steps of the history."""
+    return lambda old, new: changes(sides[old], sides[new])
+
+
+def rows(layout: Layout) -> Rows:
+    """Return every row of every table of a results root."""
+    found: Rows = {}
+    for path in (layout.root / "tables").glob("*/*.parquet"):
+        for row in read_table(layout, path.parent.name, TABLES[path.stem]).to_dicts():
+            found[path.parent.name, row["row_id"]] = {**row, "from_ids": None}
+    return found
+
+
+def of(found: list[Change], table: str, kind: str) -> list[Change]:
+    """Return the changes of one kind of a table."""
+    return [change for change in found if (change.table, change.kind) == (table, kind)]
+
+
+def kinds(found: list[Change]) -> set[tuple[str, str]]:
+    """Return the kinds of all causes, and what they are about."""
+    return {(cause.kind, cause.what) for change in found for cause in change.causes}
+
+
+PAIRS = [*pairwise(STEPS), ("first", "sample"), ("sample", "first"), ("tolerance", "constants")]
+
+
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_the_changes_are_all_that_differs(
+    diff: Diff, sides: dict[str, Side], old: str, new: str
+) -> None:
+    """What is told, done to the old rows, gives the new rows, and no cell is told in vain."""
+    found = diff(old, new)
+    table, after = (rows(sides[step].layout) for step in (old, new))
+    assert found
+    for change in found:
+        place = change.scope, change.row_id
+        if change.kind == "gone":
+            del table[place]
+        elif change.kind == "added":
+            assert place not in table
+            table[place] = after[place]
+        for cell in change.cells:
+            assert table[place][cell.column] == cell.old != cell.new
+            table[place][cell.column] = cell.new
+    assert table == after
+
+
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_every_change_has_a_cause_that_happened(diff: Diff, old: str, new: str) -> None:
+    """No change is without its cause, and each cause is one of what happened in between."""
+    first, last = sorted((STEPS.index(old), STEPS.index(new)))
+    words = {"retake": "take", "tolerance": "config", "sample": "retraction",
+             "deployment": "config"}  # fmt: skip
+    happened = {words.get(step, step) for step in STEPS[first + 1 : last + 1]}
+    for change in diff(old, new):
+        assert change.causes
+        for cause in change.causes:
+            assert {*cause.kind.split()} & happened, (change, happened)
+
+
+def test_a_new_take_adds_its_rows_and_supersedes(history: History, diff: Diff) -> None:
+    """The rows of the old take are only superseded; judgements change as the boundary did."""
+    found = diff("first", "retake")
+    assert kinds(found) == {("new take", str(history.second))}
+    assert {change.about["take"] for change in of(found, "boundaries", "added")} == {2}
+    old = of(found, "boundaries", "superseded")
+    assert {change.about["take"] for change in old} == {1}
+    assert {cell for change in old for cell in map(str, change.cells)} == {str(old[0].cells[0])}
+    (judged, *_) = of(found, "validation", "changed")
+    (cell,) = [cell for cell in judged.cells if cell.column == "n_max"]
+    assert cell.old > cell.new
+    assert judged.about["module"] == "dense_ffn"
+    assert not of(found, "boundaries", "changed")
+    assert not [change for change in found if change.scope == "public"]
+
+
+def test_a_tolerance_is_a_change_of_the_config(diff: Diff) -> None:
+    """Rows at a tolerance that nobody asks for any longer are gone, because of that key."""
+    found = diff("retake", "tolerance")
+    cause = Cause(
+        "config",
+        "config.yaml:tolerances",
+        "[0.05, 0.1, 0.15, 0.2, 0.3] became [0.05, 0.1, 0.2, 0.3]",
+    )
+    assert {change.causes for change in found} == {(cause,)}
+    assert {change.about["epsilon"] for change in found if change.kind == "gone"} == {0.15}
+    changed = {change.table for change in found if change.kind == "changed"}
+    assert changed - {"claims"} == {"sensitivity"}
+
+
+def test_a_retraction_takes_rows_away_with_its_reason(history: History, diff: Diff) -> None:
+    """The rows of a retracted take are gone, and those that it superseded are newest again."""
+    found = diff("tolerance", "retraction")
+    assert {c.causes for c in found} == {(Cause("retraction of", str(history.second), REASON),)}
+    assert {c.about["take"] for c in of(found, "boundaries", "gone")} == {2}
+    assert {c.about["take"] for c in of(found, "boundaries", "newest again")} == {1}
+    back = diff("retraction", "tolerance")
+    assert {c.causes[0].kind for c in back} == {"no retraction of"}
+
+
+def test_a_retracted_sample_changes_the_rows_that_it_was_in(history: History, diff: Diff) -> None:
+    """One event less moves the numbers that rest on it, for that reason, and no other row."""
+    found = diff("rules", "sample")
+    assert kinds(found) == {("retraction of", f"{history.first.segment(1)}#2")}
+    points = of(found, "latency", "changed")
+    assert {change.about["batch"] for change in points} == {1}
+    (baseline,) = (change for change in points if change.about["n"] == 1)
+    assert {"latency_us", "rounds", "samples"} <= {cell.column for cell in baseline.cells}
+
+
+def test_a_datasheet_changes_predictions_of_its_platform_alone(diff: Diff) -> None:
+    """Another bandwidth in a datasheet is named with its key, and reaches no other platform."""
+    found = diff("retraction", "datasheet")
+    assert kinds(found) == {("datasheet", "platforms.yaml:h20.bandwidth_gb_s")}
+    assert of(found, "predictions", "changed")
+    assert {c.about["platform"] for c in of(found, "predictions", "changed")} == {"h20"}
+    assert not [change for change in found if change.scope == "cpu"]
+
+
+def test_new_constants_and_new_rules_are_told_as_such(diff: Diff) -> None:
+    """What predictors rest on besides measurements is a cause of its own."""
+    (kind,) = {kind for kind, _ in kinds(diff("datasheet", "constants"))}
+    assert kind == "new constants"
+    assert of(diff("datasheet", "constants"), "predictions", "changed")
+    found = diff("constants", "rules")
+    assert {(k, what.rpartition("/")[0]) for k, what in kinds(found)} == {
+        ("new rules", f"sources/{RELEASE}")
+    }
+    assert of(found, "granularity", "added")
+    assert [c for c in found if c.table in ("predictions", "lookup", "trend")]
+
+
+def test_a_deployment_that_is_asked_about_is_told_by_its_entry(diff: Diff) -> None:
+    """Answers about another batch size are new for the reason that somebody asked."""
+    found = diff("sample", "deployment")
+    cause = Cause("config", "deployments.yaml:dense.batch", "[1] became [1, 2]")
+    assert {change.causes for change in found} == {(cause,)}
+    assert {change.about["batch"] for change in of(found, "lookup", "added")} == {2}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_ledger_does_not_differ_from_itself(diff: Diff, step: str) -> None:
+    """Nothing is told of one ledger twice."""
+    assert diff(step, step) == []
+
+
+@pytest.mark.parametrize("step", ["retake", "retraction"])
+def test_tables_that_are_taken_over_are_those_that_would_be_made(
+    history: History, sides: dict[str, Side], tmp_path: Path, step: str
+) -> None:
+    """A scope that is not made a second time has the bytes that it would have."""
+    alone = restored(history.layout, history.ledger(step), tmp_path / "alone").layout.root
+    files = sorted(path.relative_to(alone) for path in (alone / "tables").rglob("*.*"))
+    assert len(files) > 30
+    for name in files:
+        assert (sides[step].layout.root / name).read_bytes() == (alone / name).read_bytes(), name
+
+
+def test_changes_are_grouped_by_cause_with_numbers_first(diff: Diff) -> None:
+    """Every change stands under its causes once, what is derived before what was observed."""
+    found = diff("first", "sample")
+    groups = by_cause(found)
+    assert sorted(c.row_id for _, some in groups for c in some) == sorted(c.row_id for c in found)
+    for causes, some in groups:
+        assert {change.causes for change in some} == {causes}
+        observed = [change.table == "latency" for change in some]
+        assert observed == sorted(observed)
+
+
+def test_the_command_prints_text_for_people(
+    history: History, diff: Diff, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says whose code is at hand, and of each cause some rows; no byte steers a terminal."""
+    own, names = history.copy(tmp_path), []
+    for digest, step in (("a" * 16, "tolerance"), ("b" * 16, "retraction")):
+        then = own.ledger(step).ledger
+        names.append(own.write(code_digest=digest, seals=then.seals, config=then.config).name)
+    with pytest.raises(SystemExit) as ended:
+        main(["diff", "--results", str(own.layout.root), *names])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    for digest in ("a" * 16, "b" * 16):
+        assert f"'code' was '{digest}' and is '{package_digest()}'" in out
+    assert "made again by the code at hand, so nothing below is the code's" in out
+    assert f"retraction of {history.second}: a backup ran \\x1b[31m<script>" in out
+    assert "\x1b" not in out
+    assert out.count(" (cpu; module dense_ffn, ") == 5
+    assert f"and {len(diff('tolerance', 'retraction')) - 5} more" in out
+
+
+def test_the_command_prints_json_for_programs(
+    history: History, diff: Diff, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JSON holds every change, with its causes and cells."""
+    with pytest.raises(SystemExit) as ended:
+        main(["diff", "--results", str(history.layout.root), "3", "4", "--format", "json"])
+    said = json.decode(capsys.readouterr().out)
+    assert ended.value.code == 0
+    assert [each["name"] for each in said["ledgers"]] == ["3", "4"]
+    assert said["changes"] == json.decode(json.encode(diff("tolerance", "retraction")))

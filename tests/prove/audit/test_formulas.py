@@ -1,0 +1,48 @@
+"""The formula that stands beside a number is the one that it was made by."""
+
+import pytest
+from nearfree.derive.formulas import formula
+from nearfree.derive.stages import TABLES
+from nearfree.log.codebase import closure
+from nearfree.prove.audit.table_index import Book
+
+
+def test_every_table_has_a_formula_and_code_that_is_there(shared):
+    """Each row of each table, and its code is a module of this project."""
+    book = Book(shared.layout)
+    for name in TABLES:
+        for _, frame in book.parts(name):
+            for row in frame.head(50).iter_rows(named=True):
+                said = formula(name, row)
+                assert said.text
+                assert closure(said.code)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "text", "paper"),
+    [
+        ("predictions", {"predictor": "idle_compute", "module": "dense_ffn"},
+         "N_idle = rho s / (2 b)", "sec. 3.2"),
+        ("predictions", {"predictor": "principle_resolved", "module": "attention"},
+         "N_max = M_attn", "sec. 4.1"),
+        ("predictions", {"predictor": "modules_minimum", "module": "model"},
+         "the smallest boundary of the modules", ""),
+        ("lookup", {"predictor": "idle_compute", "composition": "minimum"},
+         "the smallest N_idle", "sec. 3"),
+        ("lookup", {"predictor": "principle", "composition": "minimum"},
+         "M_moe E / (b k) and tau / b", "sec. 4.1"),
+        ("lookup", {"predictor": "work_model", "composition": "sum"}, "T the sum of", ""),
+        ("predictions", {"predictor": "principle", "module": "moe_ffn"},
+         "M_moe E / (b k), tau / b", "sec. 4.2"),
+        ("predictions", {"predictor": "principle_resolved", "module": "model"},
+         "and M_attn", "sec. 4.1"),
+        ("boundaries", {"origin": "measured"}, "ratio(N) <= 1 + epsilon", "sec. 2.2"),
+        ("boundaries", {"origin": "published"}, "as printed", "sec. 2.2"),
+    ],
+)  # fmt: skip
+def test_a_law_has_its_own_formula(table, row, text, paper):
+    """Of predictors the law of the module; what is not the paper's names no section of it."""
+    said = formula(table, row)
+    assert text in said.text
+    assert said.paper.startswith(paper)
+    assert bool(said.paper) == bool(paper)

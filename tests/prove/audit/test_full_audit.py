@@ -1,0 +1,233 @@
+"""The audit of everything: what agrees passes, and each single fault is named."""
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from derive.tables.logs import write_study
+from msgspec import structs
+from nearfree.derive.stages import TABLES, Job, job_of, make
+from nearfree.derive.tables.store import write_table
+from nearfree.log.document import read_document, render, replace
+from nearfree.log.line import sha256
+from nearfree.log.manifest import Manifest, manifest_path, write_folder_manifest
+from nearfree.log.names import Layout, parse_take
+from nearfree.pipeline.pipeline import Pipeline
+from nearfree.prove.audit import full_audit as every
+from nearfree.prove.audit.full_audit import audit_all
+from nearfree.prove.audit.marks import odd_figures
+from nearfree.prove.audit.rebuild import jobs, scratch_root
+from nearfree.prove.audit.table_index import table_files
+from nearfree.show.figures.listing import read_figures
+from nearfree.show.page.whole import report_of
+from prove.audit.conftest import Made
+
+
+def test_everything_of_a_root_is_what_its_log_gives(shared):
+    """No finding, and the counts are those of the files on disk."""
+    found = audit_all(shared.layout, shared.config)
+    files = table_files(shared.layout)
+    frames = [pl.read_parquet(path) for path in files]
+    assert found.findings == ()
+    assert found.tables == len(files)
+    assert found.rows == sum(frame.height for frame in frames)
+    assert found.cells == sum(frame.height * frame.width for frame in frames)
+    lists = (shared.layout.root / "figures").glob("*/figures.json")
+    figures = [each for path in lists for each in json.loads(path.read_bytes())["figures"]]
+    assert (found.figures, found.marks) == (len(figures), sum(len(f["rows"]) for f in figures))
+
+
+@pytest.fixture(scope="module")
+def remade(shared, tmp_path_factory) -> Layout:
+    """Return a scratch root in which every table was made again."""
+    scratch = scratch_root(shared.layout, tmp_path_factory.mktemp("scratch") / "results")
+    pipeline = Pipeline(scratch.root, shared.config)
+    for job in jobs(pipeline):
+        make(pipeline.layout, pipeline.config, job)
+    return scratch
+
+
+def audited(job: Job, made, remade: Layout) -> tuple[str, ...]:
+    """Return what the audit of one stage finds."""
+    return every._audit(job, made.layout.root, remade.root, made.config, drawn=False).findings
+
+
+def rewrite(made: Made, name: str, frame: pl.DataFrame) -> None:
+    """Write another table in a table's place, with a manifest that fits."""
+    told = read_document(manifest_path(made.layout.table("cpu", name)), Manifest)
+    write_table(made.layout, "cpu", TABLES[name], frame, told.made_from)
+
+
+FILLED = ("latency", "boundaries", "sensitivity", "predictions", "validation", "scores",
+          "platforms", "settings", "claims")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_a_changed_cell_with_a_valid_manifest_is_found(made, remade, name):
+    """Whoever changes a number and its manifest, too, is still found: the log says otherwise."""
+    path = made.layout.table("cpu", name)
+    frame, chance = pl.read_parquet(path), random.Random(name)  # noqa: S311
+    if frame.is_empty():
+        pytest.fail(f"the table {name} is empty, so nothing of it is audited")
+    numbers = frame.select(pl.selectors.numeric()).columns or ["platform"]
+    column, place = chance.choice(numbers), chance.randrange(frame.height)
+    values = frame[column].to_list()
+    values[place] = f"{values[place]}x" if column == "platform" else (values[place] or 0) + 1
+    rewrite(made, name, frame.with_columns(pl.Series(column, values, dtype=frame.schema[column])))
+    (found,) = audited(job_of("cpu", name), made, remade)
+    assert found.startswith(f"{path}: {frame['row_id'][place]} says {column} = ")
+
+
+def test_a_valid_id_of_another_row_is_found(made, remade):
+    """A row that points at rows that exist, but not at those that it was made from."""
+    frame = pl.read_parquet(made.layout.table("cpu", "boundaries"))
+    ids = frame["from_ids"].to_list()
+    swapped = frame.with_columns(pl.Series("from_ids", [*ids[1:], ids[0]]))
+    rewrite(made, "boundaries", swapped)
+    found = audited(Job("boundaries", "cpu"), made, remade)
+    assert all("says from_ids = " in each for each in found)
+    assert found
+
+
+def test_a_changed_byte_of_a_table_is_found(made, remade):
+    """A table that is not what its manifest says is not read at all."""
+    path = made.layout.table("cpu", "latency")
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    found = audited(Job("project", "cpu"), made, remade)
+    assert any("latency.parquet" in each and "manifest" in each for each in found)
+
+
+def test_a_removed_segment_fails_the_audit(made):
+    """Numbers whose events are gone are no longer audited, and the segment is named."""
+    take = parse_take(next(str(t) for t in made.layout.takes("cpu") if t.stream == "dense_ffn"))
+    made.layout.segment(take, 1).unlink()
+    found = audit_all(made.layout, made.config).findings
+    (first, *others) = found
+    assert first.startswith("project of cpu cannot be made again: ")
+    assert str(made.layout.segment(take, 1)) in first
+    rests = {each.partition(" rests on ")[0] for each in others}
+    stages = ("boundaries", "predictions", "validation", "claims", "figures")
+    assert rests == {f"{stage} of cpu" for stage in stages}
+
+
+def test_a_removed_take_is_found(made, tmp_path):
+    """Seal and segment gone together: what was made from them is no longer given by the log."""
+    take = next(t for t in made.layout.takes("cpu") if t.take == 2)
+    made.layout.segment(take, 1).unlink()
+    made.layout.seal(take).unlink()
+    found = audited(Job("project", "cpu"), made, scratch_root(made.layout, tmp_path / "scratch"))
+    assert any("latency.parquet: latency:" in each and "does not give" in each for each in found)
+
+
+def test_a_take_that_came_later_is_found(made, tmp_path):
+    """Tables that are older than the log are not what it gives; of many differences some are."""
+    write_study(made.layout, take=3, slower=1.3)
+    found = audited(Job("project", "cpu"), made, scratch_root(made.layout, tmp_path / "scratch"))
+    assert any("latency.parquet" in each and "is missing" in each for each in found)
+    assert any(re.fullmatch(r".*/tables/cpu/latency.parquet: and \d+ more", each) for each in found)
+
+
+def test_a_table_that_no_stage_makes_is_found(made):
+    """A file that lies among the tables is accounted for or named."""
+    path = made.layout.table("cpu", "boundaries")
+    path.with_name("more.parquet").write_bytes(path.read_bytes())
+    found = every._odd_tables(made.layout, Pipeline(made.layout.root, made.config))
+    odd = path.with_name("more.parquet")
+    assert found == [f"{odd}: no stage makes this table from this log and config"]
+
+
+def test_forged_inputs_are_found(made, remade):
+    """A manifest that names other inputs than the table was made from."""
+    path = manifest_path(made.layout.table("cpu", "boundaries"))
+    told = read_document(path, Manifest)
+    replace(path, render(structs.replace(told, made_from={"events/evil": "0" * 64})))
+    (found,) = audited(Job("boundaries", "cpu"), made, remade)
+    assert "its manifest names other inputs" in found
+
+
+def fit(folder: Path) -> None:
+    """Make the list of a scope's figures fit to whatever its files hold now."""
+    listed = read_figures(folder)
+    files = {name: sha256((folder / name).read_bytes()) for name in listed.files}
+    replace(folder / "figures.json", render(structs.replace(listed, files=files)))
+
+
+def test_a_changed_mark_is_found(made, remade):
+    """A figure's page of which data were changed is not the one that the log gives."""
+    folder = made.layout.root / "figures/cpu"
+    path = next(folder.glob("*latency_against_n.html"))
+    text = re.sub(r'"latency_ms": [\d.]+', '"latency_ms": 1e-3', path.read_text(), count=1)
+    assert text != path.read_text()
+    path.write_text(text)
+    fit(folder)
+    (found,) = audited(Job("figures", "cpu"), made, remade)
+    assert found == f"{path}: is not what the log and config give"
+
+
+def test_another_specification_in_a_page_is_found(made, remade):
+    """A page that draws a second specification, whatever the first one says."""
+    folder = made.layout.root / "figures/cpu"
+    path = next(folder.glob("*latency_against_n.html"))
+    path.write_text(path.read_text().replace("<div", '<script id="spec">{}</script><div', 1))
+    fit(folder)
+    (found,) = audited(Job("figures", "cpu"), made, remade)
+    assert found == f"{path}: is not what the log and config give"
+
+
+def test_figures_of_a_scope_that_nothing_draws_are_found(made):
+    """A folder of figures beside those of the log's scopes."""
+    folder = made.layout.root / "figures"
+    shutil.copytree(folder / "cpu", folder / "h100")
+    pipeline = Pipeline(made.layout.root, made.config)
+    (found,) = odd_figures(made.layout, pipeline)
+    assert found.startswith(f"{folder}/h100: no stage draws figures of h100")
+
+
+@pytest.fixture(scope="module")
+def whole(shared, tmp_path_factory) -> Made:
+    """Return a root that has a report, too."""
+    root = tmp_path_factory.mktemp("whole") / "results"
+    shutil.copytree(shared.layout.root, root)
+    report_of(Pipeline(root, shared.config))
+    return Made(Layout(root), shared.config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("figures/cpu/dense_ffn_latency_against_n.svg", b"</svg>", b"<text>N_max = 9</text></svg>"),
+        ("figures/vega.js", b"const n=", b"const  n="),
+        ("report/index.html", b"How many positions", b"How few positions"),
+        ("report/figures/cpu/dense_ffn_latency_against_n.html", b"</body>", b"9</body>"),
+    ],
+)
+def test_a_changed_drawing_or_page_is_found(whole, tmp_path, file, old, new):
+    """With manifests that fit, whoever draws again still finds it, and nothing else."""
+    root = Path(shutil.copytree(whole.layout.root, tmp_path / "results"))
+    path = root / file
+    raw = path.read_bytes()
+    assert old in raw
+    path.write_bytes(raw.replace(old, new, 1))
+    for scope in ("cpu", "h20", "public"):
+        fit(root / "figures" / scope)
+    write_folder_manifest(root / "report")
+    found = set(audit_all(Layout(root), whole.config, drawn=True).findings)
+    said = f"{path}: is not what the log and config give"
+    manifest = f"{root}/report/manifest.json: is not what the log and config give"
+    lists = {f"{root}/figures/{s}/figures.json: is not what the log and config give"
+             for s in ("cpu", "h20", "public")}  # fmt: skip
+    assert said in found
+    assert found <= {said, manifest, *lists}
+
+
+@pytest.mark.slow
+def test_an_unchanged_report_is_what_the_log_gives(whole):
+    """Drawn again, figures and report are the same byte for byte."""
+    assert audit_all(whole.layout, whole.config, drawn=True).findings == ()

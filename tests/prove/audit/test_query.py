@@ -1,0 +1,94 @@
+"""What may be asked: rows, keys, figures, events and takes, and nothing that is ambiguous."""
+
+import polars as pl
+import pytest
+from nearfree.config.files import Config
+from nearfree.errors import NearfreeError
+from nearfree.prove.audit.query import ask, listed_figures
+
+
+def asked(made, text: str):
+    """Return the graph of a text."""
+    return ask(made.layout, Config(made.config), text)
+
+
+def boundary(made) -> dict:
+    """Return a measured boundary's row."""
+    frame = pl.read_parquet(made.layout.table("cpu", "boundaries"))
+    return frame.filter(epsilon=0.2, take=2).row(0, named=True)
+
+
+def test_a_row_leads_to_its_events_run_and_config(shared):
+    """By its id: points, visits, the run with its command, and the datasheet of what it uses."""
+    graph = asked(shared, boundary(shared)["row_id"])
+    kinds = {node.kind for node in graph.nodes.values()}
+    assert kinds == {"row", "event", "run"}
+    run = next(node for node in graph.nodes.values() if node.kind == "run")
+    assert run.values["command"] == "nearfree measure cpu dense"
+    events = [node for node in graph.nodes.values() if node.kind == "event"]
+    assert all(len(node.values["wall_us"]) == 2 for node in events)
+    for node in graph.nodes.values():
+        assert set(node.made_from) <= graph.nodes.keys()
+
+
+def test_a_prediction_leads_to_the_printed_rule_and_the_datasheet(shared):
+    """The rule that a text names becomes the rows that hold it."""
+    graph = asked(
+        shared,
+        "predictions:platform=h20,module=attention,backend=flash_attn_2,predictor=principle,"
+        "context=1024,epsilon=0.2",
+    )
+    rules = [node for node in graph.nodes.values() if node.id.startswith("granularity:")]
+    assert {node.values["place"] for node in rules} == {"tab:fa2-kblockm"}
+    assert {node.values["path"] for node in rules} == {"split-KV"}
+    sheets = [node for node in graph.nodes.values() if node.kind == "config"]
+    assert [node.title for node in sheets] == ["the datasheet of h20"]
+    assert graph.nodes[graph.root].formula.text == "N_max = M_attn"
+
+
+def test_a_key_that_names_one_row_is_that_row(shared):
+    """TABLE:column=value,... with numbers, text and flags."""
+    row = boundary(shared)
+    text = f"boundaries:platform=cpu,take=2,epsilon=0.2,batch={row['batch']},newest=true"
+    assert asked(shared, text).root == row["row_id"]
+
+
+def test_a_figure_leads_to_the_rows_of_its_marks(shared):
+    """By scope and name."""
+    name, figure = next(iter(listed_figures(shared.layout)))
+    graph = asked(shared, name)
+    assert graph.nodes[name].made_from == figure.rows
+    assert set(figure.rows) <= graph.nodes.keys()
+
+
+def test_an_event_and_a_take_can_be_asked_for(shared):
+    """Events lead to their run; a take is its run."""
+    event = next(n for n in asked(shared, boundary(shared)["row_id"]).nodes if "#" in n)
+    graph = asked(shared, event)
+    take = event.partition("#")[0].rpartition(".")[0]
+    assert list(graph.nodes) == [event, take]
+    assert asked(shared, take).nodes[take].kind == "run"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("boundaries:000000000000", "no table has the row"),
+        ("nothing:platform=cpu", "there is no table 'nothing'"),
+        ("boundaries:platform=cpu", "rows of boundaries fit"),
+        ("boundaries:platform=nowhere", "0 rows of boundaries fit"),
+        ("boundaries:colour=red", "has no column 'colour'"),
+        ("boundaries:n_max=many", "n_max is a number, not 'many'"),
+        ("boundaries:from_ids=x", "has no column 'from_ids'"),
+        ("no_such_figure", "0 figures are named"),
+        ("latency_against_n", "figures are named"),
+        ("cpu/dense_ffn/1-00000000.1#7", "gone from the log"),
+        ("../../etc/passwd#1", "is not the name of a take"),
+        ("<script>alert(1)</script>", "figures are named"),
+    ],
+)
+def test_what_names_nothing_is_refused_in_one_line(shared, text, words):
+    """The message says what there is."""
+    with pytest.raises(NearfreeError, match=words) as caught:
+        asked(shared, text)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,55 @@
+"""A small results root with everything in it, its crate, and a copy of that for each test."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from derive.tables.logs import CONFIG, make_tables, write_probe, write_public, write_study
+from nearfree.config.files import Config
+from nearfree.log.ledger import write_ledger
+from nearfree.log.names import Layout
+from nearfree.prove.crate.write import write_crate
+from nearfree.show.figures.stage import draw
+from prove.crate.validator import make_cache
+
+PROJECT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="package")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a root with a log, its tables and figures, and a ledger."""
+    layout = Layout(tmp_path_factory.mktemp("made") / "results")
+    write_probe(layout)
+    write_study(layout)
+    write_public(layout)
+    for scope in ("cpu", "public"):
+        make_tables(layout, scope, Config(CONFIG).site.tolerances)
+    draw(layout, "cpu", 0.2)
+    write_ledger(layout, layout.ledgers / "local", CONFIG)
+    return layout
+
+
+@pytest.fixture(scope="package")
+def written(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the crate of that root; not to be changed."""
+    out = tmp_path_factory.mktemp("written") / "crate"
+    write_crate(made, PROJECT, CONFIG, out)
+    return out
+
+
+@pytest.fixture
+def crate(written: Path, tmp_path: Path) -> Path:
+    """Return a copy of the crate."""
+    return Path(shutil.copytree(written, tmp_path / "crate"))
+
+
+@pytest.fixture
+def root(made: Layout, tmp_path: Path) -> Layout:
+    """Return a copy of the root."""
+    return Layout(Path(shutil.copytree(made.root, tmp_path / "results")))
+
+
+@pytest.fixture(scope="package")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the validator's cache."""
+    return make_cache(tmp_path_factory.mktemp("cache") / "http")

@@ -1,0 +1,232 @@
+"""Reading a crate back: any changed byte is found, and hostile metadata end in one line."""
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import json, structs
+from nearfree.cli import main
+from nearfree.errors import DamageError
+from nearfree.log.document import read_document, render
+from nearfree.log.manifest import Manifest, manifest_path
+from nearfree.log.names import Layout
+from nearfree.prove.crate.check import check_crate
+from nearfree.prove.crate.describe import describe
+from nearfree.prove.crate.folder import crate_layout
+from nearfree.prove.crate.graph import METADATA
+from prove.crate.conftest import PROJECT
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Return a function that runs `nearfree crate` in the project's folder."""
+    monkeypatch.chdir(PROJECT)
+
+    def run(*argv: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["crate", *map(str, argv)])
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+def named(crate: Path, path: Path) -> bool:
+    """Return whether a file's damage is found and told by its name."""
+    try:
+        found = check_crate(crate)
+    except DamageError as error:
+        return str(path) in str(error)
+    # A size or digest that the metadata tell wrongly is told by the file that it is of.
+    name = path.relative_to(crate).as_posix()
+    return bool(found) if name == METADATA else name in {each.path for each in found}
+
+
+@pytest.mark.parametrize(("flips", "seed"), [(50, 1), pytest.param(500, 2, marks=pytest.mark.slow)])
+def test_any_flipped_bit_is_named(crate: Path, flips: int, seed: int) -> None:
+    """One bit of one file, the metadata among them, is changed: the file is told by its name."""
+    rolled = random.Random(seed)  # noqa: S311 (the same choices each time)
+    files = [path for path in sorted(crate.rglob("*")) if path.is_file()]
+    unnamed = []
+    for number in range(flips):
+        path = crate / METADATA if number % 5 == 0 else rolled.choice(files)
+        raw = path.read_bytes()
+        bit = rolled.randrange(8 * len(raw))
+        changed = bytearray(raw)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        if not named(crate, path):
+            unnamed.append((path.name, bit))
+        path.write_bytes(raw)
+    assert unnamed == []
+    assert check_crate(crate) == []
+
+
+def one_line(crate: Path, call: Call) -> str:
+    """Return the one line that ends `--verify`, which must be a mistake without a traceback."""
+    code, out, err = call("--verify", crate)
+    assert (code, out) == (2, "")
+    assert err.startswith("nearfree: error: ")
+    assert len(err.splitlines()) == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"no",
+        b"null",
+        b"[]",
+        b'{"@context": [], "@graph": []}',
+        b'{"@context": "https://w3id.org/ro/crate/1.1/context"}',
+        b'{"@context": [1], "@graph": {}}',
+        b'{"@context": [1], "@graph": [1]}',
+        b'{"@context": [1], "@graph": [{}]}',
+        b'{"@context": [1], "@graph": [{"@id": 7, "@type": "File"}]}',
+        b'{"@context": [1], "@graph": [{"@id": "a", "@type": [{}]}]}',
+        b'{"@context": [1], "@graph": [{"@id": "\\ud800", "@type": "File"}]}',
+        b'{"@context": [1], "@graph": [{"@id": "\xff", "@type": "File"}]}',
+        b'{"@context": [1], "@graph": [' + b"[" * 100_000,
+        b'{"@context": [1], "@graph": [{"a":' + b'{"a":' * 100_000,
+        b'{"@context": ' + b"[" * 3000 + b"]" * 3000 + b', "@graph": []}',
+        b'{"@context": [1], "@graph": [], "more": 1}',
+    ],
+)
+def test_hostile_metadata_end_in_one_line(crate: Path, call: Call, raw: bytes) -> None:
+    """What is no crate's metadata is told in a line, whatever its form or depth."""
+    (crate / METADATA).write_bytes(raw)
+    assert METADATA in one_line(crate, call)
+
+
+def test_huge_metadata_are_not_read(crate: Path, call: Call) -> None:
+    """A file far larger than any crate's metadata is refused by its size."""
+    os.truncate(crate / METADATA, 10**12)
+    assert "bytes" in one_line(crate, call)
+
+
+def test_no_crate_is_told_in_one_line(crate: Path, tmp_path: Path, call: Call) -> None:
+    """A folder without metadata, none at all, and metadata that are a link are no crates."""
+    (crate / METADATA).rename(tmp_path / METADATA)
+    assert "is not there" in one_line(crate, call)
+    assert "is not there" in one_line(tmp_path / "nowhere", call)
+    (crate / METADATA).symlink_to(tmp_path / METADATA)
+    assert "is not there" in one_line(crate, call)
+
+
+IDS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(["/etc/passwd", "file:///etc/passwd", "..", "%2e%2e/x", "C:\\x", "./", "\0"]),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), IDS),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    entity=st.fixed_dictionaries(
+        {"@id": IDS, "@type": st.sampled_from(["File", "Dataset", ["File", "HowTo"]])},
+        optional={"contentSize": VALUES, "sha256": VALUES, "result": VALUES},
+    )
+)
+def test_any_added_entity_is_found(crate: Path, entity: dict[str, Any]) -> None:
+    """An entity that nobody wrote is damage, whatever its ids and values are."""
+    sound = (crate / METADATA).read_bytes()
+    document = json.decode(sound)
+    document["@graph"].append(entity)
+    (crate / METADATA).write_bytes(json.encode(document))
+    found = check_crate(crate)
+    (crate / METADATA).write_bytes(sound)
+    assert found
+
+
+def test_a_special_file_is_not_opened(crate: Path) -> None:
+    """A pipe in a crate is named, and not waited for."""
+    os.mkfifo(crate / "config" / "pipe")
+    found = {each.path: each.message for each in check_crate(crate)}
+    assert found["config/pipe"] == "is a link or no plain file"
+
+
+def test_a_name_that_is_no_text_is_shown(crate: Path, call: Call) -> None:
+    """A file whose name is no UTF-8 is named all the same."""
+    os.close(os.open(os.fsencode(crate / "config") + b"/\xff\xfe", os.O_CREAT))
+    code, out, _ = call("--verify", crate)
+    assert code == 2
+    assert "config/%FF%FE is not described" in out
+
+
+def test_the_command_writes_and_verifies(made: Layout, tmp_path: Path, call: Call) -> None:
+    """The command says what it wrote, finds nothing in it, and then names what was changed."""
+    out = tmp_path / "out"
+    code, told, err = call(out, "--results", made.root, "--ledger", 1)
+    assert (code, err) == (0, "")
+    assert told.splitlines()[-1].startswith(f"{out}: ledger 1, 3 takes, ")
+    assert call("--verify", out) == (0, f"{out}: 0 damaged\n", "")
+    (out / "more.txt").write_text("more")
+    code, told, err = call("--verify", out)
+    assert (code, err) == (2, "")
+    assert f"DAMAGE: {out}/more.txt is not described\n" in told
+    code, told, err = call(out, "--results", made.root)
+    assert (code, told) == (2, "")
+    assert "is not empty" in err
+
+
+def test_an_empty_folder_is_found(crate: Path) -> None:
+    """A folder without a file is described by nothing, and so does not belong there."""
+    (crate / "results" / "tables" / "more" / "empty").mkdir(parents=True)
+    found = {each.path: each.message for each in check_crate(crate)}
+    assert found == {"results/tables/more/empty": "is a link or no plain file"}
+
+
+def test_rules_of_other_code_are_told(
+    root: Layout, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the code has changed since the ledger, the command says that the rules are newer."""
+    for name in ("tables", "figures"):
+        shutil.rmtree(root.root / name)
+    monkeypatch.setattr("nearfree.prove.audit.ledgers.package_digest", lambda: "0" * 16)
+    code, told, _ = call(tmp_path / "out", "--results", root.root)
+    assert code == 0
+    assert told.startswith("notice: rules and Snakefile are of now, not of the ledger: 'code' was")
+
+
+def test_an_empty_name_of_a_ledger_is_a_mistake(made: Layout, tmp_path: Path, call: Call) -> None:
+    """A shell variable that is not set does not stand for the newest ledger."""
+    code, out, err = call(tmp_path / "out", "--results", made.root, "--ledger", "")
+    assert (code, out) == (2, "")
+    assert "names no ledger" in err
+
+
+def test_hostile_names_of_files_stay_in_their_line(crate: Path, call: Call) -> None:
+    """A name with a line break or a control code forges no output."""
+    (crate / "x\n\x1b[2Jy: 0 damaged").touch()
+    code, out, _ = call("--verify", crate)
+    assert code == 2
+    assert "\x1b" not in out
+    assert len(out.splitlines()) == 2
+
+
+def test_numbers_of_another_config_are_found(crate: Path) -> None:
+    """A table that rests on another datasheet than the ledger's is found, though all fits it."""
+    path = manifest_path(crate_layout(crate).table("cpu", "platforms"))
+    told = read_document(path, Manifest)
+    other = {**told.made_from, "config/platforms.yaml:cpu": "0" * 12}
+    path.write_bytes(render(structs.replace(told, made_from=other, hash="")))
+    (crate / METADATA).write_bytes(describe(crate))
+    (found,) = check_crate(crate)
+    assert "made from other config/platforms.yaml:cpu than ledger 1" in found.message

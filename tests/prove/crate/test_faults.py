@@ -1,0 +1,77 @@
+"""Crates with a single fault: each is rejected, by whom it has to be and for the right reason."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nearfree.prove.crate.check import check_crate
+from prove.crate.faults import FAULTS, Fault
+from prove.crate.validator import issues, no_network
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+BY_NAME = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+
+
+def said(crate: Path) -> list[str]:
+    """Return what `--verify` finds."""
+    return [f"{found.path} {found.message}" for found in check_crate(crate)]
+
+
+def test_a_sound_crate_passes_both(written: Path, cache: Path) -> None:
+    """The independent validator's REQUIRED checks pass without a network, and so does our own."""
+    assert issues(written, cache) == set()
+    assert said(written) == []
+
+
+@BY_NAME
+def test_verify_rejects_every_fault(fault: Fault, crate: Path) -> None:
+    """Our own check finds each fault, those of the profile too, and says what it is."""
+    fault.harm(crate)
+    found = said(crate)
+    assert fault.verify is not None
+    assert any(fault.verify in line for line in found), found
+
+
+@pytest.mark.parametrize("fault", FAULTS[:1], ids=lambda fault: fault.name)
+def test_the_validator_rejects_a_fault(fault: Fault, crate: Path, cache: Path) -> None:
+    """The independent validator really looks: what breaks the profile is found by it."""
+    rejected(fault, crate, cache)
+
+
+@pytest.mark.slow
+@BY_NAME
+def test_the_validator_rejects_what_breaks_the_profile(
+    fault: Fault, crate: Path, cache: Path
+) -> None:
+    """The independent validator names each fault of the profile, and sees no other."""
+    rejected(fault, crate, cache)
+
+
+def rejected(fault: Fault, crate: Path, cache: Path) -> None:
+    """Check what the validator says of a fault."""
+    fault.harm(crate)
+    found = issues(crate, cache)
+    if fault.validator is None:
+        assert found == set()
+    else:
+        assert any(fault.validator in line for line in found), found
+
+
+def test_the_network_is_really_shut() -> None:
+    """The block that the validator runs under stops any connection, and says so."""
+    import requests
+
+    with no_network() as tried, pytest.raises(requests.ConnectionError):
+        requests.get("https://w3id.org/ro/crate/1.1/context", timeout=5)
+    assert tried
+
+
+def test_nothing_but_tests_needs_the_validator() -> None:
+    """Writing and verifying a crate needs no RO-Crate library, and none of tables or figures."""
+    program = (
+        "import sys, nearfree.prove.crate.write, nearfree.prove.crate.check\n"
+        "large = {'rocrate', 'rocrate_validator', 'rdflib', 'polars', 'altair'}\n"
+        "assert not large & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

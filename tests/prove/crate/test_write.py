@@ -1,0 +1,414 @@
+"""Writing a crate: what it holds, that it is the same each time, and what is refused."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_latency, make_plan, make_started, write_payloads
+from derive.tables.logs import CONFIG, make_tables, write_study
+from msgspec import json, structs
+from nearfree.core.setting import Plan
+from nearfree.errors import NearfreeError, WriteError
+from nearfree.log.document import read_document, render
+from nearfree.log.events import RunStarted
+from nearfree.log.ledger import read_chain, write_ledger
+from nearfree.log.manifest import Manifest, manifest_path, write_folder_manifest
+from nearfree.log.names import Layout, parse_take
+from nearfree.log.recover import recover
+from nearfree.log.retract import retract
+from nearfree.log.seal import read_seal
+from nearfree.log.take import OpenTake, take_name
+from nearfree.log.verify import verify
+from nearfree.prove.crate.check import check_crate
+from nearfree.prove.crate.folder import read_contents
+from nearfree.prove.crate.graph import METADATA
+from nearfree.prove.crate.steps import read_steps, step_of
+from nearfree.prove.crate.write import write_crate
+from nearfree.show.figures.listing import LIST, read_figures
+from prove.crate.conftest import PROJECT
+
+
+def entities(crate: Path) -> dict[str, dict[str, Any]]:
+    """Return a crate's entities by id."""
+    return {each["@id"]: each for each in json.decode((crate / METADATA).read_bytes())["@graph"]}
+
+
+def every_byte(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every file below a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def refused(
+    layout: Layout,
+    out: Path,
+    *,
+    name: str | None = None,
+    project: Path = PROJECT,
+    config: Path = CONFIG,
+) -> str:
+    """Return why no crate is written; nothing of one may be left."""
+    beside = sorted(out.parent.iterdir())
+    with pytest.raises(NearfreeError) as found:
+        write_crate(layout, project, config, out, name)
+    assert sorted(out.parent.iterdir()) == beside
+    return str(found.value)
+
+
+def test_writing_twice_gives_the_same_bytes(made: Layout, written: Path, tmp_path: Path) -> None:
+    """A crate depends on its ledger and on no clock."""
+    write_crate(made, PROJECT, CONFIG, tmp_path / "again")
+    assert every_byte(tmp_path / "again") == every_byte(written)
+
+
+def test_every_take_is_an_action(made: Layout, written: Path) -> None:
+    """Each take has one action with the command, times, software, plan, segments and seal."""
+    graph = entities(written)
+    for name in read_chain(made.ledgers / "local")[-1].seals:
+        action = graph[f"#run/{name}"]
+        attempts = read_seal(made, parse_take(name)).segments
+        parts = [f"results/events/{name}.{part.attempt}.jsonl" for part in attempts]
+        assert action["@type"] == "CreateAction"
+        assert [each["@id"] for each in action["result"]] == [
+            *parts,
+            f"results/events/{name}.seal.json",
+        ]
+        assert action["object"] == {"@id": f"plans/{name}.json"}
+        assert graph[action["agent"]["@id"]]["name"] == "nearfree"
+        assert graph[action["instrument"]["@id"]]["@type"] == "SoftwareApplication"
+        assert action["startTime"] <= action["endTime"]
+        assert action["actionStatus"] == "http://schema.org/CompletedActionStatus"
+
+
+def test_every_file_is_described_and_whole(written: Path) -> None:
+    """Each file has its size and digest in the metadata, and the root holds it as a part."""
+    graph = entities(written)
+    files = read_contents(written)
+    assert {each["@id"] for each in graph["./"]["hasPart"]} == files.keys()
+    told = {name: (graph[name]["contentSize"], graph[name]["sha256"]) for name in files}
+    assert told == {name: (str(found.size), found.sha256) for name, found in files.items()}
+
+
+def test_the_results_inside_are_sound(made: Layout, written: Path) -> None:
+    """The log, ledger, tables and figures are those of the root, and `verify` finds nothing."""
+    summary = verify(written / "results")
+    assert summary.findings == ()
+    copied, original = every_byte(written / "results"), every_byte(made.root)
+    assert copied == {name: raw for name, raw in original.items() if not name.startswith("state/")}
+    assert {name.split("/")[0] for name in copied} == {"events", "ledger", "tables", "figures"}
+
+
+def test_what_came_after_the_seal_stays_behind(root: Layout, tmp_path: Path) -> None:
+    """Late bytes of a segment and takes that the ledger does not list are not in the crate."""
+    late = next(root.events.rglob("*.jsonl"))
+    sealed = late.read_bytes()
+    with late.open("ab") as file:
+        file.write(b'{"late":1}\n')
+    plan = make_plan()
+    write_payloads(root, take_name("h20", "dense", 1, plan), plan)
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
+    assert (tmp_path / "out" / late.relative_to(tmp_path)).read_bytes() == sealed
+    assert not (tmp_path / "out" / "results" / "events" / "h20").exists()
+    assert check_crate(tmp_path / "out") == []
+
+
+def test_the_workflow_is_its_rules(written: Path) -> None:
+    """The main entity's steps are rules of the Snakefile, each with the command behind it."""
+    graph = entities(written)
+    assert graph["./"]["mainEntity"] == {"@id": "Snakefile"}
+    told = {
+        name.removeprefix("#step/"): each["description"]
+        for name, each in graph.items()
+        if each["@type"] == "HowToStep"
+    }
+    rules = {step.rule: f"nearfree {step.command}" for step in read_steps(PROJECT)}
+    assert told.items() <= rules.items()
+    assert {"measure", "publish", "project", "figures", "ledger"} <= told.keys()
+    assert "environment" not in told
+
+
+def test_every_rule_with_a_command_is_a_step() -> None:
+    """No rule of the workflow is overlooked, and a command belongs to the rule that gives it."""
+    steps = read_steps(PROJECT)
+    text = "".join(path.read_text() for path in sorted((PROJECT / "rules").glob("*.smk")))
+    rules = re.findall(r"^rule (\w+):", text, re.MULTILINE)
+    assert sorted(step.rule for step in steps) == sorted(rules)
+
+    def rule(command: str) -> str | None:
+        step = step_of(command, steps)
+        return step.rule if step else None
+
+    assert rule("nearfree measure cpu attention --take 1") == "measure"
+    assert rule("nearfree import published") == "publish"
+    assert rule("nearfree import aiconfigurator --version 1") == "import_curves"
+    assert rule("nearfree rules extract vllm==0.33.0 --take 1") == "extract"
+    assert rule("nearfree calibrate gemm") is None
+
+
+def test_a_take_that_was_closed_early_failed(root: Layout, tmp_path: Path) -> None:
+    """A partial take is an action that failed, of the command that was asked, not of its end."""
+    plan = make_plan(positions=(1, 2), rounds=9)
+    take = OpenTake(root, take_name("h20", "dense", 1, plan), plan)
+    take.start(make_started(plan))
+    for number in range(3):
+        for n in (1, 2):
+            take.append(make_latency(number, n))
+    take.writer.close()
+    list(recover(root, str(take.name)))
+    write_ledger(root, root.ledgers / "local", CONFIG)
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
+    action = entities(tmp_path / "out")[f"#run/{take.name}"]
+    assert action["actionStatus"] == "http://schema.org/FailedActionStatus"
+    assert action["error"] == "closed before its plan was done"
+    assert action["description"] == make_started(plan).command
+    assert len(action["result"]) == 3
+
+
+def test_a_command_that_no_rule_gives_has_no_step(root: Layout, tmp_path: Path) -> None:
+    """What a person did by hand is an action of the program, outside of the workflow's steps."""
+    name = next(iter(read_chain(root.ledgers / "local")[-1].seals))
+    target = f"{retract(root, name, 'the machine was busy').name}"
+    write_ledger(root, root.ledgers / "local", CONFIG)
+    for each in ("tables", "figures"):
+        shutil.rmtree(root.root / each)
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
+    graph = entities(tmp_path / "out")
+    assert graph[f"#run/{target}"]["instrument"] == {"@id": "#nearfree"}
+    assert {"@id": f"#run/{target}"} in graph["./"]["mentions"]
+    controls = [each["object"] for each in graph.values() if each["@type"] == "ControlAction"]
+    controlled = [ref for each in controls for ref in (each if isinstance(each, list) else [each])]
+    assert controlled
+    assert {"@id": f"#run/{target}"} not in controlled
+
+
+def hostile(started: RunStarted) -> RunStarted:
+    """Return a start whose free texts are what nobody should trust."""
+    return structs.replace(
+        started,
+        command='nearfree measure "</script>\u202e../..',
+        device="<script>alert(1)</script>" * 400,
+        versions={"../../etc": "\u0000#'\"", "msgspec": "0.0.0"},
+        host_label="#run/cpu",
+    )
+
+
+def test_hostile_texts_are_texts(
+    root: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts of a run come back as they were, name no file, and leave the crate sound."""
+
+    def evil(plan: Plan, attempt: int = 1) -> RunStarted:
+        return hostile(make_started(plan, attempt))
+
+    monkeypatch.setattr("conftest.make_started", evil)
+    plan = make_plan()
+    name = take_name("h20", "dense", 1, plan)
+    write_payloads(root, name, plan)
+    write_ledger(root, root.ledgers / "local", CONFIG)
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
+    assert check_crate(tmp_path / "out") == []
+    action = entities(tmp_path / "out")[f"#run/{name}"]
+    assert action["description"] == evil(plan).command
+    assert action["instrument"] == {"@id": "#tool/measure"}
+
+
+def test_tables_of_other_takes_are_refused(root: Layout, tmp_path: Path) -> None:
+    """Tables that rest on takes that the ledger does not list are not written as its own."""
+    write_study(root, "cpu", 2)
+    write_ledger(root, root.ledgers / "local", CONFIG)
+    told = refused(root, tmp_path / "out")
+    assert "made from other events/cpu than ledger 2 vouches for. Run the workflow" in told
+
+
+def test_an_earlier_ledger_has_the_tables_of_its_time(root: Layout, tmp_path: Path) -> None:
+    """Where newer tables lie, those that were made again as of the ledger are its own."""
+    write_crate(root, PROJECT, CONFIG, tmp_path / "before", "1")
+    again = root.root / "as_of" / "000001"
+    for name in ("tables", "figures"):
+        shutil.copytree(root.root / name, again / "results" / name)
+    shutil.copytree(CONFIG, again / "config")
+    write_study(root, "cpu", 2)
+    write_ledger(root, root.ledgers / "local", CONFIG)
+    for scope in ("cpu", "public"):
+        make_tables(root, scope)
+    write_crate(root, PROJECT, CONFIG, tmp_path / "after", "1")
+    assert every_byte(tmp_path / "after") == every_byte(tmp_path / "before")
+    (again / "other_code.txt").write_text("made by other code")
+    assert "nearfree report --as-of 1" in refused(root, tmp_path / "out", name="1")
+
+
+def test_a_tracked_ledger_has_a_crate(root: Layout, tmp_path: Path) -> None:
+    """A ledger that git tracks is asked for by its name, or taken where there is no other."""
+    write_ledger(root, root.ledgers, CONFIG)
+    write_crate(root, PROJECT, CONFIG, tmp_path / "named", "adopted:1")
+    shutil.rmtree(root.ledgers / "local")
+    write_crate(root, PROJECT, CONFIG, tmp_path / "newest")
+    assert check_crate(tmp_path / "named") == []
+    assert every_byte(tmp_path / "named") == every_byte(tmp_path / "newest")
+
+
+def test_tables_of_another_config_are_refused(root: Layout, tmp_path: Path) -> None:
+    """A ledger does not vouch for tables that were made under other tolerances than its own."""
+    config = Path(shutil.copytree(CONFIG, tmp_path / "config"))
+    text = (config / "config.yaml").read_text()
+    (config / "config.yaml").write_text(text.replace("0.15, ", ""))
+    told = refused(root, tmp_path / "out", config=config)
+    assert "config.yaml is other than ledger 1 vouches for" in told
+    assert "nearfree report --as-of 1" in told
+    write_ledger(root, root.ledgers / "local", config)
+    told = refused(root, tmp_path / "out", config=config)
+    assert "made from other config/config.yaml:tolerances than ledger 2 vouches for" in told
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        ("platforms", "config/platforms.yaml:cpu"),
+        ("sensitivity", "config/config.yaml:epsilon"),
+        ("boundaries", "config/config.yaml:tolerances"),
+        ("boundaries", "config/models:unknown"),
+    ],
+)
+def test_any_part_of_a_config_is_compared(
+    root: Layout, tmp_path: Path, table: str, name: str
+) -> None:
+    """Each datasheet, tolerance and model that a manifest names is that of the ledger's texts."""
+    path = manifest_path(root.table("cpu", table))
+    told = read_document(path, Manifest)
+    other = {**told.made_from, name: "0" * 12}
+    path.write_bytes(render(structs.replace(told, made_from=other, hash="")))
+    assert f"is made from other {name} than" in refused(root, tmp_path / "out")
+
+
+def test_tables_of_other_code_are_refused(
+    root: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the code has changed since, only tables that were made again as of the ledger count."""
+    monkeypatch.setattr("nearfree.prove.audit.ledgers.package_digest", lambda: "0" * 16)
+    assert "other code or libraries at hand ('code' was" in refused(root, tmp_path / "out")
+    again = root.root / "as_of" / "000001"
+    for name in ("tables", "figures"):
+        shutil.copytree(root.root / name, again / "results" / name)
+    shutil.copytree(CONFIG, again / "config")
+    assert write_crate(root, PROJECT, CONFIG, tmp_path / "out").other_code
+    (again / "config" / "config.yaml").write_text("here: [h20]\n")
+    assert "other code or libraries" in refused(root, tmp_path / "more")
+
+
+def test_tables_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> None:
+    """A table that was made from another version of a table is not written beside that one."""
+    latency = root.table("cpu", "latency")
+    for path in (latency, latency.with_name("latency.parquet.manifest.json")):
+        path.write_bytes((root.root / "tables" / "public" / path.name).read_bytes())
+    assert "is made from other" in refused(root, tmp_path / "out")
+
+
+def test_figures_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> None:
+    """Figures that were drawn before a table was made anew are not written beside that one."""
+    listed = read_figures(root.root / "figures" / "cpu")
+    before = listed.made_from | {"tables/cpu/latency": "0" * 64}
+    drawn = render(structs.replace(listed, made_from=before, hash=""))
+    (root.root / "figures" / "cpu" / LIST).write_bytes(drawn)
+    told = refused(root, tmp_path / "out")
+    assert "figures.json is made from other tables/cpu/latency" in told
+
+
+def test_a_report_of_other_figures_is_refused(root: Layout, tmp_path: Path) -> None:
+    """A report that shows figures from before they were drawn anew is not written beside those."""
+    report = root.root / "report"
+    shutil.copytree(root.root / "figures", report / "figures")
+    write_folder_manifest(report)
+    write_crate(root, PROJECT, CONFIG, tmp_path / "sound")
+    assert check_crate(tmp_path / "sound") == []
+    shown = next((report / "figures").rglob("*.svg"))
+    shown.write_text("<svg/>")
+    write_folder_manifest(report)
+    assert f"shows another {shown.relative_to(report)}" in refused(root, tmp_path / "out")
+
+
+def test_a_log_without_tables_has_a_crate(root: Layout, tmp_path: Path) -> None:
+    """Where nothing was derived the crate holds the log and its ledger."""
+    for name in ("tables", "figures"):
+        (root.root / name).rename(tmp_path / name)
+    write_crate(root, PROJECT, CONFIG, tmp_path / "out")
+    assert check_crate(tmp_path / "out") == []
+    assert not any(name.startswith("#derived/tables") for name in entities(tmp_path / "out"))
+
+
+def _change(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2] + b"\n\n")
+
+
+def _home(layout: Layout) -> None:
+    config = layout.root.parent / "config"
+    config.mkdir()
+    (config / "config.yaml").write_text(f"python: {{vllm: {Path.home()}/bin/python}}\n")
+    write_ledger(layout, layout.ledgers / "local", config)
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda root: shutil.rmtree(root.ledgers), "holds no ledger"),
+        (
+            lambda root: _change(root.ledgers / "local" / "000001.json"),
+            "does not match its own hash",
+        ),
+        (
+            lambda root: _change(next(root.events.rglob("*.seal.json"))),
+            "does not match its own hash",
+        ),
+        (lambda root: next(root.events.rglob("*.jsonl")).unlink(), "cannot be read"),
+        (lambda root: _change(root.table("cpu", "latency")), "not what its manifest says"),
+        (lambda root: next(root.root.rglob("*.svg")).unlink(), ".svg"),
+        (_home, "home folder"),
+    ],
+)
+def test_what_is_not_sound_is_refused(
+    root: Layout,
+    tmp_path: Path,
+    harm: Callable[[Layout], None],
+    told: str,
+) -> None:
+    """A ledger that is not there, damage, and what must stay on this machine make no crate."""
+    harm(root)
+    assert told in refused(root, tmp_path / "out")
+
+
+def test_a_folder_with_something_in_it_is_refused(made: Layout, tmp_path: Path) -> None:
+    """Nothing is written over; an empty folder is filled."""
+    (tmp_path / "out").mkdir()
+    write_crate(made, PROJECT, CONFIG, tmp_path / "out")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "inside").symlink_to(made.root)
+    for path in (made.root / "crate", made.root, tmp_path / "inside" / "report"):
+        with pytest.raises(WriteError, match=r"is (in|not empty)"):
+            write_crate(made, PROJECT, CONFIG, path)
+        assert not (made.root / "crate").exists()
+    for name in ("out", "link"):
+        assert "is not empty" in refused(made, tmp_path / name)
+
+
+def test_a_ledger_that_is_not_there_is_refused(made: Layout, tmp_path: Path) -> None:
+    """A number that no ledger has, and what is no number, are told."""
+    assert "there is no ledger 2" in refused(made, tmp_path / "out", name="2")
+    for name in ("../1", ""):
+        assert "names no ledger" in refused(made, tmp_path / "out", name=name)
+
+
+def test_a_config_file_never_leaves_its_folder(root: Layout, tmp_path: Path) -> None:
+    """A ledger of others whose config would be written elsewhere is refused."""
+    (ledger,) = read_chain(root.ledgers / "local")
+    config = {**ledger.config, "../more.yaml": "a: 1\n"}
+    path = root.ledgers / "local" / "000001.json"
+    path.write_bytes(render(structs.replace(ledger, config=config, hash="")))
+    assert "no name of a config file" in refused(root, tmp_path / "out")
+    assert not (tmp_path / "more.yaml").exists()
+
+
+def test_the_workflow_must_be_here(made: Layout, tmp_path: Path) -> None:
+    """Outside the project's folder there is no Snakefile to describe."""
+    assert "Snakefile is not here" in refused(made, tmp_path / "out", project=tmp_path)

@@ -1,0 +1,34 @@
+"""What a chart shows: the rows behind its marks."""
+
+from typing import Any
+
+import altair as alt
+import polars as pl
+from nearfree.show.figures.modules import MODULES
+
+DENSE, MOE, ATTENTION = MODULES
+
+
+def marks(chart: alt.FacetChart, kind: str | None = None) -> list[dict[str, Any]]:
+    """Return the rows that a chart's marks are made of, those of one kind if one is named."""
+    (data,) = chart.to_dict()["datasets"].values()
+    return [row for row in data if kind is None or row["kind"] == kind]
+
+
+def wider(frame: pl.DataFrame, **changes: object) -> pl.DataFrame:
+    """Return a frame followed by its rows once more, as those of another setting."""
+    other = frame.with_columns(
+        *(pl.lit(value, dtype=frame.schema[name]).alias(name) for name, value in changes.items()),
+        pl.format("{}-other", "setting_key").alias("setting_key"),
+        pl.format("{}-other", "row_id").alias("row_id"),
+    )
+    return pl.concat([frame, other])
+
+
+def again(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame followed by its rows once more, as those of another study."""
+    other = frame.with_columns(
+        pl.format("{}_slowly", "stream").alias("stream"),
+        pl.format("{}-again", "row_id").alias("row_id"),
+    )
+    return pl.concat([frame, other])

@@ -1,0 +1,136 @@
+"""The figure of N_max against a module's own variable: points, intervals and laws."""
+
+import polars as pl
+import pytest
+from nearfree.show.figures.boundaries import nmax_against_own
+from nearfree.show.figures.families import Rows
+from nearfree.show.figures.modules import DrawnModule
+
+from show.figures.marks import ATTENTION, DENSE, MOE, marks, wider
+
+
+@pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
+def test_points_are_the_newest_boundaries(rows: Rows, module: DrawnModule) -> None:
+    """There is a point for each newest boundary at the tolerance, measured and published."""
+    own = rows.of(module.name)
+    at = own.boundaries.filter("newest", pl.col("epsilon") == 0.2)
+    points = marks(nmax_against_own(own.boundaries, own.predictions, 0.2, module), "point")
+    first = [point for point in points if "from N" not in point["series"]]
+    assert {(p["row_id"], p["own"], p["n_max"]) for p in first} == set(
+        at.select("row_id", module.own, "n_max").rows()
+    )
+    assert len(first) == at.height
+    assert {point["panel"].partition(":")[0] for point in points} == {
+        "cpu (measured)",
+        "h20 (published)",
+    }
+
+
+def test_variants_are_panels(moe: Rows) -> None:
+    """Each routing and backend of each platform has a panel of its own."""
+    points = marks(nmax_against_own(moe.boundaries, moe.predictions, 0.2, MOE), "point")
+    panels = {point["panel"] for point in points}
+    assert len(panels) == 4 + 4
+    assert {"cpu (measured): skewed, torch_padded", "h20 (published): balanced, vllm_0_9_1"} <= (
+        panels
+    )
+
+
+def test_a_reading_from_one_has_a_look_of_its_own(moe: Rows) -> None:
+    """Where the baseline is another N, N_max from N=1 is a second point of the same row."""
+    chart = nmax_against_own(moe.boundaries, moe.predictions, 0.2, MOE)
+    second = [p for p in marks(chart, "point") if p["series"] == "measured, from N = 1"]
+    at = moe.boundaries.filter("newest", pl.col("epsilon") == 0.2).drop_nulls("n_max_from_1")
+    assert {(p["row_id"], p["n_max"], p["n_low"], p["n_high"]) for p in second} == set(
+        at.select("row_id", "n_max_from_1", "n_low_from_1", "n_high_from_1").rows()
+    )
+    assert len(second) == at.height == 4
+
+
+@pytest.mark.parametrize("origin", ["imported", "simulated"])
+def test_other_origins_are_never_shown_as_measured(dense: Rows, origin: str) -> None:
+    """Boundaries of another origin have a panel, a shape and a name of their own."""
+    found = dense.boundaries.with_columns(
+        pl.when(pl.col("origin") == "measured")
+        .then(pl.lit(origin))
+        .otherwise("origin")
+        .alias("origin")
+    )
+    chart = nmax_against_own(found, dense.predictions, 0.2, DENSE)
+    points = marks(chart, "point")
+    assert {point["series"] for point in points} == {origin, "published"}
+    assert {point["panel"] for point in points} == {f"cpu ({origin})", "h20 (published)"}
+    assert f"'{origin}'" in str(chart.to_dict()["spec"])
+
+
+def test_the_end_of_a_grid_is_marked(moe: Rows) -> None:
+    """A boundary at the last point of its grid has an arrow: the true one may be larger."""
+    points = marks(nmax_against_own(moe.boundaries, moe.predictions, 0.2, MOE), "point")
+    at_end = {point["row_id"] for point in points if point["at_end"]}
+    at = moe.boundaries.filter("newest", pl.col("epsilon") == 0.2, pl.col("next_n").is_null())
+    assert at_end == set(at["row_id"])
+    assert at_end
+
+
+def test_laws_are_lines(dense: Rows) -> None:
+    """Each prediction is on a line, laws that say the same share one, and refusals have none."""
+    lines = marks(nmax_against_own(dense.boundaries, dense.predictions, 0.2, DENSE), "law")
+    at = dense.predictions.filter(pl.col("epsilon") == 0.2)
+    answered = at.drop_nulls("n_max").select("platform", "basis", "batch").unique()
+    assert len(lines) == answered.height == 2 * 3 + 6
+    assert {line["line"] for line in lines} == {
+        "idle compute = principle = principle resolved, datasheet phi and beta",
+        "idle compute = principle = principle resolved, probed, beta by streaming",
+        "idle compute = principle = principle resolved, probed, beta by weight traffic",
+    }
+    h20 = {line["own"]: line["n_max"] for line in lines if line["panel"] == "h20 (published)"}
+    assert h20 == {1: 37.0, 2: 18.5, 4: 9.25, 8: 4.625, 16: 2.3125, 32: 1.15625}
+
+
+def test_laws_that_part_somewhere_are_two_lines(dense: Rows) -> None:
+    """Laws that agree at some batch sizes only are drawn whole, each under its own name."""
+    capped = (pl.col("predictor") == "principle") & (pl.col("n_max") > 10)
+    parted = dense.predictions.with_columns(
+        pl.when(capped).then(10.0).otherwise("n_max").alias("n_max")
+    )
+    lines = marks(nmax_against_own(dense.boundaries, parted, 0.2, DENSE), "law")
+    h20 = [line for line in lines if line["panel"] == "h20 (published)"]
+    assert {line["law"] for line in h20} == {"idle compute = principle resolved", "principle"}
+    assert len(h20) == 12
+    assert max(line["n_max"] for line in h20 if line["law"] == "principle") == 10.0
+
+
+def test_laws_of_other_settings_are_drawn_apart(dense: Rows) -> None:
+    """Predictions for two widths of one batch size are in two panels, not one zigzag."""
+    laws = wider(dense.predictions, d_ff=64).with_columns(
+        pl.when(pl.col("d_ff") == 64).then(2 * pl.col("n_max")).otherwise("n_max").alias("n_max")
+    )
+    found = wider(dense.boundaries.filter("newest"), d_ff=64)
+    lines = marks(nmax_against_own(found, laws, 0.2, DENSE), "law")
+    places = {(line["panel"], line["line"], line["own"]) for line in lines}
+    assert len(places) == len(lines) == 2 * (2 * 3 + 6)
+
+
+def test_without_predictions_there_is_no_legend_of_them(dense: Rows) -> None:
+    """Where every predictor refuses, the figure shows boundaries alone."""
+    chart = nmax_against_own(dense.boundaries, dense.predictions.clear(), 0.2, DENSE)
+    assert not marks(chart, "law")
+    assert "prediction" not in str(chart.to_dict()["spec"])
+
+
+def test_a_law_without_facts_says_so(dense: Rows) -> None:
+    """A predictor that needs no facts of the hardware has a line, too."""
+    bare = dense.predictions.with_columns(
+        pl.lit(None, dtype=pl.String).alias("basis"), pl.lit(64.0).alias("n_max")
+    ).unique(["setting_key", "predictor", "epsilon"], keep="first", maintain_order=True)
+    lines = marks(nmax_against_own(dense.boundaries, bare, 0.2, DENSE), "law")
+    assert {line["line"] for line in lines} == {
+        "idle compute = principle = principle resolved = work model, no facts of the platform"
+    }
+
+
+def test_no_name_of_a_line_is_cut(moe: Rows) -> None:
+    """Legends show the whole name of each prediction, in the colour that marks have."""
+    spec = nmax_against_own(moe.boundaries, moe.predictions, 0.2, MOE).to_dict()
+    assert spec["config"]["legend"]["labelLimit"] == 0
+    assert spec["config"]["legend"]["symbolOpacity"] == 1

@@ -1,0 +1,224 @@
+"""The gallery: every figure and table of the paper with its status, and what would fill it."""
+
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+import nearfree
+import polars as pl
+import pytest
+from derive.tables.logs import CONFIG, make_tables, write_probe, write_study
+from nearfree.config.files import Config
+from nearfree.errors import ConfigError
+from nearfree.log.names import Layout
+from nearfree.show.figures.entries import (
+    CALLED,
+    COMPUTED,
+    EXPLAINED,
+    IMPORTED,
+    MEASURED,
+    MISSING,
+    PUBLISHED,
+    READ,
+    SIMULATED,
+    STATUSES,
+    Entry,
+)
+from nearfree.show.figures.gallery import Held, gallery, read_gallery
+from nearfree.show.figures.paper import FILE, Paper, read_paper
+from nearfree.show.figures.stage import draw
+
+SCOPES = ("h20", "public")
+PAGE = Path(nearfree.__file__).parent / "show" / "page" / "assets"
+
+
+@pytest.fixture(scope="module")
+def paper() -> Paper:
+    """Return the shipped list."""
+    return read_paper(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def root(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a copy of the log and tables with a measured H20, and its figures."""
+    layout = Layout(tmp_path_factory.mktemp("gallery") / "results")
+    for name in ("events", "tables"):
+        shutil.copytree(made.root / name, layout.root / name)
+    write_probe(layout, "h20")
+    write_study(layout, "h20")
+    make_tables(layout, "h20")
+    for scope in SCOPES:
+        draw(layout, scope, 0.2)
+    return layout
+
+
+@pytest.fixture(scope="module")
+def entries(root: Layout) -> dict[str, Entry]:
+    """Return its gallery by label."""
+    return {each.label: each for each in read_gallery(root, CONFIG, SCOPES)}
+
+
+def test_the_paper_is_listed_whole(paper: Paper) -> None:
+    """38 figures, 4 of them in the main text, and 24 tables, each once, with all their panels."""
+    labels = [each.label for each in (*paper.figures, *paper.tables)]
+    assert (len(paper.figures), len(paper.tables)) == (38, 24)
+    assert len(set(labels)) == len(labels)
+    assert sum(each.section.startswith("sec.") for each in paper.figures) == 4
+    panels = {each.label: len(paper.of(each)) for each in paper.figures}
+    assert panels["fig:dense-ffn-h800"] == 8
+    assert panels["fig:moe-lower-sglang-a800"] == 8
+    assert panels["fig:attention-flashinfer-h20"] == 12
+    assert panels["fig:moe-upper-ar-ling2-h800"] == 4
+    assert all(re.fullmatch(r"(sec\. [1-9]|app\. [A-J])", each.section) for each in paper.figures)
+
+
+def test_each_study_measures_what_its_entry_shows(paper: Paper) -> None:
+    """A study that would fill an entry exists, is of its module, and runs on its platform."""
+    studies = Config(CONFIG).studies
+    measured = [each for each in (*paper.figures, *paper.tables) if each.module]
+    assert len(measured) == 37 + 7
+    for shown in measured:
+        assert shown.studies, shown.label
+        for name in shown.studies:
+            study = studies[name]
+            fields = msgspec.to_builtins(study)
+            assert fields["module"] == shown.module
+            assert shown.platform in study.platforms
+            assert fields["backend"].startswith(shown.backend)
+            assert not shown.routing or shown.routing in fields["routing"]
+            assert not shown.model or fields["model"] == shown.model
+
+
+def test_what_was_measured_says_so(entries: dict[str, Entry]) -> None:
+    """A measured platform's entry has a figure of each family, its rows, and nothing to fill."""
+    entry = entries["fig:dense-ffn-h20"]
+    assert (entry.status, entry.fills) == (MEASURED, ())
+    assert {each.name for each in entry.figures} == {
+        "dense_ffn_latency_against_n",
+        "dense_ffn_nmax_against_batch",
+    }, "no work was counted, so there is no utilisation"
+    assert all(each.rule.startswith("nearfree.show.figures.") for each in entry.figures)
+    assert {(each.href, each.rows) for each in entry.data} == {
+        ("tables/h20/boundaries.parquet", 8),
+        ("tables/public/boundaries.parquet", 24),
+    }
+
+
+def test_what_was_only_published_is_drawn_and_not_called_measured(
+    entries: dict[str, Entry],
+) -> None:
+    """A printed table without a measurement says so, with the command that would measure it."""
+    entry = entries["tab:sensitivity-moe-lower-sglang"]
+    assert entry.status == PUBLISHED
+    assert [each.rows for each in entry.data] == [32]
+    assert [each.command for each in entry.fills] == ["snakemake h20/moe_sglang"]
+
+
+def test_what_is_not_there_names_what_is_alike(entries: dict[str, Entry]) -> None:
+    """A platform that was never measured has no figure but those of its families elsewhere."""
+    entry = entries["fig:dense-ffn-h800"]
+    assert (entry.status, entry.figures, entry.data) == (MISSING, (), ())
+    assert {each.scope for each in entry.alike} == {"h20"}
+    assert [each.study for each in entry.fills] == ["dense_ffn_paper"]
+    assert entries["fig:model_valid_h20_main"].status == MISSING
+
+
+def test_what_needs_no_gpu_is_computed_or_explained(
+    entries: dict[str, Entry], root: Layout
+) -> None:
+    """The trend, the lookup and the platforms follow from facts; letters stand in a document."""
+    for label in ("fig:hardware-implication", "tab:practical_lookup", "tab:hardware_platforms"):
+        assert entries[label].status == COMPUTED
+        assert all((root.root / each.href).is_file() for each in entries[label].data)
+    assert [each.name for each in entries["fig:hardware-implication"].figures] == ["trend"]
+    assert entries["tab:notation"].status == EXPLAINED
+    page, _, place = entries["tab:notation"].document.partition("#")
+    assert page == "report/index.html"
+    pages = (PAGE / name for name in sorted(each.name for each in PAGE.glob("*.html")))
+    assert any(f'id="{place}"' in each.read_text() for each in pages), "the page explains them"
+    assert entries["tab:fa3-kblockm"].status == PUBLISHED, "no release was read into this root"
+
+
+@pytest.mark.parametrize(
+    ("origins", "status"),
+    [
+        (["measured", "published"], MEASURED),
+        (["simulated", "published"], SIMULATED),
+        (["imported", "published"], IMPORTED),
+        (["published"], PUBLISHED),
+        ([], MISSING),
+    ],
+)
+def test_the_best_origin_is_the_status(paper: Paper, origins: list[str], status: str) -> None:
+    """An entry is what its best row is, and only measured rows make it measured."""
+    rows = pl.DataFrame(
+        {
+            "row_id": [f"boundaries:{number}" for number in range(len(origins))],
+            "origin": origins,
+        },
+        schema={"row_id": pl.String, "origin": pl.String},
+    ).with_columns(
+        newest=pl.lit(value=True),
+        platform=pl.lit("h20"),
+        module=pl.lit("moe_ffn"),
+        backend=pl.lit("vllm_0_9_1"),
+        routing=pl.lit("skewed"),
+        model=pl.lit(None, dtype=pl.String),
+    )
+    held = Held(listed={}, boundaries={"h20": rows}, granularity={}, counts={}, sets={})
+    found = {each.label: each.status for each in gallery(paper, held)}
+    assert found["fig:moe-lower-vllm-h20"] == status
+    assert found["fig:moe-upper-vllm-h20"] == MISSING
+    assert found["fig:moe-lower-sglang-h20"] == MISSING
+    assert set(found.values()) <= {*STATUSES}
+
+
+def rule(package: str, name: str, place: str, origin: str = "extracted") -> dict[str, str]:
+    """Return a row of a rule that was read in a file, or printed in a table."""
+    row = f"granularity:{package}.{name}.{place}"
+    return {"row_id": row, "origin": origin, "package": package, "path": name, "place": place}
+
+
+@pytest.mark.parametrize(
+    ("label", "read", "status", "rows"),
+    [
+        ("tab:flashattn-query-tile-kernel", ("flash-attn", "mechanism_grid"), CALLED, 1),
+        ("tab:flashattn-query-tile-launch", ("flash-attn", "mechanism_grid"), READ, 1),
+        ("tab:flashinfer-query-tile-kernel", ("flashinfer-python", "mechanism_tiles"), CALLED, 1),
+        ("tab:flashinfer-query-tile-scheduler", ("flashinfer-python", "packed_length"), READ, 1),
+        ("tab:vllm-moe-align-block-size", ("vllm", "mechanism_alignment"), CALLED, 1),
+        ("tab:sglang-moe-align-block-size", ("sglang", "mechanism_alignment"), CALLED, 1),
+        ("tab:vllm-moe-align-block-size", ("vllm", "block_size_m"), MISSING, 0),
+        ("tab:fa3-kblockm", ("xformers", "tile"), READ, 2),
+        ("tab:fa3-kblockm", ("flash-attn", "tile"), PUBLISHED, 1),
+        ("tab:fa2-kblockm", ("flash-attn", "tile"), READ, 1),
+    ],
+)
+def test_a_table_of_rules_says_what_of_it_was_read(
+    paper: Paper, label: str, read: tuple[str, str], status: str, rows: int
+) -> None:
+    """Each has the rules of its own code alone; where that is a kernel, its launch is what is."""
+    printed = rule("flash-attn", "SM90", "tab:fa3-kblockm", "published")
+    granularity = pl.DataFrame([rule(*read, "a.py"), rule(*read, "none"), printed])
+    held = Held(listed={}, boundaries={}, granularity={"sources": granularity}, counts={}, sets={})
+    (entry,) = (each for each in gallery(paper, held) if each.label == label)
+    assert (entry.status, sum(each.rows for each in entry.data)) == (status, rows)
+
+
+def test_a_study_is_said_with_its_set(entries: dict[str, Entry]) -> None:
+    """A site has to measure the set that a study is in, which for models is one of their own."""
+    sets = {label: {each.set for each in entries[label].fills} for label in
+            ("fig:dense-ffn-h800", "fig:dense-model-h20")}  # fmt: skip
+    assert sets == {"fig:dense-ffn-h800": {"paper"}, "fig:dense-model-h20": {"paper_models"}}
+
+
+def test_unknown_panels_are_refused(tmp_path: Path) -> None:
+    """A list that names panels it does not have is refused by the entry's label."""
+    path = tmp_path / FILE
+    path.parent.mkdir()
+    path.write_text(
+        "panels: {}\nfigures: [{label: fig:a, section: app. A, panels: gone}]\ntables: []\n"
+    )
+    with pytest.raises(ConfigError, match=r"fig:a has the unknown panels 'gone'"):
+        read_paper(tmp_path)

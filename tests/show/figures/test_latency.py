@@ -1,0 +1,98 @@
+"""The figure of latency against N: its points, bands and boundaries."""
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+from nearfree.show.figures.families import Rows
+from nearfree.show.figures.latency import latency_against_n
+from nearfree.show.figures.modules import DrawnModule
+
+from show.figures.marks import ATTENTION, DENSE, MOE, again, marks, wider
+from show.figures.studies import GRID
+
+
+@pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
+def test_points_are_the_newest_rows(rows: Rows, module: DrawnModule) -> None:
+    """There is a point for each newest row of the latency table, in milliseconds, and no other."""
+    own = rows.of(module.name)
+    points = marks(latency_against_n(own.latency, own.boundaries, 0.2, module), "point")
+    newest = {row["row_id"]: row for row in own.latency.filter("newest").to_dicts()}
+    assert {point["row_id"] for point in points} == set(newest)
+    assert len(points) == len(newest)
+    for point in points:
+        row = newest[point["row_id"]]
+        assert point["latency_ms"] == pytest.approx(row["latency_us"] / 1000)
+        assert point["of"] == f"{module.letter} = {row[module.own]}"
+
+
+def test_a_band_is_the_tolerance_over_the_baseline(dense: Rows) -> None:
+    """Each panel has one band from T(1) to (1 + epsilon) T(1), and the boundary at that epsilon."""
+    found = marks(latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE), "boundary")
+    assert sorted(mark["panel"] for mark in found) == ["b = 1", "b = 2", "b = 4"]
+    for mark in found:
+        assert mark["limit_ms"] == pytest.approx(1.2 * mark["base_ms"])
+        assert (mark["n"], mark["n2"]) == (GRID[0], GRID[-1])
+        assert mark["label"] == f"N_max = {mark['n_max']}"
+    at = dense.boundaries.filter("newest", pl.col("epsilon") == 0.2, pl.col("origin") == "measured")
+    assert {(m["row_id"], m["n_max"]) for m in found} == set(at.select("row_id", "n_max").rows())
+
+
+def test_balanced_routing_has_two_bands(moe: Rows) -> None:
+    """A curve with another baseline shows both readings: from that baseline, and from N=1."""
+    found = marks(latency_against_n(moe.latency, moe.boundaries, 0.2, MOE), "boundary")
+    two = [m for m in found if (m["of"], m["variant"]) == ("k = 4", "balanced, torch_padded")]
+    assert [mark["n"] for mark in two] == [4, 1]
+    assert [mark["label"].rpartition(" ")[0] for mark in two] == ["N_max =", "from N = 1:"]
+    assert two[0]["base_ms"] > two[1]["base_ms"]
+    assert two[0]["row_id"] == two[1]["row_id"]
+    assert two[0]["line_px"] != two[1]["line_px"]
+    skewed = [m for m in found if (m["of"], m["variant"]) == ("k = 4", "skewed, torch_padded")]
+    assert [mark["n"] for mark in skewed] == [1]
+
+
+def test_the_subtitle_says_why_a_point_may_lie_outside(dense: Rows) -> None:
+    """Medians are drawn, N_max is of paired ratios: the two may differ, and a reader is told."""
+    chart = latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE)
+    said = chart.to_dict()["title"]["subtitle"]
+    assert "by ratios paired within rounds, so a median may lie outside" in said
+
+
+def test_the_title_says_where_latencies_come_from(dense: Rows) -> None:
+    """The title names the origin, so that nothing simulated passes as measured."""
+    for origin in ("measured", "simulated"):
+        latency = dense.latency.with_columns(pl.lit(origin).alias("origin"))
+        title = latency_against_n(latency, dense.boundaries, 0.2, DENSE).to_dict()["title"]
+        assert title["text"] == f"Latency against N, dense FFN on cpu, {origin}"
+
+
+def test_a_label_stays_in_its_panel(dense: Rows) -> None:
+    """A label stands left of its boundary where that is in the right half of the grid."""
+    found = marks(latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE), "boundary")
+    middle = (GRID[0] * GRID[-1]) ** 0.5
+    assert {mark["late"] for mark in found} == {True, False}
+    assert all(mark["late"] == (mark["n_max"] > middle) for mark in found)
+
+
+@pytest.mark.parametrize("more", [lambda frame: wider(frame, d_ff=64), again])
+def test_curves_that_differ_are_drawn_apart(
+    dense: Rows, more: Callable[[pl.DataFrame], pl.DataFrame]
+) -> None:
+    """Two settings or studies of one batch size are two panels with a band each."""
+    latency, found = more(dense.latency.filter("newest")), more(dense.boundaries.filter("newest"))
+    chart = latency_against_n(latency, found, 0.2, DENSE)
+    points = marks(chart, "point")
+    assert len({(p["panel"], p["n"]) for p in points}) == len(points) == 6 * len(GRID)
+    assert len({mark["panel"] for mark in marks(chart, "boundary")}) == 6
+
+
+@pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
+def test_there_is_room_for_text_above_each_curve(rows: Rows, module: DrawnModule) -> None:
+    """Above the highest interval of a panel stands a line's height for each of its labels."""
+    own = rows.of(module.name)
+    chart = latency_against_n(own.latency, own.boundaries, 0.2, module)
+    points, bounds = marks(chart, "point"), marks(chart, "boundary")
+    for bound in bounds:
+        highest = max(p["high_ms"] for p in points if p["panel"] == bound["panel"])
+        lines = sum(each["panel"] == bound["panel"] for each in bounds)
+        assert (bound["top_ms"] - highest) / highest == pytest.approx(0.16 * lines)

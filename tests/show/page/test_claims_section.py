@@ -1,0 +1,63 @@
+"""The report's section on claims: nothing is hidden, and what fails stands first."""
+
+import polars as pl
+import pytest
+from nearfree.derive.claims.table import CLAIMS, VERDICTS
+from nearfree.derive.tables.store import read_table
+from nearfree.log.names import Layout
+from nearfree.show.page.claims_section import by_claim, counts
+
+from show.page.page import Page
+
+RAW = {"yes": "holds", "no": "fails", "open": "undecided"}
+"""What answers to questions are called in the table."""
+
+
+@pytest.fixture(scope="module")
+def claims(made: Layout) -> pl.DataFrame:
+    """Return the claims as checked on what two scopes hold."""
+    return pl.concat(read_table(made, scope, CLAIMS) for scope in ("cpu", "public"))
+
+
+def test_every_row_is_told_under_its_claim(claims: pl.DataFrame) -> None:
+    """Each row of the table is one line, under the claim that it is of, in the paper's order."""
+    found = by_claim(claims)
+    places = {row["says"]: row["place"] for row in claims.to_dicts()}
+    assert [places[claim.says] for claim in found] == sorted(places.values())
+    rows = [line[0].row for claim in found for line in claim.grid.rows]
+    assert sorted(rows) == sorted(claims["row_id"])
+
+
+def test_what_fails_stands_first_and_is_open(claims: pl.DataFrame, page: str) -> None:
+    """Within a claim failures come first; a claim that fails anywhere is not folded."""
+    for claim in by_claim(claims):
+        verdicts = [RAW.get(line[0].text, line[0].text) for line in claim.grid.rows]
+        assert verdicts == sorted(verdicts, key=("fails", "partly", "undecided", "holds").index)
+        assert claim.broken == bool({"fails", "partly"} & set(verdicts))
+        shown = [line[0].text for line in claim.grid.rows]
+        assert dict(claim.counts) == {name: shown.count(name) for name in shown}
+    broken = [claim for claim in by_claim(claims) if claim.broken]
+    assert broken
+    assert page.count('<details class="claim" open>') >= len(broken)
+    assert all(claim.says in Page(page).text for claim in by_claim(claims))
+
+
+def test_counts_are_of_all_rows(claims: pl.DataFrame) -> None:
+    """The counts on top sum to the rows, by verdict."""
+    grid = counts(claims)
+    for place, verdict in enumerate(VERDICTS, start=2):
+        total = sum(int(row[place].text) for row in grid.rows)
+        assert total == claims.filter(verdict=verdict).height
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_question_is_answered_and_a_claim_judged(claims: pl.DataFrame, verdict: str) -> None:
+    """What the paper asks is answered with yes, no, partly or open, and never holds or fails."""
+    one = claims.with_columns(pl.lit(verdict).alias("verdict"))
+    for claim in by_claim(one):
+        if claim.kind == "research question":
+            ((said, _),) = claim.counts
+            assert RAW.get(said, said) == verdict
+            assert said not in ("holds", "fails", "undecided")
+        else:
+            assert [name for name, _ in claim.counts] == [verdict]

@@ -1,0 +1,35 @@
+"""The report's words: whatever a reader meets on the page is explained on it."""
+
+import pytest
+from nearfree.derive.claims.table import VERDICTS
+from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
+from nearfree.show.page.glossary import WORDS
+from nearfree.show.page.headline import _FACTS, _SHOWN
+
+from show.page.page import Page
+
+EXPLAINED = {each.strip() for words, _ in WORDS for each in words.split(",")}
+SHOWN = [
+    *VERDICTS,
+    *(BOUNDARIES.body["verdict"].one_of or ()),
+    *(SENSITIVITY.body["verdict"].one_of or ()),
+    *_SHOWN,
+    *_FACTS,
+    *("N_max", "baseline", "tolerance", "interval", "robust", "fragile", "hit", "refused"),
+    *("b", "L", "k", "E", "rho", "balanced", "skewed", "router", "M_moe", "M_attn"),
+    *("yes", "no", "open", "in sample", "out of sample"),
+]
+
+
+@pytest.mark.parametrize("word", SHOWN)
+def test_each_word_is_explained(word: str) -> None:
+    """Each verdict, predictor, fact and letter has a line."""
+    assert word.replace("_", " ") in EXPLAINED or word in EXPLAINED
+
+
+def test_the_page_has_the_words(page: str) -> None:
+    """They stand in a section that the navigation leads to."""
+    read = Page(page)
+    assert "words" in read.ids
+    assert "#words" in read.links
+    assert all(words in read.text and meaning in read.text for words, meaning in WORDS)

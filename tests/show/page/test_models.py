@@ -1,0 +1,250 @@
+"""The report's section on measured models: boundaries, counts, sentences and shares, all linked."""
+
+import polars as pl
+import pytest
+from msgspec.structs import asdict
+from nearfree.derive.score.score_table import SCORES, score_rows
+from nearfree.derive.tables.store import read_table, write_table
+from nearfree.log.names import Layout
+from nearfree.show.figures.models import ModelRows
+from nearfree.show.figures.stage import draw
+from nearfree.show.page.model_modules import beside, missed
+from nearfree.show.page.model_section import model_section
+from nearfree.show.page.models import measured, ways
+from nearfree.show.page.sections import Grid
+from nearfree.show.page.subject import subject
+
+from show.figures.marks import again
+from show.figures.measured_models import model_rows, write_models
+from show.page.conftest import written
+from show.page.page import Page
+
+SUM, MINIMUM = "modules sum", "modules minimum"
+
+
+@pytest.fixture(scope="module")
+def models() -> ModelRows:
+    """Return the tables of whole models that a machine measured."""
+    return model_rows()
+
+
+@pytest.fixture(scope="module")
+def said(models: ModelRows) -> pl.DataFrame:
+    """Return what is said of them at the reported tolerance."""
+    return models.composition.filter(epsilon=0.2)
+
+
+@pytest.fixture(scope="module")
+def answer(models: ModelRows, said: pl.DataFrame) -> Grid:
+    """Return the table of their boundaries."""
+    return measured(models.boundaries.filter(epsilon=0.2), said)
+
+
+def counted(composition: pl.DataFrame) -> pl.DataFrame:
+    """Return how often each predictor was right about models."""
+    judged = composition.with_columns(
+        (pl.col("predicted").is_not_null() | pl.col("unbounded")).alias("answered"),
+        *(pl.col("hit").alias(name) for name in ("within_1_31", "within_2", "covered")),
+        (pl.col("high") / pl.col("low")).alias("width"),
+        pl.lit(value=False).alias("in_sample"),
+    )
+    rows = score_rows(judged, composition)
+    return SCORES.build(rows, rows["from_ids"].explode().to_list())
+
+
+def column(grid: Grid, name: str) -> list[str]:
+    """Return the texts of one column."""
+    place = grid.head.index(name)
+    return [row[place].text for row in grid.rows]
+
+
+def count(grid: Grid, predictor: str, name: str) -> str:
+    """Return one count of a predictor."""
+    return dict(zip(column(grid, "predictor"), column(grid, name), strict=True))[predictor]
+
+
+def test_each_setting_has_a_line(models: ModelRows, answer: Grid) -> None:
+    """Every measured setting is there once, with its own boundary, and links to it."""
+    at = models.boundaries.filter(epsilon=0.2)
+    links = {row[answer.head.index("N_max")].row for row in answer.rows}
+    assert links == {*at["row_id"]}
+    assert len(answer.rows) == at.height
+    keys = ("model", "b", "L", "routing", "k")
+    assert len(set(zip(*(column(answer, key) for key in keys), strict=True))) == at.height
+
+
+def test_studies_of_one_model_are_told_apart(models: ModelRows, said: pl.DataFrame) -> None:
+    """Where two studies are of one model, each line names its own."""
+    at = models.boundaries.filter(epsilon=0.2, model="qwen3_8b_cpu")
+    grid = measured(again(at), said)
+    assert set(column(grid, "model")) == {
+        "qwen3_8b_cpu (qwen3_8b_cpu)",
+        "qwen3_8b_cpu (qwen3_8b_cpu_slowly)",
+    }
+
+
+def test_a_dense_model_has_neither_routing_nor_k(answer: Grid) -> None:
+    """What a model does not have is a dash."""
+    for model, *told in zip(*(column(answer, n) for n in ("model", "routing", "k")), strict=True):
+        assert (told == ["-", "-"]) == (model in ("qwen3_8b_cpu", "wedlm_8b_cpu"))
+
+
+def test_the_measured_limiter_is_told_with_its_part(said: pl.DataFrame, answer: Grid) -> None:
+    """Beside the boundary stands the module that grew most, with its part of the growth."""
+    expected = said.select("setting_key", "measured_limiter", "measured_growth").unique()
+    texts = [f"{limiter}, {growth:.0%}" for _, limiter, growth in expected.rows()]
+    assert sorted(column(answer, "grew most, part of the growth")) == sorted(texts)
+
+
+def test_a_prediction_is_told_with_its_mark_and_module(said: pl.DataFrame, answer: Grid) -> None:
+    """A hit, and a miss, say so beside the value, with the module that is named; refusals too."""
+    cells = {row[answer.head.index(MINIMUM)].row: row for row in answer.rows}
+    for row in said.filter(predictor="modules_minimum").to_dicts():
+        shown = cells[row["row_id"]][answer.head.index(MINIMUM)].text
+        mark = "hit" if row["hit"] else "miss"
+        told = "refused"
+        if row["predicted"] is not None:
+            told = f"{row['predicted']:.0f} {mark}, {row['limiter']}"
+        assert shown == told
+
+
+def test_what_is_no_hit_may_be_near(models: ModelRows, said: pl.DataFrame) -> None:
+    """A miss that lies in the measured interval is told apart from other misses."""
+    near = said.with_columns(pl.lit(value=False).alias("hit"), pl.lit(value=True).alias("within"))
+    grid = measured(models.boundaries.filter(epsilon=0.2), near)
+    assert {text.split(" ")[1].rstrip(",") for text in column(grid, SUM) if text != "refused"} == {
+        "near"
+    }
+
+
+def test_a_predictor_that_never_answers_has_no_column(answer: Grid) -> None:
+    """What refuses every setting is in the counts alone."""
+    assert not [name for name in answer.head if name.startswith("work model")]
+
+
+def test_models_without_predictions_are_told(models: ModelRows, said: pl.DataFrame) -> None:
+    """A boundary of which nothing is said is there with its interval."""
+    grid = measured(models.boundaries.filter(epsilon=0.2), said.clear())
+    assert len(grid.rows) == models.boundaries.filter(epsilon=0.2).height
+    assert set(column(grid, grid.head[-1])) == {"-"}
+
+
+def test_counts_are_those_of_the_table(said: pl.DataFrame) -> None:
+    """Answered, hits, within and foretold are of all settings, refused ones among them."""
+    rows = counted(said)
+    grid = ways(rows)
+    mine = said.filter(predictor="modules_minimum")
+    for name, flags in (
+        ("answered", mine["predicted"].is_not_null()),
+        ("hits", mine["hit"]),
+        ("within the interval", mine["within"]),
+        ("foretold", mine["foretold"]),
+    ):
+        assert count(grid, MINIMUM, name) == f"{flags.sum()} of {mine.height}"
+    assert {cell.row for row in grid.rows for cell in row[1:]} == {*rows["row_id"]}
+
+
+def test_the_same_limiter_is_counted_where_both_are_known(said: pl.DataFrame) -> None:
+    """What refuses, or has no measured module beside it, cannot be compared."""
+    grid = ways(counted(said))
+    known = said.filter(predictor="modules_sum")["same_limiter"].drop_nulls()
+    assert known.len() < said.filter(predictor="modules_sum").height
+    assert count(grid, SUM, "same limiter") == f"{known.sum()} of {known.len()}"
+
+
+def test_each_miss_of_the_minimum_is_a_sentence(said: pl.DataFrame) -> None:
+    """A sentence names the module with its N and share, what was measured, and what grew."""
+    rows = said.filter(~pl.col("hit"), predictor="modules_minimum").drop_nulls("predicted")
+    told = {cell.row: cell.text for cell in missed(said)}
+    assert set(told) == {*rows["row_id"]}
+    for row in rows.to_dicts():
+        text = told[row["row_id"]]
+        assert text.startswith(f"{row['model']}, b = {row['batch']}, L = {row['context']}")
+        assert f"names {row['limiter']} at N = {row['predicted']:.0f}" in text
+        assert f"takes {row['limiter_share']:.0%} of T(N = {row['baseline']})" in text
+        assert f"measured was N_max = {row['n_max']}, and {row['measured_limiter']} grew" in text
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "part"),
+    [
+        ("limiter_share", None, "which takes"),
+        ("measured_limiter", None, "grew most"),
+        ("measured_growth", None, "of what all grew by"),
+    ],
+)
+def test_a_sentence_leaves_out_what_is_not_known(
+    said: pl.DataFrame, column: str, value: object, part: str
+) -> None:
+    """Where shares or growth were not measured the sentence says nothing of them."""
+    assert all(part in cell.text for cell in missed(said))
+    less = said.with_columns(pl.lit(value, dtype=said.schema[column]).alias(column))
+    assert missed(less)
+    assert not any(part in cell.text for cell in missed(less))
+
+
+def test_an_undecided_boundary_is_told(said: pl.DataFrame) -> None:
+    """Where the measurement is too loose to tell, the sentence says so."""
+    loose = said.with_columns(pl.lit(value=True).alias("undecided"))
+    assert not any("(undecided)" in cell.text for cell in missed(said))
+    assert all("(undecided)" in cell.text for cell in missed(loose))
+
+
+def test_the_lm_head_s_share_is_that_at_the_baseline(models: ModelRows) -> None:
+    """Each model's line has the least and the largest share over its settings, with their rows."""
+    grid = beside(models.time_shares)
+    at = models.time_shares.filter(pl.col("n") == pl.col("baseline"))
+    for row in grid.rows:
+        for role, shown in zip(("LM head", "between"), (row[2:4], row[4:6]), strict=True):
+            mine = at.filter(model=row[0].text, role=role)
+            shares = dict(mine.select("row_id", "share").rows())
+            ends = (min(shares.values()), max(shares.values()))
+            assert tuple(shares[cell.row] for cell in shown) == ends
+            assert tuple(cell.text for cell in shown) == tuple(f"{end:.1%}" for end in ends)
+
+
+def test_without_models_there_is_no_section(models: ModelRows) -> None:
+    """A platform that measured no model has no such part."""
+    frames = asdict(models) | {"scores": counted(models.composition)}
+    assert model_section(frames, 0.2)
+    modules = models.boundaries.with_columns(pl.lit("attention").alias("module"))
+    assert model_section(frames | {"boundaries": modules}, 0.2) is None
+
+
+def test_an_audit_line_of_a_model_names_its_setting(models: ModelRows) -> None:
+    """What tells one row of a model from the next is in its audit line."""
+    for frame in asdict(models).values():
+        told = [subject(row) for row in frame.to_dicts()]
+        assert len(set(told)) == len(told)
+
+
+@pytest.fixture
+def read(copy: Layout) -> Page:
+    """Return the report over a log with models."""
+    scores = counted(write_models(copy).composition)
+    every = pl.concat([read_table(copy, "cpu", SCORES), scores])
+    write_table(copy, "cpu", SCORES, every, {})
+    draw(copy, "cpu", 0.2)
+    return Page(written(copy))
+
+
+def test_the_page_shows_models_in_their_platform_alone(read: Page, page: str) -> None:
+    """The section is there once, with figures and links that lead to audit lines."""
+    assert read.text.count("How modules compose") == 1
+    assert "How modules compose" not in page
+    assert any(link.endswith("/cpu/model_nmax_against_batch.html") for link in read.links)
+    for table in ("boundaries", "composition", "scores", "time_shares"):
+        mine = {row for row in read.rows if row.startswith(f"{table}:")}
+        assert mine
+        assert mine <= read.ids_of(table)
+    assert sorted(read.ids) == sorted(set(read.ids))
+
+
+def test_modules_keep_their_own_table(read: Page, page: str) -> None:
+    """The first table, of modules, is the same whether models were measured or not."""
+    tables = [
+        next(table for table in each.tables if table[0][0].text == "module")
+        for each in (Page(page), read)
+    ]
+    before, after = ([[cell.text for cell in row] for row in table] for table in tables)
+    assert after == before

@@ -1,0 +1,190 @@
+"""The report: every number leads to its evidence, and nothing leads out of the page's folder."""
+
+import base64
+import re
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.store import read_table
+from nearfree.log.document import read_document
+from nearfree.log.manifest import FOLDER_MANIFEST, FolderManifest
+from nearfree.log.names import Layout
+from nearfree.show.page.sections import n_max
+
+from show.page.conftest import written
+from show.page.page import Page
+
+ROWS = "#row="
+
+
+@pytest.fixture(scope="module")
+def read(page: str) -> Page:
+    """Return the parsed report."""
+    return Page(page)
+
+
+def test_every_link_has_its_target(read: Page) -> None:
+    """Each link inside the page leads to an id that is there."""
+    inside = {link[1:] for link in read.links if link.startswith("#") and "=" not in link}
+    assert inside
+    assert inside - set(read.ids) == set()
+
+
+def test_every_number_s_row_is_in_the_page(read: Page) -> None:
+    """Each row that a number opens is in the data of the page, or an event of the log."""
+    rows = {row for row in read.rows if "#" not in row}
+    tables = {row.partition(":")[0] for row in rows}
+    assert {"boundaries", "predictions", "scores", "platforms", "lookup", "claims"} <= tables
+    for table in tables:
+        assert {row for row in rows if row.startswith(f"{table}:")} <= read.ids_of(table)
+    assert len(read.rows) == sum(link.startswith(ROWS) for link in read.links)
+
+
+def test_what_rows_are_made_from_is_in_the_page_too(read: Page, made: Layout) -> None:
+    """From each row one gets to rows of the page, to entries of the config, or to events."""
+    for name in (name for name in read.blocks if name.startswith("table:")):
+        for each in read.block(name)["from"]["values"]:
+            segment, mark, line = each.partition("#")
+            if mark:
+                count = (made.events / f"{segment}.jsonl").read_bytes().count(b"\n")
+                assert 1 <= int(line) <= count
+            elif each.startswith("config/"):
+                assert each in read.block("config")
+            else:
+                assert each in read.ids_of(each.partition(":")[0])
+
+
+def test_ids_are_unique(read: Page) -> None:
+    """No id stands twice, so that a link leads to one place."""
+    assert sorted(read.ids) == sorted(set(read.ids))
+
+
+def test_every_file_that_is_linked_is_there(made: Layout, read: Page) -> None:
+    """Each link to a seal or a figure leads to a file in the report's folder or beside it."""
+    outside = {link for link in read.links if not link.startswith("#")}
+    assert any(link.endswith(".seal.json") for link in outside)
+    for link in outside:
+        assert (made.root / "report" / link).resolve().is_file()
+        assert link.startswith(("../events/", "figures/"))
+
+
+def test_the_folder_can_be_mailed(made: Layout, page: str, read: Page) -> None:
+    """It holds the page, every interactive figure with their script, and a manifest of all."""
+    folder = made.root / "report"
+    there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    figures = {link for link in read.links if link.startswith("figures/")}
+    assert there == {"index.html", FOLDER_MANIFEST, "figures/vega.js", *figures}
+    said = read_document(folder / FOLDER_MANIFEST, FolderManifest)
+    assert said.files == {
+        name: sha256((folder / name).read_bytes()).hexdigest() for name in there - {FOLDER_MANIFEST}
+    }
+    assert (folder / "index.html").read_text(encoding="utf-8") == page
+
+
+def test_what_is_no_figure_any_more_leaves_the_folder(copy: Layout) -> None:
+    """A figure of an older report is removed with the next one."""
+    old = copy.root / "report" / "figures" / "cpu" / "older.html"
+    old.parent.mkdir(parents=True, exist_ok=True)
+    old.write_text("older")
+    written(copy)
+    assert not old.exists()
+
+
+def test_every_number_of_the_answer_links(read: Page) -> None:
+    """In the table of boundaries each cell that holds a number opens its row, but for b."""
+    head, *rows = next(table for table in read.tables if table[0][0].text == "module")
+    assert [cell.text for cell in head[:3]] == ["module", "setting", "N_max"]
+    assert len(rows) == 2
+    for row in rows:
+        numbers = [cell for cell in row[2:] if re.search(r"[0-9]", cell.text)]
+        assert len(numbers) >= 5
+        assert all(cell.href.startswith(ROWS) for cell in numbers)
+
+
+def test_a_number_is_the_tables(made: Layout, read: Page) -> None:
+    """The headline numbers are those of the table of boundaries, at the headline tolerance."""
+    found = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).sort("batch")
+    table = next(table for table in read.tables if table[0][0].text == "module")
+    assert [(row[1].text, row[2].text, row[2].href) for row in table[1:]] == [
+        (f"b {r['batch']}", n_max(r), f"{ROWS}{r['row_id']}") for r in found.to_dicts()
+    ]
+
+
+def test_nothing_is_loaded_from_a_network(page: str, read: Page) -> None:
+    """No source, link or style of the page names another host."""
+    for _, name, value in read.attributes:
+        if name in {"src", "href", "xlink:href", "srcset", "data", "action", "poster"}:
+            assert not re.match(r"\s*(https?:)?//", value)
+    assert not re.search(r"url\(\s*['\"]?(https?:)?//", page)
+    assert "@import" not in page
+    assert not read.tags & {"iframe", "object", "embed", "link", "base", "form", "img"}
+    script = "".join(read.scripts)
+    assert not re.search(r"\bfetch\(|XMLHttpRequest|WebSocket|sendBeacon|import\(|\beval\(", script)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", script)
+
+
+def test_the_policy_names_the_page_s_own_script_alone(read: Page) -> None:
+    """No other host, no other script and no other style may come in, even if text were markup."""
+    (policy,) = [v for tag, name, v in read.attributes if tag == "meta" and "default-src" in v]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for (text,), rule in ((read.scripts, "script-src"), (read.styles, "style-src")):
+        digest = base64.b64encode(sha256(text.encode()).digest()).decode()
+        assert f"{rule} 'sha256-{digest}'" in policy
+    assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
+
+
+def test_the_report_is_the_same_each_time(made: Layout, page: str) -> None:
+    """The same tables, figures and log give the same folder, byte for byte."""
+    folder = made.root / "report"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert written(made) == page
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_moved_root_gives_the_same_report(copy: Layout, page: str) -> None:
+    """Nothing in the page depends on where the results lie."""
+    assert written(copy) == page
+
+
+def test_each_platform_has_its_section(read: Page) -> None:
+    """There is a section and a link for each platform, and none for what is only published."""
+    assert {"platform-cpu", "platform-h20"} <= set(read.ids)
+    assert "platform-public" not in read.ids
+    assert {"#platform-cpu", "#platform-h20"} <= set(read.links)
+
+
+def test_each_run_is_told(made: Layout, read: Page) -> None:
+    """Each sealed take has its run, with command, commit and versions."""
+    for take in made.takes():
+        assert str(take).replace("/", "-") in read.ids
+        assert str(take) in read.text
+        assert str(take) in read.block("runs")
+    assert "nearfree measure cpu dense" in read.text
+    assert "0123456789abcdef0123456789abcdef01234567" in read.text
+
+
+def test_platforms_with_the_same_setting_keep_their_own_numbers(read: Page) -> None:
+    """A setting that two platforms measured has a line for each of them."""
+    lines = [
+        tuple(cell.text for cell in row[:3])
+        for table in read.tables
+        if table[0][0].text == "study or table"
+        for row in table[1:]
+    ]
+    assert len(lines) == len(set(lines))
+    for platform in ("cpu (measured)", "h20 (measured)"):
+        batches = [
+            what[:7] for table, name, what in lines if (table, name) == ("dense_ffn", platform)
+        ]
+        assert sorted(batches) == ["batch 1", "batch 2"]
+
+
+def test_no_private_path_is_shown(page: str, read: Page, made: Layout) -> None:
+    """Neither the page nor its data holds the home folder or the folder of the results."""
+    data = [str(read.block(name)) for name in read.blocks if not name.startswith("svg:")]
+    for text in (page, *data):
+        assert str(Path.home()) not in text or str(Path.home()) == "/"
+        assert str(made.root) not in text

@@ -1,0 +1,143 @@
+"""The parts of the report as plain data: cells, runs and comparisons of takes."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+from conftest import make_plan, make_started
+from derive.tables.logs import make_tables, make_take, write_probe, write_study
+from msgspec import structs
+from nearfree.derive.predict.predictions import PREDICTIONS
+from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
+from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.schema import Table
+from nearfree.derive.tables.store import read_table
+from nearfree.log.events import RunFinished, Scheduler
+from nearfree.log.names import Layout
+from nearfree.show.page import sections
+from nearfree.show.page.runs import anchor, runs
+from nearfree.show.page.subject import subject
+
+Row = dict[str, Any]
+
+
+def frames(layout: Layout, *kinds: Table, scope: str = "cpu") -> list[pl.DataFrame]:
+    """Return some tables of a scope."""
+    return [read_table(layout, scope, kind) for kind in kinds]
+
+
+@pytest.fixture
+def reshaped(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return tables of a study whose shape was changed after its first take."""
+    layout = Layout(tmp_path_factory.mktemp("reshaped"))
+    write_probe(layout)
+    write_study(layout, batches=(1, 2))
+    write_study(layout, take=2, batches=(1, 2), d_ff=9216)
+    make_tables(layout, "cpu")
+    return layout
+
+
+def test_an_interval_as_text() -> None:
+    """An interval of one N is that N, a wider one names both ends, an unknown one is a dash."""
+    assert sections.interval({"n_low": 4, "n_high": 4}) == "4"
+    assert sections.interval({"n_low": 4, "n_high": 8}) == "4 to 8"
+    assert sections.interval({"n_low": None, "n_high": None}) == "-"
+
+
+def test_an_anchor_is_a_valid_id() -> None:
+    """An anchor holds nothing that would need escaping in a link."""
+    assert anchor("latency:0a1b") == "latency-0a1b"
+    assert anchor("cpu/dense/1-abcd") == "cpu-dense-1-abcd"
+    assert anchor('a"b<c> d') == "a-b-c--d"
+
+
+def test_refused_predictions_are_told(made: Layout) -> None:
+    """Where a law refuses, the answer says so instead of a number."""
+    boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
+    none = predictions.with_columns(pl.lit(None, dtype=pl.Float64).alias("n_max"))
+    grid = sections.answer(boundaries, none, 0.2)
+    assert {cell.text for row in grid.rows for cell in row[8:]} == {"refused"}
+    assert len(grid.head) == len(grid.rows[0])
+
+
+def test_an_unbounded_prediction_is_told(made: Layout) -> None:
+    """Where a predictor says that no N is too large, the answer says so and links to its row."""
+    boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
+    unbounded = predictions.with_columns(
+        pl.lit(None, dtype=pl.Float64).alias("n_max"), pl.lit(value=True).alias("unbounded")
+    )
+    cells = [cell for row in sections.answer(boundaries, unbounded, 0.2).rows for cell in row[8:]]
+    assert {cell.text for cell in cells} == {"unbounded"}
+    assert all(cell.href for cell in cells)
+
+
+def test_takes_are_compared_where_there_are_two(made: Layout) -> None:
+    """Each setting with several takes has a line a take, with boundary and T(1) of each."""
+    grid = sections.takes(*frames(made, BOUNDARIES, LATENCY), 0.2)
+    assert [row[2].text[0] for row in grid.rows] == ["1", "2", "1", "2"]
+    assert {row[6].text for row in grid.rows} <= {"yes", "no"}
+    assert all(row[3].href and row[5].href for row in grid.rows)
+    assert sections.takes(*frames(made, BOUNDARIES, LATENCY, scope="h20"), 0.2).rows == ()
+
+
+@pytest.mark.parametrize(("other", "overlap"), [((4, 8), "yes"), ((8, 16), "yes"), ((9, 16), "no")])
+def test_intervals_overlap_or_not(made: Layout, other: tuple[int, int], overlap: str) -> None:
+    """Two takes agree if their intervals share an N."""
+    boundaries, latency = frames(made, BOUNDARIES, LATENCY)
+    second = pl.col("take") == 2
+    changed = boundaries.with_columns(
+        pl.when(second).then(other[0]).otherwise(4).alias("n_low"),
+        pl.when(second).then(other[1]).otherwise(8).alias("n_high"),
+    )
+    assert {row[6].text for row in sections.takes(changed, latency, 0.2).rows} == {overlap}
+
+
+def test_every_setting_has_one_line(reshaped: Layout) -> None:
+    """Settings that differ only in their widths have a line each, with all tolerances in it."""
+    grid = sections.by_tolerance(*frames(reshaped, BOUNDARIES, SENSITIVITY))
+    assert len(grid.rows) == 4
+    assert "-" not in {cell.text for row in grid.rows for cell in row}
+    assert len({tuple(cell.text for cell in row[:3]) for row in grid.rows}) == 4
+    (judged,) = frames(reshaped, SENSITIVITY)
+    said = {row["row_id"]: row for row in judged.to_dicts()}
+    for *_, verdict, _, why in grid.rows:
+        assert verdict.text == ("robust" if said[verdict.row]["robust"] else "fragile")
+        assert why.text == said[verdict.row]["why"]
+
+
+def test_every_line_of_the_answer_names_its_setting(reshaped: Layout) -> None:
+    """Settings that differ only in their widths can be told apart in the answer, too."""
+    grid = sections.answer(*frames(reshaped, BOUNDARIES, PREDICTIONS), 0.2)
+    assert len(grid.rows) == 4
+    assert len({tuple(cell.text for cell in row[:2]) for row in grid.rows}) == 4
+
+
+def test_the_subject_leaves_out_what_a_row_lacks() -> None:
+    """A row is described by the fields that it has, numbers with their names."""
+    row: Row = {"module": "dense_ffn", "platform": "cpu", "batch": 4, "context": None, "take": 0}
+    assert subject(row) == "cpu, dense_ffn, batch 4"
+    assert subject({"platform": "h20", "basis": "datasheet", "dtype": "bfloat16"}) == (
+        "h20, datasheet, bfloat16"
+    )
+
+
+def test_every_attempt_s_job_is_told() -> None:
+    """A run names the batch job, node and GPU of each attempt that it kept something of."""
+    job = Scheduler(system="slurm", job_id="17", restart="0", node="n1", partition="gpu", gpus="3")
+    plan = make_plan()
+    attempts = [
+        structs.replace(make_started(plan, number), scheduler=scheduler)
+        for number, scheduler in enumerate((None, job, structs.replace(job, restart="2")), 1)
+    ]
+    (run,) = runs([make_take(*attempts, RunFinished(outcome="complete", wall_s=1.0))])
+    assert run.jobs == (
+        "attempt 2: slurm job 17 on n1 (gpu, GPU 3)",
+        "attempt 3: slurm job 17, restart 2 on n1 (gpu, GPU 3)",
+    )
+
+
+def test_a_run_too_short_for_the_clock_is_told() -> None:
+    """A run whose seconds were rounded to nothing is told like any other."""
+    for timed_s in (None, 0.0):
+        end = RunFinished(outcome="complete", wall_s=0.0, timed_s=timed_s)
+        assert len(runs([make_take(end)])) == 1

@@ -1,0 +1,128 @@
+"""What `nearfree predict` prints of a forecast: amounts, the places that tell, and each part."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from derive.predict.forecast.pool import POOL, SPARSE, asked, deployment, pool
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.predict.forecast.forecast import CURVE, Forecast
+from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
+from nearfree.show.text.forecast import amount, report, telling, title
+from nearfree.show.text.inverse import inverse_report
+
+GRID = range(1, 25)
+
+
+@pytest.fixture(scope="module")
+def found() -> Forecast:
+    """Return a forecast of a dense model, a sparse one, and one that is refused."""
+    return asked(
+        deployment(), deployment(SPARSE[2], batch=2), deployment(platform="cpu"), grid=GRID
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "censored", "text"),
+    [
+        (None, False, "refused"), (math.inf, False, "unbounded"), (512.0, True, ">= 512"),
+        (512.0, False, "512"), (36.9, False, "37"), (4.6345, False, "4.63"), (1.0, False, "1"),
+        (0.0729, False, "0.0729"), (315760.4, False, "315760"), (1.0, True, ">= 1"),
+    ],
+)  # fmt: skip
+def test_an_amount_is_a_number_or_a_word(value: float | None, censored: bool, text: str) -> None:  # noqa: FBT001
+    """A boundary has its digits, is a lower bound, unbounded, or refused."""
+    assert amount(value, censored=censored) == text
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=70), st.sampled_from([0.05, 0.2]))
+def test_the_places_that_tell(ratio: list[float], epsilon: float) -> None:
+    """Told are N = 1, 2, 4, ..., the last one, and both sides of each change of verdict."""
+    places = telling(ratio, epsilon)
+    assert places == sorted(set(places))
+    assert {0, len(ratio) - 1} <= set(places) <= set(range(len(ratio)))
+    assert {n - 1 for n in (1, 2, 4, 8, 16, 32, 64) if n <= len(ratio)} <= set(places)
+    within = [value <= 1 + epsilon for value in ratio]
+    told = {at: within[at] for at in places}
+    for before, after in pairwise(places):
+        assert set(within[before : after + 1]) == {told[before], told[after]}
+        assert told[before] == told[after] or after == before + 1
+
+
+def test_a_title_says_what_is_asked() -> None:
+    """One line has the model, platform, element type, b, L, backends and routing."""
+    assert title(deployment(batch=3, context=77, dtype="float16")) == (
+        "qwen3_8b on h800, float16, b = 3, L = 77, attention flash_attn 2.8.3"
+    )
+    assert title(deployment(SPARSE[0], "skewed")).endswith("MoE vllm 0.20.2, skewed routing")
+
+
+def test_a_report_has_every_module_and_reason(found: Forecast) -> None:
+    """Each module has a line of its own; a refusal has its reason and no curve."""
+    for place in (0, 1):
+        lines = list(report(found, place, 0.2))
+        for use in found.deployments[place].uses():
+            assert any(line.startswith(f"  {use.role} ") for line in lines)
+    refused = "\n".join(report(found, 2, 0.2))
+    assert refused.count("qkv projection: no phi of cpu for bfloat16") == 2
+    assert "Modules by themselves" not in refused
+    assert "T(N)/T(1)" not in refused
+
+
+def test_tokens_are_set_against_each_boundary(found: Forecast) -> None:
+    """With accepted tokens each N_max has its share, a dash where it is refused."""
+    plain, told = list(report(found, 0, 0.2)), list(report(found, 0, 0.2, 3.0))
+    assert not any("accepted" in line for line in plain)
+    (law,) = (line for line in told if line.startswith("  principle "))
+    assert law.split()[1:3] == ["64", "0.05"]
+    (refused,) = (x for x in report(found, 2, 0.2, 3.0) if x.startswith("  idle_compute"))
+    assert refused.split()[1:3] == ["refused", "-"]
+
+
+def test_inverse_lines_are_one_a_deployment(found: Forecast) -> None:
+    """Every deployment has a line, near-free ones first; a refusal is a verdict of its own."""
+    turned = asked(*reversed(found.deployments), grid=GRID)
+    lines = list(inverse_report(turned, 8, 0.2, None))
+    assert lines[0].startswith("8 positions are near-free (T(8) <= 1.2 T(1), by the work model) ")
+    assert lines[0].endswith("of 3 settings")
+    assert len(lines) == 2 + 3
+    free, refused, beyond = lines[2:]
+    assert free.endswith("near-free")
+    assert refused.endswith("qkv projection: no phi of cpu for bfloat16")
+    assert beyond.endswith("beyond N_max")
+
+
+def test_data_say_what_is_asked() -> None:
+    """Every row of a frame has its deployment's model and conditions in front."""
+    rows = inverse_rows(pool(), 4, 0.2, 2.0)
+    assert rows.height == len(POOL)
+    for row, one in zip(rows.to_dicts(), POOL, strict=True):
+        assert {name: row[name] for name in one.about} == one.about
+        assert row["accepted_per_n_max"] == 2.0 / row["n_max"]
+    assert "accepted_per_n_max" not in inverse_rows(pool(), 4, 0.2).columns
+
+
+def test_flat_curves_have_a_share_a_role(found: Forecast) -> None:
+    """A deployment has a row an N, with shares under their roles' names; a refused one has none."""
+    rows = curve_rows(found)
+    assert rows.height == 2 * len(GRID)
+    roles = {f"share of {use.role}" for one in found.deployments[:2] for use in one.uses()}
+    assert {name for name in rows.columns if name.startswith("share of ")} == roles
+    assert set(CURVE) <= set(rows.columns)
+    assert set(rows["platform"]) == {"h800"}
+
+
+def test_an_answer_as_data_is_the_forecast(found: Forecast) -> None:
+    """Answers, modules and curve are those of the forecast; one refused has answers alone."""
+    data = answer(found, 1, 0.2)
+    assert data["curve"] == found.curve(1).to_dicts()
+    assert [row["module"] for row in data["modules"]] == [
+        use.role for use in found.deployments[1].uses()
+    ]
+    assert sum(row["share"] for row in data["modules"]) == pytest.approx(1.0)
+    mine = found.answers.filter(deployment=1)["n_max"].to_list()
+    assert [row["n_max"] for row in data["answers"]] == mine
+    refused = answer(found, 2, 0.2, 3.0)
+    assert refused["curve"] == refused["modules"] == []
+    assert {row["accepted_per_n_max"] for row in refused["answers"]} == {None}

@@ -1,0 +1,1 @@
+"""One adapter a module and backend, all with the same interface."""

@@ -1,0 +1,96 @@
+"""What the functions of FlashAttention take: queries, a KV cache in their layout, and lengths."""
+
+import torch
+from torch import Tensor
+
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.paged import Pages, alike, evenly, pages_of
+from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype
+from nearfree.core.setting import Setting
+from nearfree.errors import EvidenceError
+
+APIS = ("kvcache", "varlen", "dense")
+
+
+def compute_capability(place: Place) -> int:
+    """Return the GPU's compute capability, 90 for 9.0, which also stands in where none is."""
+    if place.device != "cuda":
+        return 90
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * int(major) + int(minor)
+
+
+class FlashInputs:
+    """Tensors for a call of each N: N new queries over L cached and the N new keys.
+
+    `queries`: [b, N, heads, head_dim], or [b N, heads, head_dim] for varlen; `lengths`: keys of
+    each request, [b], int32; `query_ends`, `key_ends`: where the rows of requests begin and end,
+    [b + 1], int32; `pages`: of a paged cache. Each is a dictionary by N.
+    """
+
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        """Allocate for all N.
+
+        Raises
+        ------
+        EvidenceError
+            The setting names no api that there is, or pages for one that reads none.
+        """
+        _refuse_unknown(setting)
+        dtype, batch, self.context = torch_dtype(setting), setting.batch, setting.context or 0
+        self._batch, self._flat = batch, setting.api == "varlen"
+        head_dim, page_size = setting.head_dim or 0, setting.page_size
+        most = self.context + max(positions)
+        owned = pages_of(most, page_size or 1)
+        flat = (batch * most,) if self._flat else (batch, most)
+        rows = (batch * owned, page_size) if page_size else flat
+        shape = (*rows, setting.kv_heads or 0, head_dim)
+        self._caches = Turns(
+            [
+                (filled(place, dtype, *shape), filled(place, dtype, *shape))
+                for _ in range(place.copies)
+            ],
+            place,
+        )
+        self.cache = self._caches.cache
+        queries = filled(place, dtype, batch, max(positions), setting.heads or 0, head_dim)
+        parts = {n: queries[:, :n].contiguous() for n in positions}
+        self.queries = {n: q.flatten(0, 1) if self._flat else q for n, q in parts.items()}
+        device = place.device
+        self.lengths = {n: alike(batch, self.context + n, device) for n in positions}
+        self.query_ends = {n: evenly(batch, n, device) for n in positions}
+        self.key_ends = {n: evenly(batch, self.context + n, device) for n in positions}
+        self._page_size = page_size
+        self.pages = {
+            n: Pages(batch, self.context + n, page_size, owned, device)
+            for n in positions
+            if page_size
+        }
+
+    def keys_and_values(self, n: int) -> tuple[Tensor, Tensor]:
+        """Return the next copy of L + N keys and values of each request, all pages if paged."""
+        keys, values = self._caches.next()
+        length = self.context + n
+        if self.pages:
+            return keys, values
+        if self._flat:
+            return keys[: self._batch * length], values[: self._batch * length]
+        return keys[:, :length], values[:, :length]
+
+    def capacity(self, n: int) -> int:
+        """Return the keys that a request has room for in a call."""
+        length = self.context + n
+        return pages_of(length, self._page_size) * self._page_size if self._page_size else length
+
+
+def _refuse_unknown(setting: Setting) -> None:
+    if setting.api not in APIS:
+        raise EvidenceError(
+            f"{setting.backend} has no api {setting.api}",
+            remedy=f"Choose from {', '.join(APIS)} as the study's `api`",
+        )
+    if setting.api == "dense" and setting.page_size:
+        raise EvidenceError(
+            f"a dense call of {setting.backend} reads no pages",
+            remedy="Leave `page_size` out, or choose kvcache or varlen as `api`",
+        )

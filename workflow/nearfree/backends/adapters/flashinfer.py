@@ -1,0 +1,133 @@
+"""FlashInfer's paged prefill: N new queries over L cached and N new keys.
+
+Its causal mask is aligned bottom-right; without it, each query sees all keys. `run` is what is
+timed. `plan` is called once for each N when the adapter is made.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.paged import Pages, pages_of
+from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork, attention_work, is_causal
+
+
+def fa2_rows(setting: Setting, n: int) -> int:
+    """Return the tile of fa2: it follows a request's rows, all heads of a key-value head packed.
+
+    A plan for a CUDA graph takes the longest request that all rows together allow, one row for
+    each of the others (`PrefillSplitQOKVIndptr`, scheduler.cuh; `FA2DetermineCtaTileQ`, utils.cuh).
+    """
+    head_dim, group = setting.head_dim or 0, (setting.heads or 0) // (setting.kv_heads or 1)
+    longest = setting.batch * (n - 1) + 1 if setting.cuda_graph else n
+    packed = longest * group
+    if packed > 64 and head_dim < 256:
+        return 128
+    return 64 if packed > 16 else 16
+
+
+def fa3_rows(head_dim: int) -> int:
+    """Return the tile of fa3, which packs no heads (`PrefillSM90Plan`, scheduler.cuh)."""
+    return 192 if head_dim == 64 else 128
+
+
+def graph_bytes(setting: Setting, most: int) -> int:
+    """Return what a plan for a CUDA graph asks for more: it splits the keys of every tile.
+
+    Each packed row of a tile of 128 then has partial outputs and a sum for all heads, in float32
+    (`PrefillPlan`, scheduler.cuh).
+    """
+    heads, batch = setting.heads or 0, setting.batch
+    packed = batch * most * heads // (setting.kv_heads or 1)
+    rows = 128 * (-(-packed // 128) + batch - 1) if setting.cuda_graph else 0
+    return 4 * rows * heads * ((setting.head_dim or 0) + 1)
+
+
+class PagedInputs:
+    """Queries, a paged cache [pages, 2, page, kv_heads, head_dim], and the pages of each N.
+
+    One workspace serves the wrappers of all N, which never run at the same time.
+    """
+
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        dtype, batch, most = torch_dtype(setting), setting.batch, max(positions)
+        context, head_dim = setting.context or 0, setting.head_dim or 0
+        self.page_size = setting.page_size or PAGE_SIZE
+        owned = pages_of(context + most, self.page_size)
+        shape = (batch * owned, 2, self.page_size, setting.kv_heads or 0, head_dim)
+        self.caches = Turns([filled(place, dtype, *shape) for _ in range(place.copies)], place)
+        rows = filled(place, dtype, batch * most, setting.heads or 0, head_dim)
+        self.queries = {n: rows[: batch * n] for n in positions}
+        self.pages = {
+            n: Pages(batch, context + n, self.page_size, owned, place.device) for n in positions
+        }
+        self.workspace = workspace(place, graph_bytes(setting, most))
+        self.heads = (setting.heads or 0, setting.kv_heads or 0, head_dim, self.page_size)
+        """What every `plan` takes after the pages, in this order in all releases."""
+        self.dtype = dtype
+
+
+class _Prefill:
+    """One plan for each N."""
+
+    _kernels: ClassVar[Kernels]
+
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        self._setting, self._place = setting, place
+        given = self._inputs = PagedInputs(setting, positions, place)
+        self.cache = given.caches.cache
+        self._plans = {
+            n: Plan(
+                self._kernels,
+                given.workspace,
+                n,
+                given.pages[n],
+                heads=given.heads,
+                dtype=given.dtype,
+                causal=is_causal(setting),
+                cuda_graph=setting.cuda_graph,
+            )
+            for n in positions
+        }
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward over N new positions of every request, [batch * N, heads, head_dim]."""
+        return self._plans[n].run(self._inputs.queries[n], self._inputs.caches.next())
+
+
+class FlashInferFa2(_Prefill):
+    """The kernels of `fa2`: query heads of a key-value head are packed into one row axis."""
+
+    _kernels = "fa2"
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work in tiles of 16, 64 or 128 packed rows."""
+        heads, kv_heads, *_ = self._inputs.heads
+        return attention_work(
+            self._setting,
+            n,
+            "FlashInfer fa2: 16, 64 or 128 packed rows, key tile and splits not counted",
+            tile_rows=fa2_rows(self._setting, n),
+            group=heads // kv_heads,
+            sms=self._place.sms,
+        )
+
+
+class FlashInferFa3(_Prefill):
+    """The kernels of `fa3`, for compute capability 9.0: one tile for a head size."""
+
+    _kernels = "fa3"
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work in tiles of 128 rows, or 192 at a head size of 64."""
+        return attention_work(
+            self._setting,
+            n,
+            "FlashInfer fa3: 128 rows, 192 at head_dim 64, key tile not counted",
+            tile_rows=fa3_rows(self._setting.head_dim or 0),
+            sms=self._place.sms,
+        )

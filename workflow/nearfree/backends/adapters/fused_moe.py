@@ -1,0 +1,126 @@
+"""Fused MoE of a serving engine: the engine's own call, and the work that it tells of itself."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import Struct
+from torch import Tensor, full, int32
+
+from nearfree.backends.adapters.experts import Experts
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.routing import expert_ids
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork, moe_work, routed_pairs
+from nearfree.errors import EvidenceError
+
+Call = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Rows, gate and up weights, down weights, routing weights and expert ids in; rows out."""
+
+
+class Engine(Struct, frozen=True):
+    """An installed engine: its release, the call, and the modules that the call looks names up in.
+
+    `launcher` holds the names `try_get_optimal_moe_config` and `moe_align_block_size`, `chooser`
+    the name `get_moe_configs`, which finds a tuned file.
+    """
+
+    release: str
+    call: Call
+    launcher: Any
+    chooser: Any
+
+
+@contextmanager
+def watching(module: Any, name: str) -> Iterator[list[Any]]:
+    """Yield what a module's function returns, call by call, while the engine runs it."""
+    real = getattr(module, name)
+    seen: list[Any] = []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        seen.append(real(*args, **kwargs))
+        return seen[-1]
+
+    setattr(module, name, watched)
+    try:
+        yield seen
+    finally:
+        setattr(module, name, real)
+
+
+class FusedMoe(Experts):
+    """Gated experts with SiLU, 16-bit.
+
+    Tokens and routing are made beforehand; the alignment of tokens to blocks is part of a forward,
+    as it is when serving.
+    """
+
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], place: Place, engine: Engine
+    ) -> None:
+        _refuse(setting)
+        super().__init__(setting, positions, place)
+        self._engine = engine
+        self._ids = {n: expert_ids(setting, n, place.device).to(int32) for n in positions}
+        self._shares = {
+            n: full(ids.shape, 1.0 / (setting.top_k or 1), device=place.device)
+            for n, ids in self._ids.items()
+        }
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward, [batch * N, d_model] in and out; each token's experts weigh 1 / k."""
+        gate_up, down = self._weights.next()
+        return self._engine.call(self._inputs[n], gate_up, down, self._shares[n], self._ids[n])
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work of a forward, run once to see which blocks the engine chooses.
+
+        Nothing of its rules is repeated here. Where tokens are not aligned to blocks, each
+        token-expert pair has a block of its own.
+
+        Raises
+        ------
+        EvidenceError
+            The engine cut the forward into chunks.
+        """
+        engine = self._engine
+        with (
+            watching(engine.launcher, "try_get_optimal_moe_config") as chosen,
+            watching(engine.launcher, "moe_align_block_size") as aligned,
+            watching(engine.chooser, "get_moe_configs") as tuned,
+        ):
+            self.forward(n)
+        if len(aligned) > 1 or len(chosen) != 1:
+            raise EvidenceError(
+                f"{engine.release} ran {self._setting.batch * n} tokens in chunks",
+                remedy="Choose a smaller batch or fewer positions",
+            )
+        config = chosen[0][0] if isinstance(chosen[0], tuple) else chosen[0]
+        pairs = routed_pairs(self._setting, n)
+        rows = int(config["BLOCK_SIZE_M"])
+        blocks = int(aligned[0][2]) // rows if aligned else sum(pairs)
+        origin = "override" if not tuned else "tuned file" if tuned[0] else "default"
+        path = "aligned to blocks" if aligned else "a block a pair"
+        return moe_work(
+            self._setting,
+            pairs,
+            f"{engine.release}, {origin} config, {path}",
+            block_rows=rows,
+            blocks=blocks,
+            columns=int(config["BLOCK_SIZE_N"]),
+            sms=self._place.sms,
+        )
+
+
+def _refuse(setting: Setting) -> None:
+    """Raise EvidenceError for what the engines' kernels cannot do, or would silently change."""
+    if setting.dtype not in {"bfloat16", "float16"}:
+        raise EvidenceError(
+            f"{setting.backend} runs no unquantised experts in {setting.dtype}",
+            remedy="Choose bfloat16 or float16",
+        )
+    if setting.block_size_m:
+        raise EvidenceError(
+            f"{setting.backend} chooses BLOCK_SIZE_M itself, not {setting.block_size_m}",
+            remedy="Leave block_size_m out, or choose torch_padded",
+        )

@@ -1,0 +1,164 @@
+"""What is run: one adapter a module and backend, all with the same interface."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from msgspec import Struct, field, structs
+
+from nearfree.backends.names import IN_MODELS
+from nearfree.core.setting import Module, Setting
+from nearfree.core.work import ExecutedWork
+from nearfree.errors import EvidenceError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = object
+
+Device = Literal["cpu", "cuda"]
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a kernel runs, and how much of it takes turns."""
+
+    device: str = "cpu"
+    copies: int = 1
+    """Copies of weights, or of keys and values, that take turns; 0: as many as make them cold."""
+    cache_bytes: int = 0
+    """The last-level cache, which decides whether those copies are read cold."""
+    sms: int | None = None
+    """A GPU's SMs."""
+    shared: dict[tuple[object, ...], "Tensor"] = field(default_factory=dict)
+    """Weights, caches and workspaces that settings have in common, which never run at once."""
+    models: Mapping[str, Any] = {}
+    """The models of the plan, by name, as plain data."""
+
+
+class Kernel(Protocol):
+    """One setting with everything allocated, ready to run a forward over N positions."""
+
+    cache: Literal["cold", "warm"]
+    """Whether a forward finds its weights in memory or still in the last-level cache."""
+
+    def forward(self, n: int) -> "Tensor":
+        """Run one forward over N positions a request, and return its output."""
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return what that forward executes."""
+
+
+class Adapter(Struct, frozen=True, kw_only=True):
+    """Which class runs a module on a backend, on what, and in which environment."""
+
+    module: Module
+    backend: str
+    where: str
+    """Module and class, as `nearfree.backends.adapters.torch_dense:TorchDenseFfn`."""
+    devices: tuple[Device, ...]
+    package: str
+    """The Python package that it calls."""
+    environment: str
+    """The lock under envs/ that has that package."""
+
+
+_EVERYWHERE: tuple[Device, ...] = ("cpu", "cuda")
+_GPU: tuple[Device, ...] = ("cuda",)
+_ROWS: tuple[tuple[Module, str, str, tuple[Device, ...], str, str], ...] = (
+    ("gemm", "torch", "torch_gemm:TorchGemm", _EVERYWHERE, "torch", "cpu"),
+    ("dense_ffn", "torch", "torch_dense:TorchDenseFfn", _EVERYWHERE, "torch", "cpu"),
+    ("attention", "torch_sdpa", "torch_sdpa:TorchSdpa", _EVERYWHERE, "torch", "cpu"),
+    ("moe_ffn", "torch_padded", "torch_moe:TorchPaddedMoe", _EVERYWHERE, "torch", "cpu"),
+    ("moe_ffn", "torch_grouped", "torch_moe:TorchGroupedMoe", _EVERYWHERE, "torch", "cpu"),
+    ("moe_ffn", "vllm", "vllm_moe:VllmMoe", _GPU, "vllm", "vllm"),
+    ("moe_ffn", "sglang", "sglang_moe:SglangMoe", _GPU, "sglang", "sglang"),
+    ("attention", "flash_attn", "flash_attn:FlashAttn", _GPU, "flash_attn", "flash_attn"),
+    ("attention", "flash_attn_3", "flash_attn_3:FlashAttn3", _GPU, "xformers", "xformers"),
+    ("attention", "flashinfer_fa2", "flashinfer:FlashInferFa2", _GPU, "flashinfer", "flashinfer"),
+    ("attention", "flashinfer_fa3", "flashinfer:FlashInferFa3", _GPU, "flashinfer", "flashinfer"),
+    (
+        "attention",
+        "flashinfer_decode",
+        "flashinfer_decode:FlashInferDecode",
+        _GPU,
+        "flashinfer",
+        "flashinfer",
+    ),
+)
+_MODULES = tuple(
+    Adapter(
+        module=module,
+        backend=backend,
+        where=f"nearfree.backends.adapters.{where}",
+        devices=devices,
+        package=package,
+        environment=environment,
+    )
+    for module, backend, where, devices, package, environment in _ROWS
+)
+_MODELS = tuple(
+    structs.replace(adapter, module="model", where="nearfree.models.kernel:ModelKernel")
+    for adapter in _MODULES
+    if adapter.backend in IN_MODELS
+)
+ADAPTERS = _MODULES + _MODELS
+
+
+def find_adapter(module: Module, backend: str, device: str) -> Adapter:
+    """Return the adapter of a module; EvidenceError if none runs it on that device."""
+    for adapter in ADAPTERS:
+        if (adapter.module, adapter.backend) == (module, backend):
+            break
+    else:
+        raise EvidenceError(
+            f"no adapter runs {module} on {backend}",
+            remedy=f"Choose from {', '.join(f'{a.module}/{a.backend}' for a in ADAPTERS)}",
+        )
+    if device not in adapter.devices:
+        raise EvidenceError(
+            f"{backend} runs {module} on {' and '.join(adapter.devices)}, not on {device}",
+            remedy="Measure this study on another platform, or choose another backend",
+        )
+    return adapter
+
+
+def adapters_of(setting: Setting, device: str) -> list[Adapter]:
+    """Return the adapters of a setting, for a model also that of its experts.
+
+    Raises
+    ------
+    EvidenceError
+        None runs one of them on that device, or the package of one is not installed.
+    """
+    found = [find_adapter(setting.module, setting.backend, device)]
+    if setting.moe:
+        found.append(find_adapter("moe_ffn", setting.moe, device))
+    for adapter in found:
+        if find_spec(adapter.package) is None:
+            raise EvidenceError(
+                f"{adapter.backend} needs the package {adapter.package}, "
+                "which is not installed here",
+                remedy=f"Run `nearfree environment make {adapter.environment}`, or name another "
+                "interpreter made from that lock under `python:` in config/config.yaml",
+            )
+    return found
+
+
+def make_kernel(setting: Setting, positions: tuple[int, ...], place: Place) -> Kernel:
+    """Return a setting's kernel, allocated for all its N.
+
+    Raises
+    ------
+    EvidenceError
+        No adapter runs this module on this backend and device, its package is not installed, or
+        what it needs does not fit into memory (nothing is allocated then).
+    """
+    from nearfree.backends.adapters.memory import refuse_too_large
+
+    adapter, *_ = adapters_of(setting, place.device)
+    if setting.module != "model":
+        refuse_too_large(setting, positions, place)
+    module, _, name = adapter.where.partition(":")
+    kernel: Kernel = getattr(import_module(module), name)(setting, positions, place)
+    return kernel

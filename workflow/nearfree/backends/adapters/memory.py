@@ -1,0 +1,112 @@
+"""What a setting needs of memory, asked before anything is allocated."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from nearfree.backends.adapters.experts import windows
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.tensors import copies_for, torch_dtype
+from nearfree.core.setting import Setting
+from nearfree.core.work import is_causal
+from nearfree.errors import EvidenceError
+from nearfree.units import BYTES_PER_ELEMENT, BYTES_PER_GB
+
+RESERVE = 0.9
+"""The share of free memory that a kernel may take; the rest is for what it makes meanwhile."""
+
+
+class _Elements(NamedTuple):
+    """Elements of a copy of the weights, or of keys and values, and of all that there is once."""
+
+    copy: int
+    once: int
+
+
+def bytes_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
+    """Return the bytes that are still to be allocated: those of the tensors of all N.
+
+    These are weights, but those in `place.shared`, or keys and values in whole pages; inputs and
+    masks; and the activations of the largest N.
+    """
+    size, needed = int(BYTES_PER_ELEMENT[setting.dtype]), _elements(setting, positions, place)
+    copies = copies_needed(setting, positions, place)
+    held = copies * needed.copy
+    if setting.module == "moe_ffn":
+        held = windows(setting, positions, place).experts * needed.copy // (setting.experts or 1)
+    return (held + needed.once) * size - _shared_bytes(setting, positions, place)
+
+
+def copies_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
+    """Return the copies that take turns: where `place` gives 0, as many as fill the cache."""
+    if setting.module == "moe_ffn":
+        return len(windows(setting, positions, place).starts)
+    copy_bytes = _elements(setting, positions, place).copy * BYTES_PER_ELEMENT[setting.dtype]
+    return place.copies or copies_for(copy_bytes, place.cache_bytes)
+
+
+def _elements(setting: Setting, positions: tuple[int, ...], place: Place) -> _Elements:
+    most = max(positions)
+    rows = setting.batch * most
+    d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
+    if setting.module == "gemm":
+        return _Elements(d_model * d_ff, rows * (d_model + d_ff))
+    if setting.module == "dense_ffn":
+        matrices, wide = (3, 3) if setting.gated else (2, 1)
+        return _Elements(matrices * d_model * d_ff, rows * (2 * d_model + wide * d_ff))
+    if setting.module == "moe_ffn":
+        experts = setting.experts or 0
+        pairs = rows * (setting.top_k or 0) + experts * (setting.block_size_m or 128)
+        activations = 2 * rows * d_model + pairs * (2 * d_model + 3 * d_ff)
+        return _Elements(3 * experts * d_model * d_ff, activations)
+    head_dim, page = setting.head_dim or 0, setting.page_size or 1
+    keys = -(-((setting.context or 0) + most) // page) * page
+    queries = setting.batch * (sum(positions) + 2 * most) * (setting.heads or 0) * head_dim
+    masks = sum(positions) * keys if place.device == "cpu" and is_causal(setting) else 0
+    return _Elements(2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim, queries + masks)
+
+
+def _shared_bytes(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
+    """Return the bytes of a setting's weights that another one has allocated already."""
+    dtype, d_model, d_ff = torch_dtype(setting), setting.d_model or 0, setting.d_ff or 0
+    up = 2 * d_ff if setting.gated else d_ff
+    copies, experts = copies_needed(setting, positions, place), 0
+    if setting.module == "moe_ffn":
+        copies, experts = 1, windows(setting, positions, place).experts
+    parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {
+        "gemm": [("", (d_ff, d_model))],
+        "dense_ffn": [("up", (up, d_model)), ("down", (d_model, d_ff))],
+        "moe_ffn": [("", (experts, 2 * d_ff, d_model)), ("", (experts, d_model, d_ff))],
+    }
+    keys = [
+        (str(dtype), *shape, copy, projection)
+        for projection, shape in parts.get(setting.module, [])
+        for copy in range(copies)
+    ]
+    return sum(place.shared[key].nbytes for key in keys if key in place.shared)
+
+
+def free_bytes(device: str) -> int | None:
+    """Return the memory that is free on a device, None where the system does not tell."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = dict(line.split(":", 1) for line in lines)
+    return int(found["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in found else None
+
+
+def refuse_too_large(setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+    """Raise EvidenceError, before anything is allocated, if a setting does not fit."""
+    needed, free = bytes_needed(setting, positions, place), free_bytes(place.device)
+    if free is not None and needed > RESERVE * free:
+        shape = f"L={setting.context}" if setting.context else f"batch {setting.batch}"
+        copies = copies_needed(setting, positions, place)
+        raise EvidenceError(
+            f"{setting.module} at {shape}, N={max(positions)}, with {copies} copies needs "
+            f"{needed / BYTES_PER_GB:.1f} GB, and {free / BYTES_PER_GB:.1f} GB are free",
+            remedy="Choose a smaller shape, context or batch, fewer copies or fewer positions",
+        )

@@ -1,0 +1,47 @@
+"""Dense FFN in torch: the paper's two matmuls (app. C.2), or a model's three with SiLU."""
+
+from torch import Tensor
+from torch.nn import functional
+
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.tensors import filled, torch_dtype, turns, weight
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork, dense_work
+
+
+class TorchDenseFfn:
+    """An up and a down projection in the layout of a Linear layer, [out, in].
+
+    Without a gate there is no activation either; gate and up projection are one product.
+    A contiguous [in, out] weight is about twice slower on CPUs. Copies of the weights take turns,
+    so that a forward reads them from memory as it would between a model's other layers.
+    """
+
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        self._setting = setting
+        d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
+        dtype = torch_dtype(setting)
+        up = 2 * d_ff if setting.gated else d_ff
+        self._weights = turns(
+            place,
+            lambda copy: (
+                weight(place, dtype, up, d_model, copy=copy, projection="up"),
+                weight(place, dtype, d_model, d_ff, copy=copy, projection="down"),
+            ),
+        )
+        self.cache = self._weights.cache
+        rows = filled(place, dtype, setting.batch * max(positions), d_model)
+        self._inputs = {n: rows[: setting.batch * n] for n in positions}
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward over N positions a request: [batch * N, d_model] in and out."""
+        up, down = self._weights.next()
+        hidden = self._inputs[n] @ up.t()
+        if self._setting.gated:
+            gate, up_part = hidden.chunk(2, -1)
+            hidden = functional.silu(gate) * up_part
+        return hidden @ down.t()
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work of the projections; torch tells of no padding."""
+        return dense_work(self._setting, n, "products as torch is asked for them")

@@ -1,0 +1,128 @@
+"""MoE FFN in torch: experts in padded row blocks, and the same without padding as a control.
+
+Fused MoE kernels pad each expert's tokens to a block. Here each block is one product per
+projection, so padding costs what it costs there; `torch.nn.functional.grouped_mm` over the bare
+rows is the control that shows what padding does to the boundary.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nearfree.backends.adapters.experts import Experts
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.routing import Aligned, expert_ids
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork, moe_work, routed_pairs
+
+_SMALL_BLOCK, _LARGE_BLOCK = 16, 64
+
+
+def default_block(tokens: int, experts: int) -> int:
+    """Return the rows of a block: 16 up to E tokens, then 64, as vLLM 0.9.1 without tuning."""
+    return _SMALL_BLOCK if tokens <= experts else _LARGE_BLOCK
+
+
+class Core(NamedTuple):
+    """How the rows of experts are multiplied, and to what they are padded for it.
+
+    `block_rows` gives the rows of a block by tokens and E, None where none is padded; `multiply`
+    takes rows, how they are aligned, and the weights of gate and up, and of down.
+    """
+
+    block_rows: Callable[[int, int], int | None]
+    multiply: Callable[[Tensor, Aligned, Tensor, Tensor], Tensor]
+
+
+def padded(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Return the rows of all experts, each block computed whole, padding included."""
+    size = len(rows) // len(aligned.blocks)
+    out = torch.empty_like(rows)
+    for expert, first in aligned.blocks:
+        block = slice(first, first + size)
+        gate, up = (rows[block] @ gate_up[expert].t()).chunk(2, -1)
+        torch.mm(functional.silu(gate) * up, down[expert].t(), out=out[block])
+    return out
+
+
+def grouped(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Return the rows of all experts, each multiplying its own and no others."""
+    hidden = functional.grouped_mm(rows, gate_up.transpose(1, 2), offs=aligned.ends)
+    gate, up = hidden.chunk(2, -1)
+    return functional.grouped_mm(
+        functional.silu(gate) * up, down.transpose(1, 2), offs=aligned.ends
+    )
+
+
+CORES = {
+    "torch_padded": Core(default_block, padded),
+    "torch_grouped": Core(lambda tokens, experts: None, grouped),  # noqa: ARG005 (one signature)
+}
+"""By backend."""
+
+
+def mixed(
+    core: Core,
+    inputs: Tensor,
+    aligned: Aligned,
+    weights: tuple[Tensor, Tensor],
+    shares: Tensor | None = None,
+) -> Tensor:
+    """Return a forward through gated experts, [tokens, d_model] in and out.
+
+    Each token's experts weigh 1 / k, or what `shares`, [tokens, k], says.
+    """
+    out = core.multiply(inputs[aligned.tokens], aligned, *weights)[aligned.places]
+    if shares is None:
+        return out.mean(1)
+    return (out * shares.to(out.dtype).unsqueeze(-1)).sum(1)
+
+
+class _TorchMoe(Experts):
+    """Gated experts with SiLU."""
+
+    _core: Core
+
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        super().__init__(setting, positions, place)
+        experts = setting.experts or 0
+        self._aligned = {
+            n: Aligned(expert_ids(setting, n, place.device), experts, self._rows(n))
+            for n in positions
+        }
+
+    def _rows(self, n: int) -> int | None:
+        setting = self._setting
+        return self._core.block_rows(setting.batch * n, setting.experts or 0)
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward, [batch * N, d_model] in and out; each token's experts weigh 1 / k."""
+        return mixed(self._core, self._inputs[n], self._aligned[n], self._weights.next())
+
+
+class TorchPaddedMoe(_TorchMoe):
+    """Every block of every expert is computed whole, padding included."""
+
+    _core = CORES["torch_padded"]
+
+    def _rows(self, n: int) -> int | None:
+        return self._setting.block_size_m or super()._rows(n)
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work with every block's padding."""
+        pairs = routed_pairs(self._setting, n)
+        basis = "block_size_m of the setting" if self._setting.block_size_m else "16 to E, then 64"
+        return moe_work(self._setting, pairs, basis, block_rows=self._rows(n))
+
+
+class TorchGroupedMoe(_TorchMoe):
+    """The control: each expert multiplies its own rows and no others."""
+
+    _core = CORES["torch_grouped"]
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work of the rows that there are."""
+        return moe_work(self._setting, routed_pairs(self._setting, n), "grouped_mm pads no row")

@@ -1,0 +1,130 @@
+"""Attention in torch: N new queries over L cached and N new keys, causal or in a block.
+
+On a CPU the flash kernel is what SDPA dispatches to. Its `is_causal` aligns the mask top-left when
+query and key lengths differ, so an explicit mask is given; a block needs none. On a GPU the
+FlashAttention op is called itself, whose causal mask is aligned bottom-right.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.tensors import filled, torch_dtype, turns
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork, attention_work, is_causal
+
+_CUDA_TILE, _CUDA_KEYS = 64, 128
+
+
+def cpu_tile(n: int) -> int:
+    """Return the query split of torch's CPU flash kernel: ATen/native/cpu/FlashAttentionKernel."""
+    return 256 if n >= 768 else 64 if n >= 192 else 32
+
+
+def causal_mask(
+    n: int, context: int, dtype: torch.dtype, *, window: int | None = None, device: str = "cpu"
+) -> Tensor:
+    """Return the additive mask [N, L + N]: query i sees the L cached keys and i + 1 new.
+
+    With a window it sees the last `window` of those alone.
+    """
+    ones = torch.ones(n, context + n, dtype=torch.bool, device=device)
+    hidden = ones.triu(context + 1)
+    if window is not None:
+        hidden |= ones.tril(context - window)
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+
+def sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return attention [b, heads, N, head_dim] over keys and values [b, kv_heads, ..., head_dim].
+
+    Every query sees every key where `mask` is None.
+    """
+    return functional.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=mask, enable_gqa=queries.shape[1] != keys.shape[1]
+    )
+
+
+def flash(
+    queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool, window: int | None = None
+) -> Tensor:
+    """Return attention [b, N, heads, head_dim] on a GPU; keys are [b, ..., kv_heads, head_dim].
+
+    The causal mask is aligned bottom-right; a window counts from each query's own position.
+    """
+    out: Tensor = torch.ops.aten._flash_attention_forward(  # noqa: SLF001 (its name)
+        queries,
+        keys,
+        values,
+        None,
+        None,
+        queries.shape[1],
+        keys.shape[1],
+        0.0,
+        causal,
+        False,  # noqa: FBT003 (return_debug_mask: the op's arguments are positional)
+        **({} if window is None else {"window_size_left": window - 1}),
+    )[0]
+    return out
+
+
+class TorchSdpa:
+    """Queries [b, heads, N, head_dim], keys and values [b, kv_heads, L + N, head_dim]."""
+
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        self._setting = setting
+        self._place = place
+        dtype = torch_dtype(setting)
+        batch, heads, most = setting.batch, setting.heads or 0, max(positions)
+        self._context, head_dim = setting.context or 0, setting.head_dim or 0
+        shape = (batch, setting.kv_heads or 0, self._context + most, head_dim)
+        if place.device == "cuda":  # the op takes [b, positions, heads, head_dim]
+            shape = (shape[0], shape[2], shape[1], shape[3])
+        self._keys = turns(
+            place, lambda _: (filled(place, dtype, *shape), filled(place, dtype, *shape))
+        )
+        self.cache = self._keys.cache
+        queries = filled(place, dtype, batch, most, heads, head_dim)
+        self._queries = {n: self._query(queries[:, :n]) for n in positions}
+        masked = positions if place.device == "cpu" and is_causal(setting) else ()
+        self._masks = {n: causal_mask(n, self._context, dtype) for n in masked if n > 1}
+
+    def _query(self, queries: Tensor) -> Tensor:
+        ordered = queries if self._place.device == "cuda" else queries.transpose(1, 2)
+        return ordered.contiguous()
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward over N new positions of every request."""
+        keys, values = self._keys.next()
+        length = self._context + n
+        if self._place.device == "cuda":
+            return flash(
+                self._queries[n],
+                keys[:, :length],
+                values[:, :length],
+                causal=is_causal(self._setting),
+            )
+        return sdpa(
+            self._queries[n], keys[:, :, :length], values[:, :, :length], self._masks.get(n)
+        )
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work; a CPU's kernel pads no row and skips no key under a given mask."""
+        if self._place.device == "cuda":
+            return attention_work(
+                self._setting,
+                n,
+                "FlashAttention in torch: split-KV tile of 64 x 128, splits not counted",
+                tile_rows=_CUDA_TILE,
+                tile_keys=_CUDA_KEYS,
+                sms=self._place.sms,
+            )
+        return attention_work(
+            self._setting,
+            n,
+            "torch's CPU kernel: query split of 32, 64 or 256, every key under the mask",
+            tile_rows=cpu_tile(n),
+            padded=False,
+            causal_skip=False,
+        )

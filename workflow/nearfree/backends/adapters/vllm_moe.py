@@ -1,0 +1,50 @@
+"""MoE FFN in vLLM: its functional Triton experts, `fused_experts`, 0.8.0 and later.
+
+All its options but `inplace` keep their defaults: SiLU, no quantisation, all experts local.
+"""
+
+import inspect
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+from torch import Tensor
+
+from nearfree.backends.adapters.fused_moe import Call, Engine, FusedMoe
+from nearfree.backends.adapters.kernel import Place
+from nearfree.core.setting import Setting
+
+_MODULE = "vllm.model_executor.layers.fused_moe.fused_moe"
+
+
+def load() -> tuple[str, Any]:
+    """Return the installed release and its module of fused MoE."""
+    return f"vllm=={version('vllm')}", import_module(_MODULE)
+
+
+def call_of(module: Any) -> Call:
+    """Return the call in the form that the installed function takes: 0.23.0 lost `inplace`."""
+    function = module.fused_experts
+    known = inspect.signature(function).parameters
+    options = {"inplace": False} if "inplace" in known else {}
+
+    def call(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ids: Tensor) -> Tensor:
+        out: Tensor = function(
+            hidden_states=rows, w1=gate_up, w2=down, topk_weights=shares, topk_ids=ids, **options
+        )
+        return out
+
+    return call
+
+
+def engine() -> Engine:
+    """Return the installed vLLM, ready to run experts."""
+    release, module = load()
+    return Engine(release, call_of(module), module, module)
+
+
+class VllmMoe(FusedMoe):
+    """vLLM's fused experts on controlled routing."""
+
+    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+        super().__init__(setting, positions, place, engine())

@@ -1,0 +1,65 @@
+"""Locks: what one pins, how this interpreter differs from it, and the refusal that follows."""
+
+import re
+from pathlib import Path
+
+from nearfree.backends.environments.installed import installed, normalized
+from nearfree.errors import ConfigError, LockError
+
+FOLDER = Path("envs")
+OWN = "cpu"
+"""The workflow's own environment, which also measures on CPUs."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
+_PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])? *== *([^\s;\\]+)(?!.*;)", re.MULTILINE)
+_SHOWN = 3
+
+
+def lock_path(name: str) -> Path:
+    """Return the lock of an environment in the project's folder; ConfigError if it has none."""
+    path = FOLDER / f"{name}.lock"
+    if not _NAME.fullmatch(name) or not path.is_file():
+        raise ConfigError(
+            f"there is no environment {name!r}: {path} is not there",
+            remedy=f"Choose one that has a lock under {FOLDER}/",
+        )
+    return path
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Return the versions that a lock pins for every machine: lines with a marker are left out."""
+    text = path.read_text("utf-8", "replace")
+    found = {normalized(name): pin for name, pin in _PIN.findall(text)}
+    if not found:
+        raise ConfigError(f"{path} pins nothing", remedy="Write it anew with `make lock`")
+    return found
+
+
+def differences(path: Path) -> list[str]:
+    """Return what is installed here with another version than a lock pins, then what is missing.
+
+    A local label, such as that of torch 2.13.0+cpu, makes no other version.
+    """
+    here = installed()
+    wrong = [
+        (name, pin)
+        for name, pin in pins(path).items()
+        if pin not in (here.get(name), here.get(name, "").partition("+")[0])
+    ]
+    return [
+        f"{name} {here.get(name, 'is missing')}, the lock names {pin}"
+        for name, pin in sorted(wrong, key=lambda each: each[0] not in here)
+    ]
+
+
+def require(name: str) -> None:
+    """Raise LockError unless what is installed here is what an environment's lock pins."""
+    path = lock_path(name)
+    wrong = differences(path)
+    if wrong:
+        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        made = "make install" if name == OWN else f"nearfree environment make {name}"
+        raise LockError(
+            f"this interpreter is not what {path} names: {'; '.join(wrong[:_SHOWN])}{more}",
+            remedy=f"Run `{made}`, or name an interpreter that was made from this lock under "
+            "`python:` in config/config.yaml",
+        )

@@ -1,0 +1,176 @@
+"""What predictions are asked of on the command line: models, platforms, backends, conditions."""
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from nearfree.cli.common import positive
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nearfree.config.deployments import Asked
+    from nearfree.config.files import Config
+    from nearfree.derive.predict.answers import Answerer
+    from nearfree.derive.predict.forecast.deployment import Deployment
+
+ROUTINGS = ("balanced", "skewed")
+DTYPES = ("bfloat16", "float16", "float8", "float32")
+ATTENTION, MOE = "flash-attn", "vllm"
+Each = TypeVar("Each")
+
+
+def add_deployment(
+    parser: argparse.ArgumentParser,
+    *,
+    many: bool = True,
+    required: bool = True,
+    batch: bool = True,
+) -> None:
+    """Add the arguments that name deployments.
+
+    Parameters
+    ----------
+    many
+        Whether each takes a list, parted by commas.
+    required
+        Whether a model and a platform must be named.
+    batch
+        Whether batch sizes are named, too.
+    """
+    listed = ", or several: a,b,c" if many else ""
+
+    def of(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
+        return _several(kind) if many else _one(kind)
+
+    parser.add_argument(
+        "--model",
+        type=of(str),
+        required=required,
+        help=f"a name under config/models, or the path of a config.json{listed}",
+    )
+    parser.add_argument(
+        "--platform", type=of(str), required=required, help=f"a name of platforms.yaml{listed}"
+    )
+    parser.add_argument(
+        "--attention",
+        help="package==version; without a version the newest recorded one (default: flash-attn)",
+    )
+    parser.add_argument(
+        "--moe",
+        help="the same of the MoE layers, where there are any (default: vllm, but sglang for a "
+        "schedule of SGLang)",
+    )
+    if batch:
+        parser.add_argument("--batch", type=of(positive), help=f"b, requests{listed}")
+    parser.add_argument(
+        "--context", type=of(positive), help=f"L, cached positions a request{listed}"
+    )
+    parser.add_argument(
+        "--routing", type=of(_routing), help=f"balanced or skewed, the two bounds{listed}"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, help="element type (default: the model's)")
+
+
+def add_looking(parser: argparse.ArgumentParser, *, largest: bool = True) -> None:
+    """Add what answers share: the tolerance, the largest N, and whether releases are fetched."""
+    parser.add_argument("--epsilon", type=_tolerance, help="tolerance (default: config.yaml's)")
+    if largest:
+        parser.add_argument(
+            "--largest", type=positive, default=512, help="the largest N looked at (default: 512)"
+        )
+    parser.add_argument(
+        "--online",
+        action="store_true",
+        help="read a release from the package index if neither log nor cache has it",
+    )
+
+
+def answering(
+    args: argparse.Namespace, config: "Config", wanted: "Sequence[Deployment]"
+) -> "Answerer":
+    """Return the predictors, on datasheets, and on the newest probe of a platform without one.
+
+    Raises
+    ------
+    ConfigError
+        A deployment names a release whose rules are neither here nor to be had.
+    """
+    from nearfree.derive.granularity.facts import known_facts
+    from nearfree.derive.predict.answers import Answerer
+    from nearfree.derive.predict.forecast.expand_deployments import check_releases
+    from nearfree.log.names import Layout
+
+    layout = Layout(args.results)
+    answerer = Answerer(layout, config, offline=not args.online)
+    check_releases(config, answerer, wanted)
+    return answerer.on(known_facts(layout, config.platforms))
+
+
+def tolerance(args: argparse.Namespace, config: "Config") -> float:
+    """Return the tolerance that is asked for, or the config's."""
+    return float(args.epsilon or config.site.epsilon)
+
+
+def asked(
+    args: argparse.Namespace,
+    *,
+    batch: "Sequence[int]" = (1,),
+    context: "Sequence[int]" = (4096,),
+    routing: "Sequence[str]" = ("balanced",),
+    moe: str = MOE,
+) -> "Asked":
+    """Return what the arguments ask about; the rest is what counts where they say nothing."""
+    from nearfree.config.deployments import Asked
+
+    return Asked(
+        models=tuple(args.model),
+        platforms=tuple(args.platform),
+        attention=(args.attention or ATTENTION,),
+        moe=(args.moe or moe,),
+        batch=tuple(args.batch or batch),
+        context=tuple(args.context or context),
+        routing=tuple(args.routing or routing),  # type: ignore[arg-type]
+        dtype=args.dtype,
+    )
+
+
+def _several(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
+    def listed(text: str) -> list[Each]:
+        parts = [each.strip() for each in text.split(",")]
+        if not all(parts):
+            raise argparse.ArgumentTypeError(f"{text!r:.200} has an empty entry")
+        try:
+            return [kind(each) for each in parts]
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"{text!r:.200} is no list of whole numbers with commas between"
+            ) from None
+
+    return listed
+
+
+def _one(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
+    def single(text: str) -> list[Each]:
+        if not text.strip():
+            raise argparse.ArgumentTypeError("it is empty")
+        return [kind(text)]
+
+    single.__name__ = kind.__name__
+    return single
+
+
+def _routing(text: str) -> str:
+    if text not in ROUTINGS:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither {' nor '.join(ROUTINGS)}")
+    return text
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no number between 0 and 1")
+    return value

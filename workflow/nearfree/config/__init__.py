@@ -1,0 +1,1 @@
+"""The files of config/: read, checked against each other, and turned into plans."""

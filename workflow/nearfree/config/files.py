@@ -1,0 +1,302 @@
+"""The files under config/: read, and checked against their types and each other."""
+
+import inspect
+from collections.abc import Iterable
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from nearfree.config.cluster import Cluster, Place
+from nearfree.config.deployments import Asked
+from nearfree.config.model_studies import model_sweeps
+from nearfree.config.studies import ModelStudy, Study
+from nearfree.config.yaml_file import entries, read_entries, read_file
+from nearfree.core.protocols import Positive
+from nearfree.core.setting import FORETOLD, MODULES, PROFILE, Name, Sweep
+from nearfree.decoders.model import Model, read_model
+from nearfree.errors import ConfigError
+from nearfree.hardware.platforms import Platform, check_platforms, resolve
+
+Epsilon = Annotated[float, Meta(gt=0, lt=1)]
+
+
+_OTHER_STREAMS = frozenset({"hardware", "retracted"})
+_OTHER_SCOPES = frozenset(
+    {
+        *("public", "sources", "all", "probe", "measure", "publish", "extract", "project"),
+        "foretell",
+        "boundaries",
+        *("imported", "import_curves", "accuracy", "outlook"),
+        *("predictions", "validation", "figures", "report", "ledger"),
+    }
+)
+"""Scopes that are no platform, and the workflow's rules, beside which a platform is a target."""
+
+
+class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """config.yaml: what this site measures, and at which tolerances it reports."""
+
+    here: Annotated[tuple[Name, ...], Meta(min_length=1)]
+    epsilon: Epsilon
+    tolerances: Annotated[tuple[Epsilon, ...], Meta(min_length=1)]
+    sets: Annotated[tuple[Name, ...], Meta(min_length=1)] = ("default",)
+    python: dict[Name, str] = {}
+    without: tuple[Name, ...] = ()
+    untested: bool = False
+    curves: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.][A-Za-z0-9_./-]*)?$(?!\n)")] = ""
+    imports: tuple[Annotated[str, Meta(pattern=r"^aiconfigurator==[0-9]+(\.[0-9]+)+$")], ...] = ()
+
+
+class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """backends.yaml: one backend and the environment that it runs in."""
+
+    environment: Name
+
+
+class Sources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """sources.yaml: the releases whose block and tile rules are kept in the event log."""
+
+    releases: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$")], ...] = ()
+
+
+class Config:
+    """All config files of one folder, each read when it is first asked for.
+
+    Raises
+    ------
+    ConfigError
+        A file is missing, is not YAML, or has a key, type or name that does not fit; the message
+        says which file and field.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def site(self) -> Site:
+        """What this site measures."""
+        site = read_file(self.folder / "config.yaml", Site)
+        for name in site.here:
+            if name not in self.platforms:
+                raise ConfigError(
+                    f"{self.folder}/config.yaml: here names the unknown platform {name!r}",
+                    remedy=f"Choose from {', '.join(self.platforms)}, "
+                    f"or add it to {self.folder}/platforms.yaml",
+                )
+        for name in site.without:
+            if name not in self.studies:
+                raise ConfigError(
+                    f"{self.folder}/config.yaml: without names the unknown study {name!r}",
+                    remedy=f"Choose from {', '.join(self.studies)}",
+                )
+        if list(site.tolerances) != sorted(set(site.tolerances)):
+            raise ConfigError(
+                f"{self.folder}/config.yaml: tolerances {list(site.tolerances)} do not rise",
+                remedy="List each tolerance once, smallest first",
+            )
+        if site.epsilon not in site.tolerances:
+            raise ConfigError(
+                f"{self.folder}/config.yaml: epsilon {site.epsilon} is not one of the tolerances",
+                remedy="Add it to `tolerances`",
+            )
+        if len(set(site.imports)) < len(site.imports):
+            raise ConfigError(
+                f"{self.folder}/config.yaml: imports {list(site.imports)} name a release twice",
+                remedy="List it once",
+            )
+        return site
+
+    @cached_property
+    def platforms(self) -> dict[str, Platform]:
+        """Every known platform by name."""
+        platforms = read_entries(self.folder / "platforms.yaml", Platform)
+        check_platforms(platforms)
+        self._reserved("platforms.yaml", platforms, _OTHER_SCOPES)
+        return platforms
+
+    @cached_property
+    def backends(self) -> dict[str, Backend]:
+        """Every backend by name."""
+        return read_entries(self.folder / "backends.yaml", Backend)
+
+    @cached_property
+    def studies(self) -> dict[str, Study]:
+        """Every study by name."""
+        kind: Any = Study  # a union, of which a type checker makes no `type`
+        studies: dict[str, Study] = read_entries(self.folder / "studies.yaml", kind)
+        self._reserved("studies.yaml", studies, _OTHER_STREAMS)
+        for name, study in studies.items():
+            self._known("studies.yaml", name, "backend", study.backend, list(self.backends))
+            if name.endswith((PROFILE, MODULES, FORETOLD)):
+                raise ConfigError(
+                    f"{self.folder}/studies.yaml: {name} ends as a stream beside a study's does",
+                    remedy="Choose another name",
+                )
+            for platform in study.platforms:
+                self._known("studies.yaml", name, "platforms", platform, list(self.platforms))
+            if isinstance(study, ModelStudy) and study.moe:
+                self._known("studies.yaml", name, "moe", study.moe, list(self.backends))
+            try:
+                self._sweeps(study)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{self.folder}/studies.yaml: {name}: {error.what}", remedy=error.remedy
+                ) from error
+        return studies
+
+    def _sweeps(self, study: Study) -> tuple[Sweep, ...]:
+        if isinstance(study, ModelStudy):
+            return model_sweeps(study, self.model(study.model))
+        return study.sweeps()
+
+    @cache  # noqa: B019 (a config lives as long as the program)
+    def sweeps(self, name: str) -> tuple[Sweep, ...]:
+        """Return the sweeps of a study."""
+        return self._sweeps(self.studies[name])
+
+    @cache  # noqa: B019 (a config lives as long as the program)
+    def model(self, name: str) -> Model:
+        """Return a model of models/; ConfigError if it cannot be run, and why."""
+        return read_model(self.folder, name)
+
+    @cached_property
+    def releases(self) -> tuple[str, ...]:
+        """Releases whose rules are read, as package==version; none if there is no sources.yaml."""
+        path = self.folder / "sources.yaml"
+        found = read_file(path, Sources).releases if path.exists() else ()
+        for release in found:
+            if found.count(release) > 1:
+                raise ConfigError(f"{path} names {release} twice", remedy="List it once")
+        return found
+
+    @cached_property
+    def deployments(self) -> dict[str, Asked]:
+        """What the tables of deployments answer about; nothing if there is no deployments.yaml."""
+        path = self.folder / "deployments.yaml"
+        found = read_entries(path, Asked) if path.exists() else {}
+        for name, asked in found.items():
+            for platform in asked.platforms:
+                self._known("deployments.yaml", name, "platforms", platform, list(self.platforms))
+        return found
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """What SLURM jobs ask for; the defaults if there is no cluster.yaml."""
+        path = self.folder / "cluster.yaml"
+        found = read_file(path, Cluster) if path.exists() else Cluster()
+        for field in ("platforms", "studies"):
+            for name in getattr(found, field):
+                self._known("cluster.yaml", field, name, name, list(getattr(self, field)))
+        return found
+
+    def place(self, scope: str, study: str) -> Place:
+        """Return what a job of a platform's study asks for."""
+        return self.cluster.place(self.platform(scope).kind, scope, study)
+
+    @cached_property
+    def takes(self) -> dict[str, dict[str, int]]:
+        """Which take is asked for, by platform and stream; the first where nothing is said."""
+        path = self.folder / "takes.yaml"
+        if not path.exists():
+            return {}
+        asked = read_entries(path, dict[Any, Any])
+        return {name: entries(path, streams, Positive, name) for name, streams in asked.items()}
+
+    def take(self, scope: str, stream: str) -> int:
+        """Return the take that is asked for."""
+        return self.takes.get(scope, {}).get(stream, 1)
+
+    def platform(self, name: str) -> Platform:
+        """Return a platform by name or alias; ConfigError if there is none."""
+        return self.platforms[resolve(self.platforms, name)]
+
+    def datasheets(self, scope: str) -> dict[str, Platform]:
+        """Return the datasheets that a scope's tables hold: its own, or all of them in public."""
+        return {name: each for name, each in self.platforms.items() if scope in (name, "public")}
+
+    @cache  # noqa: B019 (a config lives as long as the program)
+    def studied(self, scope: str) -> list[str]:
+        """Return the studies that are measured on a platform: those of the site's sets."""
+        return [
+            name
+            for name, study in self.studies.items()
+            if scope in study.platforms
+            and study.set in self.site.sets
+            and name not in self.site.without
+        ]
+
+    def curves(self, scope: str) -> Path | None:
+        """Return the curve file of a simulated platform, None where platforms are real."""
+        return Path(self.site.curves) / f"{scope}.json" if self.site.curves else None
+
+    def backends_of(self, name: str) -> set[str]:
+        """Return the backends that a study runs: its own and, of a model, that of its experts."""
+        study = self.studies[name]
+        experts = {study.moe} if isinstance(study, ModelStudy) and study.moe else set()
+        return {study.backend, *experts}
+
+    def study(self, scope: str, name: str) -> Study:
+        """Return a study that is measured on a platform; ConfigError if there is none."""
+        known = self.studied(scope)
+        if name not in known:
+            raise ConfigError(
+                f"no study {name!r} on platform {scope!r}",
+                remedy=f"Choose from {', '.join(known) or 'none'}, "
+                f"or add it to {self.folder}/studies.yaml",
+            )
+        return self.studies[name]
+
+    def _reserved(self, file: str, names: Iterable[str], taken: frozenset[str]) -> None:
+        for name in taken.intersection(names):
+            raise ConfigError(
+                f"{self.folder}/{file}: the name {name!r} is taken by the program itself",
+                remedy="Choose another name",
+            )
+
+    def _known(self, file: str, name: str, field: str, value: str, known: list[str]) -> None:
+        if value not in known:
+            raise ConfigError(
+                f"{self.folder}/{file}: {name}.{field} names the unknown {value!r}",
+                remedy=f"Choose from {', '.join(known)}",
+            )
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of each config file, by its name."""
+    kinds: dict[str, Any] = {
+        "config": Site,
+        "platforms": dict[Name, Platform],
+        "backends": dict[Name, Backend],
+        "studies": dict[Name, Study],
+        "sources": Sources,
+        "deployments": dict[Name, Asked],
+        "cluster": Cluster,
+        "takes": dict[Name, dict[Name, Positive]],
+    }
+    found = {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}
+    _free_of_tag(found["studies"]["$defs"])
+    return found
+
+
+def _dedented(schema: Any) -> Any:
+    """Return a schema whose descriptions are the same on every version of Python."""
+    if isinstance(schema, dict):
+        return {
+            key: inspect.cleandoc(value)
+            if key == "description" and isinstance(value, str)
+            else _dedented(value)
+            for key, value in schema.items()
+        }
+    return [_dedented(item) for item in schema] if isinstance(schema, list | tuple) else schema
+
+
+def _free_of_tag(defs: dict[str, Any]) -> None:
+    """Let `apart` go without its protocol's name, as the program does where only one is allowed."""
+    only = defs["Interleaved"]
+    free = {**only, "required": [name for name in only["required"] if name != "name"]}
+    free["title"] = "Apart"
+    defs["Apart"] = free
+    defs["ModelStudy"]["properties"]["apart"]["$ref"] = "#/$defs/Apart"

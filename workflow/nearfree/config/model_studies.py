@@ -1,0 +1,158 @@
+"""A study of a model as sweeps: of its whole forward, and of its modules measured apart."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from msgspec import structs
+
+from nearfree.backends.names import IN_MODELS, MOE, Backend
+from nearfree.config.studies import ModelStudy, first_full
+from nearfree.core.setting import Controlled, Setting, Sweep
+from nearfree.decoders.model import Model
+from nearfree.decoders.modules import ModuleUse, modules
+from nearfree.errors import ConfigError
+
+
+def model_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
+    """Return one sweep a setting: N = 1, and the grid from the setting's baseline on.
+
+    Raises
+    ------
+    ConfigError
+        The study does not fit the model, or has an axis or grid that cannot be swept.
+    """
+    study.check_axes()
+    _check(study, model)
+    found = []
+    for setting in _settings(study, model):
+        baseline = study.baseline or first_full(setting)
+        later = [n for n in study.grid(setting.batch) if n > baseline]
+        if not later:
+            raise ConfigError(
+                f"no N of the grid lies beyond the baseline {baseline} of b = {setting.batch}, "
+                f"k = {setting.top_k}",
+                remedy="Add larger N to `positions`, or allow more with `tokens_max`",
+            )
+        positions = tuple(sorted({1, baseline, *later}))
+        found.append(Sweep(setting=setting, positions=positions, baseline=baseline))
+    return tuple(found)
+
+
+def module_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
+    """Return the sweeps of the modules that the study's forwards run, each distinct one once.
+
+    Where several forwards share a module it has the grids of all, from the smallest baseline on.
+    A forward whose own router spreads its tokens is left out: no setting says what it does.
+    """
+    grids: dict[Setting, set[int]] = {}
+    baselines: dict[Setting, int] = {}
+    for sweep in model_sweeps(study, model):
+        for use in uses(sweep.setting, model):
+            grids.setdefault(use.setting, set()).update(sweep.positions)
+            least = min(baselines.get(use.setting, sweep.baseline), sweep.baseline)
+            baselines[use.setting] = least
+    return tuple(
+        Sweep(setting=setting, positions=tuple(sorted(grid)), baseline=baselines[setting])
+        for setting, grid in grids.items()
+    )
+
+
+def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tuple[ModuleUse, ...]:
+    """Return the modules of a model's forward, each with how often it runs.
+
+    Attention has the model's mask, and a KV cache without pages, as the forward has. Where the
+    model's own router spreads tokens, no setting says how: then there are none, unless `spread`
+    stands in for it.
+    """
+    routing = spread if setting.routing == "router" else setting.routing
+    if setting.experts and routing is None:
+        return ()
+    found = modules(
+        model.with_top_k(setting.top_k).decoder,
+        batch=setting.batch,
+        context=setting.context or 0,
+        attention=Backend(setting.backend),
+        moe=Backend(setting.moe) if setting.moe else None,
+        routing=routing,
+        dtype=setting.dtype,
+    )
+    return tuple(
+        structs.replace(use, setting=_as_in_a_model(use.setting, setting))
+        if use.setting.module == "attention"
+        else use
+        for use in found
+    )
+
+
+def _as_in_a_model(attention: Setting, model: Setting) -> Setting:
+    mask = None if model.mask == "causal" else model.mask
+    return structs.replace(attention, mask=mask, page_size=None)
+
+
+def _settings(study: ModelStudy, model: Model) -> Iterator[Setting]:
+    decoder, experts = model.decoder, model.decoder.experts
+    axes = product(
+        study.routing if experts and study.routing else (None,),
+        study.batch,
+        (study.top_k or (experts.top_k,)) if experts else (None,),
+        study.context,
+    )
+    for routing, batch, top_k, context in axes:
+        yield Setting(
+            module="model",
+            backend=study.backend,
+            dtype=study.dtype,
+            batch=batch,
+            context=context,
+            d_model=decoder.d_model,
+            d_ff=decoder.d_ff,
+            experts=experts.experts if experts else None,
+            top_k=top_k,
+            routing=routing,
+            heads=decoder.heads,
+            kv_heads=decoder.kv_heads,
+            head_dim=decoder.head_dim,
+            mask=study.mask,
+            model=study.model,
+            model_digest=model.digest,
+            moe=study.moe,
+        )
+
+
+def _check(study: ModelStudy, model: Model) -> None:
+    experts = model.decoder.experts
+    if study.backend not in IN_MODELS:
+        raise ConfigError(
+            f"{study.backend} runs no model's attention",
+            remedy=f"Choose {', '.join(IN_MODELS)} as `backend`",
+        )
+    if study.moe is not None and study.moe not in MOE:
+        raise ConfigError(
+            f"{study.moe} runs no experts", remedy=f"Choose {', '.join(sorted(MOE))} as `moe`"
+        )
+    if study.mask == "block" and model.decoder.window is not None:
+        raise ConfigError(
+            f"{study.model} has a window of {model.decoder.window} positions, in which no block of "
+            "positions that see each other is run",
+            remedy="Choose the mask causal",
+        )
+    given = [name for name in ("moe", "routing", "top_k") if getattr(study, name) is not None]
+    if experts is None and given:
+        raise ConfigError(
+            f"{given[0]} is given, and {study.model} has no experts", remedy=f"Leave {given[0]} out"
+        )
+    if experts is None:
+        return
+    missing = [name for name in ("moe", "routing") if getattr(study, name) is None]
+    if missing:
+        raise ConfigError(
+            f"{missing[0]} is missing, and {study.model} has {experts.experts} experts",
+            remedy="Say what runs them as `moe`, and how tokens fall on them as `routing`",
+        )
+    for top_k in study.top_k or ():
+        model.with_top_k(top_k)
+        if "router" in (study.routing or ()) and top_k > model.choice:
+            raise ConfigError(
+                f"top_k {top_k}: the router of {study.model} chooses among {model.choice} experts",
+                remedy=f"Choose {model.choice} at most, or controlled routing",
+            )

@@ -1,0 +1,87 @@
+"""YAML files as typed structs: what does not fit is named by file and field."""
+
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from nearfree.core.setting import NAME
+from nearfree.errors import ConfigError
+
+T = TypeVar("T")
+_MISPLACED = re.compile(r" - at `(?:key in )?\$?(.*?)`$")
+
+
+def read_file(path: Path, kind: type[T]) -> T:
+    """Return a YAML file as one struct; ConfigError names the file and the field that is wrong."""
+    return convert(path, load(path), kind)
+
+
+def read_entries(path: Path, kind: type[T]) -> dict[str, T]:
+    """Return a YAML file that maps names to structs; ConfigError names entry and field."""
+    return entries(path, load(path), kind)
+
+
+def entries(path: Path, document: object, kind: type[T], prefix: str = "") -> dict[str, T]:
+    """Return a mapping of names to structs, each converted by itself so that errors name it."""
+    if not isinstance(document, dict):
+        raise _wrong(path, prefix or "the file", f"expected names, got {document!r:.60}")
+    found = {}
+    for name, value in document.items():
+        if not isinstance(name, str) or not re.fullmatch(NAME, name):
+            raise _wrong(
+                path, prefix or "the file", f"{name!r:.80} is no name of a-z, 0-9 and underscores"
+            )
+        found[name] = convert(path, value, kind, f"{prefix}.{name}" if prefix else name)
+    return found
+
+
+def convert(path: Path, value: object, kind: type[T], prefix: str = "") -> T:
+    """Return one value of a file as its type."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        place = _MISPLACED.search(str(error))
+        field = ".".join(part for part in (prefix, place[1].strip(".") if place else "") if part)
+        what = str(error)[: place.start()] if place else str(error)
+        raise _wrong(path, field or "the file", f"{what[0].lower()}{what[1:]}") from error
+
+
+def load(path: Path) -> Any:
+    """Return a YAML file's content, an empty mapping for an empty file."""
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 (a SafeLoader)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", remedy="Restore it from the repository"
+        ) from error
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(f"{path} is not YAML: {text}", remedy="Mend that line") from error
+    return {} if raw is None else raw
+
+
+def _wrong(path: Path, field: str, what: str) -> ConfigError:
+    schema = path.parent / "schema" / f"{path.stem}.json"
+    return ConfigError(f"{path}: {field}: {what}", remedy=f"Compare with {schema}")
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also refuses a key that stands twice in one mapping.
+
+    What `<<` merges in gives way to the mapping's own keys, as YAML has it.
+    """
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        seen = set()
+        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        for key in own:
+            value = self.construct_object(key, deep=True)
+            if value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {value!r} stands twice", key.start_mark
+                )
+            seen.add(value)
+        return super().construct_mapping(node, deep)

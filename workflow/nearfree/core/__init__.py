@@ -1,0 +1,1 @@
+"""What is spoken of: settings, modules, protocols, boundaries."""

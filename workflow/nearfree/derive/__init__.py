@@ -1,0 +1,1 @@
+"""Pure functions of the events and the config, kept as tables."""

@@ -1,0 +1,122 @@
+"""From cases to verdicts: rows of the table `claims`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from nearfree.derive.claims.cases import Case, Claim, Group
+from nearfree.derive.claims.registry import EVERY
+from nearfree.derive.claims.scope_tables import Log
+from nearfree.derive.claims.table import FAILS, HOLDS, PARTLY, UNDECIDED
+from nearfree.public.published import SCOPE as PUBLIC
+
+_SHOWN = 4
+"""How many cases a sentence tells."""
+Row = dict[str, object]
+
+
+def claim_rows(log: Log, claims: Iterable[Claim] = EVERY) -> Iterator[Row]:
+    """Yield the verdicts of a scope; a claim that the log has no case of is undecided.
+
+    Parameters
+    ----------
+    log
+        The scope's tables.
+    claims
+        Which claims, in the order of the paper.
+    """
+    for place, claim in enumerate(claims, start=1):
+        if claim.public and log.scope != PUBLIC:
+            continue
+        parts = [list(check(log)) for check in claim.checks]
+        about = {"claim": claim.name, "kind": claim.kind, "place": place, "section": claim.section,
+                 "says": claim.says}  # fmt: skip
+        groups = _groups(claim, parts)
+        for group, cases in groups.items():
+            yield about | group._asdict() | judged(claim, cases)
+        seen = {group.module for group in groups}
+        for module in claim.modules or (None,):
+            if module not in seen:
+                yield about | _nothing(log, claim, module)
+
+
+def _groups(claim: Claim, parts: Sequence[list[Case]]) -> dict[Group, list[list[Case]]]:
+    """Return the cases of each verdict, part by part."""
+    found: dict[Group, list[list[Case]]] = {}
+    for number, part in enumerate(parts):
+        for case in part:
+            group = case.group._replace(routing=None) if claim.across else case.group
+            found.setdefault(group, [[] for _ in parts])[number].append(case)
+    return found
+
+
+def verdict(cases: Sequence[Case]) -> str:
+    """Return the verdict on cases that agree, that do not, and that cannot be told.
+
+    One that does not agree counts however many cannot be told: the claim is of every case.
+    """
+    kept, lost, unclear = (sum(c.agrees is a for c in cases) for a in (True, False, None))
+    if lost:
+        return PARTLY if kept > lost else FAILS
+    return HOLDS if kept and unclear <= kept else UNDECIDED
+
+
+def both(verdicts: Sequence[str]) -> str:
+    """Return the verdict on a claim of several parts: it holds only if each of them does."""
+    told = {each for each in verdicts if each != UNDECIDED}
+    if len(told) > 1:
+        return PARTLY
+    if told == {HOLDS} and UNDECIDED in verdicts:
+        return UNDECIDED
+    return told.pop() if told else UNDECIDED
+
+
+def judged(claim: Claim, parts: Sequence[Sequence[Case]]) -> Row:
+    """Return the verdict on the cases of one claim, part by part, with its numbers and rows."""
+    cases = [case for part in parts for case in part]
+    kept = [case for case in cases if case.agrees]
+    lost = sorted((c for c in cases if c.agrees is False), key=lambda case: -case.gap)
+    unclear = [case for case in cases if case.agrees is None]
+    return {
+        "verdict": both([verdict(part) for part in parts]),
+        "checked": len(cases),
+        "kept": len(kept),
+        "unclear": len(unclear),
+        "worst": lost[0].tells if lost else "",
+        "why": _why(claim, kept, lost, unclear),
+        "from_ids": sorted({each for case in cases for each in case.ids}),
+    }
+
+
+def _why(claim: Claim, kept: list[Case], lost: list[Case], unclear: list[Case]) -> str:
+    total = len(kept) + len(lost) + len(unclear)
+    parts = [f"{len(kept)} of {total} {claim.unit} agree"]
+    if lost:
+        parts.append(f"{len(lost)} {'does' if len(lost) == 1 else 'do'} not: {_some(lost)}")
+    if unclear:
+        parts.append(f"{len(unclear)} cannot be told: {_some(unclear)}")
+    if not lost and not unclear:
+        parts.append(_some(sorted(kept, key=lambda case: -case.gap)))
+    return "; ".join(parts)
+
+
+def _some(cases: Sequence[Case]) -> str:
+    shown = " / ".join(case.tells for case in cases[:_SHOWN])
+    left = len(cases) - _SHOWN
+    return f"{shown} / and {left} more" if left > 0 else shown
+
+
+def _nothing(log: Log, claim: Claim, module: str | None) -> Row:
+    own = log.scope != PUBLIC
+    return {
+        "platform": log.scope if own else None,
+        "module": module,
+        "backend": None,
+        "routing": None,
+        "origin": None,
+        "verdict": UNDECIDED,
+        "checked": 0,
+        "kept": 0,
+        "unclear": 0,
+        "worst": "",
+        "why": f"not in the log of {log.scope}: {claim.needs}",
+        "from_ids": [],
+    }

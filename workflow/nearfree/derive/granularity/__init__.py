@@ -1,0 +1,1 @@
+"""Blocks and tiles that the rules of a release choose for a question."""

@@ -1,0 +1,99 @@
+"""What laws and rules ask of a platform: one row a platform and dtype."""
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from nearfree.derive.tables.platforms import PLATFORMS, newest_balances, platform_rows
+from nearfree.hardware.platforms import Platform
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+from nearfree.units import BYTES_PER_ELEMENT
+
+FACTS_SCHEMA = {
+    "platform": pl.String,
+    "dtype": pl.String,
+    "peak_tflops": pl.Float64,
+    "bandwidth_gb_s": pl.Float64,
+    "balance_flop_per_byte": pl.Float64,
+    "sm": pl.Int64,
+    "sm_count": pl.Int64,
+    "device_name": pl.String,
+}
+"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, and the driver's name."""
+
+
+def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
+    """Return the facts of datasheets, a row a platform and dtype; null where one is unknown."""
+    rows = [
+        {
+            "platform": name,
+            "dtype": dtype,
+            "peak_tflops": sheet.peak_tflops.get(dtype),
+            "bandwidth_gb_s": sheet.bandwidth_gb_s,
+            "balance_flop_per_byte": sheet.balance(dtype),
+            "sm": sheet.sm,
+            "sm_count": sheet.sm_count,
+            "device_name": sheet.device_name,
+        }
+        for name, sheet in platforms.items()
+        for dtype in BYTES_PER_ELEMENT
+    ]
+    return pl.DataFrame(rows, schema=FACTS_SCHEMA)
+
+
+def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.DataFrame:
+    """Return the facts of probes; what a probe does not tell comes from the datasheets.
+
+    Parameters
+    ----------
+    probed
+        Rows of the table `platforms`, one a platform and dtype. Its `sm_count` is the cores of a
+        CPU, of which there are no SMs.
+    """
+    rows = [
+        {
+            "platform": name,
+            "sm": sheet.sm,
+            "device_name": sheet.device_name,
+            "has_sms": sheet.kind == "cuda",
+        }
+        for name, sheet in platforms.items()
+    ]
+    types = {"platform": pl.String, "sm": pl.Int64, "device_name": pl.String, "has_sms": pl.Boolean}
+    return (
+        probed.join(pl.DataFrame(rows, schema=types), on="platform", how="left")
+        .with_columns(pl.when("has_sms").then("sm_count").alias("sm_count"))
+        .select(*FACTS_SCHEMA)
+    )
+
+
+def known_facts(layout: Layout, platforms: Mapping[str, Platform]) -> pl.DataFrame:
+    """Return the facts of datasheets, and of the newest probe where a platform has no datasheet.
+
+    Of the two ways of probing beta that by streaming counts.
+    """
+    sheets = datasheet_facts(platforms)
+    frames = [sheets]
+    for name, sheet in platforms.items():
+        takes = [] if sheet.peak_tflops else read_scope(layout, name, stream="hardware")
+        rows = PLATFORMS.frame(platform_rows({}, takes, name))
+        probed = probed_facts(newest_balances(rows.filter(basis="probed_stream")), platforms)
+        frames.append(probed)
+    probed = pl.concat(frames[1:]) if frames[1:] else sheets.clear()
+    unknown = sheets.join(probed, on=["platform", "dtype"], how="anti", maintain_order="left")
+    return pl.concat([unknown, probed])
+
+
+def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+    """Return questions with the facts of their platform; `known` is null where there are none.
+
+    Parameters
+    ----------
+    facts
+        One row a platform and dtype, as `datasheet_facts` gives them.
+    """
+    known = facts.with_columns(pl.lit(value=True).alias("known"))
+    return asked.join(
+        known, on=["platform", "dtype"], how="left", validate="m:1", maintain_order="left"
+    )

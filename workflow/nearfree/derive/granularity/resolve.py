@@ -1,0 +1,248 @@
+"""From a question to the rules of its release: expert blocks and query tiles, asked once each."""
+
+from collections.abc import Callable
+from typing import Literal, TypeVar, cast, get_args
+
+from msgspec import Struct
+
+from nearfree.derive.granularity.releases import (
+    MODULAR_MOE,
+    PINNED_TRITON,
+    Release,
+    attention_release,
+    moe_release,
+)
+from nearfree.derive.granularity.steps import MOST_TOKENS, BlockSteps, Memo, TileSteps
+from nearfree.derive.granularity.tiles import Call, Tiling
+from nearfree.errors import EvidenceError, NearfreeError
+from nearfree.hardware.compute_capability import shared_memory
+from nearfree.log.names import Layout
+from nearfree.sources.answers.intervals import Files
+from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
+from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.extraction import Extraction
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.language.rule import Rule
+from nearfree.sources.packages import reader
+from nearfree.sources.record import find_extraction, recorded_extraction
+
+T = TypeVar("T")
+_Kept = dict[object, object]
+_Api = Literal["kvcache", "varlen", "dense"]
+_QUANTISATIONS: dict[str, Dtype] = {"bfloat16": "bf16", "float16": "fp16", "float8": "fp8"}
+"""What a release calls an element type; float8 is scaled per tensor."""
+_RUNS_ON = {"flashinfer_fa3": {90}, "flash_attn_3": {80, 86, 89, 90}}
+"""Compute capabilities that backends have kernels for, where their rules do not ask."""
+_TILED = ("bfloat16", "float16")
+"""Element types of which tile rules are read."""
+
+
+class MoeQuestion(Struct, frozen=True, kw_only=True):
+    """One fused-MoE layer on one platform; the names are those of the asked frame and the facts."""
+
+    backend: str
+    backend_version: str | None
+    kernel: str | None
+    dtype: str
+    d_model: int
+    d_ff: int
+    experts: int
+    top_k: int
+    block_size_m: int | None
+    sm: int | None
+    device_name: str | None
+
+
+class AttentionQuestion(Struct, frozen=True, kw_only=True):
+    """One attention call on one platform; `most` is the largest N of its grid."""
+
+    backend: str
+    backend_version: str | None
+    dtype: str
+    batch: int
+    context: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    api: str | None
+    page_size: int | None
+    cuda_graph: bool
+    most: int
+    sm: int | None
+    sm_count: int | None
+
+
+class Resolver:
+    """What releases say of layers and calls; every release is read once, every layer asked once.
+
+    Parameters
+    ----------
+    layout
+        The results root, whose log holds the rules.
+    cache
+        Where a release that the log lacks is read into; None keeps to the log.
+    offline
+        Whether to do without the network there.
+    """
+
+    def __init__(self, layout: Layout, *, cache: Cache | None = None, offline: bool = True) -> None:
+        self._layout, self._cache, self._offline = layout, cache, offline
+        self._releases: _Kept = {}
+        self._layers: _Kept = {}
+        self._calls: _Kept = {}
+        self._memos: dict[object, Memo[Block]] = {}
+
+    def check(self, release: Release) -> None:
+        """Raise what stands in the way of a release's rules: they are neither here nor to be had.
+
+        Raises
+        ------
+        NearfreeError
+            The log lacks the release, and so does the cache or the index.
+        """
+        _once(self._releases, release, self._read)
+
+    def moe(self, asked: MoeQuestion) -> BlockSteps:
+        """Return the expert blocks of a layer.
+
+        Raises
+        ------
+        NearfreeError
+            There are no rules of the release or kernel, or the answer depends on a fact that is
+            not known; the message names it.
+        """
+        return _once(self._layers, asked, self._moe)
+
+    def attention(self, asked: AttentionQuestion) -> TileSteps:
+        """Return the query tiles of a call; the errors are those of `moe`."""
+        return _once(self._calls, asked, self._attention)
+
+    def call(self, asked: AttentionQuestion) -> Call:
+        """Return a call with the rules of its release, to ask at other batches and contexts too."""
+        return self._call(asked)[0]
+
+    def _moe(self, asked: MoeQuestion) -> BlockSteps:
+        release = moe_release(asked.backend, asked.backend_version, asked.kernel)
+        if asked.dtype not in _QUANTISATIONS:
+            raise _unknown(f"no MoE rules of {release.package} for {asked.dtype} are read")
+        if asked.top_k > asked.experts:
+            raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
+        said = _once(self._releases, release, self._read)
+        query = MoeQuery(
+            experts=asked.experts,
+            top_k=asked.top_k,
+            d_ff=asked.d_ff,
+            d_model=asked.d_model,
+            dtype=_QUANTISATIONS[asked.dtype],
+            device=asked.device_name,
+            triton=PINNED_TRITON.get(release),
+            sm=asked.sm,
+            smem_per_block=_smem_per_block(asked.sm),
+            modular=bool(asked.kernel and MODULAR_MOE.search(asked.kernel)),
+            override=asked.block_size_m,
+        )
+        layer = MoeRules(said.rules, said.found.tuned, query, MOST_TOKENS)
+        # Layers that are alike in all that the rules still ask for share their answers.
+        inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
+        key = (release, layer.tuned, layer.aligned, query.override, inputs)
+        if key not in self._memos:
+            self._memos[key] = Memo(layer.at, layer.step)
+        return BlockSteps(self._memos[key], said.files)
+
+    def _attention(self, asked: AttentionQuestion) -> TileSteps:
+        call, files = self._call(asked)
+
+        def tile(n: int) -> Tile:
+            return call.tile(asked.context, n)
+
+        def step(n: int) -> tuple[int, int]:
+            found = tile(n)
+            return found.tile, found.tiles
+
+        return TileSteps(Memo(tile, step, asked.most if asked.cuda_graph else MOST_TOKENS), files)
+
+    def _call(self, asked: AttentionQuestion) -> tuple[Call, Files]:
+        release = attention_release(asked.backend, asked.backend_version)
+        if asked.dtype not in _TILED:
+            raise _unknown(f"no tile rules of {release.package} for {asked.dtype} are read")
+        if asked.heads % asked.kv_heads:
+            raise _unknown(f"{asked.heads} heads are no multiple of {asked.kv_heads} kv_heads")
+        if asked.sm is not None and asked.sm not in _RUNS_ON.get(asked.backend, {asked.sm}):
+            raise _unknown(f"{asked.backend} has no kernels for compute capability {asked.sm}")
+        said = _once(self._releases, release, self._read)
+        page = asked.page_size
+        query = AttentionQuery(
+            heads=asked.heads,
+            kv_heads=asked.kv_heads,
+            head_dim=asked.head_dim,
+            batch=asked.batch,
+            sm=asked.sm,
+            sms=asked.sm_count,
+            paged=page is not None,
+            page_size=page,
+            api=_api(asked, release),
+            backend="fa3" if asked.backend.endswith("_fa3") else "fa2",
+            capture_positions=asked.most if asked.cuda_graph else None,
+        )
+        module = cast("Tiling", reader(release.package))
+        return Call(module=module, rules=said.rules, query=query, page=page), said.files
+
+    def _read(self, release: Release) -> "_Said":
+        if self._cache is None:
+            found = recorded_extraction(self._layout, *release)
+        else:
+            found = find_extraction(
+                self._layout, *release, cache=self._cache, offline=self._offline
+            )
+        if found is None or not found.rules:
+            raise EvidenceError(
+                f"no rules of {release.package} {release.version} in the log",
+                remedy=f"Run `nearfree rules extract {release.package}=={release.version}`",
+            )
+        return _Said(found)
+
+
+class _Said:
+    """What a release says, ready to be asked."""
+
+    def __init__(self, found: Extraction) -> None:
+        self.found = found
+        self.rules: dict[str, Rule] = found.by_name()
+        self.files = Files(found.fetched)
+
+
+def _once(kept: _Kept, asked: object, answer: Callable[..., T]) -> T:
+    """Return the answer to a question, or raise what it raised the first time."""
+    if asked not in kept:
+        try:
+            kept[asked] = answer(asked)
+        except NearfreeError as error:
+            kept[asked] = error
+    found = kept[asked]
+    if isinstance(found, NearfreeError):
+        raise found
+    return cast("T", found)
+
+
+def _api(asked: AttentionQuestion, release: Release) -> _Api:
+    """Return which call is made: with a cache, where nothing is said, that for a KV cache.
+
+    FlashInfer's rules do not depend on it.
+    """
+    cached = asked.api is None and asked.context > 0
+    if cached or release.package == "flashinfer-python":
+        return "kvcache"
+    if asked.api not in get_args(_Api):
+        raise _unknown(f"which call of {asked.backend} is made (`api`) is not given")
+    return cast("_Api", asked.api)
+
+
+def _smem_per_block(sm: int | None) -> int | None:
+    try:
+        return None if sm is None else shared_memory(sm).per_block
+    except EvidenceError:
+        return None  # a rule that asks for it then has no answer, and says so
+
+
+def _unknown(what: str) -> EvidenceError:
+    return EvidenceError(what, remedy="Ask for a case whose rules are read")

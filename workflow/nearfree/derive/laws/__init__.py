@@ -1,0 +1,1 @@
+"""The paper's laws, asked of frames."""

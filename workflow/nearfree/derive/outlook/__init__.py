@@ -1,0 +1,1 @@
+"""What follows from models, datasheets and rules alone."""

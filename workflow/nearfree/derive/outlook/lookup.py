@@ -1,0 +1,189 @@
+"""Table `published_lookup`: the paper's deployment table, computed anew and set beside its print.
+
+Source: paper, tab:practical_lookup (app. on implications). The models' numbers are formulas of
+rho, s, b, E, k, d_ff; M_attn is given, M_moe is that of the fallback rules, and tau = E.
+"""
+
+import polars as pl
+
+from nearfree.derive.granularity import printed
+from nearfree.derive.granularity.facts import with_facts
+from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.laws.lookup_law import idle_compute, is_moe, principle
+from nearfree.derive.laws.refusals import facts_refusal
+from nearfree.derive.outlook.lookup_sources import lookup_sources
+from nearfree.derive.tables.schema import Table, amount, count, flag, text
+from nearfree.errors import EvidenceError
+from nearfree.log.events import BoundaryPublished
+from nearfree.log.evidence import Take
+
+PRACTICAL = "tab:practical_lookup"
+PUBLISHED_LOOKUP = Table(
+    name="published_lookup",
+    row="one row of the paper's deployment table",
+    key=("row",),
+    body={
+        "row": count("place in the paper's table"),
+        "model_type": text("dense or moe", one_of=("dense", "moe")),
+        "platform": text("whose rho is used"),
+        "batch": count("b"),
+        "experts": count("E", nullable=True),
+        "top_k": count("k; none where the row speaks of any k", nullable=True),
+        "routing": text("balanced or skewed", nullable=True),
+        "d_ff": count("width of an expert, elements", nullable=True),
+        "m_attn": count("M_attn, as given"),
+        "m_moe": count("M_moe of the fallback rules, tokens", nullable=True),
+        "balance_flop_per_byte": amount("rho", nullable=True),
+        "idle_compute": amount("N_idle of the FFN; of any k the smallest; none: unbounded",
+                               nullable=True),
+        "idle_compute_high": amount("of any k the largest N_idle", nullable=True),
+        "steady_from_k": count("of any k: the k from which N_idle rounds to the same number",
+                               nullable=True),
+        "principle": amount("the smallest term", nullable=True),
+        "limiting_term": text("that term", nullable=True),
+        "tie": text("all terms that are the smallest, where there are several", nullable=True),
+        "over_prediction": amount("N_idle / principle to two digits, where it is not 1",
+                                  nullable=True),
+        "printed_idle_compute": amount("as the paper prints it"),
+        "printed_principle": amount("as the paper prints it"),
+        "equal": flag("whether both round to what is printed"),
+        "resolved": amount("the same law with what releases say of real shapes", nullable=True),
+        "resolved_term": text("its smallest term", nullable=True),
+        "resolved_m_moe": count("M_moe of the release, tokens", nullable=True),
+        "resolved_tau": count("the last number of tokens with that block", nullable=True),
+        "resolved_m_attn": count("the last N with the tiles of N = 1", nullable=True),
+        "resolved_one_tile": amount("the same with the last N of one tile a head as M_attn",
+                                    nullable=True),
+        "one_tile_until": count("the last N of one tile a head", nullable=True),
+        "rule": text("where the rule of the smallest term stands", nullable=True),
+        "difference": text("what releases say otherwise than the paper's inputs, and why",
+                           nullable=True),
+        "refusal": text("which fact or rule is missing", nullable=True),
+    },
+)  # fmt: skip
+_GIVEN = ("row", "model_type", "platform", "batch", "experts", "top_k", "routing", "d_ff",
+          "m_attn", "printed_idle_compute", "printed_principle")  # fmt: skip
+_DIGITS = 2
+"""How many digits of the over-prediction the paper prints."""
+_idle = pl.col("idle")
+
+
+def printed_rows(take: Take) -> pl.DataFrame:
+    """Return the settings and values of the paper's table, one row each.
+
+    Raises
+    ------
+    EvidenceError
+        The take holds no such values.
+    """
+    found: dict[int, dict[str, object]] = {}
+    for event in take.of(BoundaryPublished):
+        if event.data.table == PRACTICAL:
+            row = found.setdefault(int(event.data.row), _row(event.data))
+            row[f"printed_{event.data.quantity}"] = event.data.n_max
+            row["event_ids"] = [*row.get("event_ids", ()), event.event_id]  # type: ignore[misc]
+    if not found:
+        raise EvidenceError(
+            f"{take.name} holds no values of {PRACTICAL}",
+            remedy="Run `nearfree import published`",
+        )
+    whole = {name: PUBLISHED_LOOKUP.body[name].dtype for name in _GIVEN}
+    schema = {**whole, "dtype": pl.String, "event_ids": pl.List(pl.String)}
+    return pl.DataFrame([found[row] for row in sorted(found)], schema=schema)
+
+
+def _row(data: BoundaryPublished) -> dict[str, object]:
+    setting = data.setting
+    return {
+        "row": int(data.row),
+        "model_type": "dense" if setting.experts is None else "moe",
+        "platform": data.platform,
+        "m_attn": data.m_attn,
+        **{name: getattr(setting, name)
+           for name in ("batch", "experts", "top_k", "routing", "d_ff", "dtype")},
+    }  # fmt: skip
+
+
+def published_lookup(given: pl.DataFrame, facts: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
+    """Return the rows of `published_lookup`, with `from_ids`.
+
+    Parameters
+    ----------
+    given
+        Rows as `printed_rows` gives them: what each is a row of, d_ff, M_attn, and the printed
+        values, which nothing is computed from.
+    facts
+        Facts of datasheets with the ids of their rows, as `sheet_facts` gives them.
+    resolver
+        The rules of releases.
+    """
+    paper = (
+        with_facts(given, facts)
+        .with_columns(pl.lit("sglang").alias("backend"))
+        .with_columns(
+            pl.when(is_moe()).then(printed.m_moe()).alias("m_moe"),
+            (is_moe() & pl.col("top_k").is_null()).alias("any_k"),
+        )
+    )
+    return (
+        paper.join(_computed(_over_k(paper)), on="row", how="left", maintain_order="left")
+        .join(lookup_sources(paper, resolver), on="row", how="left", maintain_order="left")
+        .with_columns(
+            _equal().alias("equal"),
+            pl.coalesce(facts_refusal(), "unresolved").alias("refusal"),
+            pl.concat_list("event_ids", "fact_id").list.drop_nulls().alias("from_ids"),
+        )
+        .select(*PUBLISHED_LOOKUP.body, "from_ids")
+    )
+
+
+def _over_k(paper: pl.DataFrame) -> pl.DataFrame:
+    """Return each row with its k; one of any k comes once for each k from 1 to E."""
+    every = pl.int_ranges(1, pl.col("experts") + 1)
+    own = pl.concat_list("top_k")
+    return paper.with_columns(pl.when("any_k").then(every).otherwise(own).alias("top_k")).explode(
+        "top_k"
+    )
+
+
+def _computed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return idle compute and the principle of each row, over all its k."""
+    tau = pl.when(pl.col("routing") == "balanced").then("experts")
+    known = rows.with_columns(idle_compute().alias("idle"))
+    found = principle(known, pl.col("m_moe"), tau, pl.col("m_attn"))
+    unsteady = pl.col("top_k").filter(_idle.round() != _idle.last().round()).max()
+    first = (pl.col(name).sort_by("n_max").first() for name in ("limiting_term", "tie"))
+    return (
+        found.group_by("row", maintain_order=True)
+        .agg(
+            _idle.min().alias("idle_compute"),
+            _idle.max().alias("idle_compute_high"),
+            (unsteady.fill_null(0) + 1).alias("steady"),
+            pl.col("n_max").min().alias("principle"),
+            pl.col("any_k").first(),
+            *first,
+        )
+        .with_columns(
+            pl.when("any_k").then("steady").alias("steady_from_k"),
+            *(
+                pl.when(pl.col(name).is_finite()).then(name).alias(name)
+                for name in ("idle_compute", "idle_compute_high")
+            ),
+            _over().alias("over_prediction"),
+        )
+        .drop("steady", "any_k")
+    )
+
+
+def _over() -> pl.Expr:
+    ratio = pl.col("idle_compute") / pl.col("principle")
+    return pl.when(ratio.is_finite() & (ratio > 1)).then(ratio.round_sig_figs(_DIGITS))
+
+
+def _equal() -> pl.Expr:
+    """Return whether what is computed rounds to what is printed."""
+    each = (
+        (pl.col(name).round() == pl.col(f"printed_{name}")).fill_null(value=False)
+        for name in ("idle_compute", "principle")
+    )
+    return pl.all_horizontal(each)

@@ -1,0 +1,158 @@
+"""Tables `lookup` and `forecast`: what deployments.yaml asks about, answered by every predictor."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nearfree.config.files import Config
+from nearfree.decoders.decoder import Decoder
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
+from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, forecast
+from nearfree.derive.predict.forecast.total import MINIMUM, SUM
+from nearfree.derive.predict.predictions import REASON, VALUE
+from nearfree.derive.tables.schema import IDS, Table, amount, count, flag, text
+from nearfree.log.line import sha256
+
+ABOUT = {
+    "deployment": text("the entry of deployments.yaml"),
+    "model": text("the model file's name"),
+    "platform": text("the kind of machine"),
+    "attention": text("what runs attention, with its version"),
+    "moe": text("what runs the experts, with its version", nullable=True),
+    "routing": text("how tokens fall on experts", nullable=True),
+    "dtype": text("element type"),
+    "batch": count("b, requests in one forward"),
+    "context": count("L, cached positions a request"),
+}
+LOOKUP = Table(
+    name="lookup",
+    row="one predictor's N_max for a model on a platform under one serving condition",
+    key=(*ABOUT, "baseline", "predictor", "composition", "epsilon"),
+    body={
+        **ABOUT,
+        "baseline": count("the N that ratios refer to: 1, and the paper's where it is another"),
+        "predictor": text("which predictor", one_of=PREDICTORS),
+        "composition": text("how modules make the model: the sum of their times, or the minimum of "
+                            "their boundaries", one_of=(SUM, MINIMUM)),
+        "epsilon": amount("tolerance; a law says the same at each"),
+        **VALUE,
+        "censored": flag("whether it is the largest N that was looked at"),
+        **REASON,
+        "drawn": flag("whether figures show it"),
+    },
+)  # fmt: skip
+FORECAST = Table(
+    name="forecast",
+    row="a module's part of T(N) of a model, by the work model, at one N",
+    key=(*ABOUT, "n", "module"),
+    body={
+        **ABOUT,
+        "n": count("N, positions in one forward"),
+        "module": text("the role of the module in the forward"),
+        "latency_us": amount("what it takes, all its layers together"),
+        "share": amount("of the forward's T(N)"),
+        "ratio": amount("T(N) / T(1) of the whole forward"),
+    },
+)
+MODELS = "config/models:"
+"""What the ids of model files begin with."""
+SHOWN_N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""The N of the table `forecast`; `nearfree predict` prints T at every N."""
+
+
+class Outlook(Struct, frozen=True, kw_only=True):
+    """The rows of `lookup` and of `forecast`, and the ids of the models that they speak of."""
+
+    lookup: pl.DataFrame
+    forecast: pl.DataFrame
+    models: tuple[str, ...]
+
+
+def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outlook:
+    """Return what predictors say of all that deployments.yaml lists, at every tolerance.
+
+    Parameters
+    ----------
+    platforms
+        Rows of the table `platforms`, whose datasheets answers rest on.
+    """
+    said, curves, models = [LOOKUP.frame([])], [FORECAST.frame([])], set()
+    for name, asked in config.deployments.items():
+        with entry(config, name):
+            found = forecast(deployments(config, asked), answerer, config.site.tolerances)
+        about = about_rows(name, found.deployments, platforms)
+        said.append(_lookup(found, about.with_columns(drawn=pl.lit(asked.drawn))))
+        curves.append(_forecast(found, about))
+        models |= {model_id(each.decoder) for each in found.deployments}
+    return Outlook(lookup=pl.concat(said), forecast=pl.concat(curves), models=tuple(sorted(models)))
+
+
+def model_id(decoder: Decoder) -> str:
+    """Return the id by which a row names a decoder: the file's name and a digest of its shape."""
+    shape = sha256(msgspec.json.encode(decoder, order="deterministic"))
+    return f"{MODELS}{decoder.name}@{shape[:12]}"
+
+
+def _lookup(found: Forecast, about: pl.DataFrame) -> pl.DataFrame:
+    """Return answers as rows of the table: what is infinite has no number, but a flag."""
+    numbers = ("n_max", "n_max_extended", "low", "high", "margin")
+    rows = found.answers.join(about, left_on="deployment", right_on="place")
+    return rows.with_columns(
+        pl.col("deployment_right").alias("deployment"),
+        pl.col("n_max").is_infinite().fill_null(value=False).alias("unbounded"),
+        pl.col("censored", "in_sample").fill_null(value=False),
+        *(pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in numbers),
+        pl.concat_list("sources", pl.col("calibration").fill_null([])).alias("from_ids"),
+    ).select(*LOOKUP.body, "from_ids")
+
+
+def _forecast(found: Forecast, about: pl.DataFrame) -> pl.DataFrame:
+    total = found.total
+    shown = np.flatnonzero(np.isin(total.grid, SHOWN_N))
+    parts = [
+        (deployment, place, role)
+        for deployment, roles in enumerate(total.roles)
+        if total.refusals[deployment] is None
+        for place, role in roles.items()
+    ]
+    at = np.array([part[:2] for part in parts], dtype=np.int64).reshape(-1, 2).T
+    model, latency = total.model_us[at[0]], total.latency_us[at[0], at[1]][:, shown]
+    frame = pl.DataFrame(
+        {
+            "place": at[0].repeat(len(shown)),
+            "module": pl.Series([role for *_, role in parts for _ in shown], dtype=pl.String),
+            "n": np.tile(total.grid[shown], len(parts)),
+            "latency_us": latency.ravel(),
+            "share": (latency / model[:, shown]).ravel(),
+            "ratio": (model[:, shown] / model[:, :1]).ravel(),
+        }
+    )
+    calibration = pl.Series("calibration", [[*each] for each in total.calibration], dtype=IDS)
+    sourced = about.with_columns(from_ids=pl.concat_list("sources", calibration))
+    return frame.join(sourced, on="place").select(*FORECAST.body, "from_ids")
+
+
+def about_rows(name: str, asked: Sequence[Deployment], platforms: pl.DataFrame) -> pl.DataFrame:
+    """Return what rows about deployments have in common, by `place`, with the ids of `sources`.
+
+    Parameters
+    ----------
+    name
+        The entry of deployments.yaml.
+    platforms
+        Rows of the table `platforms`, whose datasheets answers rest on.
+    """
+    sheets = platforms.filter(basis="datasheet").select("platform", "dtype", "row_id")
+    facts = {(platform, dtype): row for platform, dtype, row in sheets.rows()}
+    rows = []
+    for place, each in enumerate(asked):
+        sheet = facts.get((each.platform, each.about["dtype"]))
+        sources = [*filter(None, [sheet]), model_id(each.decoder)]
+        rows.append({"place": place, "deployment": name, **each.about, "sources": sources})
+    types = {name: column.dtype for name, column in ABOUT.items()}
+    return pl.DataFrame(rows, schema={"place": pl.Int64, **types, "sources": IDS})

@@ -1,0 +1,102 @@
+"""Table `schedules`: draft lengths by batch size, as engines take them, for each deployment."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import structs
+
+from nearfree.config.files import Config
+from nearfree.derive.outlook.outlook import ABOUT, LOOKUP, about_rows
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions
+from nearfree.derive.predict.forecast.exits import sum_exits
+from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
+from nearfree.derive.predict.forecast.forecast import positions
+from nearfree.derive.predict.forecast.total import total
+from nearfree.derive.schedule.draft_lengths import draft_lengths
+from nearfree.derive.schedule.engines import ENGINES
+from nearfree.derive.tables.schema import IDS, Table, text
+from nearfree.errors import ConfigError
+
+LARGEST_BATCH, LONGEST = 256, 16
+"""The last batch size of a schedule and its longest draft, tokens: the command's defaults."""
+_ABOUT = {name: column for name, column in ABOUT.items() if name != "batch"}
+SCHEDULES = Table(
+    name="schedules",
+    row="an engine's draft lengths for a model on a platform, over batch sizes",
+    key=(*_ABOUT, "epsilon", "engine"),
+    body={
+        **_ABOUT,
+        "moe": text("what runs the experts, with its version: the engine's own", nullable=True),
+        "epsilon": LOOKUP.body["epsilon"],
+        "engine": text("whose option", one_of=tuple(ENGINES)),
+        "option": text(
+            "what `nearfree schedule` prints: the engine's option, by the work model's N_max from "
+            "N = 1 at each batch size up to 256",
+            nullable=True,
+        ),
+        "refusal": text("why there is none", nullable=True),
+    },
+)
+_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    "place": pl.Int64,
+    "epsilon": pl.Float64,
+    "engine": pl.String,
+    "option": pl.String,
+    "refusal": pl.String,
+    "calibration": IDS,
+}
+_BATCHES = range(1, LARGEST_BATCH + 1)
+_GRID = positions(LONGEST + 1)
+_AT_ONCE = MOST_POINTS // (len(_BATCHES) * len(_GRID))
+
+
+def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `schedules` for all that deployments.yaml lists, at every tolerance.
+
+    Parameters
+    ----------
+    platforms
+        Rows of the table `platforms`, whose datasheets answers rest on.
+    """
+    frames = [SCHEDULES.frame([])]
+    for name, asked in config.deployments.items():
+        with entry(config, name):
+            every = deployments(config, structs.replace(asked, batch=(1,)))
+        for begin in range(0, len(every), _AT_ONCE):
+            some = every[begin : begin + _AT_ONCE]
+            said = list(_said(some, answerer, config.site.tolerances))
+            rows = pl.DataFrame(said, schema=_SCHEMA, orient="row")
+            about = about_rows(name, some, platforms)
+            ids = pl.concat_list("sources", "calibration").alias("from_ids")
+            frames.append(rows.join(about, on="place").select(*SCHEDULES.body, ids))
+    return pl.concat(frames)
+
+
+def _said(
+    asked: Sequence[Deployment], answerer: Answerer, epsilons: Sequence[float]
+) -> Iterator[tuple[object, ...]]:
+    wanted = [structs.replace(each, batch=batch) for each in asked for batch in _BATCHES]
+    found = total(Questions(wanted, _GRID), answerer)
+    rows, begin = np.arange(len(wanted)), np.zeros(len(wanted), dtype=np.int64)
+    for epsilon in epsilons:
+        last = sum_exits(found, rows, begin, epsilon).last
+        n_max = found.grid[last].reshape(-1, len(_BATCHES)).tolist()
+        for place, each in enumerate(asked):
+            first = place * len(_BATCHES)
+            reasons = filter(None, found.refusals[first : first + len(_BATCHES)])
+            reason, calibration = next(reasons, None), list(found.calibration[first])
+            for engine in ENGINES:
+                if each.moe is None or each.moe.name == engine:
+                    said = (None, reason) if reason else _option(engine, n_max[place])
+                    yield place, epsilon, engine, *said, calibration
+
+
+def _option(engine: str, n_max: Sequence[float]) -> tuple[str | None, str | None]:
+    """Return an engine's option for boundaries from batch 1 on, or why there is none."""
+    try:
+        lengths = draft_lengths(dict(zip(_BATCHES, n_max, strict=True)), most=LONGEST)
+        return ENGINES[engine](lengths).text, None
+    except ConfigError as error:
+        return None, error.what

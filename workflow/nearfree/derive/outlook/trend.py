@@ -1,0 +1,157 @@
+"""Table `trend`: the balance point and the terms of a dense model's law over GPU generations.
+
+Source: paper, app. on future hardware: rho grows, and with it rho s / 2 b; M_attn belongs to the
+backend, so it stands beside it, as printed and as releases resolve it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.backends.names import PAGES
+from nearfree.core.setting import Dtype, Setting
+from nearfree.derive.granularity.query_frame import Question, asked_frame
+from nearfree.derive.laws.attention import M_ATTN
+from nearfree.derive.laws.laws import DENSE_TERM
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.datasheet_facts import sheet_facts
+from nearfree.derive.tables.schema import Table, amount, count, flag, text
+from nearfree.hardware.platforms import Platform
+
+TREND = Table(
+    name="trend",
+    row="one term of a dense model's law on one platform, with one element type and batch",
+    key=("platform", "dtype", "batch", "term", "reference", "query_group"),
+    body={
+        "platform": text("the kind of machine"),
+        "vendor_name": text("what the vendor calls it", nullable=True),
+        "year": count("release year", nullable=True),
+        "architecture": text("GPU architecture", nullable=True),
+        "dtype": text("element type"),
+        "batch": count("b"),
+        "peak_tflops": amount("phi"),
+        "bandwidth_gb_s": amount("beta"),
+        "balance_flop_per_byte": amount("rho"),
+        "term": text("rho s / 2 b, or M_attn", one_of=(DENSE_TERM, M_ATTN)),
+        "reference": text("whose M_attn: the paper's, or a backend's and its version; the paper's "
+                          "formula for the other term"),
+        "query_group": count("g, query heads to a key-value head", nullable=True),
+        "n_max": amount("the term, positions", nullable=True),
+        "unbounded": flag("whether no N is too large for it"),
+        "rule": text("file and lines, or where the paper says it", nullable=True),
+        "refusal": text("which rule or fact is missing", nullable=True),
+    },
+)  # fmt: skip
+PAPER = "paper"
+DTYPES: tuple[Dtype, ...] = ("bfloat16", "float8")
+BATCHES = (1, 8)
+GROUPS = (1, 4)
+REFERENCES = (
+    ("flash_attn", "2.8.3"),
+    ("flashinfer_fa2", "0.6.13"),
+    ("flashinfer_fa2", "0.7.2.post1"),
+    ("flash_attn_4", "4.0.0b36"),
+)
+"""Attention backends and versions whose M_attn is shown."""
+_HEADS, _HEAD_DIM, _CONTEXT = 32, 128, 4096
+_EPSILON = 0.2  # a law says the same at each
+_FACTS = ("peak_tflops", "bandwidth_gb_s", "balance_flop_per_byte", "fact_id")
+
+
+class _Asked(Struct, frozen=True, kw_only=True):
+    """A term that is asked, and by which law."""
+
+    term: str
+    reference: str
+    query_group: int | None
+    law: str
+    question: Question
+
+
+def trend(
+    sheets: Mapping[str, Platform],
+    platforms: pl.DataFrame,
+    answerer: Answerer,
+    references: Sequence[tuple[str, str]] = REFERENCES,
+) -> pl.DataFrame:
+    """Return the rows of `trend`, with `from_ids`: every platform and dtype that has a rho.
+
+    Parameters
+    ----------
+    sheets
+        The datasheets.
+    platforms
+        Rows of the table `platforms`.
+    answerer
+        The laws; it is put on the facts of the datasheets.
+    references
+        Attention backends and versions.
+    """
+    facts = sheet_facts(sheets, platforms).drop_nulls("balance_flop_per_byte")
+    known = facts.filter(pl.col("dtype").is_in(DTYPES))
+    asked = [
+        each
+        for (platform, dtype), batch in product(known.select("platform", "dtype").rows(), BATCHES)
+        for each in _terms(platform, dtype, batch, references)
+    ]
+    frame = asked_frame((each.question for each in asked), most=1)
+    said = answerer.on(facts).answers(frame, [_EPSILON], sorted({each.law for each in asked}))
+    meta = pl.DataFrame(
+        [(n, e.term, e.reference, e.query_group, e.law) for n, e in enumerate(asked)],
+        schema={"asked": pl.Int64, "term": pl.String, "reference": pl.String,
+                "query_group": pl.Int64, "predictor": pl.String},
+        orient="row",
+    )  # fmt: skip
+    return (
+        meta.join(frame, on="asked")
+        .join(said, on=["asked", "predictor"], how="left", maintain_order="left")
+        .join(facts.select("platform", "dtype", *_FACTS), on=["platform", "dtype"], how="left")
+        .join(_sheets(sheets), on="platform", how="left")
+        .with_columns(
+            pl.when(pl.col("n_max").is_finite()).then("n_max").alias("n_max"),
+            pl.col("n_max").is_infinite().fill_null(value=False).alias("unbounded"),
+            pl.col("evidence").alias("rule"),
+            pl.concat_list("fact_id").list.drop_nulls().alias("from_ids"),
+        )
+        .select(*TREND.body, "from_ids")
+        .sort(*TREND.key)
+    )
+
+
+def _terms(
+    platform: str, dtype: Dtype, batch: int, references: Sequence[tuple[str, str]]
+) -> Iterator[_Asked]:
+    def asked(term: str, reference: str, group: int | None, law: str, question: Question) -> _Asked:
+        return _Asked(term=term, reference=reference, query_group=group, law=law, question=question)
+
+    ffn = Setting(module="dense_ffn", backend="any", dtype=dtype, batch=batch)
+    yield asked(DENSE_TERM, PAPER, None, "principle", Question(platform=platform, setting=ffn))
+    printed = Question(platform=platform, setting=_attention("flash_attn_2", dtype, batch, 1))
+    yield asked(M_ATTN, PAPER, None, "principle", printed)
+    for (backend, version), group in product(references, GROUPS):
+        setting = _attention(backend, dtype, batch, group)
+        question = Question(platform=platform, setting=setting, version=version)
+        yield asked(M_ATTN, f"{backend} {version}", group, "principle_resolved", question)
+
+
+def _attention(backend: str, dtype: Dtype, batch: int, group: int) -> Setting:
+    return Setting(
+        module="attention",
+        backend=backend,
+        dtype=dtype,
+        batch=batch,
+        context=_CONTEXT,
+        heads=_HEADS,
+        kv_heads=_HEADS // group,
+        head_dim=_HEAD_DIM,
+        page_size=PAGES.get(backend),
+    )
+
+
+def _sheets(sheets: Mapping[str, Platform]) -> pl.DataFrame:
+    names = ("vendor_name", "year", "architecture")
+    rows = [(name, *(getattr(sheet, each) for each in names)) for name, sheet in sheets.items()]
+    types = {"vendor_name": pl.String, "year": pl.Int64, "architecture": pl.String}
+    return pl.DataFrame(rows, schema={"platform": pl.String, **types}, orient="row")

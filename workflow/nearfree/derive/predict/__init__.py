@@ -1,0 +1,1 @@
+"""The predictors behind one door, and what they say of settings and models."""

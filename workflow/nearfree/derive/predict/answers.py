@@ -1,0 +1,118 @@
+"""What answers users' questions, and what is scored: every predictor behind one door.
+
+It sees settings, facts, rules and constants, and never a latency.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+
+import polars as pl
+
+from nearfree.config.files import Config
+from nearfree.derive.granularity.facts import datasheet_facts, with_facts
+from nearfree.derive.granularity.releases import Release
+from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
+from nearfree.derive.work_model.answer import PREDICTOR, Timed
+from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.derive.work_model.left_out import LeftOut
+from nearfree.derive.work_model.own import recorded_own
+from nearfree.log.names import Layout
+from nearfree.public.curves import Curves
+from nearfree.sources.fetching.cache import Cache, default_cache
+
+
+class Answerer:
+    """All predictors, on the datasheets of a config and the rules and constants of a log.
+
+    Parameters
+    ----------
+    layout
+        The results root: rules of releases, and constants.
+    config
+        The platforms.
+    offline
+        Whether a release that the log lacks is not fetched.
+    log_alone
+        Whether rules come from the log alone, whatever this machine has cached.
+    own
+        Whether platforms' own constants are used where the log has some.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        config: Config,
+        *,
+        offline: bool = False,
+        log_alone: bool = False,
+        own: bool = False,
+    ) -> None:
+        cache = None if log_alone else Cache(default_cache())
+        self._facts = datasheet_facts(config.platforms)
+        self._resolver = Resolver(layout, cache=cache, offline=offline)
+        self._constants = recorded_constants(layout)
+        self._own = recorded_own(layout, self._constants) if own else {}
+
+    def on(self, facts: pl.DataFrame) -> "Answerer":
+        """Return the same rules and constants on other facts, one row a platform and dtype."""
+        other = copy(self)
+        other._facts = facts  # noqa: SLF001 (its own class)
+        return other
+
+    def answers(
+        self, asked: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
+    ) -> pl.DataFrame:
+        """Return a row a question, predictor and tolerance.
+
+        Parameters
+        ----------
+        asked
+            Questions: asked (their key), platform, the setting's columns, backend_version, kernel,
+            baseline, and grid: the N over which N_max is sought, rising from the baseline.
+        epsilons
+            Tolerances.
+        predictors
+            Laws, or the work model.
+
+        Returns
+        -------
+        The columns of ANSWERS_SCHEMA and `in_sample`: whether the platform is one of those that
+        the constants were calibrated on.
+        """
+        laws = [name for name in predictors if name in LAWS]
+        found = [
+            answer_laws(asked, self._facts, epsilons, self._resolver, laws).with_columns(
+                pl.lit(value=False).alias("in_sample")
+            )
+        ]
+        if PREDICTOR in predictors:
+            timed = self._seen(asked, self._timed(asked).answers(epsilons))
+            empty = pl.DataFrame(schema={**ANSWERS_SCHEMA, "in_sample": pl.Boolean})
+            found.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
+        return pl.concat(found)
+
+    def ratios(self, asked: pl.DataFrame) -> pl.DataFrame:
+        """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
+        return self._timed(asked).ratios()
+
+    def check(self, package: str, version: str) -> None:
+        """Raise NearfreeError unless the rules of a release are here or to be had."""
+        self._resolver.check(Release(package, version))
+
+    def timed(self, asked: pl.DataFrame) -> Timed:
+        """Return the work model's T(N) of questions, without platforms' own constants."""
+        return Timed(with_facts(asked, self._facts), self._resolver, self._constants)
+
+    def left_out(self, curves: Curves, *, epsilon: float) -> LeftOut:
+        """Return the work model with, for each platform, constants of all others with curves."""
+        return LeftOut(curves, self._facts, self._resolver, epsilon=epsilon)
+
+    def _seen(self, asked: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:
+        """Return answers, with refusals on platforms of the calibration in sample too."""
+        on = {name for event in self._constants.values() for name in event.data.platforms}
+        seen = asked.filter(pl.col("platform").is_in(on))["asked"]
+        return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(seen.implode()))
+
+    def _timed(self, asked: pl.DataFrame) -> Timed:
+        return Timed(with_facts(asked, self._facts), self._resolver, self._constants, self._own)

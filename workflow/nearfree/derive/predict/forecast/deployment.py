@@ -1,0 +1,135 @@
+"""A model on a platform under one serving condition, and the questions that its modules ask."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.backends.names import Backend
+from nearfree.core.protocols import Positive
+from nearfree.core.setting import Dtype, Routing
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.modules import ModuleUse, modules
+from nearfree.derive.granularity.query_frame import ASKED_SCHEMA, baseline
+from nearfree.derive.tables.settings import setting_row
+from nearfree.errors import ConfigError
+
+_USES = {
+    "deployment": pl.Int64,
+    "place": pl.Int64,
+    "role": pl.String,
+    "count": pl.Int64,
+    "main": pl.Boolean,
+    "asked": pl.Int64,
+}
+"""`place` is that of the module in the forward."""
+
+
+MOST_POINTS = 1_000_000
+"""Points T(N) that may be asked about at once: deployments times the N that are looked at."""
+
+
+class Deployment(Struct, frozen=True, kw_only=True):
+    """One model on one platform: backends, b, L, routing and element type.
+
+    `moe` and `routing` are None where no layer has experts; `dtype` None is the model file's own.
+    """
+
+    decoder: Decoder
+    platform: str
+    attention: Backend
+    moe: Backend | None = None
+    routing: Routing | None = None
+    batch: Positive = 1
+    context: Positive = 4096
+    dtype: Dtype | None = None
+
+    @property
+    def full_baseline(self) -> int:
+        """The paper's baseline N (app. C.3): where balanced routing has woken every expert."""
+        experts = self.decoder.experts
+        if experts is None:
+            return 1
+        return baseline(self.routing, experts.experts, experts.top_k, self.batch)
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What is asked about, in the words of the command line."""
+        return {
+            "model": self.decoder.name,
+            "platform": self.platform,
+            "attention": str(self.attention),
+            "moe": str(self.moe) if self.moe else None,
+            "routing": self.routing,
+            "dtype": self.dtype or self.decoder.dtype,
+            "batch": self.batch,
+            "context": self.context,
+        }
+
+    def uses(self) -> tuple[ModuleUse, ...]:
+        """Return the modules of its forward."""
+        return modules(
+            self.decoder,
+            batch=self.batch,
+            context=self.context,
+            attention=self.attention,
+            moe=self.moe,
+            routing=self.routing,
+            dtype=self.dtype,
+        )
+
+
+class Questions:
+    """What the modules of some deployments ask, each distinct question once.
+
+    Parameters
+    ----------
+    deployments
+        The deployments, in the order in which answers name them.
+    grid
+        N, rising from 1: the same for all.
+
+    Raises
+    ------
+    ConfigError
+        They are more than MOST_POINTS, which memory may not hold.
+    """
+
+    def __init__(self, deployments: Sequence[Deployment], grid: Sequence[int]) -> None:
+        if len(deployments) * len(grid) > MOST_POINTS:
+            raise ConfigError(
+                f"{len(deployments)} deployments with {len(grid)} N each are asked about",
+                remedy=f"Ask about {MOST_POINTS} points at most: fewer deployments, or smaller N",
+            )
+        self.deployments, self.grid = deployments, list(grid)
+        self._rows: list[dict[str, object]] = []
+        self._known: dict[tuple[str, str, str | None], int] = {}
+        uses = [
+            (index, place, use.role, use.count, use.main, self._asked(each, use))
+            for index, each in enumerate(deployments)
+            for place, use in enumerate(each.uses())
+        ]
+        self.uses = pl.DataFrame(uses, schema=_USES, orient="row")
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """The questions, from N = 1."""
+        return self.from_baseline(1)
+
+    def from_baseline(self, baseline: int) -> pl.DataFrame:
+        """Return the questions with another baseline, over the grid from there."""
+        rest = [baseline, *(n for n in self.grid if n > baseline)]
+        beside = pl.lit(baseline).cast(pl.Int64).alias("baseline")
+        grids = pl.Series("grid", [rest] * len(self._rows), dtype=pl.List(pl.Int64))
+        frame = pl.DataFrame(self._rows, schema=ASKED_SCHEMA)
+        return frame.with_columns(beside, grids)
+
+    def _asked(self, deployment: Deployment, use: ModuleUse) -> int:
+        row = setting_row(use.setting)
+        key = (deployment.platform, str(row["setting_key"]), use.backend_version)
+        if key not in self._known:
+            self._known[key] = len(self._rows)
+            beside = {"platform": deployment.platform, "backend_version": use.backend_version}
+            self._rows.append({"asked": len(self._rows), **row, **beside})
+        return self._known[key]

@@ -1,0 +1,201 @@
+"""Where a model's T(N) leaves a tolerance, and which module takes it there."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total
+from nearfree.derive.work_model.family import Array, Flags, Places
+
+
+class Exits(Struct, frozen=True, kw_only=True):
+    """Places in the grid, [rows]: last pass, its interval, and the first N after it.
+
+    `censored` says that the last pass is the grid's end.
+    """
+
+    last: Places
+    low: Places
+    high: Places
+    after: Places
+    censored: Flags
+
+
+def exits(ratio: Array, low: Array, high: Array, baseline: Places, epsilon: float) -> Exits:
+    """Return where curves leave a tolerance, from their baselines on (paper, sec. 2.2).
+
+    Parameters
+    ----------
+    ratio, low, high
+        T(N) / T(baseline) and its interval, [rows, grid].
+    baseline
+        The place of each baseline, [rows].
+    """
+    places = np.arange(ratio.shape[1])[None, :]
+
+    def last_pass(values: Array) -> Places:
+        passes = (values <= 1.0 + epsilon) & (places > baseline[:, None])
+        return np.asarray(np.max(np.where(passes, places, baseline[:, None]), axis=1))
+
+    last, end = last_pass(ratio), ratio.shape[1] - 1
+    return Exits(
+        last=last,
+        low=np.minimum(last_pass(high), last),
+        high=np.maximum(last_pass(low), last),
+        after=np.minimum(last + 1, end),
+        censored=last == end,
+    )
+
+
+def total_exits(
+    found: Total, baselines: Sequence[int], epsilons: Sequence[float], composition: str
+) -> pl.DataFrame:
+    """Return the boundary of each deployment by the work model, a row a tolerance.
+
+    Parameters
+    ----------
+    baselines
+        N of each deployment that ratios refer to; one that the grid lacks is refused.
+    composition
+        The sum of the modules' times, or the minimum of the modules' boundaries.
+    """
+    grid = found.grid
+    known = np.isin(baselines, grid) & np.array([each is None for each in found.refusals])
+    rows = np.flatnonzero(known)
+    begin = np.searchsorted(grid, np.array(baselines)[rows])
+    judge = {SUM: _by_sum, MINIMUM: _by_minimum}[composition]
+    frames = [judge(found, rows, begin, epsilon) for epsilon in epsilons]
+    judged = pl.concat(frames)
+    reasons = [
+        reason or (None if n in grid else f"the baseline N={n} is not on the grid")
+        for n, reason in zip(baselines, found.refusals, strict=True)
+    ]
+    refused = pl.DataFrame(
+        {"deployment": range(len(reasons)), "refusal": reasons},
+        schema={"deployment": pl.Int64, "refusal": pl.String},
+    ).drop_nulls("refusal")
+    tolerances = pl.DataFrame({"epsilon": list(epsilons)}, schema={"epsilon": pl.Float64})
+    behind = pl.DataFrame(
+        {
+            "deployment": range(len(reasons)),
+            "constants": found.constants,
+            "calibration": [list(each) for each in found.calibration],
+            "in_sample": found.in_sample,
+        },
+        schema_overrides={"deployment": pl.Int64, "calibration": pl.List(pl.String)},
+    )
+    return (
+        pl.concat([judged, refused.join(tolerances, how="cross")], how="diagonal")
+        .join(behind, on="deployment", how="left")
+        .with_columns(
+            pl.lit(PREDICTOR).alias("predictor"), pl.lit(composition).alias("composition")
+        )
+    )
+
+
+def sum_exits(found: Total, rows: Places, begin: Places, epsilon: float) -> Exits:
+    """Return where the T(N) of whole forwards leave a tolerance.
+
+    Parameters
+    ----------
+    rows
+        The deployments, and with `begin` the place of each one's baseline.
+    """
+    model = found.model_us
+    base = model[rows, begin][:, None]
+    return exits(
+        model[rows] / base,
+        found.moved_us(-1.0)[rows] / base,
+        found.moved_us(1.0)[rows] / base,
+        begin,
+        epsilon,
+    )
+
+
+def _by_sum(found: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
+    model, out = found.model_us, sum_exits(found, rows, begin, epsilon)
+    modules = found.latency_us[rows]
+    each = np.arange(len(rows))
+    grown = modules[each, :, out.after] - modules[each, :, begin]
+    place = grown.argmax(axis=1)
+    ratio = model[rows, out.after] / model[rows, begin]
+    return _rows(found, rows, place, out, ratio, epsilon=epsilon)
+
+
+def _by_minimum(found: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
+    deployment, place, each, ratio = _modules(found, rows, begin, epsilon)
+    order = np.lexsort((each.last, deployment))
+    _, first = np.unique(deployment[order], return_index=True)
+    least = order[first]
+    out = Exits(
+        last=each.last[least],
+        low=np.minimum.reduceat(each.low[order], first),
+        high=np.minimum.reduceat(each.high[order], first),
+        after=each.after[least],
+        censored=each.censored[least],
+    )
+    return _rows(found, rows, place[least], out, ratio[least, out.after], epsilon=epsilon)
+
+
+def module_exits(found: Total, deployment: int, epsilon: float) -> pl.DataFrame:
+    """Return where T(N) / T(1) of each module of one deployment leaves a tolerance, by itself.
+
+    The rows are those of `total_exits`, in the order of the forward.
+    """
+    rows = np.array([deployment])
+    begin = np.zeros(1, dtype=np.int64)
+    _, place, out, ratio = _modules(found, rows, begin, epsilon)
+    which = np.full(len(place), deployment)
+    at = ratio[np.arange(len(place)), out.after]
+    named = [found.roles[deployment][each] for each in place]
+    return _rows(found, which, place, out, at, epsilon=epsilon).with_columns(
+        pl.Series("limiting_module", named, dtype=pl.String)
+    )
+
+
+def _modules(
+    found: Total, rows: Places, begin: Places, epsilon: float
+) -> tuple[Places, Places, Exits, Array]:
+    """Return deployment and place of every module, its exits, and its T(N) / T(baseline)."""
+    deployment, place = np.nonzero(found.asked[rows] >= 0)
+    modules = found.latency_us[rows][deployment, place]
+    start = begin[deployment]
+    ratio = modules / modules[np.arange(len(start)), start][:, None]
+    moved = np.exp(found.band[rows][deployment, place])[:, None]
+    return deployment, place, exits(ratio, ratio / moved, ratio * moved, start, epsilon), ratio
+
+
+def _rows(
+    found: Total, rows: Places, place: Places, out: Exits, ratio: Array, *, epsilon: float
+) -> pl.DataFrame:
+    """Return boundaries with their limiter; where the grid ends first, nothing limits."""
+    grid = found.grid
+    judged = pl.DataFrame(
+        {
+            "deployment": rows,
+            "epsilon": np.full(len(rows), epsilon),
+            "n_max": grid[out.last].astype(float),
+            "low": grid[out.low].astype(float),
+            "high": grid[out.high].astype(float),
+            "censored": out.censored,
+            "limiting_module": [found.roles[row][at] for row, at in zip(rows, place, strict=True)],
+            "margin": ratio / (1.0 + epsilon),
+            "asked": found.asked[rows, place],
+            "last": out.last,
+            "after": out.after,
+        },
+        schema_overrides={"deployment": pl.Int64, "limiting_module": pl.String},
+    ).with_row_index("row")
+    stopped = found.timed.stops(judged.select("row", "asked", "last", "after"))
+    free = pl.col("censored")
+    return (
+        judged.join(stopped.select("row", "limiting_term", "evidence"), on="row", how="left")
+        .sort("row")
+        .with_columns(
+            pl.when(~free).then(pl.col(name)).alias(name)
+            for name in ("limiting_module", "limiting_term", "margin")
+        )
+        .drop("row", "asked", "last", "after")
+    )

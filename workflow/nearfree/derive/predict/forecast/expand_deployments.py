@@ -1,0 +1,133 @@
+"""From names to deployments: model files, platforms, and the newest recorded release."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import combinations, product
+
+from packaging.version import Version
+
+from nearfree.backends.names import Backend, attention_backend, backend, moe_backend
+from nearfree.config.deployments import Asked
+from nearfree.config.files import Config
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.named import find_decoder
+from nearfree.derive.granularity.releases import ruled_release
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.errors import ConfigError, NearfreeError
+from nearfree.hardware.platforms import resolve
+
+MOST = 20_000
+"""Deployments that one question may ask about."""
+
+
+def deployments(config: Config, asked: Asked) -> list[Deployment]:
+    """Return one deployment a combination of what is listed.
+
+    What is listed twice is asked about once.
+
+    Raises
+    ------
+    ConfigError
+        A model, platform or backend that nothing knows, or more combinations than MOST.
+    """
+    decoders = [find_decoder(config.folder, name) for name in asked.models]
+    platforms = [resolve(config.platforms, name) for name in asked.platforms]
+    attention = [newest(config, each, attention_backend) for each in asked.attention]
+    sparse = any(each.experts for each in decoders)
+    moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in asked.moe]
+    routed = tuple(product(moe, asked.routing))
+    _distinct(decoders)
+    kinds = sum(len(routed) if each.experts else 1 for each in decoders)
+    count = kinds * len(platforms) * len(attention) * len(asked.batch) * len(asked.context)
+    if count > MOST:
+        raise ConfigError(
+            f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
+        )
+    found = [
+        Deployment(
+            decoder=decoder,
+            platform=platform,
+            attention=runs,
+            moe=experts,
+            routing=routing,
+            batch=batch,
+            context=context,
+            dtype=asked.dtype,
+        )
+        for decoder, platform, runs in product(decoders, platforms, attention)
+        for experts, routing in (routed if decoder.experts else ((None, None),))
+        for batch, context in product(asked.batch, asked.context)
+    ]
+    return list(dict.fromkeys(found))
+
+
+@contextmanager
+def entry(config: Config, name: str) -> Iterator[None]:
+    """Say of a refusal which entry of deployments.yaml it is of."""
+    try:
+        yield
+    except ConfigError as error:
+        where = f"{config.folder}/deployments.yaml: {name}"
+        raise ConfigError(f"{where}: {error.what}", remedy=error.remedy) from error
+
+
+def _distinct(decoders: Sequence[Decoder]) -> None:
+    """Refuse two models of one name, which no answer could tell apart."""
+    for one, other in combinations(dict.fromkeys(decoders), 2):
+        if one.name == other.name:
+            raise ConfigError(
+                f"two different models are named {one.name}", remedy="Rename one of the files"
+            )
+
+
+def check_releases(config: Config, answerer: Answerer, wanted: Sequence[Deployment]) -> None:
+    """Refuse a release whose rules are neither recorded nor to be had.
+
+    Raises
+    ------
+    ConfigError
+        Which one, and which releases of the package are recorded.
+    """
+    named = {each for one in wanted for each in (one.attention, one.moe) if each}
+    for each in sorted(named, key=str):
+        release = ruled_release(each.name, each.version)
+        if release is None:
+            continue
+        try:
+            answerer.check(*release)
+        except NearfreeError as error:
+            package = release.package
+            known = [name for name in config.releases if name.startswith(f"{package}==")]
+            raise ConfigError(
+                error.what,
+                remedy=f"Recorded in {config.folder}/sources.yaml are "
+                f"{', '.join(known) or 'none'}; --online reads any other one",
+            ) from error
+
+
+def newest(config: Config, text: str, read: Callable[[str], Backend] = backend) -> Backend:
+    """Return the backend that a release names, or a package's newest release of sources.yaml.
+
+    Parameters
+    ----------
+    read
+        What reads a name: any backend, or one that runs what is wanted.
+
+    Raises
+    ------
+    ConfigError
+        The package is unknown, runs something else, or has no release on record.
+    """
+    given = read(text)
+    release = ruled_release(given.name, given.version or "0")
+    if given.version is not None or release is None:
+        return given
+    listed = [each.split("==") for each in config.releases]
+    known = [version for package, version in listed if package == release.package]
+    if not known:
+        raise ConfigError(
+            f"no release of {text} is listed in {config.folder}/sources.yaml",
+            remedy="Name one: package==version",
+        )
+    return backend(f"{text}=={max(known, key=Version)}")

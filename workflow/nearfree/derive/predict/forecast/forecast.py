@@ -1,0 +1,133 @@
+"""What every predictor says of deployments, from a true N = 1 and from the paper's baseline."""
+
+from collections.abc import Sequence
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.laws.laws import LAWS
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+from nearfree.derive.predict.forecast.exits import total_exits
+from nearfree.derive.predict.forecast.least import least_of_laws
+from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total, total
+
+PREDICTORS = (*LAWS, PREDICTOR)
+LARGEST = 512
+"""The largest N that is looked at, unless another one is asked for."""
+CURVE = ("n", "ratio", "latency_us")
+"""The columns of a curve before the shares of its modules."""
+ANSWERS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "deployment": pl.Int64,
+    "baseline": pl.Int64,
+    "predictor": pl.String,
+    "composition": pl.String,
+    "epsilon": pl.Float64,
+    "n_max": pl.Float64,
+    "n_max_extended": pl.Float64,
+    "limiting_module_extended": pl.String,
+    "low": pl.Float64,
+    "high": pl.Float64,
+    "censored": pl.Boolean,
+    "limiting_module": pl.String,
+    "limiting_term": pl.String,
+    "evidence": pl.String,
+    "margin": pl.Float64,
+    "constants": pl.String,
+    "calibration": pl.List(pl.String),
+    "in_sample": pl.Boolean,
+    "refusal": pl.String,
+}
+"""What a predictor says of a deployment at a tolerance: a value (+inf: unbounded) or a refusal.
+`censored`: the value is the grid's end, and nothing limits up to there."""
+
+
+class Forecast(Struct, frozen=True, kw_only=True):
+    """Answers about deployments: T(N) of their modules, and boundaries by predictor."""
+
+    deployments: Sequence[Deployment]
+    total: Total
+    answers: pl.DataFrame
+
+    def curve(self, deployment: int) -> pl.DataFrame:
+        """Return T(N) of a deployment over its grid: n, ratio = T(N) / T(1), latency_us, shares.
+
+        The columns after these are the roles of its modules: what share of T(N) they take. Empty
+        where T(N) is not known.
+        """
+        model = self.total.model_us[deployment]
+        shares = {
+            role: self.total.latency_us[deployment, place] / model
+            for place, role in self.total.roles[deployment].items()
+        }
+        values = (self.total.grid, model / model[0], model)
+        frame = pl.DataFrame(dict(zip(CURVE, values, strict=True)) | shares)
+        return frame if self.total.refusals[deployment] is None else frame.clear()
+
+
+def positions(largest: int = LARGEST) -> list[int]:
+    """Return the N that are looked at: all up to a largest one."""
+    return list(range(1, largest + 1))
+
+
+def forecast(
+    deployments: Sequence[Deployment],
+    answerer: Answerer,
+    epsilons: Sequence[float],
+    *,
+    grid: Sequence[int] | None = None,
+    predictors: Sequence[str] = PREDICTORS,
+    full: bool = True,
+) -> Forecast:
+    """Return what predictors say of deployments.
+
+    Parameters
+    ----------
+    epsilons
+        Tolerances.
+    grid
+        N, rising from 1; all up to LARGEST unless given.
+    predictors
+        Laws, and the work model; its T(N) is there whether it is named or not.
+    full
+        Whether the paper's baseline is asked, too, where it is another than 1.
+    """
+    questions = Questions(deployments, grid or positions())
+    found = total(questions, answerer)
+    asked = [[1] * len(deployments)]
+    if full:
+        asked.append([each.full_baseline for each in deployments])
+    laws = [name for name in predictors if name in LAWS]
+    frames = [pl.DataFrame(schema=ANSWERS)]
+    for baselines in asked:
+        beside = pl.DataFrame(
+            {"deployment": range(len(deployments)), "baseline": baselines},
+            schema={"deployment": pl.Int64, "baseline": pl.Int64},
+        )
+        said = []
+        if laws:
+            said.append(least_of_laws(questions, answerer, baselines, epsilons, laws))
+        if PREDICTOR in predictors:
+            said += [total_exits(found, baselines, epsilons, each) for each in (SUM, MINIMUM)]
+        if said:
+            frames.append(pl.concat(said, how="diagonal").join(beside, on="deployment"))
+    answers = pl.concat(frames, how="diagonal").select(
+        pl.col(name).cast(dtype) for name, dtype in ANSWERS.items()
+    )
+    answers = answers.unique(
+        ["deployment", "baseline", "predictor", "composition", "epsilon"], maintain_order=True
+    ).sort(
+        "deployment",
+        "baseline",
+        pl.col("predictor").cast(pl.Enum(PREDICTORS)),
+        pl.col("composition") != SUM,
+        "epsilon",
+        maintain_order=True,
+    )
+    return Forecast(deployments=deployments, total=found, answers=answers)
+
+
+def headline(answers: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows that answer a user: the work model's sum, and the paper's minimum of laws."""
+    laws = pl.col("predictor").is_in(LAWS) & (pl.col("composition") == MINIMUM)
+    return answers.filter(laws | (pl.col("composition") == SUM))

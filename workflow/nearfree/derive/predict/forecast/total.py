@@ -1,0 +1,116 @@
+"""T(N) of a model's forward: the sum of its modules' T(N), each as often as it runs.
+
+Kernels between the modules (norms, residual sums, rotary embeddings, sampling) are not counted.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Questions
+from nearfree.derive.work_model.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
+from nearfree.derive.work_model.answer import Timed
+from nearfree.derive.work_model.family import Array, Flags, Places
+
+SUM, MINIMUM = "sum", "minimum"
+"""How modules make a model: the sum of their times, or the minimum of their boundaries."""
+
+
+class Total(Struct, frozen=True, kw_only=True):
+    """T(N) of deployments, module by module.
+
+    Parameters
+    ----------
+    latency_us
+        What each module takes in one forward, all its layers together, [deployments, places, grid];
+        0 where a deployment has no such place, NaN where no T(N) is known of a module.
+    band
+        How far ln(T(N) / T(baseline)) of each may be off, [deployments, places].
+    asked
+        The question of each module, [deployments, places], -1 where there is none.
+    roles
+        The name of each module by deployment and place.
+    grid
+        N, [grid].
+    refusals
+        Why no T(N) of a deployment is known, None where it is.
+    constants, calibration, in_sample
+        The constants behind each deployment, their events, and whether they were calibrated on its
+        platform.
+    """
+
+    latency_us: Array
+    band: Array
+    asked: Places
+    roles: Sequence[Mapping[int, str]]
+    grid: Places
+    refusals: Sequence[str | None]
+    constants: Sequence[str]
+    calibration: Sequence[tuple[str, ...]]
+    in_sample: Flags
+    timed: Timed
+
+    @property
+    def model_us(self) -> Array:
+        """T(N) of the whole forward, [deployments, grid]; NaN where it is not known."""
+        return np.asarray(self.latency_us.sum(axis=1))
+
+    def moved_us(self, direction: float) -> Array:
+        """Return T(N) where every module is off by its band in one direction.
+
+        It is meant over an unmoved T(baseline); at the baseline itself it says nothing.
+        """
+        factors = np.repeat(np.exp(direction * self.band)[:, :, None], len(self.grid), axis=2)
+        return np.asarray((self.latency_us * factors).sum(axis=1))
+
+
+def total(questions: Questions, answerer: Answerer) -> Total:
+    """Return T(N) of deployments by the work model."""
+    timed = answerer.timed(questions.frame)
+    asked_count, width = questions.frame.height, len(questions.grid)
+    times = np.full((asked_count, width), np.nan)
+    bands = np.zeros(asked_count)
+    seen = np.zeros(asked_count, dtype=bool)
+    behind: dict[int, tuple[str, str]] = {}
+    for curves in timed.curves():
+        times[curves.asked] = curves.latency_us
+        bands[curves.asked] = curves.band
+        seen[curves.asked] = curves.in_sample
+        behind |= dict.fromkeys(curves.asked, (curves.constants, curves.calibration))
+    uses = questions.uses
+    at = uses["deployment"].to_numpy(), uses["place"].to_numpy()
+    asked = uses["asked"].to_numpy()
+    shape = len(questions.deployments), int(uses["place"].max() or 0) + 1  # type: ignore[arg-type]
+    latency = np.zeros((*shape, width))
+    latency[at] = times[asked] * uses["count"].to_numpy()[:, None]
+    band, which, sampled = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
+    band[at], which[at], sampled[at] = bands[asked], asked, seen[asked]
+    parts: list[list[tuple[str, int]]] = [[] for _ in questions.deployments]
+    for deployment, role, each in uses.select("deployment", "role", "asked").iter_rows():
+        parts[deployment].append((role, each))
+    refused = timed.refusals()
+    return Total(
+        latency_us=latency,
+        band=band,
+        asked=which,
+        roles=[dict(enumerate(role for role, _ in part)) for part in parts],
+        grid=np.array(questions.grid),
+        refusals=[_refusal(part, refused) for part in parts],
+        constants=["; ".join(sorted({said for said, _ in _known(part, behind)})) for part in parts],
+        calibration=[tuple(sorted({event for _, event in _known(part, behind)})) for part in parts],
+        in_sample=np.asarray(sampled.any(axis=1)),
+        timed=timed,
+    )
+
+
+def _refusal(part: Sequence[tuple[str, int]], refused: Mapping[int, str]) -> str | None:
+    """Return the first module of which no T(N) is known, and why."""
+    return next((f"{role}: {refused[asked]}" for role, asked in part if asked in refused), None)
+
+
+def _known(
+    part: Sequence[tuple[str, int]], behind: Mapping[int, tuple[str, str]]
+) -> list[tuple[str, str]]:
+    return [behind[asked] for _, asked in part if asked in behind]

@@ -1,0 +1,189 @@
+"""What is predicted of whole models: what was put on record beforehand, and what the laws say.
+
+What is on record was composed from modules measured apart (`foretell`); laws and the work model are
+asked of the model's modules as `nearfree predict` asks them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import polars as pl
+from msgspec import structs
+
+from nearfree.backends.names import Backend
+from nearfree.core.setting import MeasurePlan, Setting, setting_key
+from nearfree.decoders.model import Model, model_of
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.forecast import PREDICTORS, forecast, headline
+from nearfree.derive.predict.installed_release import release_of
+from nearfree.log.events import Event, PredictionRecorded
+from nearfree.log.evidence import Take
+
+_SAID = (
+    "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "constants",
+    "refusal",
+)  # fmt: skip
+Row = dict[str, Any]
+
+
+def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row]:
+    """Yield what was put on record of the settings of models, the newest where it was said again.
+
+    Parameters
+    ----------
+    takes
+        A scope's.
+    settings
+        Its table `settings`; of what was never measured nothing is said.
+    """
+    known = _by_key(settings)
+    for event in _newest(takes):
+        said = event.data
+        setting = known.get((setting_key(said.setting), said.baseline))
+        if setting is not None:
+            yield {
+                **setting,
+                "predictor": said.predictor,
+                "basis": said.basis,
+                "epsilon": said.epsilon,
+                "n_max_extended": said.n_max,
+                "unbounded": False,
+                "constants": None,
+                "balance_flop_per_byte": said.balance_flop_per_byte,
+                "in_sample": False,
+                **{name: getattr(said, name) for name in _SAID if name != "constants"},
+                "from_ids": [setting["row_id"], event.event_id],
+            }
+
+
+def _by_key(settings: pl.DataFrame) -> dict[tuple[str, int], Row]:
+    """Return the settings of models by key and baseline."""
+    rows = settings.filter(module="model").to_dicts()
+    return {(row["setting_key"], row["baseline"]): row for row in rows}
+
+
+def _newest(takes: Sequence[Take]) -> Iterable[Event]:
+    """Return the newest of the predictions that say the same thing, whatever study made them."""
+    found: dict[object, Event] = {}
+    events = [event for take in takes for event in take.of(PredictionRecorded)]
+    for event in sorted(events, key=lambda each: each.time):
+        said = event.data
+        key = (said.setting, said.baseline, said.predictor, said.basis, said.epsilon)
+        found[key] = event
+    return found.values()
+
+
+def law_rows(
+    takes: Sequence[Take], settings: pl.DataFrame, facts: pl.DataFrame, answerer: Answerer,
+    epsilons: Sequence[float],
+) -> Iterator[Row]:  # fmt: skip
+    """Yield what the laws and the work model say of the settings of models that were measured.
+
+    Parameters
+    ----------
+    takes
+        A scope's; the plan of each that measured models holds them.
+    settings
+        Its table `settings`.
+    facts
+        Balance points by platform, dtype and basis: basis, balance_flop_per_byte, fact_id.
+    answerer
+        On the facts of one basis.
+    epsilons
+        Tolerances.
+    """
+    asked = list(_deployments(takes, settings))
+    if not asked:
+        return
+    yield from _refused(asked, facts, epsilons)
+    said = headline(forecast([one for _, one in asked], answerer, epsilons).answers)
+    balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
+    for answer in said.to_dicts():
+        setting, _ = asked[answer["deployment"]]
+        if answer["baseline"] != setting["baseline"]:
+            continue
+        fact = balances.get((setting["platform"], setting["dtype"]), {})
+        bounded = answer["n_max"] not in (None, float("inf"))
+        yield {
+            **setting,
+            **{name: answer[name] for name in ("predictor", "epsilon", "in_sample", *_SAID)},
+            "n_max": answer["n_max"] if bounded else None,
+            "n_max_extended": _finite(answer["n_max_extended"]),
+            "unbounded": answer["n_max"] == float("inf"),
+            "low": _finite(answer["low"]),
+            "high": _finite(answer["high"]),
+            "margin": _finite(answer["margin"]),
+            "basis": fact.get("basis"),
+            "balance_flop_per_byte": fact.get("balance_flop_per_byte"),
+            "from_ids": [
+                setting["row_id"],
+                *([fact["fact_id"]] if fact else []),
+                *(answer["calibration"] or []),
+            ],
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value in (None, float("inf")) else value
+
+
+def _deployments(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[tuple[Row, Deployment]]:
+    """Yield the measured settings of models, each with the deployment that it is."""
+    rows = _by_key(settings)
+    dtypes = {row["dtype"] for row in rows.values()}
+    for take in sorted(takes, key=lambda each: each.order, reverse=True):
+        plan = take.started.data.plan
+        if not isinstance(plan, MeasurePlan) or not plan.models:
+            continue
+        releases = take.started.data.versions
+        for sweep, dtype in product(plan.sweeps, dtypes):
+            setting = _with_dtype(sweep.setting, dtype)
+            row = rows.pop((setting_key(setting), sweep.baseline), None)
+            if row is not None:
+                model = model_of(setting, plan.models)
+                yield row, _deployment(row["platform"], setting, model, releases)
+
+
+def _refused(
+    asked: Sequence[tuple[Row, Deployment]], facts: pl.DataFrame, epsilons: Sequence[float]
+) -> Iterator[Row]:
+    """Yield refusals for baselines that neither the paper nor a user of `predict` asks from."""
+    balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
+    for setting, deployment in asked:
+        if setting["baseline"] in (1, deployment.full_baseline):
+            continue
+        fact = balances.get((setting["platform"], setting["dtype"]), {})
+        for predictor, epsilon in product(PREDICTORS, epsilons):
+            yield {
+                **setting,
+                **dict.fromkeys((*_SAID, "n_max_extended", "balance_flop_per_byte")),
+                "predictor": predictor,
+                "epsilon": epsilon,
+                "basis": fact.get("basis"),
+                "unbounded": False,
+                "in_sample": False,
+                "refusal": f"models are asked from N = 1 and from the paper's baseline, not from "
+                f"N = {setting['baseline']}",
+                "from_ids": [setting["row_id"], *([fact["fact_id"]] if fact else [])],
+            }
+
+
+def _with_dtype(setting: Setting, dtype: str) -> Setting:
+    return structs.replace(setting, dtype=dtype) if setting.dtype == "auto" else setting
+
+
+def _deployment(
+    platform: str, setting: Setting, model: Model, releases: Mapping[str, str]
+) -> Deployment:
+    return Deployment(
+        decoder=model.decoder,
+        platform=platform,
+        attention=Backend(setting.backend, release_of(setting.backend, releases)),
+        moe=Backend(setting.moe, release_of(setting.moe, releases)) if setting.moe else None,
+        routing=setting.routing,
+        batch=setting.batch,
+        context=setting.context or 1,
+        dtype=setting.dtype,
+    )

@@ -1,0 +1,147 @@
+"""Table `predictions`: what each predictor says of each setting, or why it refuses."""
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from nearfree.derive.granularity.facts import datasheet_facts, probed_facts
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.installed_release import releases_that_ran
+from nearfree.derive.predict.model_predictions import law_rows, recorded_rows
+from nearfree.derive.predict.predictors import PREDICTORS, RECORDED
+from nearfree.derive.tables.platforms import newest_balances
+from nearfree.derive.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    number,
+    text,
+)
+from nearfree.hardware.platforms import Platform
+from nearfree.log.evidence import Take
+
+_IDENTITY = ("platform", "origin", "setting_key", "baseline")
+VALUE = {
+    "n_max": amount("the prediction, a real number", nullable=True),
+    "unbounded": flag("whether it says that no N is too large"),
+    "n_max_extended": amount("the same with the extensions of the formulas", nullable=True),
+    "low": amount("lower end of its interval", nullable=True),
+    "high": amount("upper end of it", nullable=True),
+}
+REASON = {
+    "limiting_module": text("what stops it", nullable=True),
+    "limiting_term": text("the term that is smallest, or what changes there", nullable=True),
+    "evidence": text("file and lines of the rule, or where the paper states it", nullable=True),
+    "margin": number("the next smallest term, or T(N) at the next N, over what limits",
+                     nullable=True),
+    "constants": text("which constants, and what they were calibrated on", nullable=True),
+    "in_sample": flag("whether its constants were calibrated on this platform"),
+    "refusal": text("which rule or fact is missing", nullable=True),
+}  # fmt: skip
+PREDICTIONS = Table(
+    name="predictions",
+    row="one predictor's N_max for one setting at one tolerance, on one basis of hardware facts",
+    key=(*_IDENTITY, "predictor", "basis", "epsilon"),
+    body={
+        "platform": text("the kind of machine"),
+        "origin": text("where the setting's boundary comes from", one_of=ORIGINS),
+        **SETTING_COLUMNS,
+        "baseline": count("the N that ratios refer to"),
+        "predictor": text("which predictor", one_of=(*PREDICTORS, *RECORDED)),
+        "basis": text("which facts: datasheet, or probed by one of two methods; none where there "
+                      "are none of the platform and dtype", nullable=True),
+        "epsilon": amount("tolerance; a law says the same at each"),
+        **VALUE,
+        "balance_flop_per_byte": amount("rho that it used", nullable=True),
+        **REASON,
+    },
+)  # fmt: skip
+_SAID = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module",
+         "limiting_term", "evidence", "margin", "constants", "calibration", "in_sample",
+         "refusal")  # fmt: skip
+_NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
+
+
+def predict(
+    settings: pl.DataFrame,
+    platforms: pl.DataFrame,
+    sheets: Mapping[str, Platform],
+    answerer: Answerer,
+    epsilons: Sequence[float],
+    *,
+    takes: Sequence[Take] = (),
+) -> pl.DataFrame:
+    """Return the rows of `predictions` for every setting, with every basis of its platform.
+
+    Parameters
+    ----------
+    settings
+        Rows of the table `settings`.
+    platforms
+        Rows of the table `platforms`; of several probes the newest counts.
+    sheets
+        The datasheets of those platforms.
+    answerer
+        The predictors; it is put on the facts of each basis.
+    epsilons
+        Tolerances.
+    takes
+        The scope's, which hold the models that were measured and what is on record of them.
+    """
+    models = [name for take in takes for name in getattr(take.started.data.plan, "models", ())]
+    whole = settings.filter((pl.col("module") == "model") & pl.col("model").is_in(models))
+    settings = settings.join(whole, on="row_id", how="anti")
+    newest = newest_balances(platforms)
+    facts = newest.select(
+        "platform", "dtype", "basis", "balance_flop_per_byte", pl.col("row_id").alias("fact_id")
+    )
+    asked = (
+        settings.join(facts, on=["platform", "dtype"], how="left", maintain_order="left_right")
+        .with_row_index("asked")
+        .with_columns(
+            pl.col("asked").cast(pl.Int64),
+            pl.col("baseline").alias("stated"),
+            pl.col("grid").list.first().alias("baseline"),
+            pl.lit(None, pl.String).alias("kernel"),
+        )
+        .join(releases_that_ran(settings, takes), on="row_id", how="left", maintain_order="left")
+    )
+    frames = []
+    for (basis,), part in asked.group_by("basis", maintain_order=True):
+        known = _known(basis, newest, sheets)
+        answers = answerer.on(known).answers(part, epsilons, PREDICTORS)
+        frames.append(part.join(answers.select("asked", *_SAID), on="asked", how="inner"))
+    modelled = list(recorded_rows(takes, whole))
+    pair = ["platform", "dtype"]
+    without = whole.join(facts, on=pair, how="anti")  # has one refusal, on no basis
+    modelled += law_rows(
+        takes, without, facts.clear(), answerer.on(datasheet_facts(sheets)), epsilons
+    )
+    for (basis,), part in facts.group_by("basis", maintain_order=True):
+        informed = answerer.on(_known(basis, newest, sheets))
+        modelled += law_rows(takes, whole.join(part, on=pair, how="semi"), part, informed, epsilons)
+    empty = asked.clear().with_columns(pl.lit(None).alias(name) for name in _SAID)
+    of_modules = _rows(pl.concat(frames) if frames else empty)
+    of_models = PREDICTIONS.frame(modelled).select(of_modules.columns)
+    return pl.concat([of_modules.cast(of_models.schema), of_models])
+
+
+def _known(basis: object, newest: pl.DataFrame, sheets: Mapping[str, Platform]) -> pl.DataFrame:
+    """Return the facts of a basis: a probe's, or those of datasheets."""
+    if basis in (None, "datasheet"):
+        return datasheet_facts(sheets)
+    return probed_facts(newest.filter(pl.col("basis") == basis), sheets)
+
+
+def _rows(answered: pl.DataFrame) -> pl.DataFrame:
+    """Return answers as rows of the table: what is infinite has no number, but a flag."""
+    numbers = answered.with_columns(pl.col(_NUMBERS).cast(pl.Float64))
+    return numbers.with_columns(
+        pl.col("n_max").is_infinite().fill_null(value=False).alias("unbounded"),
+        *(pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in _NUMBERS),
+        pl.col("stated").alias("baseline"),
+        pl.concat_list("row_id", "fact_id", "calibration").list.drop_nulls().alias("from_ids"),
+    ).select(*(name for name in PREDICTIONS.body), "from_ids")

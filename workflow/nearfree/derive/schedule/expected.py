@@ -1,0 +1,143 @@
+"""Draft lengths by expected tokens per second: what acceptance wins against what latency costs.
+
+A round drafts K tokens, verifies K + 1 positions in one forward, and yields the accepted drafts
+and one token more. With P(i) the probability that the first i drafts are all accepted,
+
+    tokens(K) = 1 + P(1) + ... + P(K)
+    speedup(K) = tokens(K) / (T(K + 1) / T(1) + K c),
+
+c being the drafter's time for one token as a share of T(1). With drafts accepted independently at
+rate p, P(i) = p**i and tokens(K) = (1 - p**(K + 1)) / (1 - p): Leviathan et al. 2023, arXiv
+2211.17192, equation 1; the speedup is that of its theorem 3.8 where T(K + 1) = T(1).
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from nearfree.derive.schedule.curve import LARGEST_RATIO, checked_curve
+from nearfree.derive.schedule.draft_lengths import (
+    LONGEST_DRAFT,
+    check_batch,
+    check_most,
+    is_number,
+    shown,
+)
+from nearfree.errors import ConfigError
+
+
+class Choice(NamedTuple):
+    """A draft length K and its speedup: tokens per second against those without drafts."""
+
+    k: int
+    speedup: float
+
+
+def independent(rate: float, *, most: int) -> tuple[float, ...]:
+    """Return P(1) to P(most) for drafts that are accepted independently at one rate.
+
+    Parameters
+    ----------
+    rate
+        The probability that a draft token is accepted, 0 to 1.
+    most
+        The longest draft, in tokens.
+
+    Raises
+    ------
+    ConfigError
+        The rate is no probability, or `most` is out of range.
+    """
+    check_most(most)
+    if not _is_probability(rate):
+        raise ConfigError(
+            f"the acceptance rate is {shown(rate)}", remedy="Give a probability from 0 to 1"
+        )
+    return tuple(accumulate([rate] * most, lambda before, p: before * p))
+
+
+def measured(accepted: Sequence[float]) -> tuple[float, ...]:
+    """Return a measured acceptance curve, checked.
+
+    Parameters
+    ----------
+    accepted
+        P(1), P(2), ...: the share of rounds in which the first i drafts are all accepted, not the
+        share among the rounds that reach the i-th draft.
+
+    Raises
+    ------
+    ConfigError
+        A value is no probability, the curve rises, or it is empty or too long.
+    """
+    if not 1 <= len(accepted) <= LONGEST_DRAFT:
+        raise ConfigError(
+            f"the acceptance curve has {len(accepted)} values",
+            remedy=f"Give one a draft token, 1 to {LONGEST_DRAFT}",
+        )
+    for number, value in enumerate(accepted, 1):
+        if not _is_probability(value):
+            raise ConfigError(
+                f"value {number} of the acceptance curve is {shown(value)}",
+                remedy="Give probabilities from 0 to 1",
+            )
+    for number, (before, value) in enumerate(pairwise(accepted), 2):
+        if value > before:
+            raise ConfigError(
+                f"value {number} of the acceptance curve rises from {before} to {value}",
+                remedy="Give the share of rounds in which the first i drafts are all accepted",
+            )
+    return tuple(accepted)
+
+
+def best_lengths(
+    ratio_by_batch: Mapping[int, Mapping[int, float]],
+    accepted: Sequence[float],
+    *,
+    draft_cost: float,
+) -> dict[int, Choice]:
+    """Return the K of most expected tokens per second by batch size; of equal ones the smallest.
+
+    Only K are compared whose N = K + 1 the curve of that batch size has, up to the length of the
+    acceptance curve.
+
+    Parameters
+    ----------
+    ratio_by_batch
+        T(N) / T(1) by N, by batch size, each relative to T(1) of the same batch size.
+    accepted
+        P(1), P(2), ..., from `independent` or `measured`.
+    draft_cost
+        The drafter's time for one token as a share of T(1), 0 or more.
+
+    Raises
+    ------
+    ConfigError
+        A curve, the acceptance or the cost makes no sense, or no K above 0 can be compared.
+    """
+    accepted = measured(accepted)
+    if not is_number(draft_cost) or not 0 <= draft_cost <= LARGEST_RATIO:
+        raise ConfigError(
+            f"the cost of a draft token is {shown(draft_cost)}",
+            remedy="Give the drafter's time for one token as a share of T(1), 0 or more",
+        )
+    tokens = tuple(accumulate(accepted, initial=1.0))
+    found = {}
+    for batch, ratio in ratio_by_batch.items():
+        check_batch(batch)
+        curve = checked_curve(ratio, f"batch {batch}")
+        lengths = [n - 1 for n in curve if n <= len(tokens)]
+        if len(lengths) == 1:
+            raise ConfigError(
+                f"the latency curve of batch {batch} has no N from 2 to {len(tokens)}",
+                remedy="Give T(N) / T(1) at K + 1 positions for the K to choose from",
+            )
+        found[batch] = max(
+            (Choice(k, tokens[k] / (curve[k + 1] + k * draft_cost)) for k in lengths),
+            key=lambda choice: choice.speedup,
+        )
+    return dict(sorted(found.items()))
+
+
+def _is_probability(value: object) -> bool:
+    return is_number(value) and 0 <= value <= 1  # type: ignore[operator]

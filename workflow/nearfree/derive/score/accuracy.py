@@ -1,0 +1,132 @@
+"""Tables `accuracy` and `drift`: predictors and versions on the imported curves."""
+
+import polars as pl
+
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.score.ceiling import twins
+from nearfree.derive.score.evaluation import EVERY, evaluate
+from nearfree.derive.score.scores import groups
+from nearfree.derive.tables.schema import Table, amount, count, flag, number, text
+from nearfree.derive.truth.datasets import load_aiconfigurator, newest_release
+from nearfree.derive.truth.truth import Truth, narrowed
+from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.derive.work_model.left_out import LEFT_OUT
+from nearfree.log.names import Layout
+from nearfree.public.curves import read_curves
+
+MINIMUM_MB = 64.0
+"""Least weights of a gemm; smaller ones can stay in a GPU's cache from one call to the next."""
+DTYPE = "bfloat16"
+"""The element type that is scored: the constants are of 16-bit products."""
+_GROUPINGS: dict[str, tuple[str, ...]] = {
+    "module": ("predictor", "module", "routing", "seen"),
+    "platform": ("predictor", "module", "routing", "seen", "platform"),
+    "version": (
+        *("predictor", "module", "routing", "seen", "platform"),
+        *("backend", "backend_version"),
+    ),
+}
+_KEYS = ("predictor", "module", "seen", "platform", "backend", "backend_version", "routing")
+ACCURACY = Table(
+    name="accuracy",
+    row="one predictor on a group of imported curves",
+    key=("grouping", *_KEYS),
+    body={
+        "grouping": text("by module and routing; by platform besides; by version besides",
+                         one_of=tuple(_GROUPINGS)),
+        "predictor": text("which predictor; twin_version is another version's curve: the noise "
+                          "ceiling; work_model_left_out has constants fitted on all platforms but "
+                          "the one asked of", one_of=(*EVERY, LEFT_OUT)),
+        "module": text("gemm, moe_ffn or attention"),
+        "seen": flag("whether constants were calibrated on these platforms"),
+        "platform": text("the kind of machine", nullable=True),
+        "backend": text("what ran it", nullable=True),
+        "backend_version": text("its version", nullable=True),
+        "routing": text("balanced, skewed or power_law", nullable=True),
+        "epsilon": amount("tolerance"),
+        "settings": count("how many curves"),
+        "answered": count("of them, those with a prediction", at_least=0),
+        "undecided": count("of them, those that the curve leaves undecided", at_least=0),
+        "hits": count("predictions in [N_max, next N); what is refused or undecided is a miss",
+                      at_least=0),
+        "hit_share": number("hits / settings"),
+        "within_1_31": number("share of settings within a factor of 1.31 of that interval"),
+        "within_2": number("share within a factor of two"),
+        "t_ratio_error": number("median error of T(N) / T(baseline) up to 4 N_max",
+                                nullable=True),
+        "interval_coverage": number("share of stated intervals that meet the true one",
+                                    nullable=True),
+        "interval_width": number("median high / low", nullable=True),
+    },
+)  # fmt: skip
+DRIFT = Table(
+    name="drift",
+    row="the curves whose N_max went from one N to another between two versions",
+    key=(
+        *("platform", "module", "backend", "backend_version"),
+        *("other_backend", "other_version", "other_n_max", "n_max"),
+    ),
+    body={
+        "platform": text("the kind of machine"),
+        "module": text("gemm, moe_ffn or attention"),
+        "backend": text("what ran it"),
+        "backend_version": text("its version"),
+        "other_backend": text("what ran its twin"),
+        "other_version": text("the version before, or after where there is none"),
+        "epsilon": amount("tolerance"),
+        "other_n_max": count("N_max with the other version"),
+        "n_max": count("N_max with this one"),
+        "settings": count("how many curves"),
+    },
+)
+
+
+def accuracy(
+    layout: Layout, answering: Answerer, epsilon: float
+) -> tuple[pl.DataFrame, pl.DataFrame, set[str]]:
+    """Return the rows of `accuracy` and `drift`, and the events that they are made from.
+
+    Raises
+    ------
+    EvidenceError
+        No release of AIConfigurator is imported.
+    """
+    _, every = load_aiconfigurator(layout, [epsilon], MINIMUM_MB)
+    known = narrowed(every, pl.col("dtype") == DTYPE)
+    # The first event of a segment is the run's start, which names the artefact and its digest.
+    imported = known.settings["event_id"].str.replace(r"#\d+$", "#1").unique().sort().to_list()
+    calibrated = recorded_constants(layout).values()
+    ids = [*imported, *sorted(event.event_id for event in calibrated)]
+    seen = sorted({name for event in calibrated for name in event.data.platforms})
+    left_out = answering.left_out(read_curves(layout, newest_release(layout)), epsilon=epsilon)
+    evaluated = evaluate(known, answering, [epsilon], EVERY, left_out)
+    found = evaluated.scores.with_columns(pl.col("platform").is_in(seen).alias("seen"))
+    rows = [
+        {**dict.fromkeys(_KEYS), **row, "grouping": grouping, "from_ids": ids}
+        for grouping, by in _GROUPINGS.items()
+        for row in groups(found, by)
+    ]
+    moved = _moved(known, epsilon).with_columns(
+        pl.concat_list(pl.lit(each) for each in imported).alias("from_ids")
+    )
+    return _finite(ACCURACY.frame(rows)), moved, set(ids)
+
+
+def _moved(known: Truth, epsilon: float) -> pl.DataFrame:
+    at = known.boundaries.filter(~pl.col("undecided")).join(known.settings, on="curve", how="inner")
+    names = ("curve", "backend", "backend_version", "n_max")
+    own = at.select("platform", "module", *names)
+    other = at.select(pl.col("curve").alias("twin"),
+                      pl.col("backend").alias("other_backend"),
+                      pl.col("backend_version").alias("other_version"),
+                      pl.col("n_max").alias("other_n_max"))  # fmt: skip
+    pairs = twins(known).join(own, on="curve", how="inner").join(other, on="twin", how="inner")
+    return pairs.group_by(DRIFT.key).agg(
+        pl.len().cast(pl.Int64).alias("settings"), pl.lit(epsilon).alias("epsilon")
+    )
+
+
+def _finite(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows whose numbers are finite or null."""
+    numbers = pl.selectors.float()
+    return rows.with_columns(pl.when(numbers.is_finite()).then(numbers))

@@ -1,0 +1,169 @@
+"""Table `composition`: how modules compose to a model's boundary, each way against the measured.
+
+The measured limiter is the module whose time grows most, inside the model, from the baseline to the
+N after the boundary (the grid's end where there is none after it).
+"""
+
+from collections.abc import Iterable, Iterator
+from math import inf
+from typing import Any
+
+import polars as pl
+
+from nearfree.core.setting import setting_key
+from nearfree.decoders.laps import BETWEEN
+from nearfree.derive.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    number,
+    text,
+)
+from nearfree.log.events import LatencyMeasured, PredictionRecorded
+from nearfree.log.evidence import Take
+
+COMPOSITION = Table(
+    name="composition",
+    row="one way of composing a model's boundary from its modules, against the measured one",
+    key=("platform", "stream", "setting_key", "epsilon", "predictor", "basis"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study"),
+        **SETTING_COLUMNS,
+        "epsilon": amount("tolerance"),
+        "baseline": count("the N that ratios refer to"),
+        "origin": text("where the boundary comes from", one_of=ORIGINS),
+        "n_max": count("last pass over the grid, measured"),
+        "n_low": count("lower end of its interval", nullable=True),
+        "n_high": count("upper end of it", nullable=True),
+        "next_n": count("the grid point after n_max, none at the grid's end", nullable=True),
+        "undecided": flag("whether the measurement is too loose to tell"),
+        "measured_limiter": text("the module whose time grew most; `between` is none",
+                                 nullable=True),
+        "measured_growth": number("its part of what those that grew grew by", nullable=True),
+        "predictor": text("which way: the sum of modules, their minimum, or a law"),
+        "basis": text("which hardware facts", nullable=True),
+        "predicted": amount("the prediction", nullable=True),
+        "unbounded": flag("whether it says that no N is too large"),
+        "low": amount("lower end of its interval", nullable=True),
+        "high": amount("upper end of it", nullable=True),
+        "limiter": text("the module that it names", nullable=True),
+        "limiter_share": number("what part of T(baseline) that module takes", nullable=True),
+        "same_limiter": flag("whether it names the module that was measured", nullable=True),
+        "hit": flag("whether n_max <= predicted < next_n; a refusal is a miss"),
+        "within": flag("whether it lies in the measured interval, which is open above at the "
+                       "grid's end; a refusal does not"),
+        "foretold": flag("whether it was on record before the first sample of that take"),
+        "refusal": text("why there is no prediction", nullable=True),
+    },
+)  # fmt: skip
+_SETTING = tuple(SETTING_COLUMNS)
+_KEPT = ("platform", "stream", *_SETTING, "epsilon", "origin", "n_max", "next_n", "undecided",
+         "predictor", "basis", "predicted", "unbounded", "low", "high", "hit",
+         "refusal")  # fmt: skip
+Row = dict[str, Any]
+
+
+def compose(
+    validation: pl.DataFrame,
+    boundaries: pl.DataFrame,
+    predictions: pl.DataFrame,
+    shares: pl.DataFrame,
+    takes: Iterable[Take],
+) -> Iterator[Row]:
+    """Yield a row a prediction of each measured boundary of a model.
+
+    Parameters
+    ----------
+    validation, boundaries, predictions, shares
+        Tables of a scope; `shares` is its `time_shares`.
+    takes
+        The scope's, whose times say what was on record first; read only where there are models.
+    """
+    of_models = pl.col("module") == "model"
+    judged = validation.filter(of_models).to_dicts()
+    first, recorded = _times(takes) if judged else ({}, {})
+    bounds = {row["row_id"]: row for row in boundaries.filter(of_models).to_dicts()}
+    said = {row["row_id"]: row for row in predictions.filter(of_models).to_dicts()}
+    inside = _Inside(shares.filter("newest"))
+    for row in judged:
+        bound = next(bounds[each] for each in row["from_ids"] if each in bounds)
+        prediction = next(said[each] for each in row["from_ids"] if each in said)
+        baseline, key = bound["baseline"], (row["stream"], row["setting_key"])
+        began = first.get((bound["stream"], bound["take"], bound["plan8"], row["setting_key"]), "")
+        limiter, growth, used = inside.limiter(key, baseline, row["next_n"])
+        named = prediction["limiting_module"]
+        yield {
+            **{name: row[name] for name in _KEPT},
+            "baseline": baseline,
+            "n_low": bound["n_low"],
+            "n_high": bound["n_high"],
+            "measured_limiter": limiter,
+            "measured_growth": growth,
+            "limiter": named,
+            "limiter_share": inside.share(key, baseline, named),
+            "same_limiter": None if None in (limiter, named) else limiter == named,
+            "within": _within(inf if row["unbounded"] else row["predicted"], bound),
+            "foretold": any(recorded.get(each, began) < began for each in prediction["from_ids"]),
+            "from_ids": [row["row_id"], bound["row_id"], prediction["row_id"], *used],
+        }
+
+
+def _within(predicted: float | None, bound: Row) -> bool:
+    if predicted is None or bound["n_low"] is None:
+        return False
+    above = bound["next_n"] is None or predicted <= bound["n_high"]
+    return bool(bound["n_low"] <= predicted and above)
+
+
+class _Inside:
+    """The time of each module inside a model's forward, by setting and N."""
+
+    def __init__(self, shares: pl.DataFrame) -> None:
+        self._rows: dict[tuple[str, str], dict[int, dict[str, Row]]] = {}
+        for row in shares.sort("place").to_dicts():
+            key = (row["stream"], row["setting_key"])
+            at = self._rows.setdefault(key, {}).setdefault(row["n"], {})
+            at[row["role"]] = row
+
+    def limiter(
+        self, key: tuple[str, str], baseline: int, after: int | None
+    ) -> tuple[str | None, float | None, list[str]]:
+        """Return the module that grew most, its part of the growth, and the rows that say so."""
+        grid = self._rows.get(key, {})
+        last = after or max(grid, default=baseline)
+        if baseline not in grid or last not in grid or last == baseline:
+            return None, None, []
+        start, end = grid[baseline], grid[last]
+        grown = {
+            role: row["latency_us"] - start[role]["latency_us"]
+            for role, row in end.items()
+            if role in start
+        }
+        role = max((each for each in grown if each != BETWEEN), key=lambda each: grown[each])
+        every = sum(us for us in grown.values() if us > 0)
+        used = [start[role]["row_id"], end[role]["row_id"]]
+        return role, grown[role] / every if every > 0 else None, used
+
+    def share(self, key: tuple[str, str], n: int, role: str | None) -> float | None:
+        """Return what part of T(N) a module takes."""
+        row = self._rows.get(key, {}).get(n, {}).get(role or "")
+        return row["share"] if row else None
+
+
+def _times(
+    takes: Iterable[Take],
+) -> tuple[dict[tuple[str, int, str, str], str], dict[str, str]]:
+    """Return when each take's settings were first sampled, and when predictions were recorded."""
+    first: dict[tuple[str, int, str, str], str] = {}
+    recorded: dict[str, str] = {}
+    for take in takes:
+        name = take.name
+        for event in take.of(LatencyMeasured):
+            key = (name.stream, name.take, name.plan8, setting_key(event.data.setting))
+            first[key] = min(first.get(key, event.time), event.time)
+        recorded |= {event.event_id: event.time for event in take.of(PredictionRecorded)}
+    return first, recorded

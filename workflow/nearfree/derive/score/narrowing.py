@@ -1,0 +1,109 @@
+"""Which part of a data set is scored: what was asked for, and what constants did not see."""
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth, narrowed
+from nearfree.derive.work_model.own import Own, curves_used
+from nearfree.errors import ConfigError, EvidenceError
+from nearfree.log.events import Event
+
+SEEN = "constants were calibrated on its platform"
+FITTED = "own constants were fitted to it"
+
+
+def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Truth:
+    """Return the part of a truth with some values of a column, the whole where none is named.
+
+    Parameters
+    ----------
+    column
+        One that `excluded` has, too: platform, module, backend, dtype, routing.
+
+    Raises
+    ------
+    ConfigError
+        One that the data do not have, or data without any boundary.
+    """
+    there = sorted(known.settings[column].drop_nulls().unique())
+    for name in names:
+        if name not in there:
+            raise ConfigError(
+                f"{source} has no boundary of the {column} {name!r}",
+                remedy=f"Choose from {', '.join(there) or 'none'}",
+            )
+    if known.settings.is_empty():
+        raise ConfigError(f"{source} holds no curve with a boundary", remedy="Give other data")
+    return narrowed(known, pl.col(column).is_in(names)) if names else known
+
+
+def without(known: Truth, column: str, values: Sequence[str], reason: str) -> Truth:
+    """Return a truth without the curves that have some values in a column, excluded by name.
+
+    Parameters
+    ----------
+    column
+        One that `excluded` has, too: platform, or event_id.
+    reason
+        Why they are excluded.
+    """
+    gone = pl.col(column).is_in(values)
+    kept = narrowed(known, ~gone)
+    excluded = known.settings.filter(gone).select(
+        *(name for name in EXCLUDED_COLUMNS if name != "reason"), pl.lit(reason).alias("reason")
+    )
+    every = pl.concat([known.excluded, excluded])
+    return Truth(
+        settings=kept.settings, boundaries=kept.boundaries, ratios=kept.ratios, excluded=every
+    )
+
+
+def unseen(source: str, known: Truth, constants: Mapping[str, Event]) -> Truth:
+    """Return the part of a truth of platforms that no constant was calibrated on.
+
+    Parameters
+    ----------
+    constants
+        The newest calibration of each family.
+
+    Raises
+    ------
+    ConfigError
+        There is no such calibration, or no such platform in the data.
+    """
+    if not constants:
+        raise ConfigError("no constants are in the log", remedy="Run `nearfree calibrate` first")
+    left = without(known, "platform", calibrated_on(constants), SEEN)
+    if left.settings.is_empty():
+        raise ConfigError(
+            f"{source} has no platform that no constant was calibrated on",
+            remedy="Leave out --unseen, or give other data",
+        )
+    return left
+
+
+def calibrated_on(constants: Mapping[str, Event]) -> list[str]:
+    """Return the platforms that any of the constants were calibrated on."""
+    return sorted({name for event in constants.values() for name in event.data.platforms})
+
+
+def not_fitted(known: Truth, own: Mapping[str, Mapping[str, Own]]) -> Truth:
+    """Return the part of a truth that platforms' own constants were not fitted to.
+
+    Parameters
+    ----------
+    own
+        Own constants by family and platform.
+
+    Raises
+    ------
+    EvidenceError
+        There are none.
+    """
+    if not own:
+        raise EvidenceError(
+            "the log holds no platform's own constants",
+            remedy="Run `nearfree calibrate --own PLATFORM --from published`, or from a stream",
+        )
+    return without(known, "event_id", curves_used(own), FITTED)

@@ -1,0 +1,197 @@
+"""How well predictors do: a row a setting, predictor and tolerance, and groups of rows.
+
+A hit is a real-valued prediction in [N_max, next grid N), unbounded above where N_max is the last
+grid N. What is refused is a miss, and so is what a measurement left undecided.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import polars as pl
+
+from nearfree.derive.predict.predictors import PREDICTORS
+from nearfree.derive.truth.truth import Truth
+
+GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")
+"""What every group names, None where it is not grouped by."""
+MORE_KEYS = ("epsilon", "dtype", "routing", "kernel")
+"""What scores can be grouped by besides."""
+NEAR = 1.31
+_UP_TO = 4
+"""T(N) is compared up to this many times N_max."""
+
+
+class Answering(Protocol):
+    """What answers questions; it sees settings and grids, never a latency."""
+
+    def answers(
+        self, asked: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
+    ) -> pl.DataFrame:
+        """Return a row a question, predictor and tolerance.
+
+        Of its columns these are scored: asked, predictor, epsilon, n_max (+inf: unbounded; null:
+        refused), low and high (null without an interval), constants, in_sample.
+        """
+
+    def ratios(self, asked: pl.DataFrame) -> pl.DataFrame:
+        """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
+
+
+def score(
+    known: Truth,
+    answers: pl.DataFrame,
+    predictors: Sequence[str],
+    predicted: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """Return how each predictor did at each boundary: a row each, whether it answered or not.
+
+    Columns of the result, besides the setting's and the predictor's:
+
+    hit, within_1_31, within_2
+        Whether the prediction is in [N_max, next N), or within that factor of it.
+    hit_first_exit
+        The same for the first exit; null where the source prints the last pass alone.
+    log2_error
+        Doublings from the prediction to the nearest end of that interval, 0 inside it, negative
+        below; null where refused.
+    covered
+        Whether the prediction's interval [low, high] meets [N_max, next N), in which the true
+        boundary lies; touching is enough. Null without an interval.
+    width
+        high / low.
+    t_ratio_error
+        Median over the grid N in (baseline, 4 N_max] of |predicted / true ratio - 1|, where the
+        ratio is T(N) / T(baseline); null for a predictor that has no T(N).
+
+    Parameters
+    ----------
+    known
+        The truth.
+    answers
+        What was answered; asked is the truth's curve.
+    predictors
+        Those that were asked; where one of them has no answer, it counts as refused.
+    predicted
+        predictor, asked, n, ratio: T(N) / T(baseline) of the predictors that have it.
+    """
+    said = answers.select(
+        pl.col("asked").alias("curve"), "predictor", "epsilon",
+        pl.col("n_max").fill_nan(None).alias("predicted"), "low", "high", "in_sample",
+    )  # fmt: skip
+    settings = known.settings.select(
+        "curve", "platform", "module", "backend", "backend_version", "dtype", "routing", "kernel"
+    )
+    expected = known.boundaries.join(pl.DataFrame({"predictor": predictors}), how="cross")
+    joined = expected.join(
+        said,
+        on=["curve", "predictor", "epsilon"],
+        how="left",
+        validate="1:1",
+        maintain_order="left",
+    ).join(settings, on="curve", how="inner", maintain_order="left")
+    if predicted is None:
+        errors = pl.lit(None, pl.Float64).alias("t_ratio_error")
+        return joined.with_columns(*_judged(), errors)
+    errors_of = _ratio_errors(known, predicted)
+    return joined.with_columns(*_judged()).join(
+        errors_of, on=["curve", "predictor", "epsilon"], how="left", maintain_order="left"
+    )
+
+
+def _judged() -> list[pl.Expr]:
+    said, n_max, after = pl.col("predicted"), pl.col("n_max"), pl.col("next_n")
+    sure = ~pl.col("undecided")
+    exit_ = _within(1.0, pl.col("first_exit"), pl.col("next_n_first")) & sure
+    meets = (pl.col("high") >= n_max) & (after.is_null() | (pl.col("low") < after))
+    error = (
+        pl.when(said < n_max)
+        .then((said / n_max).log(2))
+        .when(said >= after)
+        .then((said / after).log(2))
+        .when(said.is_not_null())
+        .then(0.0)
+    )
+    return [
+        said.is_not_null().alias("answered"),
+        pl.col("in_sample").fill_null(value=False),
+        (_within(1.0, n_max, after) & sure).alias("hit"),
+        (_within(NEAR, n_max, after) & sure).alias("within_1_31"),
+        (_within(2.0, n_max, after) & sure).alias("within_2"),
+        pl.when(pl.col("first_exit").is_not_null()).then(exit_).alias("hit_first_exit"),
+        pl.when(sure).then(error).alias("log2_error"),
+        pl.when(sure & said.is_not_null()).then(meets).alias("covered"),
+        pl.when(said.is_not_null()).then(pl.col("high") / pl.col("low")).alias("width"),
+    ]
+
+
+def _within(factor: float, n: pl.Expr, after: pl.Expr) -> pl.Expr:
+    """Return whether a prediction is within a factor of [n, after); a refusal is not."""
+    said = pl.col("predicted")
+    below = after.is_null() | (said < factor * after)
+    return ((factor * said >= n) & below).fill_null(value=False)
+
+
+def _ratio_errors(known: Truth, predicted: pl.DataFrame) -> pl.DataFrame:
+    pairs = predicted.rename({"asked": "curve"}).join(
+        known.ratios.rename({"ratio": "true"}), on=["curve", "n"], how="inner"
+    )
+    error = (pl.col("ratio") / pl.col("true") - 1).abs().fill_nan(None)
+    asked = known.boundaries.select("curve", "epsilon", "baseline", "n_max")
+    return (
+        pairs.select("curve", "predictor", "n", error.alias("t_ratio_error"))
+        .join(asked, on="curve", how="inner")
+        .filter((pl.col("n") > pl.col("baseline")) & (pl.col("n") <= _UP_TO * pl.col("n_max")))
+        .group_by("curve", "predictor", "epsilon")
+        .agg(pl.col("t_ratio_error").median())
+    )
+
+
+def groups(scores: pl.DataFrame, by: Sequence[str]) -> list[dict[str, object]]:
+    """Return scores by group: GROUP_KEYS (None where not grouped by), epsilon, counts and shares.
+
+    settings, answered, refused, undecided, hits and intervals are counts of rows (so of settings at
+    one tolerance, of settings and tolerances where those are pooled); hit_share, within_1_31 and
+    within_2 are shares of all settings. hits_first_exit is null where a source prints the last pass
+    alone. median_abs_log2 and t_ratio_error are medians over settings that have them;
+    interval_coverage is a share of `intervals`, the settings that were answered with an interval;
+    interval_width their median. A number that does not exist is None; an error or a width can be
+    infinite.
+    """
+    epsilons = scores["epsilon"].unique()
+    pooled = scores.group_by(by).agg(*_totals()) if by else scores.select(_totals())
+    constant = {"epsilon": epsilons[0] if epsilons.len() == 1 else None}
+    rows = [
+        {key: row.get(key, constant.get(key)) for key in _keys(by)} | row
+        for row in pooled.to_dicts()
+    ]
+    return sorted(rows, key=lambda row: [_rank(row[key]) for key in by])
+
+
+def _keys(by: Sequence[str]) -> list[str]:
+    return [*GROUP_KEYS, "epsilon", *(key for key in by if key in MORE_KEYS and key != "epsilon")]
+
+
+def _rank(value: object) -> tuple[bool, int, object]:
+    """Return where a value stands in its column: predictors by their order, None last."""
+    place = PREDICTORS.index(value) if value in PREDICTORS else len(PREDICTORS)
+    return value is None, place, value if value is not None else ""
+
+
+def _totals() -> list[pl.Expr]:
+    first_exit = pl.col("hit_first_exit")
+    return [
+        pl.len().alias("settings"),
+        pl.col("answered").sum(),
+        (~pl.col("answered")).sum().alias("refused"),
+        pl.col("undecided").sum(),
+        pl.col("hit").sum().alias("hits"),
+        pl.col("hit").mean().alias("hit_share"),
+        pl.when(first_exit.null_count() == 0).then(first_exit.sum()).alias("hits_first_exit"),
+        pl.col("within_1_31").mean(),
+        pl.col("within_2").mean(),
+        pl.col("log2_error").abs().median().alias("median_abs_log2"),
+        pl.col("t_ratio_error").median(),
+        pl.col("covered").count().alias("intervals"),
+        pl.col("covered").mean().alias("interval_coverage"),
+        pl.col("width").median().alias("interval_width"),
+    ]

@@ -1,0 +1,112 @@
+"""Table `validation`: measured and published boundaries against predicted ones.
+
+What a hit is, and everything else that is judged, is in `scores`.
+"""
+
+import polars as pl
+
+from nearfree.derive.score.scores import score
+from nearfree.derive.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    number,
+    text,
+)
+from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth
+
+VALIDATION = Table(
+    name="validation",
+    row="one boundary against one prediction",
+    key=("platform", "stream", "setting_key", "epsilon", "predictor", "basis"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study, or the table that printed it"),
+        **SETTING_COLUMNS,
+        "epsilon": amount("tolerance"),
+        "origin": text("where the boundary comes from", one_of=ORIGINS),
+        "n_max": count("last pass over the grid"),
+        "next_n": count("the grid point after it, none at the grid's end", nullable=True),
+        "undecided": flag("whether the measurement is too loose to tell; it counts as a miss"),
+        "predictor": text("which predictor"),
+        "basis": text("which hardware facts", nullable=True),
+        "predicted": amount("the prediction", nullable=True),
+        "unbounded": flag("whether it says that no N is too large"),
+        "low": amount("lower end of its interval", nullable=True),
+        "high": amount("upper end of it", nullable=True),
+        "in_sample": flag("whether its constants were calibrated on this platform"),
+        "answered": flag("whether there is a prediction at all"),
+        "hit": flag("whether n_max <= predicted < next_n; a refusal is a miss"),
+        "within_1_31": flag("whether it is within a factor of 1.31 of that interval"),
+        "within_2": flag("whether it is within a factor of two of it"),
+        "log2_error": number("doublings from the prediction to the nearest end of that interval, "
+                             "none where that is infinite", nullable=True),
+        "covered": flag("whether its own interval meets that one", nullable=True),
+        "width": number("high / low", nullable=True),
+        "refusal": text("why there is no prediction", nullable=True),
+    },
+)  # fmt: skip
+_PAIR = ["platform", "origin", "setting_key", "baseline", "epsilon"]
+_UNKNOWN = {
+    **dict.fromkeys(("first_exit", "next_n_first"), pl.Int64),
+    **dict.fromkeys(("backend_version", "kernel"), pl.String),
+}
+_JUDGED = (
+    "answered", "hit", "within_1_31", "within_2", "log2_error", "covered", "width",
+)  # fmt: skip
+
+
+def validate(boundaries: pl.DataFrame, predictions: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `validation` for the newest boundary of every setting.
+
+    A setting without a prediction counts as a miss, and so does an undecided boundary.
+    """
+    truth = boundaries.filter("newest").select(
+        *_PAIR, "stream", *(name for name in SETTING_COLUMNS if name != "setting_key"),
+        "n_max", "next_n", (pl.col("verdict") == "undecided").alias("undecided"),
+        pl.col("row_id").alias("truth_id"),
+    )  # fmt: skip
+    said = predictions.select(
+        *_PAIR, "predictor", "basis", "low", "high", "unbounded", "in_sample", "refusal",
+        pl.col("n_max").alias("predicted"), pl.col("row_id").alias("said_id"),
+    )  # fmt: skip
+    joined = truth.join(said, on=_PAIR, how="inner", maintain_order="left_right")
+    judged = [
+        _judged(part, str(predictor))
+        for (predictor,), part in joined.group_by("predictor", maintain_order=True)
+    ]
+    none = joined.with_columns(pl.lit(None).alias(name) for name in _JUDGED)
+    error = pl.col("log2_error").cast(pl.Float64)
+    return (pl.concat(judged) if judged else none).with_columns(
+        pl.when(error.is_finite()).then(error).alias("log2_error"),
+        pl.concat_list("truth_id", "said_id").alias("from_ids"),
+    )
+
+
+def _judged(joined: pl.DataFrame, predictor: str) -> pl.DataFrame:
+    """Return pairs of a boundary and one predictor's prediction with the judgement of `scores`."""
+    pairs = joined.with_row_index("curve").with_columns(
+        pl.col("curve").cast(pl.Int64),
+        *(pl.lit(None, dtype).alias(name) for name, dtype in _UNKNOWN.items()),
+    )
+    empty = {"curve": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
+    known = Truth(
+        settings=pairs,
+        boundaries=pairs.select(
+            *("curve", "epsilon", "baseline", "n_max", "first_exit", "next_n", "next_n_first"),
+            pl.col("next_n").is_null().alias("censored"),
+            "undecided",
+        ),
+        ratios=pl.DataFrame(schema=empty),
+        excluded=pl.DataFrame(schema=EXCLUDED_COLUMNS),
+    )
+    value = pl.when("unbounded").then(float("inf")).otherwise("predicted")
+    answers = pairs.select(
+        pl.col("curve").alias("asked"), "predictor", "epsilon", value.alias("n_max"),
+        "low", "high", "in_sample",
+    )  # fmt: skip
+    # `score` keeps the order of the boundaries.
+    return joined.hstack(score(known, answers, [predictor]).select(*_JUDGED))

@@ -1,0 +1,207 @@
+"""Tables `boundaries` and `sensitivity`: N_max of each setting at each tolerance."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+
+from nearfree.core.boundary import Ratio, boundary
+from nearfree.derive.tables.robust import leaps, robustness
+from nearfree.derive.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    text,
+)
+from nearfree.derive.tables.settings import setting_row
+from nearfree.log.events import BoundaryPublished
+from nearfree.log.evidence import Take
+
+BOUNDARIES = Table(
+    name="boundaries",
+    row="N_max of a setting at a tolerance, from one take or one printed table",
+    key=("platform", "stream", "take", "plan8", "setting_key", "epsilon"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study, or the table that printed it"),
+        "take": count("which take, 0 for a printed value", at_least=0),
+        "plan8": text("first digits of the plan's digest"),
+        "newest": flag("whether no newer sealed take holds this setting"),
+        **SETTING_COLUMNS,
+        "epsilon": amount("tolerance"),
+        "baseline": count("the N that ratios refer to"),
+        "n_max": count("last pass: the largest sampled N within the tolerance"),
+        "first_exit": count("the last N before the first violation", nullable=True),
+        "next_n": count("the grid point after n_max, none at the grid's end", nullable=True),
+        "n_low": count("lower end of n_max by the ratios' intervals, N by N", nullable=True),
+        "n_high": count("upper end of it", nullable=True),
+        "verdict": text(
+            "sharp: the interval is one N; bracketed: it is wider; undecided: wider than the "
+            "protocol was to leave it; censored: it reaches the grid's end; printed: no interval "
+            "is known",
+            one_of=("sharp", "bracketed", "undecided", "censored", "printed"),
+        ),
+        "baseline_over_min": amount("T(baseline) / min T: above 1 the baseline itself is slow",
+                                    nullable=True),
+        "n_max_from_1": count("n_max with T(1) as the baseline, where the baseline is another N",
+                              nullable=True),
+        "n_low_from_1": count("lower end of it", nullable=True),
+        "n_high_from_1": count("upper end of it", nullable=True),
+        "grid_inferred": flag("whether the grid of N was inferred, not printed or sampled"),
+        "noisy": flag("whether the source marks the value as noise"),
+        "origin": text("where the number comes from", one_of=ORIGINS),
+    },
+)  # fmt: skip
+
+SENSITIVITY = Table(
+    name="sensitivity",
+    row="the boundary of a setting over all tolerances",
+    key=("platform", "stream", "take", "plan8", "setting_key"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study, or the table that printed it"),
+        "take": count("which take, 0 for a printed value", at_least=0),
+        "plan8": text("first digits of the plan's digest"),
+        "newest": flag("whether no newer sealed take holds this setting"),
+        **SETTING_COLUMNS,
+        "epsilon_low": amount("smallest tolerance"),
+        "epsilon_high": amount("largest tolerance"),
+        "tolerances": count("how many tolerances"),
+        "n_max_low": count("n_max at the smallest tolerance"),
+        "n_max_high": count("n_max at the largest"),
+        "verdict": text(
+            "stable: the same N throughout; gradual: at most one grid step from a tolerance to "
+            "the next; jumping: more",
+            one_of=("stable", "gradual", "jumping"),
+        ),
+        "robust": flag("whether it does not jump, and no noise at the headline tolerance moves it"),
+        "why": text("what makes it robust or fragile, with numbers"),
+        "origin": text("where the number comes from", one_of=ORIGINS),
+    },
+)
+
+_IDENTITY = ("platform", "stream", "take", "plan8", "newest", *SETTING_COLUMNS, "origin")
+Row = dict[str, Any]
+
+
+def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterator[Row]:
+    """Yield the boundaries of measured curves."""
+    for group in latency.partition_by(["stream", "take", "plan8", "setting_key"]):
+        points = group.sort("n").to_dicts()
+        first = points[0]
+        curve = [Ratio(p["n"], p["ratio"], p["ratio_low"], p["ratio_high"]) for p in points]
+        slow = 1 / min(ratio.value for ratio in curve if ratio.n >= first["baseline"])
+        from_1 = _from_1(curve) if first["baseline"] > 1 else []
+        for epsilon in tolerances:
+            promised = first["resolution"] if epsilon == first["tested_epsilon"] else None
+            found = boundary(curve, epsilon, first["baseline"], promised)
+            single = boundary(from_1, epsilon, 1) if from_1 else None
+            yield {
+                **{name: first[name] for name in _IDENTITY},
+                "epsilon": epsilon,
+                "baseline": first["baseline"],
+                "n_max": found.last_pass,
+                "first_exit": found.first_exit,
+                "next_n": found.next_n,
+                "n_low": found.low,
+                "n_high": found.high,
+                "verdict": found.verdict,
+                "baseline_over_min": slow,
+                "n_max_from_1": single.last_pass if single else None,
+                "n_low_from_1": single.low if single else None,
+                "n_high_from_1": single.high if single else None,
+                "grid_inferred": False,
+                "noisy": False,
+                "from_ids": [point["row_id"] for point in points],
+            }
+
+
+def _from_1(curve: Sequence[Ratio]) -> list[Ratio]:
+    """Return the same curve against T(1), none if N=1 was not measured.
+
+    Both ratios refer to one baseline; their intervals are put against each other.
+    """
+    if curve[0].n != 1:
+        return []
+    first = curve[0]
+    return [
+        Ratio(p.n, p.value / first.value, p.low / first.high, p.high / first.low)
+        if p is not first
+        else Ratio(1, 1.0, 1.0, 1.0)
+        for p in curve
+    ]
+
+
+def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[Row]:
+    """Yield the printed boundaries, at those of their tolerances that are asked for."""
+    for take in takes:
+        for event in take.of(BoundaryPublished):
+            data = event.data
+            if data.epsilon not in tolerances:
+                continue
+            n_max = int(data.n_max)
+            yield {
+                "platform": data.platform,
+                "stream": data.table,
+                "take": 0,
+                "plan8": "",
+                "newest": True,
+                **setting_row(data.setting),
+                "origin": "published",
+                "epsilon": data.epsilon,
+                "baseline": data.baseline,
+                "n_max": n_max,
+                "first_exit": None,
+                "next_n": min((n for n in data.grid if n > n_max), default=None),
+                "n_low": None,
+                "n_high": None,
+                "verdict": "printed",
+                "baseline_over_min": None,
+                "n_max_from_1": None,
+                "n_low_from_1": None,
+                "n_high_from_1": None,
+                "grid_inferred": data.grid_inferred,
+                "noisy": data.noisy,
+                "from_ids": [event.event_id],
+            }
+
+
+def sensitivity_rows(
+    boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float
+) -> Iterator[Row]:
+    """Yield one row a setting: how far its boundary moves with the tolerance, and with noise.
+
+    Parameters
+    ----------
+    boundaries, latency
+        The tables of a scope.
+    epsilon
+        The headline tolerance.
+    """
+    keys = ["platform", "stream", "take", "plan8", "setting_key"]
+    curves = latency.partition_by(keys, as_dict=True)
+    for key, group in boundaries.partition_by(keys, as_dict=True).items():
+        rows = group.sort("epsilon").to_dicts()
+        pairs = list(pairwise(rows))
+        if all(a["n_max"] == b["n_max"] for a, b in pairs):
+            verdict = "stable"
+        else:
+            verdict = "jumping" if any(leaps(a, b) for a, b in pairs) else "gradual"
+        points = curves[key].to_dicts() if key in curves else []
+        found = robustness(rows, {point["n"]: point for point in points}, epsilon)
+        yield {
+            **{name: rows[0][name] for name in _IDENTITY},
+            "epsilon_low": rows[0]["epsilon"],
+            "epsilon_high": rows[-1]["epsilon"],
+            "tolerances": len(rows),
+            "n_max_low": rows[0]["n_max"],
+            "n_max_high": rows[-1]["n_max"],
+            "verdict": verdict,
+            "robust": found.robust,
+            "why": found.why,
+            "from_ids": [*(row["row_id"] for row in rows), *found.ids],
+        }

@@ -1,0 +1,92 @@
+"""Table `granularity`: block and tile rules, a row a branch."""
+
+from collections.abc import Iterable, Iterator
+
+from nearfree.derive.tables.schema import ORIGINS, Table, count, text
+from nearfree.log.events import Branch, RuleExtracted, RulePublished, SourceFetched
+from nearfree.log.evidence import Take
+
+GRANULARITY = Table(
+    name="granularity",
+    row="one branch of a block or tile rule",
+    key=("origin", "source", "path", "place", "branch"),
+    body={
+        "origin": text("published, or extracted from source", one_of=(*ORIGINS, "extracted")),
+        "package": text("the backend's package"),
+        "versions": text("the versions that the rule speaks of: as printed, or the release"),
+        "path": text("the kernel path as printed, or the rule's name"),
+        "condition": text("when the branch applies"),
+        "value": text("rows of a block or tile, or the rule's other answer; may be an expression"),
+        "source": text("the document, or the artefact"),
+        "place": text("the table of a document, or the file of an artefact"),
+        "lines": text("first and last line of the value", nullable=True),
+        "quote": text("what stands there", nullable=True),
+        "sha256": text("digest of the file", nullable=True),
+        "branch": count("the row of that table, or the number of the branch"),
+    },
+)
+
+
+def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
+    """Yield the published rules, and those read from source."""
+    for take in takes:
+        for event in take.of(RulePublished):
+            rule = event.data
+            yield {
+                "origin": "published",
+                "package": rule.package,
+                "versions": rule.versions,
+                "path": rule.path,
+                "condition": rule.condition,
+                "value": str(rule.value),
+                "source": rule.source,
+                "place": rule.table,
+                "lines": None,
+                "quote": None,
+                "sha256": None,
+                "branch": rule.row,
+                "from_ids": [event.event_id],
+            }
+    for take in newest_extractions(takes):
+        yield from _extracted(take)
+
+
+def newest_extractions(takes: Iterable[Take]) -> list[Take]:
+    """Return the newest take of each stream of extracted rules: a release has one at a time."""
+    found: dict[str, Take] = {}
+    for take in sorted(takes, key=lambda each: each.order):
+        if take.of(RuleExtracted):
+            found[take.name.stream] = take
+    return [found[stream] for stream in sorted(found)]
+
+
+def _extracted(take: Take) -> Iterator[dict[str, object]]:
+    fetched: list[SourceFetched] = [event.data for event in take.of(SourceFetched)]
+    hashes = {member.path: member.sha256 for each in fetched for member in each.members}
+    for event in take.of(RuleExtracted):
+        rule = event.data
+        for number, branch in enumerate(rule.branches, start=1):
+            yield {
+                "origin": "extracted",
+                "package": rule.package,
+                "versions": rule.version,
+                "path": rule.rule,
+                "condition": " and ".join(branch.when) or "always",
+                "value": branch.value,
+                "source": fetched[0].artefact if fetched else "unknown",
+                **_place(branch, hashes),
+                "branch": number,
+                "from_ids": [event.event_id],
+            }
+
+
+def _place(branch: Branch, hashes: dict[str, str]) -> dict[str, object]:
+    if not branch.quotes:
+        return {"place": "none", "lines": None, "quote": None, "sha256": None}
+    quote = branch.quotes[-1]
+    return {
+        "place": quote.file,
+        "lines": f"{quote.lines[0]}-{quote.lines[1]}",
+        "quote": quote.text,
+        "sha256": hashes.get(quote.file),
+    }

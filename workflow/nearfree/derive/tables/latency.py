@@ -1,0 +1,106 @@
+"""Table `latency`: T(N), from raw samples to one point with its interval.
+
+A point's latency is the median over rounds of its visits'.
+"""
+
+from collections.abc import Iterator
+
+from nearfree.core.boundary import median, median_interval
+from nearfree.core.setting import Setting
+from nearfree.derive.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    number,
+    text,
+)
+from nearfree.derive.tables.settings import setting_row
+from nearfree.log.curves import Curve, Timed, timed, timed_ratios
+
+LATENCY = Table(
+    name="latency",
+    row="one point T(N) of one setting in one take",
+    key=("platform", "stream", "take", "plan8", "setting_key", "n"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study"),
+        "take": count("which take"),
+        "plan8": text("first digits of the plan's digest"),
+        "newest": flag("whether no newer sealed take of the study holds this setting"),
+        **SETTING_COLUMNS,
+        "n": count("N, positions a request"),
+        "baseline": count("the N that ratios refer to"),
+        "latency_us": amount("T(N), median over rounds of a visit's median"),
+        "latency_low_us": amount("lower end of the median's 95 % interval"),
+        "latency_high_us": amount("upper end of it"),
+        "ratio": amount("T(N) / T(baseline), median over rounds, paired within each"),
+        "ratio_low": amount("lower end of its 95 % interval"),
+        "ratio_high": amount("upper end of it"),
+        "spread": number("range of the middle half of the rounds, as a share of T(N)"),
+        "rounds": count("rounds with a clean sample of this point"),
+        "samples": count("timed forwards"),
+        "clean_samples": count("of them, those that nothing disturbed", at_least=0),
+        "timer": text("wall or process CPU time, CUDA events, or none: simulated",
+                      one_of=("wall", "process", "cuda_events", "simulated")),
+        "launch": text("one by one, or as a CUDA graph", one_of=("eager", "graph")),
+        "protocol": text("how it was timed"),
+        "resolution": number("factor within which the protocol was to know N_max", nullable=True),
+        "tested_epsilon": number("the tolerance at which it was to know it", nullable=True),
+        "cache": text("whether weights came from memory", one_of=("cold", "warm")),
+        "load_1m": number("highest run-queue average while it ran", nullable=True),
+        "origin": text("where the number comes from", one_of=ORIGINS),
+    },
+)  # fmt: skip
+
+
+def latency_rows(every: list[Curve]) -> Iterator[dict[str, object]]:
+    """Yield the points of every curve; curves without their baseline are left out."""
+    whole = [curve for curve in every if timed(curve).whole]
+    newest: dict[tuple[str, Setting], tuple[int, str, str]] = {}
+    for curve in whole:
+        newest[curve.key] = max(newest.get(curve.key, curve.order), curve.order)
+    for curve in whole:
+        yield from _points(curve, timed(curve), newest=newest[curve.key] == curve.order)
+
+
+def _points(curve: Curve, found: Timed, *, newest: bool) -> Iterator[dict[str, object]]:
+    first = curve.first
+    shared = {
+        "platform": curve.take.name.scope,
+        "stream": curve.take.name.stream,
+        "take": curve.take.name.take,
+        "plan8": curve.take.name.plan8,
+        "newest": newest,
+        **setting_row(curve.setting),
+        "baseline": found.baseline,
+        "timer": found.timer,
+        "launch": first.launch,
+        "protocol": first.protocol.name,
+        "resolution": getattr(first.protocol, "width", None),
+        "tested_epsilon": getattr(first.protocol, "epsilon", None),
+        "cache": first.cache,
+        "origin": curve.origin,
+    }
+    for ratio in timed_ratios(found, first.protocol):
+        values = sorted(found.rounds[ratio.n].values())
+        low, high = median_interval(values)
+        middle, visits = median(values), curve.visits[ratio.n]
+        yield {
+            **shared,
+            "n": ratio.n,
+            "latency_us": middle,
+            "latency_low_us": low,
+            "latency_high_us": high,
+            "ratio": ratio.value,
+            "ratio_low": ratio.low,
+            "ratio_high": ratio.high,
+            "spread": (values[(3 * len(values)) // 4 - 1] - values[len(values) // 4]) / middle,
+            "rounds": len(values),
+            "samples": visits.samples,
+            "clean_samples": visits.clean,
+            "load_1m": visits.load_1m,
+            "from_ids": visits.ids,
+        }

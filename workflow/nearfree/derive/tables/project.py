@@ -1,0 +1,145 @@
+"""The stage `project`: from a scope's events to what was observed there."""
+
+from collections.abc import Iterable
+
+from nearfree.core.setting import Setting
+from nearfree.derive.tables.event_ids import EventIds
+from nearfree.derive.tables.granularity import GRANULARITY, granularity_rows
+from nearfree.derive.tables.latency import LATENCY, latency_rows
+from nearfree.derive.tables.platforms import PLATFORMS, config_id, platform_rows
+from nearfree.derive.tables.settings import SETTINGS, setting_row
+from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
+from nearfree.derive.tables.time_shares import TIME_SHARES, time_share_rows
+from nearfree.derive.tables.tuned import TUNED, tuned_rows
+from nearfree.derive.tables.work import WORK, work_rows
+from nearfree.errors import EvidenceError
+from nearfree.hardware.platforms import Platform
+from nearfree.log.curves import Curve, Gathering
+from nearfree.log.events import (
+    BoundaryPublished,
+    HardwareProbed,
+    KernelProfiled,
+    RuleExtracted,
+    RulePublished,
+    SharesMeasured,
+    TunedIndexed,
+    WorkCounted,
+)
+from nearfree.log.evidence import Take, open_takes
+from nearfree.log.names import Layout
+from nearfree.log.reader import no_collection
+
+
+@no_collection()
+def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
+    """Write the tables of what was observed: platforms, settings, latency, work, and rules.
+
+    Parameters
+    ----------
+    platforms
+        The datasheets that this scope uses.
+
+    Raises
+    ------
+    EvidenceError
+        The scope holds no sealed take.
+    """
+    takes, every = _observed(layout, scope)
+    if not takes:
+        raise EvidenceError(
+            f"the log holds nothing sealed for {scope}",
+            remedy=f"Measure it where it is ({scope} in `here`), or adopt a recording of it",
+        )
+    made_from = seals_digest(layout, scope) | {
+        config_id(name, platform).partition("@")[0]: config_id(name, platform).partition("@")[2]
+        for name, platform in platforms.items()
+    }
+    configured = [config_id(name, platform) for name, platform in platforms.items()]
+    probed, printed, published, extracted, indexed, counted, profiled = (
+        [event.event_id for take in takes for event in take.of(kind)]
+        for kind in (
+            HardwareProbed,
+            BoundaryPublished,
+            RulePublished,
+            RuleExtracted,
+            TunedIndexed,
+            WorkCounted,
+            KernelProfiled,
+        )
+    )
+    for table, rows, known in (
+        (PLATFORMS, platform_rows(platforms, takes, scope), probed + configured),
+        (SETTINGS, _setting_rows(takes, every), [curve.first_id for curve in every] + printed),
+        (GRANULARITY, granularity_rows(takes), published + extracted),
+        (TUNED, tuned_rows(takes), indexed),
+    ):
+        write_table(layout, scope, table, table.build(table.frame(rows), known), made_from)
+    _write_latency(layout, scope, every, made_from)
+    latency = read_table(layout, scope, LATENCY, without=["from_ids"])
+    facts = read_table(layout, scope, PLATFORMS)
+    watched = [event.event_id for take in takes for event in take.of(SharesMeasured)]
+    shares = TIME_SHARES.frame(time_share_rows(takes, latency))
+    known = [*watched, *latency["row_id"]]
+    made_of = made_from | {LATENCY.name: table_digest(layout, scope, LATENCY)}
+    write_table(layout, scope, TIME_SHARES, TIME_SHARES.build(shares, known), made_of)
+    executed = WORK.frame(work_rows(takes, latency, facts))
+    known = [*counted, *profiled, *latency["row_id"], *facts["row_id"]]
+    made_from |= {table.name: table_digest(layout, scope, table) for table in (LATENCY, PLATFORMS)}
+    write_table(layout, scope, WORK, WORK.build(executed, known), made_from)
+
+
+def _observed(layout: Layout, scope: str) -> tuple[list[Take], list[Curve]]:
+    """Return a scope's takes without their visits, and those as curves, reading a line at a time.
+
+    Visits are nearly all that a large log holds.
+    """
+    takes, every = [], []
+    for name, seal, events in open_takes(layout, scope):
+        gathering = Gathering()
+        take = Take(name, seal, gathering.others(events))
+        takes.append(take)
+        every += gathering.curves(take)
+    return takes, every
+
+
+def _write_latency(
+    layout: Layout, scope: str, every: list[Curve], made_from: dict[str, str]
+) -> None:
+    """Write the table of latencies, and let go of the curves as soon as they are rows."""
+    visits = EventIds(
+        segment
+        for curve in every
+        for at_n in curve.visits.values()
+        for segment in at_n.numbers.items()
+    )
+    rows = LATENCY.frame(latency_rows(every))
+    every.clear()
+    write_table(layout, scope, LATENCY, LATENCY.build(rows, visits), made_from)
+
+
+def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, object]]:
+    found: dict[tuple[str, str, Setting, int], str] = {}
+    grids: dict[tuple[str, str, Setting, int], Iterable[int]] = {}
+    for curve in sorted(every, key=lambda curve: curve.order):
+        key = (curve.take.name.scope, curve.origin, curve.setting, curve.first.baseline)
+        found[key] = curve.first_id
+        grids[key] = curve.visits
+    for take in takes:
+        for event in take.of(BoundaryPublished):
+            data = event.data
+            if data.quantity == "n_max":
+                key = (data.platform, "published", data.setting, data.baseline)
+                found.setdefault(key, event.event_id)
+                grids.setdefault(key, data.grid)
+    return [
+        {
+            "platform": platform,
+            "origin": origin,
+            **setting_row(setting),
+            "baseline": baseline,
+            "grid": sorted(n for n in grids[key] if n >= baseline),
+            "from_ids": [event_id],
+        }
+        for key, event_id in found.items()
+        for platform, origin, setting, baseline in [key]
+    ]

@@ -1,0 +1,248 @@
+"""What a table must look like: columns with types, ranges and keys, checked by pandera."""
+
+from collections.abc import Collection, Iterable, Mapping
+from hashlib import sha256
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.tables.event_ids import EventIds
+from nearfree.errors import TableError
+
+if TYPE_CHECKING:
+    import pandera.polars as pa
+
+IDS = pl.List(pl.String())
+COUNTS = pl.List(pl.Int64())
+_ROWS_AT_ONCE = 1_000
+ORIGINS = ("measured", "imported", "published", "simulated")
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """One column: its type, what it means, and which values it takes."""
+
+    dtype: Any
+    meaning: str
+    nullable: bool = False
+    above: float | None = None
+    at_least: float | None = None
+    one_of: tuple[str, ...] | None = None
+
+
+def text(meaning: str, *, nullable: bool = False, one_of: tuple[str, ...] | None = None) -> Column:
+    """Return a column of text."""
+    return Column(dtype=pl.String(), meaning=meaning, nullable=nullable, one_of=one_of)
+
+
+def count(meaning: str, *, nullable: bool = False, at_least: int = 1) -> Column:
+    """Return a column of whole numbers."""
+    return Column(dtype=pl.Int64(), meaning=meaning, nullable=nullable, at_least=at_least)
+
+
+def counts(meaning: str) -> Column:
+    """Return a column of lists of whole numbers."""
+    return Column(dtype=COUNTS, meaning=meaning)
+
+
+def amount(meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of positive numbers; the name says the unit."""
+    return Column(dtype=pl.Float64(), meaning=meaning, nullable=nullable, above=0.0)
+
+
+def number(meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of any numbers."""
+    return Column(dtype=pl.Float64(), meaning=meaning, nullable=nullable)
+
+
+def flag(meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of yes or no."""
+    return Column(dtype=pl.Boolean(), meaning=meaning, nullable=nullable)
+
+
+SETTING_COLUMNS: dict[str, Column] = {
+    "setting_key": text("short name of the setting, the same on every machine"),
+    "module": text("gemm, dense_ffn, moe_ffn, attention or model"),
+    "backend": text("what ran it"),
+    "dtype": text("element type"),
+    "batch": count("b, requests in one forward"),
+    "context": count("L, cached positions a request", nullable=True, at_least=0),
+    "d_model": count("hidden width, elements", nullable=True),
+    "d_ff": count("FFN (expert) width, elements", nullable=True),
+    "experts": count("E", nullable=True),
+    "top_k": count("k, experts a token", nullable=True),
+    "routing": text("balanced, skewed, power_law or router", nullable=True),
+    "heads": count("query heads", nullable=True),
+    "kv_heads": count("key and value heads", nullable=True),
+    "head_dim": count("width of a head, elements", nullable=True),
+    "block_size_m": count("rows of a padded expert block, where the setting fixes it",
+                          nullable=True),
+    "api": text("which call of the backend, where it has several", nullable=True),
+    "page_size": count("positions of a page of the KV cache", nullable=True),
+    "cuda_graph": flag("whether the backend plans for a CUDA graph"),
+    "gated": flag("whether an expert or FFN has three matrices, where the setting says it",
+                  nullable=True),
+    "mask": text("causal or block: which keys a new position sees", nullable=True),
+    "model": text("the model, where a whole forward is meant", nullable=True),
+    "model_digest": text("what tells models of one name apart", nullable=True),
+    "moe": text("what runs a model's routed experts", nullable=True),
+}  # fmt: skip
+"""The columns that say what a row speaks of."""
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """One kind of table: what a row is, its key, and its columns besides row_id and from_ids."""
+
+    name: str
+    row: str
+    key: tuple[str, ...]
+    body: dict[str, Column]
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """Every column, in order."""
+        return {
+            "row_id": text("the table and a digest of the row's key"),
+            **self.body,
+            "from_ids": Column(dtype=IDS, meaning="events or rows that the row was made from"),
+        }
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        """The polars type of every column, in order."""
+        return {name: column.dtype for name, column in self.columns.items()}
+
+    def frame(self, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
+        """Return rows as a frame of this table's types, not yet identified or checked."""
+        left = iter(rows)
+        frames = [self._frame([])]
+        while some := list(islice(left, _ROWS_AT_ONCE)):
+            frames.append(self._frame(some))
+        return pl.concat(frames)
+
+    def _frame(self, rows: list[Mapping[str, object]]) -> pl.DataFrame:
+        return pl.DataFrame([self._series(name, rows) for name in self.dtypes if name != "row_id"])
+
+    def _series(self, name: str, rows: list[Mapping[str, object]]) -> pl.Series:
+        dtype = self.dtypes[name]
+        try:
+            values = [row[name] for row in rows]
+            if dtype == pl.Float64:
+                values = [float(v) if type(v) is int else v for v in values]
+            if dtype == IDS and any(isinstance(value, str) for value in values):
+                raise self._broken(f"column {name} holds text, not lists of text")
+            return pl.Series(name, values, dtype=dtype, strict=True)
+        except KeyError:
+            raise self._broken(f"lacks the column {name}") from None
+        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+            text = " ".join(str(error).split())
+            raise self._broken(f"column {name} is not {dtype}: {text:.120}") from error
+
+    def schema(self) -> "pa.DataFrameSchema":
+        """Return the pandera schema."""
+        import pandera.polars as pa
+
+        def checks(column: Column) -> list[Any]:
+            found = []
+            if column.above is not None:
+                found.append(pa.Check.gt(column.above))
+            if column.at_least is not None:
+                found.append(pa.Check.ge(column.at_least))
+            if column.one_of is not None:
+                found.append(pa.Check.isin(column.one_of))
+            return found
+
+        return pa.DataFrameSchema(
+            {
+                name: pa.Column(column.dtype, checks(column), nullable=column.nullable)
+                for name, column in self.columns.items()
+            },
+            name=self.name,
+            strict=True,
+            ordered=True,
+            unique=["row_id"],
+        )
+
+    def build(self, rows: pl.DataFrame, known: Collection[str] | EventIds) -> pl.DataFrame:
+        """Return rows as this table: identified, sorted, checked.
+
+        Parameters
+        ----------
+        rows
+            The body's columns and `from_ids`, in any order.
+        known
+            The ids that `from_ids` may name.
+
+        Raises
+        ------
+        TableError
+            A column is missing or of another type, a value is out of range, two rows share a key,
+            or a row is made from something that is not there.
+        """
+        missing = [name for name in (*self.body, "from_ids") if name not in rows.columns]
+        if missing:
+            raise self._broken(f"lacks the column {missing[0]}")
+        for name, dtype in self.dtypes.items():
+            found = rows.schema.get(name, dtype)
+            if found not in (dtype, pl.Null()):
+                raise self._broken(f"column {name} is {found}, not {dtype}")
+        keys = rows.select(pl.col(self.key).cast(pl.String).fill_null(""))
+        digests = (sha256(repr(key).encode()).hexdigest() for key in keys.iter_rows())
+        ids = [f"{self.name}:{digest[:12]}" for digest in digests]
+        frame = rows.with_columns(pl.Series("row_id", ids, dtype=pl.String)).select(
+            pl.col(name).cast(dtype) for name, dtype in self.dtypes.items()
+        )
+        order = frame.select(pl.arg_sort_by(*self.key, nulls_last=False)).to_series()
+        if (order.diff().drop_nulls() != 1).any():  # what is in order need not be copied
+            frame = frame[order]
+        twice = keys.filter(keys.is_duplicated())
+        if not twice.is_empty():
+            raise self._broken(f"has two rows of the key {twice.row(0, named=True)}")
+        for name in frame.select(pl.selectors.float()).columns:
+            odd = frame[name].drop_nulls().filter(~frame[name].drop_nulls().is_finite())
+            if not odd.is_empty():
+                raise self._broken(f"column {name}: finite fails for {odd[0]!r}")
+        self._references(frame, known)
+        return self.check(frame)
+
+    def check(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return a frame that fits the schema; else TableError, naming column and value."""
+        from pandera.errors import SchemaErrors
+
+        try:
+            self.schema().validate(frame, lazy=True)
+        except SchemaErrors as error:
+            case = error.failure_cases.row(0, named=True)
+            raise self._broken(
+                f"column {case['column'] or case['schema_context']}: {case['check']} fails for "
+                f"{case['failure_case']!r}"
+            ) from error
+        return frame
+
+    def fits(self, frame: pl.DataFrame, where: str) -> pl.DataFrame:
+        """Return a frame read from a file; TableError unless its columns are this version's."""
+        for name, dtype in self.dtypes.items():
+            if frame.schema.get(name) != dtype:
+                raise TableError(
+                    f"{where}: column {name} is {frame.schema.get(name, 'missing')}, not {dtype}",
+                    remedy="Run the workflow again: another version made this table",
+                )
+        return frame
+
+    def _references(self, frame: pl.DataFrame, known: Collection[str] | EventIds) -> None:
+        named = frame.select(pl.col("from_ids").explode().alias("id")).drop_nulls()
+        if isinstance(known, EventIds):
+            dangling = known.absent(named["id"])
+        else:
+            there = pl.DataFrame({"id": list(known)}, schema={"id": pl.String})
+            dangling = named.join(there, on="id", how="anti")["id"]
+        if not dangling.is_empty():
+            raise self._broken(f"is made from {dangling.min()!r}, which is not there")
+
+    def _broken(self, what: str) -> TableError:
+        return TableError(
+            f"the table {self.name} {what}",
+            remedy="Nothing was written. If you changed the code or the schema, mend that; "
+            "else run `nearfree verify`",
+        )

@@ -1,0 +1,44 @@
+"""Table `settings`: every setting that a scope has something to say about."""
+
+import polars as pl
+from msgspec import structs
+
+from nearfree.core.setting import Setting, setting_key
+from nearfree.derive.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    count,
+    counts,
+    text,
+)
+
+SETTINGS = Table(
+    name="settings",
+    row="a setting of one platform",
+    key=("platform", "origin", "setting_key", "baseline"),
+    body={
+        "platform": text("the kind of machine"),
+        "origin": text("where its latencies or boundaries come from", one_of=ORIGINS),
+        **SETTING_COLUMNS,
+        "baseline": count("the N that ratios refer to"),
+        "grid": counts("the N of the newest curve, rising from the baseline; published: as named"),
+    },
+)
+
+
+def setting_row(setting: Setting) -> dict[str, object]:
+    """Return a setting's columns."""
+    return {"setting_key": setting_key(setting), **structs.asdict(setting)}
+
+
+def telling_fields(frame: pl.DataFrame, own: str) -> list[str]:
+    """Return the columns that tell a study's settings apart: its own variable, then what differs.
+
+    Parameters
+    ----------
+    own
+        The variable that the study is about, such as `batch`; always first.
+    """
+    fields = [name for name in SETTING_COLUMNS if name not in ("setting_key", "module", own)]
+    return [own, *(name for name in fields if frame[name].n_unique() > 1)]

@@ -1,0 +1,71 @@
+"""Tables on disk: a Parquet file and its hashed manifest, written and believed together."""
+
+import io
+from collections.abc import Collection, Mapping
+
+import polars as pl
+
+from nearfree.derive.tables.schema import Table
+from nearfree.errors import TableError
+from nearfree.log.document import read_document, render, replace
+from nearfree.log.ledger import current_seals, seals_root
+from nearfree.log.line import sha256
+from nearfree.log.manifest import Manifest, check_table, manifest_path
+from nearfree.log.names import Layout
+
+
+def write_table(
+    layout: Layout, scope: str, table: Table, frame: pl.DataFrame, made_from: Mapping[str, str]
+) -> None:
+    """Write a checked frame and its manifest.
+
+    Parameters
+    ----------
+    made_from
+        The inputs by name and digest: seals, other tables, parts of the config.
+    """
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", statistics=False)
+    raw = buffer.getvalue()
+    path = layout.table(scope, table.name)
+    manifest = Manifest(
+        table=table.name, rows=frame.height, sha256=sha256(raw), made_from=dict(made_from)
+    )
+    manifest_path(path).unlink(missing_ok=True)
+    replace(path, raw)
+    replace(manifest_path(path), render(manifest))
+
+
+def read_table(
+    layout: Layout, scope: str, table: Table, *, without: Collection[str] = ()
+) -> pl.DataFrame:
+    """Return a table; TableError if its bytes or its columns are not what they should be.
+
+    Parameters
+    ----------
+    without
+        Columns to leave out: `from_ids` is most of a table with many events a row.
+    """
+    path = layout.table(scope, table.name)
+    raw = check_table(path)
+    try:
+        schema = pl.DataFrame(schema=pl.read_parquet_schema(io.BytesIO(raw)))
+        columns = [name for name in schema.columns if name not in without]
+        frame = pl.read_parquet(io.BytesIO(raw), columns=columns)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise TableError(
+            f"{path} is not Parquet: {error}", remedy="Remove it and run the workflow again"
+        ) from error
+    table.fits(schema, str(path))
+    return frame
+
+
+def table_digest(layout: Layout, scope: str, table: Table) -> str:
+    """Return the SHA-256 that a table's manifest names."""
+    return read_document(manifest_path(layout.table(scope, table.name)), Manifest).sha256
+
+
+def seals_digest(layout: Layout, scope: str) -> dict[str, str]:
+    """Return the root over a scope's seals, by the name that manifests give it."""
+    seals = current_seals(layout, scope)
+    return {f"events/{scope}": seals_root(seals)}

@@ -1,0 +1,97 @@
+"""Table `time_shares`: how a model's forward divides into its modules, timed inside it."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import polars as pl
+
+from nearfree.core.boundary import median
+from nearfree.core.setting import Setting
+from nearfree.derive.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Table,
+    amount,
+    count,
+    flag,
+    text,
+)
+from nearfree.derive.tables.settings import setting_row
+from nearfree.log.events import Event, SharesMeasured
+from nearfree.log.evidence import Take
+
+TIME_SHARES = Table(
+    name="time_shares",
+    row="a module's share of a model's forward at one N",
+    key=("platform", "stream", "take", "plan8", "setting_key", "n", "role"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study"),
+        "take": count("which take"),
+        "plan8": text("first digits of the plan's digest"),
+        "newest": flag("whether no newer sealed take of the study holds this setting"),
+        **SETTING_COLUMNS,
+        "n": count("N, positions a request"),
+        "baseline": count("the N that ratios refer to"),
+        "role": text("the module; `between` is what is none: norms, rotations, sums"),
+        "place": count("its place in the forward"),
+        "latency_us": amount("its time in one forward, all layers together, median over rounds"),
+        "share": amount("that over the sum of all modules' times"),
+        "rounds": count("forwards that were timed module by module"),
+        "model_us": amount("T(N) of the same take, timed without watching", nullable=True),
+        "timer": text("the clock that was read after each module", one_of=("cpu", "cuda_events")),
+        "origin": text("where the number comes from", one_of=ORIGINS),
+    },
+)
+
+_SAME = ("platform", "stream", "take", "plan8", "newest", "baseline", "origin")
+
+
+def time_share_rows(takes: list[Take], latency: pl.DataFrame) -> Iterator[dict[str, object]]:
+    """Yield a row a module of each point of each model.
+
+    Rounds in which another process took the core are left out, unless all are such.
+
+    Parameters
+    ----------
+    latency
+        The table of the same scope.
+    """
+    timed = {
+        (row["stream"], row["take"], row["plan8"], row["setting_key"], row["n"]): row
+        for row in latency.filter(pl.col("module") == "model")
+        .select(*_SAME, "setting_key", "n", "latency_us", "row_id")
+        .to_dicts()
+    }
+    for take in takes:
+        points: dict[tuple[Setting, int], list[Event]] = defaultdict(list)
+        for event in take.of(SharesMeasured):
+            points[event.data.setting, event.data.n].append(event)
+        for (setting, n), events in points.items():
+            row = setting_row(setting)
+            name = take.name
+            point = timed.get((name.stream, name.take, name.plan8, row["setting_key"], n))
+            if point:
+                yield from _rows(events, {**row, "n": n}, point)
+
+
+def _rows(
+    events: list[Event], setting: dict[str, object], point: dict[str, object]
+) -> Iterator[dict[str, object]]:
+    clean = [event for event in events if not event.data.dirty] or events
+    roles = list(clean[0].data.part_us)
+    times = {role: median([event.data.part_us[role] for event in clean]) for role in roles}
+    total = sum(times.values())
+    for place, (role, us) in enumerate(times.items(), start=1):
+        yield {
+            **setting,
+            **{name: point[name] for name in _SAME},
+            "role": role,
+            "place": place,
+            "latency_us": us,
+            "share": us / total,
+            "rounds": len(clean),
+            "model_us": point["latency_us"],
+            "timer": clean[0].data.timer,
+            "from_ids": [*(event.event_id for event in clean), point["row_id"]],
+        }

@@ -1,0 +1,75 @@
+"""Table `tuned`: what tuned files say, a row an interval of tokens."""
+
+from collections.abc import Iterator
+from itertools import repeat
+
+from nearfree.derive.tables.granularity import newest_extractions
+from nearfree.derive.tables.schema import Table, count, flag, text
+from nearfree.log.events import TunedIndexed
+from nearfree.log.evidence import Take
+from nearfree.sources.answers.nearest import tuned_intervals
+
+_SIZES = ("block_size_m", "block_size_n", "block_size_k", "group_size_m")
+TUNED = Table(
+    name="tuned",
+    row="one interval of tokens of one tuned file, at which all its sizes hold",
+    key=("package", "version", "file", "tokens_from"),
+    body={
+        "package": text("the backend's package"),
+        "version": text("its release"),
+        "device": text("the device that the file is for", nullable=True),
+        "experts": count("E", nullable=True),
+        "d_ff": count("N of the file: the width of an expert on one rank", nullable=True),
+        "dtype": text("the quantisation's name, nothing for 16-bit floats", nullable=True),
+        "block_shape": text("rows and columns of a scale", nullable=True),
+        "per_channel_quant": flag("whether activations are scaled by channel"),
+        "down": flag("whether the file is for the down projection alone"),
+        "triton": text("the Triton version of its folder", nullable=True),
+        "tokens_from": count("the first number of tokens of the interval"),
+        "tokens_to": count("the last one; nothing where the interval is open", nullable=True),
+        "block_size_m": count("BLOCK_SIZE_M there", nullable=True),
+        "block_size_n": count("BLOCK_SIZE_N there, where the file says it", nullable=True),
+        "block_size_k": count("BLOCK_SIZE_K there, where the file says it", nullable=True),
+        "group_size_m": count("GROUP_SIZE_M there, where the file says it", nullable=True),
+        "file": text("path inside the artefact"),
+        "sha256": text("digest of the file"),
+        "odd": text("why the file has not the known form, and chooses nothing", nullable=True),
+    },
+)
+
+
+def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
+    """Yield the intervals of every tuned file; an odd file is one row without a value."""
+    for take in newest_extractions(takes):
+        for event in take.of(TunedIndexed):
+            file: TunedIndexed = event.data
+            shape = file.block_shape
+            common: dict[str, object] = {
+                "package": file.package,
+                "version": file.version,
+                "device": file.device,
+                "experts": file.experts,
+                "d_ff": file.d_ff,
+                "dtype": file.dtype,
+                "block_shape": None if shape is None else f"{shape[0]},{shape[1]}",
+                "per_channel_quant": file.per_channel_quant,
+                "down": file.down,
+                "triton": file.triton,
+                "file": file.file,
+                "sha256": file.sha256,
+                "odd": file.odd,
+                "from_ids": [event.event_id],
+            }
+            for first, last, sizes in _intervals(file):
+                named = dict(zip(_SIZES, sizes, strict=True))
+                yield common | {"tokens_from": first, "tokens_to": last} | named
+
+
+def _intervals(file: TunedIndexed) -> list[tuple[int, int | None, tuple[int | None, ...]]]:
+    """Return the intervals at which all sizes hold; past the largest entry nothing changes."""
+    if file.odd is not None:
+        return [(1, None, (None,) * len(_SIZES))]
+    columns = [getattr(file, size) or repeat(None, len(file.tokens)) for size in _SIZES]
+    entries: list[tuple[int | None, ...]] = list(zip(*columns, strict=True))
+    found = tuned_intervals(file.tokens, entries, 1, max(file.tokens))
+    return [*found[:-1], (found[-1].first, None, found[-1].value)]

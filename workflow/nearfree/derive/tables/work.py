@@ -1,0 +1,193 @@
+"""Table `work`: what one forward executes, counted by its adapter or seen by a profiler.
+
+Where a point was counted, utilisation is C / (T phi) and B / (T beta) with the newest probed phi
+and streaming beta of the platform, or its datasheet's; a profiler says its own (paper, app. C.1).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+from msgspec import UNSET
+
+from nearfree.core.setting import Setting, setting_key
+from nearfree.derive.tables.platforms import newest_balances
+from nearfree.derive.tables.schema import (
+    ORIGINS,
+    SETTING_COLUMNS,
+    Column,
+    Table,
+    amount,
+    count,
+    flag,
+    text,
+)
+from nearfree.derive.tables.settings import setting_row
+from nearfree.log.events import Event, KernelProfiled, WorkCounted
+from nearfree.log.evidence import Take
+from nearfree.units import BYTES_PER_GB, FLOP_PER_GFLOP, GFLOP_PER_TFLOP, US_PER_S
+
+Row = dict[str, Any]
+_BASES = ("probed_stream", "datasheet")
+
+
+def _from_zero(meaning: str) -> Column:
+    return Column(dtype=pl.Float64(), meaning=meaning, nullable=True, at_least=0.0)
+
+
+WORK = Table(
+    name="work",
+    row="the work of one forward at one point of one setting in one take, from one source",
+    key=("platform", "stream", "take", "plan8", "setting_key", "n", "source"),
+    body={
+        "platform": text("the kind of machine"),
+        "stream": text("the study, or its profile"),
+        "take": count("which take"),
+        "plan8": text("first digits of the plan's digest"),
+        "newest": flag("whether no newer sealed take of the study has this setting's work"),
+        **SETTING_COLUMNS,
+        "n": count("N, positions a request"),
+        "source": text("who says so: its adapter or a profiler", one_of=("counted", "profiled")),
+        "counted_by": text("the rule or code that the count rests on, or the profiler"),
+        "flop_logical": amount("C of the module's definition, without padding", nullable=True),
+        "flop_executed": _from_zero("C that the kernels do"),
+        "bytes": _from_zero("B: each operand once where counted, DRAM traffic where profiled"),
+        "blocks": count("row blocks: expert-token blocks, or query tiles times heads",
+                        nullable=True),
+        "block_rows": count("rows of a block: M_moe, or the query tile", nullable=True),
+        "tiles": count("thread blocks of the largest kernel", nullable=True),
+        "waves": amount("those tiles over the GPU's SMs", nullable=True),
+        "kernels": text("the kernels that ran, each once, separated by semicolons"),
+        "kernel_us": amount("time inside kernels, where profiled", nullable=True),
+        "intensity_flop_per_byte": _from_zero("AI = flop_executed / bytes"),
+        "latency_us": amount("T(N) of this point in the same take", nullable=True),
+        "basis": text("whose phi and beta utilisation refers to, none where profiled",
+                      nullable=True, one_of=_BASES),
+        "compute_utilization": _from_zero("C / (T phi), or tensor throughput where profiled"),
+        "bandwidth_utilization": _from_zero("B / (T beta), or DRAM throughput where profiled"),
+        "origin": text("where the number comes from", one_of=ORIGINS),
+    },
+)  # fmt: skip
+
+
+def work_rows(
+    takes: list[Take], latency: pl.DataFrame, platforms: pl.DataFrame
+) -> Iterator[dict[str, object]]:
+    """Yield one row a counted and one a profiled point.
+
+    Parameters
+    ----------
+    latency, platforms
+        The tables of the same scope.
+    """
+    facts = _facts(platforms)
+    told = latency.select(*_POINT, "row_id", "latency_us", "origin").to_dicts()
+    timed = {tuple(row[name] for name in _POINT): row for row in told}
+    points = [
+        (take, event)
+        for take in takes
+        for kind in (WorkCounted, KernelProfiled)
+        for event in _last(take, kind)
+    ]
+    newest: dict[tuple[str, Setting, type], tuple[int, str, str]] = {}
+    for take, event in points:
+        key = (take.name.stream, event.data.setting, type(event.data))
+        newest[key] = max(newest.get(key, take.order), take.order)
+    for take, event in points:
+        data = event.data
+        key = (take.name.stream, data.setting, type(data))
+        identity = {
+            "platform": take.name.scope,
+            "stream": take.name.stream,
+            "take": take.name.take,
+            "plan8": take.name.plan8,
+            "newest": newest[key] == take.order,
+            **setting_row(data.setting),
+            "n": data.n,
+        }
+        point = timed.get(tuple(identity[name] for name in _POINT))
+        fact = facts.get((take.name.scope, data.setting.dtype))
+        simulated = getattr(take.started.data.plan, "curves", UNSET) is not UNSET
+        origin = "simulated" if simulated else "measured"
+        yield identity | _said(event, point, fact) | {"origin": origin}
+
+
+_POINT = ("stream", "take", "plan8", "setting_key", "n")
+
+
+def _last(take: Take, kind: type[WorkCounted | KernelProfiled]) -> list[Event]:
+    """Return the events of one kind; of several attempts at a point the last one counts."""
+    return list({(setting_key(e.data.setting), e.data.n): e for e in take.of(kind)}.values())
+
+
+def _facts(platforms: pl.DataFrame) -> dict[tuple[str, str], Row]:
+    """Return phi and beta by platform and dtype: the newest probe's, else the datasheet's."""
+    rows = newest_balances(platforms).to_dicts()
+    return {
+        (row["platform"], row["dtype"]): row
+        for basis in reversed(_BASES)
+        for row in rows
+        if row["basis"] == basis
+    }
+
+
+def _said(event: Event, point: Row | None, fact: Row | None) -> Row:
+    """Return what an event says of a point, beside the point's latency and the platform's facts."""
+    counted = isinstance(event.data, WorkCounted)
+    said = _counted(event) if counted else _profiled(event)
+    used = [event.event_id]
+    if point:
+        used.append(point["row_id"])
+    if counted and point and fact:
+        said |= _utilization(said, point["latency_us"], fact)
+        used.append(fact["row_id"])
+    flop, moved = said["flop_executed"], said["bytes"]
+    return said | {
+        "kernels": "; ".join(event.data.kernels),
+        "intensity_flop_per_byte": flop / moved if flop is not None and moved else None,
+        "latency_us": point["latency_us"] if point else None,
+        "from_ids": used,
+    }
+
+
+def _counted(event: Event) -> Row:
+    work = event.data.work
+    return {
+        "source": "counted",
+        "counted_by": work.basis,
+        "flop_logical": work.flop_logical,
+        "flop_executed": work.flop_executed,
+        "bytes": work.bytes_compulsory,
+        "blocks": work.blocks,
+        "block_rows": work.block_rows,
+        "tiles": work.tiles,
+        "waves": work.waves,
+        "kernel_us": None,
+        "basis": None,
+        "compute_utilization": None,
+        "bandwidth_utilization": None,
+    }
+
+
+def _profiled(event: Event) -> Row:
+    data = event.data
+    return {
+        "source": "profiled",
+        "counted_by": data.profiler,
+        **dict.fromkeys(("flop_logical", "blocks", "block_rows", "tiles", "waves", "basis")),
+        "flop_executed": data.flop,
+        "bytes": data.dram_bytes,
+        "kernel_us": data.kernel_us,
+        "compute_utilization": data.tensor_utilization,
+        "bandwidth_utilization": data.dram_utilization,
+    }
+
+
+def _utilization(said: Row, latency_us: float, fact: Row) -> Row:
+    seconds = latency_us / US_PER_S
+    phi = fact["peak_tflops"] * GFLOP_PER_TFLOP * FLOP_PER_GFLOP
+    return {
+        "basis": fact["basis"],
+        "compute_utilization": said["flop_executed"] / (seconds * phi),
+        "bandwidth_utilization": said["bytes"] / (seconds * fact["bandwidth_gb_s"] * BYTES_PER_GB),
+    }

@@ -1,0 +1,1 @@
+"""Boundaries that constants are fitted to and predictors scored on."""

@@ -1,0 +1,148 @@
+"""The data sets that predictors are scored on, by name, from the log or from a file of curves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from nearfree.config.files import Config
+from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.store import read_table
+from nearfree.derive.truth.boundary_tables import measured_truth, published_truth
+from nearfree.derive.truth.truth import Truth, truth
+from nearfree.errors import EvidenceError
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+from nearfree.public import published
+from nearfree.public.curve_file import curves_from_csv
+from nearfree.public.curves import SCOPE, Curves, read_curves
+from nearfree.units import BYTES_PER_ELEMENT
+
+AICONFIGURATOR = "aiconfigurator"
+"""What the streams of imported AIConfigurator releases begin with."""
+BYTES_PER_MB = 1e6
+
+
+def load_published(layout: Layout, epsilons: Sequence[float]) -> tuple[str, Truth]:
+    """Return the paper's printed boundaries, and what to call them.
+
+    Raises
+    ------
+    EvidenceError
+        They are not in the log.
+    """
+    takes = read_scope(layout, published.SCOPE, stream=published.STREAM)
+    if not takes:
+        raise EvidenceError(
+            "the paper's values are not in the log", remedy="Run `nearfree import published`"
+        )
+    newest = max(takes, key=lambda take: take.order)
+    return f"published ({newest.name})", published_truth(newest, epsilons)
+
+
+def load_aiconfigurator(
+    layout: Layout, epsilons: Sequence[float], minimum_mb: float, least_n: int = 1
+) -> tuple[str, Truth]:
+    """Return what the newest imported release of AIConfigurator says, and what to call it.
+
+    Parameters
+    ----------
+    minimum_mb
+        Least weights of a gemm, in MB.
+    least_n
+        Smaller grid N are dropped.
+
+    Raises
+    ------
+    EvidenceError
+        None is imported.
+    """
+    newest = newest_release(layout)
+    curves = read_curves(layout, stream=newest)
+    return _of_curves(f"aiconfigurator ({newest})", curves, epsilons, minimum_mb, least_n)
+
+
+def newest_release(layout: Layout) -> str:
+    """Return the stream of the newest imported release of AIConfigurator.
+
+    Raises
+    ------
+    EvidenceError
+        None is imported.
+    """
+    streams = {take.stream for take in layout.takes(SCOPE)}
+    releases = [stream for stream in streams if stream.startswith(AICONFIGURATOR)]
+    if not releases:
+        raise EvidenceError(
+            "no curve of AIConfigurator is in the log",
+            remedy="Run `nearfree import aiconfigurator`",
+        )
+    return max(releases, key=_release)
+
+
+def load_file(
+    path: Path, config: Config, epsilons: Sequence[float], minimum_mb: float, least_n: int = 1
+) -> tuple[str, Truth]:
+    """Return what a CSV file of curves says, and its name; nothing goes into the log."""
+    curves = curves_from_csv(path, config)
+    return _of_curves(path.name, curves, epsilons, minimum_mb, least_n)
+
+
+def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> tuple[str, Truth]:
+    """Return the measured boundaries of every platform that has tables, and what to call them.
+
+    Whole models are left out: what is said of them stands in the table `composition`.
+
+    Raises
+    ------
+    EvidenceError
+        No platform has tables.
+    """
+    scopes = [name for name in config.platforms if layout.table(name, BOUNDARIES.name).exists()]
+    if not scopes:
+        raise EvidenceError(
+            f"{layout.root} holds no table of a platform's boundaries",
+            remedy="Run the workflow, or `nearfree tables` stage by stage",
+        )
+    boundaries = pl.concat(read_table(layout, scope, BOUNDARIES) for scope in scopes)
+    latency = pl.concat(read_table(layout, scope, LATENCY) for scope in scopes)
+    modules = boundaries.filter(pl.col("module") != "model")
+    origins = modules.filter(pl.col("origin") != "published")["origin"].unique().sort()
+    name = " and ".join(origins) or "measured"
+    return f"{name} modules ({', '.join(scopes)})", measured_truth(modules, latency, epsilons)
+
+
+def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
+    """Return the curves of every module, but of `gemm` those with large weights alone.
+
+    Smaller weights can stay in a GPU's last-level cache from one call to the next, so that their
+    curves do not show the memory's bandwidth.
+
+    Parameters
+    ----------
+    settings
+        A row a curve.
+    minimum_mb
+        Least size of a gemm's weights, d_model d_ff s, in decimal MB.
+    """
+    element_bytes = pl.col("dtype").replace_strict(BYTES_PER_ELEMENT, return_dtype=pl.Float64)
+    weights = pl.col("d_model") * pl.col("d_ff") * element_bytes
+    return settings.filter((pl.col("module") != "gemm") | (weights >= minimum_mb * BYTES_PER_MB))
+
+
+def _of_curves(
+    name: str, curves: Curves, epsilons: Sequence[float], minimum_mb: float, least_n: int
+) -> tuple[str, Truth]:
+    kept = heavy_enough(curves.settings, minimum_mb)
+    if minimum_mb:
+        left_out = curves.settings.height - kept.height
+        name += f", gemm weights of {minimum_mb:g} MB or more: {left_out} curves left out"
+    if least_n > 1:
+        name += f", N of {least_n} or more"
+    points = curves.points.filter((pl.col("n") >= least_n) | pl.col("context").is_not_null())
+    return name, truth(kept, points, epsilons)
+
+
+def _release(stream: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in stream.split("_") if part.isdigit())

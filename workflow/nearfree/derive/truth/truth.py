@@ -1,0 +1,180 @@
+"""The truth that predictors are scored against: N_max read off curves T(N).
+
+Curves come as two frames with a common key `curve`: `settings` (a row a curve: source, platform,
+the columns of a setting, backend_version, kernel, distribution, event_id) and `points` (a row a
+point: n, latency_us, and context where that varies along the curve instead of N).
+"""
+
+from collections.abc import Sequence
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.tables.schema import SETTING_COLUMNS
+
+ASKED_COLUMNS = ("platform", *SETTING_COLUMNS, "backend_version", "kernel", "baseline", "grid")
+"""The columns of a question to a predictor, besides its key `asked`."""
+EXCLUDED_COLUMNS = {
+    "curve": pl.Int64,
+    "event_id": pl.String,
+    "platform": pl.String,
+    "module": pl.String,
+    "backend": pl.String,
+    "dtype": pl.String,
+    "routing": pl.String,
+    "kernel": pl.String,
+    "reason": pl.String,
+}
+NO_BASELINE = "no grid N at or above its baseline E/(b k)"
+ONE_POINT = "a single grid N from its baseline upwards"
+VARIED_CONTEXT = "its context varies, not N"
+
+
+class Truth(Struct, frozen=True, kw_only=True):
+    """What is known of curves; predictors see `questions(truth)` and nothing else of it.
+
+    `settings` is a row a curve: curve, platform, the setting's columns, backend_version, kernel,
+    distribution, baseline and grid (the N from the baseline upwards). `boundaries` is a row a curve
+    and tolerance: n_max (last pass), next_n (the grid N after it, null at the grid's end),
+    first_exit (the last N before the first violation), next_n_first (the grid N after that),
+    censored (n_max is the last grid N), undecided (a measurement too loose to tell). `ratios` is
+    T(N) / T(baseline) by curve and n, without rows where only the boundary is known. `excluded`
+    names the curves that have no boundary: the columns of EXCLUDED_COLUMNS.
+    """
+
+    settings: pl.DataFrame
+    boundaries: pl.DataFrame
+    ratios: pl.DataFrame
+    excluded: pl.DataFrame
+
+
+def truth(settings: pl.DataFrame, points: pl.DataFrame, epsilons: Sequence[float]) -> Truth:
+    """Return what curves say of the boundary at some tolerances.
+
+    The baseline is the smallest grid N, and the smallest one >= ceil(E / (b k)) where routing is
+    balanced: from there on every expert is active (paper, sec. 3.3). A curve is excluded, by name,
+    where its context varies instead of N, or where fewer than two grid N are left.
+
+    Parameters
+    ----------
+    settings, points
+        Curves, as this file's first lines say; n is unique in a curve, latency in microseconds.
+    epsilons
+        Tolerances.
+    """
+    from_baseline = _from_baseline(settings, points)
+    ratio = pl.col("latency_us") / pl.col("latency_us").first().over("curve")
+    ratios = from_baseline.select("curve", "n", ratio.alias("ratio"))
+    grids = ratios.group_by("curve").agg(
+        pl.col("n").first().alias("baseline"), pl.col("n").alias("grid")
+    )
+    reason = (
+        pl.when(pl.col("curve").is_in(_varied(points).implode()))
+        .then(pl.lit(VARIED_CONTEXT))
+        .when(pl.col("grid").is_null())
+        .then(pl.lit(NO_BASELINE))
+        .when(pl.col("grid").list.len() < 2)
+        .then(pl.lit(ONE_POINT))
+        .alias("reason")
+    )
+    judged = settings.join(grids, on="curve", how="left", maintain_order="left").with_columns(
+        reason
+    )
+    kept = judged.filter(pl.col("reason").is_null()).drop("reason")
+    ratios = ratios.join(kept.select("curve"), on="curve", how="semi", maintain_order="left")
+    return Truth(
+        settings=kept,
+        boundaries=boundaries(ratios, epsilons),
+        ratios=ratios,
+        excluded=judged.filter(pl.col("reason").is_not_null()).select(*EXCLUDED_COLUMNS),
+    )
+
+
+def narrowed(known: Truth, condition: pl.Expr) -> Truth:
+    """Return the part of a truth whose curves meet a condition on what `excluded` has, too."""
+    kept = known.settings.filter(condition)
+    curves = kept.select("curve")
+    return Truth(
+        settings=kept,
+        boundaries=known.boundaries.join(curves, on="curve", how="semi", maintain_order="left"),
+        ratios=known.ratios.join(curves, on="curve", how="semi", maintain_order="left"),
+        excluded=known.excluded.filter(condition),
+    )
+
+
+def questions(known: Truth) -> pl.DataFrame:
+    """Return what predictors are asked: a row a curve, its key `asked`, without a latency."""
+    return known.settings.select(pl.col("curve").alias("asked"), *ASKED_COLUMNS)
+
+
+def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
+    """Return the boundaries of curves at each tolerance (paper, sec. 2.2).
+
+    Parameters
+    ----------
+    ratios
+        curve, n, ratio = T(N) / T(baseline); the rows of a curve adjacent, n rising from its
+        baseline, where the ratio is 1.
+    epsilons
+        Tolerances.
+    """
+    beside = ratios.with_columns(
+        pl.col("n").shift(1).over("curve").alias("before"),
+        pl.col("n").shift(-1).over("curve").alias("after"),
+    )
+    ends = ratios.group_by("curve", maintain_order=True).agg(
+        pl.col("n").first().alias("baseline"), pl.col("n").last().alias("end")
+    )
+    frames = []
+    for epsilon in epsilons:
+        passes = pl.col("ratio") <= 1.0 + epsilon
+        last_pass = (
+            beside.filter(passes)
+            .group_by("curve")
+            .agg(pl.col("n").last().alias("n_max"), pl.col("after").last().alias("next_n"))
+        )
+        violation = (
+            beside.filter(~passes)
+            .group_by("curve")
+            .agg(pl.col("before").first(), pl.col("n").first().alias("next_n_first"))
+        )
+        frames.append(
+            ends.join(last_pass, on="curve", how="left", maintain_order="left")
+            .join(violation, on="curve", how="left", maintain_order="left")
+            .select(
+                "curve",
+                pl.lit(float(epsilon)).alias("epsilon"),
+                "baseline",
+                "n_max",
+                pl.coalesce("before", "end").alias("first_exit"),
+                "next_n",
+                "next_n_first",
+                pl.col("next_n").is_null().alias("censored"),
+                pl.lit(value=False).alias("undecided"),
+            )
+        )
+    return pl.concat(frames)
+
+
+def _from_baseline(settings: pl.DataFrame, points: pl.DataFrame) -> pl.DataFrame:
+    """Return the points from each curve's baseline upwards, sorted."""
+    active = pl.col("batch") * pl.col("top_k")
+    least = (
+        pl.when(pl.col("routing") == "balanced")
+        .then((pl.col("experts") + active - 1) // active)
+        .otherwise(1)
+        .fill_null(1)
+        .alias("least")
+    )
+    fixed = points.join(_varied(points).to_frame(), on="curve", how="anti")
+    return (
+        fixed.join(settings.select("curve", least), on="curve", how="inner")
+        .filter(pl.col("n") >= pl.col("least"))
+        .select("curve", "n", "latency_us")
+        .sort("curve", "n")
+    )
+
+
+def _varied(points: pl.DataFrame) -> pl.Series:
+    """Return the curves along which the context varies."""
+    return points.filter(pl.col("context").is_not_null())["curve"].unique()

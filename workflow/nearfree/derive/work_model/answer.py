@@ -1,0 +1,185 @@
+"""The work model's answers: N_max with its interval, what limits it, and the ratios behind it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.work_model.constants import fitted
+from nearfree.derive.work_model.evidence import rule_places
+from nearfree.derive.work_model.family import Array
+from nearfree.derive.work_model.model import Boundaries, boundaries, ratios_of, times_of
+from nearfree.derive.work_model.own import Own, said, with_own
+from nearfree.derive.work_model.prepare import Prepared, Refused, prepare
+from nearfree.derive.work_model.terms import stop_terms
+from nearfree.log.events import ConstantsCalibrated, Event
+
+PREDICTOR = "work_model"
+_RULED = {"moe_triton": "block_m", "attention_cached": "tile_rows"}
+"""The feature of a family that the rules of a release say: rows of a block or tile."""
+
+
+class Curves(Struct, frozen=True, kw_only=True):
+    """T(N) of questions of one family: `asked` [rows], `latency_us` [rows, grid].
+
+    `band` is how far the logarithm of T(N) / T(baseline) may be off; `constants` says on what they
+    were calibrated, in the event `calibration`, and `in_sample` [rows] whether a row's platform was
+    among it. `rows` [rows, grid] are those of a block or tile as a rule says them, `packed` [rows,
+    grid] those that a position takes; None where there is no such rule.
+    """
+
+    asked: list[int]
+    latency_us: Array
+    band: float
+    constants: str
+    calibration: str
+    in_sample: list[bool]
+    rows: Array | None = None
+    packed: Array | None = None
+
+
+class Timed:
+    """Questions whose T(N) is known, ready to be judged at any tolerance.
+
+    Parameters
+    ----------
+    rows
+        Questions with the facts of their platform.
+    resolver
+        The rules of releases.
+    constants
+        The newest calibration of each family.
+    own
+        Platforms' own constants, by family and platform; none where not given.
+    """
+
+    def __init__(
+        self,
+        rows: pl.DataFrame,
+        resolver: Resolver,
+        constants: Mapping[str, Event],
+        own: Mapping[str, Mapping[str, Own]] | None = None,
+    ) -> None:
+        self._resolver, self._constants, self._own = resolver, constants, own or {}
+        self._parts: list[tuple[Prepared, Array]] = []
+        self._refused: list[pl.DataFrame] = []
+        for part in prepare(rows, resolver):
+            if isinstance(part, Refused):
+                self._refused.append(part.rows)
+            elif part.family.name not in constants:
+                reason = pl.lit(f"no constants of {part.family.name} in the log")
+                self._refused.append(part.rows.select("asked", reason.alias("refusal")))
+            else:
+                known = fitted(constants[part.family.name].data)
+                ratio = ratios_of(part.family, known, part.features)
+                self._parts.append((part, with_own(part, known, ratio, self._own)))
+
+    def answers(self, epsilons: Sequence[float]) -> pl.DataFrame:
+        """Return a row a question and tolerance, with the columns of an answer."""
+        return pl.concat([*self._judged(epsilons), *self._refusals(epsilons)], how="diagonal")
+
+    def ratios(self) -> pl.DataFrame:
+        """Return T(N) / T(baseline) over the grid of every question: asked, n, ratio."""
+        frames = [pl.DataFrame(schema={"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64})]
+        for part, ratio in self._parts:
+            lists = part.rows.select("asked", pl.col("grid").alias("n"))
+            flat = pl.Series("ratio", ratio[part.counts], dtype=pl.Float64)
+            frames.append(lists.explode("n").with_columns(flat))
+        return pl.concat(frames)
+
+    def curves(self) -> Iterator[Curves]:
+        """Yield T(N) by family, of platforms' shared constants alone."""
+        for part, _ in self._parts:
+            event = self._constants[part.family.name]
+            yield Curves(
+                asked=part.rows["asked"].to_list(),
+                latency_us=times_of(part.family, fitted(event.data), part.features),
+                band=event.data.band,
+                constants=_calibrated_on(event.data),
+                calibration=event.event_id,
+                in_sample=part.rows["platform"].is_in(event.data.platforms).to_list(),
+                rows=part.features.get(_RULED.get(part.family.name, "")),
+                packed=part.features.get("rows_per_position")
+                if part.family.name in _RULED
+                else None,
+            )
+
+    def refusals(self) -> dict[int, str]:
+        """Return why no T(N) is known, by question."""
+        return {asked: reason for rows in self._refused for asked, reason in rows.rows()}
+
+    def stops(self, exits: pl.DataFrame) -> pl.DataFrame:
+        """Return what changes between two N of a question, and which lines of a rule say so.
+
+        Parameters
+        ----------
+        exits
+            asked, last and after: places in the question's grid, the second one past the first.
+
+        Returns
+        -------
+        A row each, with `limiting_term` and `evidence`; none for questions without T(N).
+        """
+        frames = [exits.clear().with_columns(
+            pl.lit(None, pl.String).alias(name) for name in ("limiting_term", "evidence")
+        )]  # fmt: skip
+        for part, _ in self._parts:
+            mine = part.rows.select("asked").with_row_index("at").join(exits, on="asked")
+            rows, last, after = (mine[name].to_numpy() for name in ("at", "last", "after"))
+            leaves = part.features["grid"][rows, after].astype(int).tolist()
+            chosen = part.rows[rows.tolist()]
+            places = rule_places(part.family, chosen, leaves, self._resolver)
+            frames.append(mine.select(
+                *exits.columns,
+                pl.Series("limiting_term", stop_terms(part, rows, last, after), dtype=pl.String),
+                pl.Series("evidence", places, dtype=pl.String),
+            ))  # fmt: skip
+        return pl.concat(frames)
+
+    def _judged(self, epsilons: Sequence[float]) -> Iterator[pl.DataFrame]:
+        for part, ratio in self._parts:
+            event: ConstantsCalibrated = self._constants[part.family.name].data
+            for epsilon in epsilons:
+                found = boundaries(ratio, part.counts, epsilon, fitted(event))
+                yield self._frame(part, ratio, found, epsilon)
+
+    def _frame(
+        self, part: Prepared, ratio: Array, found: Boundaries, epsilon: float
+    ) -> pl.DataFrame:
+        event, own = self._constants[part.family.name], said(self._own.get(part.family.name, {}))
+        text = _calibrated_on(event.data)
+        grid, rows = part.features["grid"], np.arange(part.rows.height)
+        last = grid[rows, found.last]
+        after = np.minimum(found.last + 1, part.counts.sum(axis=1) - 1)
+        leaves = grid[rows, after].astype(int).tolist()
+        places = rule_places(part.family, part.rows, leaves, self._resolver)
+        return part.rows.select(
+            "asked",
+            pl.lit(PREDICTOR).alias("predictor"),
+            pl.lit(float(epsilon)).alias("epsilon"),
+            pl.Series("n_max", last),
+            pl.Series("n_max_extended", last),
+            pl.Series("low", grid[rows, found.low]),
+            pl.Series("high", grid[rows, found.high]),
+            pl.col("module").alias("limiting_module"),
+            pl.Series("limiting_term", stop_terms(part, rows, found.last, after), dtype=pl.String),
+            pl.Series("evidence", places, dtype=pl.String),
+            pl.lit(event.event_id).alias("calibration"),
+            pl.Series("margin", ratio[rows, after] / (1.0 + epsilon)),
+            pl.concat_str(pl.lit(text), own, ignore_nulls=True).alias("constants"),
+            (pl.col("platform").is_in(event.data.platforms) | own.is_not_null()).alias("in_sample"),
+            pl.lit(None, pl.String).alias("refusal"),
+        )
+
+    def _refusals(self, epsilons: Sequence[float]) -> Iterator[pl.DataFrame]:
+        tolerances = pl.DataFrame({"epsilon": [float(each) for each in epsilons]})
+        for rows in self._refused:
+            yield rows.join(tolerances, how="cross").with_columns(
+                pl.lit(PREDICTOR).alias("predictor"), pl.lit(value=False).alias("in_sample")
+            )
+
+
+def _calibrated_on(event: ConstantsCalibrated) -> str:
+    return f"{event.family} on {', '.join(event.platforms)}"

@@ -1,0 +1,89 @@
+"""T(N) of attention: tiles of query rows over SMs, against the keys and values that are read.
+
+Without a cache a tile is a thread block of its own, so tiles come in waves over the SMs. Over a
+cache, kernels split the keys so that all SMs work, and T(N) steps where a tile is full.
+"""
+
+import numpy as np
+
+from nearfree.derive.work_model.family import (
+    FLOP_PER_US,
+    Array,
+    Constant,
+    Family,
+    Features,
+    Values,
+    power_mean_sum,
+)
+
+_LEAST_KEYS = 64.0
+"""Keys of a step: no tile computes fewer."""
+
+
+def prefill_latency_us(features: Features, values: Values, hypothesis: str) -> Array:
+    """Return T(N) of N queries among themselves, [rows, grid], in microseconds."""
+    del hypothesis
+    on_chip, moved = _parts(features, values, in_waves=True)
+    return values["fixed_us"] + power_mean_sum(values["sharpness"], on_chip, moved)
+
+
+def cached_latency_us(features: Features, values: Values, hypothesis: str) -> Array:
+    """Return T(N) of N queries over L cached positions, [rows, grid], in microseconds."""
+    del hypothesis
+    on_chip, moved = _parts(features, values, in_waves=False)
+    return values["fixed_us"] + power_mean_sum(values["sharpness"], on_chip, moved)
+
+
+def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array, Array]:
+    """Return the time on the chip and that of reading and writing, both [rows, grid].
+
+    Features: `n`, `tile_rows` and `rows_per_position` [rows, grid] (query heads that share a row
+    axis); `batch`, `context` (or [rows, grid] where it varies), `heads`, `kv_heads`, `head_dim`,
+    `element_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
+    """
+    n, context, tile = features["n"], features["context"], features["tile_rows"]
+    packed, width, batch = features["rows_per_position"], features["head_dim"], features["batch"]
+    rows = n * packed
+    tiles = np.ceil(rows / tile)
+    whole = np.floor(rows / tile)
+    # Causal: tile i sees the cache and the positions up to its own last row.
+    seen = whole * context + whole * (whole + 1) / 2 * tile / packed
+    seen = seen + np.where(rows > whole * tile, context + n, 0.0)
+    fed = values["tflop_s_per_sm"] * FLOP_PER_US
+    rate = 1.0 / (features["sms"] / features["phi"] + 1.0 / fed)
+    keys = np.maximum(seen / tiles, _LEAST_KEYS)
+    one_us = 4.0 * tile * width * keys / rate + values["tile_us"]
+    share = batch * features["heads"] / packed * tiles / features["sms"]
+    on_chip = (np.ceil(share) if in_waves else share) * one_us
+    elements = 2.0 * batch * width * (n * features["heads"] + (context + n) * features["kv_heads"])
+    moved = elements * features["element_bytes"] / (values["bandwidth_share"] * features["beta"])
+    return np.asarray(on_chip), np.asarray(moved)
+
+
+_CONSTANTS = (
+    Constant(name="tflop_s_per_sm", unit="TFLOP/s", start=10.0, low=0.5, high=500.0,
+             meaning="what an SM can be fed: the faster its tensor cores, the less of phi is left"),
+    Constant(name="bandwidth_share", unit="1", start=0.7, low=0.1, high=1.5,
+             meaning="share of beta that queries, keys and values reach"),
+    Constant(name="sharpness", unit="1", start=2.0, low=1.0, high=8.0,
+             meaning="p: how well chip and memory overlap"),
+    Constant(name="fixed_us", unit="us", start=8.0, low=0.0, high=60.0,
+             meaning="what a call costs besides"),
+    Constant(name="tile_us", unit="us", start=1.0, low=0.0, high=20.0,
+             meaning="what one tile costs an SM besides"),
+)  # fmt: skip
+
+ATTENTION_PREFILL = Family(
+    name="attention_prefill",
+    meaning="attention of N queries among themselves, in the kernel for several queries",
+    constants=_CONSTANTS,
+    hypotheses=("tile_128",),
+    latency_us=prefill_latency_us,
+)
+ATTENTION_CACHED = Family(
+    name="attention_cached",
+    meaning="attention of N queries over a cache, with the tiles that rules say",
+    constants=_CONSTANTS,
+    hypotheses=("split_keys",),
+    latency_us=cached_latency_us,
+)

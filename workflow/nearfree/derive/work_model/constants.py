@@ -1,0 +1,114 @@
+"""Calibrated constants: made from curves, kept in the log, read back."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import polars as pl
+
+from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.family import Family
+from nearfree.derive.work_model.fit import band, fit
+from nearfree.derive.work_model.model import Fitted
+from nearfree.derive.work_model.samples import SELECTIONS, Sample
+from nearfree.derive.work_model.tried_forms import TRIED
+from nearfree.errors import EvidenceError
+from nearfree.log.events import CalibratedConstant, ConstantsCalibrated, Event
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.names import Layout
+
+SCOPE, STREAM = "public", "constants"
+"""Where constants stand in the log."""
+
+
+def calibrated(
+    found: Mapping[str, Sample],
+    *,
+    platforms: Sequence[str],
+    epsilon: float,
+    files: Mapping[str, str],
+) -> list[ConstantsCalibrated]:
+    """Return one event a family, its constants fitted to the family's curves.
+
+    Parameters
+    ----------
+    found
+        The curves by family.
+    files
+        What the curves were imported from, by name and SHA-256.
+    """
+    return [
+        _event(FAMILIES[name], found[name], platforms, epsilon, files)
+        for name in FAMILIES
+        if name in found
+    ]
+
+
+def _event(
+    family: Family,
+    sample: Sample,
+    platforms: Sequence[str],
+    epsilon: float,
+    files: Mapping[str, str],
+) -> ConstantsCalibrated:
+    members = sample.curves.select("member", "member_sha256").unique().sort(pl.all())
+    fitted = fit(family, sample.measured, epsilon)
+    groups = sample.curves["platform"]
+    if groups.n_unique() == 1:
+        groups = sample.curves["backend_version"]
+    return ConstantsCalibrated(
+        family=family.name,
+        constants=tuple(
+            CalibratedConstant(
+                hypothesis=hypothesis, name=each.name, unit=each.unit, meaning=each.meaning,
+                value=fitted.values[hypothesis][each.name],
+            )
+            for hypothesis in family.hypotheses
+            for each in family.constants
+        ),
+        band=band(family, sample.measured, groups.to_list(), epsilon),
+        epsilon=epsilon,
+        platforms=tuple(platforms),
+        selection=SELECTIONS[family.name],
+        curves=sample.curves.height,
+        rows_sha256=sample.rows_sha256,
+        files=dict(files),
+        members=dict(members.iter_rows()),
+        tried=TRIED[family.name],
+    )  # fmt: skip
+
+
+def recorded_constants(layout: Layout) -> dict[str, Event]:
+    """Return the newest event of each family; its data is a ConstantsCalibrated.
+
+    Raises
+    ------
+    EvidenceError
+        The constants of a family are not those of its form any more.
+    """
+    takes = sorted(read_scope(layout, SCOPE, stream=STREAM), key=lambda take: take.order)
+    events = {event.data.family: event for event in _events(takes)}
+    for name, event in events.items():
+        family = FAMILIES.get(name)
+        named = {(each.hypothesis, each.name) for each in event.data.constants}
+        asked = {
+            (hypothesis, each.name)
+            for hypothesis in (family.hypotheses if family else ())
+            for each in (family.constants if family else ())
+        }
+        if named != asked:
+            raise EvidenceError(
+                f"the constants of {name} in {event.event_id} are those of another form",
+                remedy="Run `nearfree calibrate` with this version",
+            )
+    return events
+
+
+def _events(takes: Iterable[Take]) -> list[Event]:
+    return [event for take in takes for event in take.of(ConstantsCalibrated)]
+
+
+def fitted(event: ConstantsCalibrated) -> Fitted:
+    """Return the constants of an event as they enter the form."""
+    values: dict[str, dict[str, float]] = {}
+    for each in event.constants:
+        values.setdefault(each.hypothesis, {})[each.name] = each.value
+    return Fitted(family=event.family, values=values, band=event.band)

@@ -1,0 +1,67 @@
+"""T(N) of matrix products: one, or those of a Dense FFN one after the other.
+
+A library picks its own tile of rows, which its source does not tell. Two hypotheses bound it: tiles
+of 16 rows, so that hardly anything is padded, and tiles of 128 rows.
+"""
+
+import numpy as np
+
+from nearfree.derive.work_model.family import (
+    Array,
+    Constant,
+    Family,
+    Features,
+    Values,
+    power_mean_sum,
+)
+
+_TILES = {"tile_16": 16, "tile_128": 128}
+
+
+def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
+    """Return T(N) of the products of a module, [rows, grid], in microseconds.
+
+    T = fixed + sum over products of
+    ((2 pad(m) K N / (a phi))^p + (K N s / (b beta))^p)^(1/p) + m (K + N) s / (b beta),
+    with m = b N rows of the input, padded to whole tiles.
+
+    Parameters
+    ----------
+    features
+        `rows` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `element_bytes` and, for
+        each product, `matrices` as (K, N) [rows, 1] with how often it is done.
+    """
+    m = features["rows"]
+    # No library pads to a tile whose compute alone outlasts the weights' traffic.
+    fits = features["phi"] / features["beta"] * features["element_bytes"] / 2
+    tile = np.minimum(_TILES[hypothesis], np.exp2(np.floor(np.log2(fits))))
+    phi = values["compute_share"] * features["phi"]
+    beta = values["bandwidth_share"] * features["beta"]
+    padded = np.ceil(m / tile) * tile
+    total = np.full(m.shape, values["fixed_us"])
+    for wide, narrow, times in features["matrices"]:
+        elements = wide * narrow
+        compute = 2.0 * padded * elements / phi
+        weights = np.broadcast_to(elements * features["element_bytes"] / beta, m.shape)
+        moved = m * (wide + narrow) * features["element_bytes"] / beta
+        core = power_mean_sum(values["sharpness"], compute, weights)
+        total = total + times * (core + moved)
+    return np.asarray(total)
+
+
+GEMM = Family(
+    name="gemm",
+    meaning="matrix products of a library that picks its own tile",
+    constants=(
+        Constant(name="compute_share", unit="1", start=0.85, low=0.2, high=1.3,
+                 meaning="share of phi that padded products reach"),
+        Constant(name="bandwidth_share", unit="1", start=0.85, low=0.2, high=1.3,
+                 meaning="share of beta that weights reach"),
+        Constant(name="sharpness", unit="1", start=3.0, low=1.0, high=8.0,
+                 meaning="p: how well compute and memory overlap"),
+        Constant(name="fixed_us", unit="us", start=4.0, low=0.0, high=60.0,
+                 meaning="what a call costs besides"),
+    ),
+    hypotheses=tuple(_TILES),
+    latency_us=latency_us,
+)  # fmt: skip

@@ -1,0 +1,137 @@
+"""T(N) of a fused MoE layer: what crosses the memory bus, against what happens on the chip.
+
+On the chip, the larger of the compute of padded blocks and the traffic between L2 and SMs, and what
+each tile costs besides. Weights that are loaded in narrow steps of K are loaded slower.
+"""
+
+import numpy as np
+
+from nearfree.derive.work_model.family import (
+    FLOP_PER_US,
+    Array,
+    Constant,
+    Family,
+    Features,
+    Values,
+    power_mean_sum,
+)
+
+_NARROW_K, _HALF_K = 32, 64
+_OWN_TILES = (16.0, 32.0, 64.0, 128.0)
+_OWN_COLUMNS, _OWN_K = 128.0, 64.0
+
+
+def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
+    """Return T(N) with the blocks that the rules of a release say, [rows, grid], in microseconds.
+
+    Parameters
+    ----------
+    features
+        `block_m`, `block_n`, `block_k` [rows, grid]; what `executed` asks for besides.
+    """
+    del hypothesis
+    block_k = features["block_k"]
+    steps = [block_k <= _NARROW_K, block_k <= _HALF_K]
+    slowdown = np.select(steps, [values["narrow_k"], values["half_k"]], 1.0)
+    blocks = features["block_m"], features["block_n"], block_k
+    return _executed(features, values, blocks, slowdown)
+
+
+def own_tile_latency_us(features: Features, values: Values, hypothesis: str) -> Array:
+    """Return T(N) of a library that picks the best of several row tiles, [rows, grid]."""
+    del hypothesis
+    shape = features["tokens"].shape
+    columns, depth, even = np.full(shape, _OWN_COLUMNS), np.full(shape, _OWN_K), np.ones(shape)
+    each = [_executed(features, values, (np.full(shape, tile), columns, depth), even)
+            for tile in _OWN_TILES]  # fmt: skip
+    return np.asarray(np.minimum.reduce(each))
+
+
+def blocks_of(features: Features, block_m: Array) -> Array:
+    """Return how many row blocks all experts have together: sum over experts of ceil(m_e / M).
+
+    Balanced: every expert has floor(b N k / E) pairs and some one more; skewed: k have b N.
+    """
+    tokens, experts, top_k = features["tokens"], features["experts"], features["top_k"]
+    whole = np.floor(tokens * top_k / experts)
+    more = tokens * top_k - whole * experts
+    balanced = more * np.ceil((whole + 1) / block_m) + (experts - more) * np.ceil(whole / block_m)
+    skewed = top_k * np.ceil(tokens / block_m)
+    return np.asarray(np.where(features["skewed"] > 0, skewed, balanced))
+
+
+def _executed(
+    features: Features,
+    values: Values,
+    blocks: tuple[Array, Array, Array],
+    slowdown: Array,
+) -> Array:
+    """Return T(N) of blocks of M rows, N columns and K; `slowdown` is that of narrow steps of K.
+
+    Features: `tokens` (b N) [rows, grid]; `experts`, `top_k`, `skewed` (1 or 0), `d_model`,
+    `d_ff`, `matrices` (3 or 2 an expert), `element_bytes`, `phi` (FLOP/us), `beta` (bytes/us),
+    `sms` [rows, 1].
+    """
+    block_m, block_n, block_k = blocks
+    tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
+    size, beta = features["element_bytes"], values["bandwidth_share"] * features["beta"]
+    pairs = tokens * features["top_k"]
+    active = np.where(
+        features["skewed"] > 0, features["top_k"], np.minimum(features["experts"], pairs)
+    )
+    up = (features["matrices"] - 1) * d_ff
+    count = blocks_of(features, block_m)
+    columns_up, columns_down = np.ceil(up / block_n), np.ceil(d_model / block_n)
+    depth_up, depth_down = (np.ceil(each / block_k) * block_k for each in (d_model, d_ff))
+    elements = block_n * (columns_up * depth_up + columns_down * depth_down)
+    flop = 2.0 * count * block_m * elements
+    fed = values["tflop_s_per_sm"] * FLOP_PER_US * features["sms"]
+    compute = slowdown * flop * (1.0 / features["phi"] + 1.0 / fed)
+    loaded = size * (count * elements + pairs * (d_model * columns_up + d_ff * columns_down))
+    l2 = values["l2_over_memory"] * features["beta"]
+    tiles = values["tile_us"] * count * (columns_up + columns_down) / features["sms"]
+    on_chip = np.maximum(compute, loaded / l2) + tiles
+    weights = slowdown * size * features["matrices"] * d_model * d_ff * active / beta
+    moved = size * (tokens * d_model + pairs * (3 * d_model + 2 * up + 2 * d_ff))
+    off_chip = weights + values["routed_traffic"] * moved / beta
+    return values["fixed_us"] + power_mean_sum(values["sharpness"], off_chip, on_chip)
+
+
+_SHARED = (
+    Constant(name="tflop_s_per_sm", unit="TFLOP/s", start=20.0, low=1.0, high=500.0,
+             meaning="what an SM can be fed: the faster its tensor cores, the less of phi is left"),
+    Constant(name="bandwidth_share", unit="1", start=0.95, low=0.2, high=1.3,
+             meaning="share of beta that weights reach"),
+    Constant(name="sharpness", unit="1", start=2.5, low=1.0, high=8.0,
+             meaning="p: how well chip and memory overlap"),
+    Constant(name="fixed_us", unit="us", start=25.0, low=0.0, high=80.0,
+             meaning="routing, sorting and the launches of one layer"),
+    Constant(name="l2_over_memory", unit="1", start=3.0, low=0.5, high=90.0,
+             meaning="what SMs load from L2, as a multiple of beta"),
+    Constant(name="tile_us", unit="us", start=0.4, low=0.0, high=4.0,
+             meaning="what one tile costs an SM besides"),
+    Constant(name="routed_traffic", unit="1", start=1.1, low=0.0, high=5.0,
+             meaning="activations moved, as a multiple of each operand once"),
+)  # fmt: skip
+
+MOE_TRITON = Family(
+    name="moe_triton",
+    meaning="Triton's fused MoE of vLLM and SGLang, with the blocks that their rules say",
+    constants=(
+        *_SHARED,
+        Constant(name="narrow_k", unit="1", start=1.45, low=1.0, high=3.0,
+                 meaning="slowdown where BLOCK_SIZE_K is 32"),
+        Constant(name="half_k", unit="1", start=1.05, low=1.0, high=3.0,
+                 meaning="slowdown where it is 64"),
+    ),
+    hypotheses=("rules",),
+    latency_us=latency_us,
+)  # fmt: skip
+
+MOE_LIBRARY = Family(
+    name="moe_library",
+    meaning="grouped products of a library that picks its own tile",
+    constants=_SHARED,
+    hypotheses=("best_tile",),
+    latency_us=own_tile_latency_us,
+)

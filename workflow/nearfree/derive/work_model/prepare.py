@@ -1,0 +1,124 @@
+"""Questions sorted by family, with the arrays that each family's form asks for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.granularity.resolve import AttentionQuestion, MoeQuestion, Resolver
+from nearfree.derive.granularity.tile_sizes import tile_sizes
+from nearfree.derive.work_model.families import FAMILIES, family_name, times_refusal
+from nearfree.derive.work_model.family import Array, Family, Features, Flags
+from nearfree.derive.work_model.features import (
+    attention_features,
+    column,
+    gemm_features,
+    grids,
+    moe_features,
+)
+from nearfree.errors import NearfreeError
+
+ROWS_AT_ONCE = 20_000
+PACKING = r"(?i)flash|fa[234]\b"
+"""Attention kernels that put the query heads of a key-value head on one row axis, by name."""
+_PREFILL_TILE = 128.0
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """Questions of one family: their keys, arrays, and which points are a row's own grid."""
+
+    family: Family
+    rows: pl.DataFrame
+    features: Features
+    counts: Flags
+
+
+class Refused(Struct, frozen=True):
+    """Questions that no T(N) is known of: `asked` and `refusal`."""
+
+    rows: pl.DataFrame
+
+
+def prepare(
+    rows: pl.DataFrame, resolver: Resolver, at_once: int = ROWS_AT_ONCE
+) -> Iterator[Prepared | Refused]:
+    """Yield questions by family and module, so many rows at once at most, and those refused.
+
+    Parameters
+    ----------
+    rows
+        Questions with the facts of their platform; each grid rises and begins at its baseline.
+    """
+    judged = rows.with_columns(times_refusal().alias("refusal"), family_name().alias("family"))
+    yield Refused(judged.filter(pl.col("refusal").is_not_null()).select("asked", "refusal"))
+    open_ = judged.filter(pl.col("refusal").is_null())
+    for name in FAMILIES:
+        mine = open_.filter(pl.col("family") == name)
+        for _, part in mine.group_by("module", maintain_order=True):
+            for begin in range(0, part.height, at_once):
+                yield from _prepared(FAMILIES[name], part[begin : begin + at_once], resolver)
+
+
+def _prepared(
+    family: Family, rows: pl.DataFrame, resolver: Resolver
+) -> Iterator[Prepared | Refused]:
+    ruled = {"moe_triton": _moe_rules, "attention_cached": _attention_rules}.get(family.name)
+    said: dict[str, Array] = {}
+    if ruled is not None:
+        n, _ = grids(rows)
+        said, refusals = ruled(rows, n, resolver)
+        refused = pl.Series("refusal", refusals, dtype=pl.String)
+        yield Refused(rows.select("asked", refused).drop_nulls("refusal"))
+        known = refused.is_null()
+        rows = rows.filter(known)
+        said = {name: values[known.to_numpy()] for name, values in said.items()}
+    if rows.is_empty():
+        return
+    n, counts = grids(rows)
+    width = n.shape[1]
+    features = _features(family, rows, n) | {k: v[:, :width] for k, v in said.items()}
+    yield Prepared(family=family, rows=rows, features=features, counts=counts)
+
+
+def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    if family.name == "gemm":
+        return gemm_features(rows, n)
+    if family.name.startswith("moe"):
+        return moe_features(rows, n)
+    found = attention_features(rows, n)
+    packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
+    group = column(rows, "heads") / column(rows, "kv_heads")
+    return found | {
+        "tile_rows": np.full(n.shape, _PREFILL_TILE),
+        "rows_per_position": np.broadcast_to(np.where(packs, group, 1.0), n.shape),
+    }
+
+
+def _moe_rules(
+    rows: pl.DataFrame, n: Array, resolver: Resolver
+) -> tuple[dict[str, Array], list[str | None]]:
+    """Return block_m, block_n and block_k [rows, grid], and why where no rule says them."""
+    tokens = (column(rows, "batch") * n).astype(np.int64)
+    sizes = np.ones((3, *n.shape))
+    refused: list[str | None] = []
+    for place, row in enumerate(rows.select(MoeQuestion.__struct_fields__).iter_rows(named=True)):
+        try:
+            sizes[:, place] = resolver.moe(MoeQuestion(**row)).sizes(tokens[place].tolist())
+            refused.append(None)
+        except NearfreeError as error:
+            refused.append(error.what)
+    return dict(zip(("block_m", "block_n", "block_k"), sizes, strict=True)), refused
+
+
+def _attention_rules(
+    rows: pl.DataFrame, n: Array, resolver: Resolver
+) -> tuple[dict[str, Array], list[str | None]]:
+    """Return tile_rows and rows_per_position [rows, grid], and why where no rule says them."""
+    given = rows.with_columns(pl.col("grid").list.max().alias("most"))
+    names = AttentionQuestion.__struct_fields__
+    asked = [AttentionQuestion(**row) for row in given.select(names).iter_rows(named=True)]
+    sizes, errors = tile_sizes(resolver, asked, n.astype(np.int64))
+    refused = [None if error is None else error.what for error in errors]
+    return dict(zip(("tile_rows", "rows_per_position"), sizes.astype(float), strict=True)), refused

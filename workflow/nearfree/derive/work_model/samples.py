@@ -1,0 +1,121 @@
+"""Curves that constants are calibrated on, by family, as arrays."""
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.granularity.facts import with_facts
+from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.truth.datasets import heavy_enough
+from nearfree.derive.truth.truth import questions, truth
+from nearfree.derive.work_model.families import CALIBRATED_DTYPES
+from nearfree.derive.work_model.family import Array
+from nearfree.derive.work_model.features import attention_features, column, grids
+from nearfree.derive.work_model.fit import Measured
+from nearfree.derive.work_model.prepare import PACKING, Prepared, prepare
+from nearfree.log.line import sha256
+from nearfree.public.curves import Curves
+
+_LEAST_MB = 64.0
+"""Smaller weights of a product may stay in the last-level cache."""
+_ANY = 0.2
+"""A tolerance; what is used of the truth, grids and ratios, is the same at each."""
+_DECODE_TILE = 64.0
+"""Query rows of a decode kernel's tile, which tables do not say."""
+SELECTIONS = {
+    "gemm": f"16-bit products with weights of {_LEAST_MB:g} MB or more",
+    "moe_triton": "16-bit balanced MoE layers of Triton's fused kernel, from ceil(E / k) tokens on",
+    "moe_library": "16-bit balanced MoE layers of other kernels, from ceil(E / k) tokens on",
+    "attention_prefill": "16-bit attention without a cache, from the smallest N > 1 on",
+    "attention_cached": "16-bit attention of one position, over the contexts of a curve",
+}
+
+
+class Sample(Struct, frozen=True):
+    """The curves of a family: arrays, and a digest of the rows that they are made of."""
+
+    measured: Measured
+    curves: pl.DataFrame
+    rows_sha256: str
+
+
+def samples(curves: Curves, facts: pl.DataFrame, resolver: Resolver) -> dict[str, Sample]:
+    """Return the calibration's curves by family; a family without one is left out.
+
+    Parameters
+    ----------
+    curves
+        Those of the platforms that are calibrated on.
+    facts
+        phi, beta and the number of SMs, a row a platform and dtype.
+    """
+    settings = curves.settings.filter(pl.col("dtype").is_in(CALIBRATED_DTYPES))
+    kept = heavy_enough(settings, _LEAST_MB).filter(
+        (pl.col("module") != "dense_ffn")
+        & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))
+    )
+    several = (pl.col("module") != "attention") | (pl.col("n") > 1)
+    points = curves.points.join(kept.select("curve", "module"), on="curve").filter(several)
+    known = truth(kept, points.drop("module"), [_ANY])
+    latency = known.ratios.join(points.select("curve", "n", "latency_us"), on=["curve", "n"])
+    asked = with_facts(questions(known), facts)
+    parts: dict[str, list[Prepared]] = {}
+    for part in prepare(asked.sort("asked"), resolver, at_once=max(asked.height, 1)):
+        if isinstance(part, Prepared):
+            parts.setdefault(part.family.name, []).append(part)
+    found = {name: _sample(each, latency, kept) for name, each in parts.items()}
+    cached = _over_contexts(settings, curves.points, facts)
+    return found if cached is None else found | {"attention_cached": cached}
+
+
+def _sample(parts: list[Prepared], latency: pl.DataFrame, settings: pl.DataFrame) -> Sample:
+    (part,) = parts  # every family is of one module here, and all of its rows come at once
+    lists = latency.sort("curve", "n").group_by("curve", maintain_order=True).agg("latency_us")
+    rows = part.rows.select(pl.col("asked").alias("curve")).join(
+        lists, on="curve", how="left", maintain_order="left"
+    )
+    times = _padded(rows["latency_us"], part.counts.shape[1])
+    measured = Measured(features=part.features, latency_us=times, counts=part.counts)
+    return _with_digest(measured, rows, settings)
+
+
+def _over_contexts(
+    settings: pl.DataFrame, points: pl.DataFrame, facts: pl.DataFrame
+) -> Sample | None:
+    """Return curves T(1) over L: what reads the cache, without a second position."""
+    lists = (
+        points.filter(pl.col("context").is_not_null())
+        .sort("curve", "context")
+        .group_by("curve", maintain_order=True)
+        .agg(pl.col("context").alias("grid"), "latency_us")
+    )
+    rows = settings.filter(pl.col("module") == "attention").join(lists, on="curve")
+    known = ("peak_tflops", "bandwidth_gb_s", "sm_count")
+    rows = with_facts(rows, facts).drop_nulls(known).sort("curve")
+    if rows.is_empty():
+        return None
+    contexts, counts = grids(rows)
+    one = np.ones_like(contexts)
+    packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
+    group = np.where(packs, column(rows, "heads") / column(rows, "kv_heads"), 1.0)
+    features = attention_features(rows, one) | {
+        "context": contexts,
+        "tile_rows": _DECODE_TILE * one,
+        "rows_per_position": group * one,
+    }
+    times = _padded(rows["latency_us"], contexts.shape[1])
+    measured = Measured(features=features, latency_us=times, counts=counts)
+    return _with_digest(measured, rows.select("curve", "latency_us"), settings)
+
+
+def _padded(lists: pl.Series, width: int) -> Array:
+    rows = [[*each, *[each[-1]] * (width - len(each))] for each in lists.to_list()]
+    return np.array(rows, dtype=np.float64)
+
+
+def _with_digest(measured: Measured, rows: pl.DataFrame, settings: pl.DataFrame) -> Sample:
+    named = rows.join(settings, on="curve", how="left", maintain_order="left")
+    told = named.select(
+        "platform", "setting_key", "backend", "backend_version", "kernel", "latency_us"
+    )
+    return Sample(measured, named, sha256(told.write_ndjson().encode()))

@@ -1,0 +1,68 @@
+"""Adoption: takes of a named machine enter the repository, with a line in the tracked ledger."""
+
+import subprocess
+from pathlib import Path
+
+from nearfree.errors import EvidenceError, LogError
+from nearfree.log.ledger import write_ledger
+from nearfree.log.names import Layout, TakeName, check_part, take_of
+from nearfree.log.seal import check_sealed, read_seal
+from nearfree.log.simulated import is_simulated
+
+
+def _git(*args: str) -> str:
+    try:
+        done = subprocess.run(["git", *args], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        detail = getattr(error, "stderr", "") or str(error)
+        raise LogError(
+            f"git {args[0]} failed: {detail.strip()}",
+            remedy="Adopt from inside a clone of the project",
+        ) from error
+    return done.stdout
+
+
+def adopted(layout: Layout) -> set[TakeName]:
+    """Return the takes whose seals git tracks."""
+    listed = _git("ls-files", "-z", "--", str(layout.events)).split("\0")
+    below = (Path(name) for name in listed if name.endswith(".seal.json"))
+    found = {take_of(Path(*path.parts[-3:])) for path in below}
+    return {take for take in found if take is not None}
+
+
+def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -> list[TakeName]:
+    """Add a scope's sealed takes and a new tracked ledger to git's index; return the new takes.
+
+    Every take is verified first; the user commits.
+
+    Raises
+    ------
+    EvidenceError
+        There is nothing sealed to adopt.
+    """
+    check_part(scope)
+    if stream is not None:
+        check_part(stream)
+    before = adopted(layout)
+    asked = [t for t in layout.takes(scope) if stream in (None, t.stream)]
+    if not asked:
+        raise EvidenceError(
+            f"{scope}{'/' + stream if stream else ''} holds no sealed take",
+            remedy="Measure first: `nearfree log show` lists what there is",
+        )
+    for take in asked:
+        if is_simulated(layout, take):
+            raise EvidenceError(
+                f"{take} is simulated: the repository keeps what was measured",
+                remedy="Keep its curve file instead, from which it can be made again",
+            )
+    seals = {take: read_seal(layout, take) for take in sorted(before.union(asked))}
+    for seal in seals.values():
+        check_sealed(layout, seal)
+    new = [take for take in asked if take not in before]
+    for take in new:
+        seal = seals[take]
+        files = [layout.seal(take), *(layout.segment(take, p.attempt) for p in seal.segments)]
+        _git("add", "-f", "--", *map(str, files))
+    _git("add", "-f", "--", str(write_ledger(layout, layout.ledgers, config, takes=seals)))
+    return new

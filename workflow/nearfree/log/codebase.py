@@ -1,0 +1,67 @@
+"""Which code made a derivation: a digest over a module and everything of ours that it imports."""
+
+import ast
+import hashlib
+from functools import cache
+from pathlib import Path
+
+PACKAGE = "nearfree"
+_TEMPLATES = (".html", ".css", ".js")
+_ROOT = Path(__file__).parents[1]
+
+
+def _path(module: str) -> Path | None:
+    base = _ROOT.joinpath(*module.split(".")[1:])
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.is_file() and module.startswith(f"{PACKAGE}."):
+            return path
+    return None
+
+
+@cache
+def _imports(path: Path) -> frozenset[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(name for name in names if _path(name))
+
+
+def closure(module: str) -> list[str]:
+    """Return a module and all modules of this package that it imports, now or lazily, sorted."""
+    seen: set[str] = set()
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        path = _path(name)
+        if name not in seen and path is not None:
+            seen.add(name)
+            todo += _imports(path)
+    return sorted(seen)
+
+
+def digest(*modules: str) -> str:
+    """Return the SHA-256 over modules, what they import, and the templates beside them."""
+    paths = {_path(name) for module in modules for name in closure(module)}
+    return _digest({path for path in paths if path} | _templates(paths))
+
+
+def _templates(paths: set[Path | None]) -> set[Path]:
+    folders = {path.parent for path in paths if path and path.parent != _ROOT}
+    return {path for folder in folders for path in folder.rglob("*") if path.suffix in _TEMPLATES}
+
+
+def package_digest() -> str:
+    """Return the digest over every source file of the package."""
+    files = {path for path in _ROOT.rglob("*") if path.suffix in (".py", *_TEMPLATES)}
+    return _digest(files)
+
+
+def _digest(paths: set[Path]) -> str:
+    total = hashlib.sha256()
+    for path in sorted(paths):
+        total.update(path.relative_to(_ROOT).as_posix().encode() + b"\0")
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()[:16]

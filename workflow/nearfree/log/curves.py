@@ -1,0 +1,180 @@
+"""What the log holds of a setting: T(N) by round, from the raw samples of a take.
+
+A visit's latency is the median of its clean samples. Where fewer than half of a CPU curve's samples
+are clean, process CPU time stands in for wall time in the whole curve.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from math import inf, isnan, nan
+
+from msgspec import Struct
+
+from nearfree.core.boundary import Ratio, median, ratios, repeated_looks, unpaired_ratios
+from nearfree.core.protocols import Adaptive, Paper, Timing
+from nearfree.core.setting import Setting, setting_key
+from nearfree.errors import EvidenceError
+from nearfree.log.events import Event, LatencyMeasured
+from nearfree.log.evidence import Take
+
+_FEWEST_CLEAN = 0.5
+
+
+class Visits:
+    """The visits of one N, each as a few numbers: there may be millions of them in a scope."""
+
+    __slots__ = ("clean", "load_1m", "numbers", "process_us", "rounds", "samples", "wall_us")
+
+    def __init__(self) -> None:
+        self.rounds = array("q")
+        self.wall_us = array("d")
+        """A visit's median over clean samples, NaN without one."""
+        self.process_us = array("d")
+        """A visit's median over all samples."""
+        self.numbers: dict[str, array[int]] = {}
+        """Where the visits stand in the log: their places, by segment."""
+        self.samples = self.clean = 0
+        self.load_1m: float | None = None
+        """The highest of them."""
+
+    def add(self, event: Event) -> None:
+        """Take in one visit."""
+        data: LatencyMeasured = event.data
+        clean = data.wall_us
+        if True in data.dirty:
+            clean = tuple(us for us, bad in zip(data.wall_us, data.dirty, strict=True) if not bad)
+        self.rounds.append(data.round)
+        self.wall_us.append(median(clean) if clean else nan)
+        self.process_us.append(median(data.process_us) if data.process_us else nan)
+        self.numbers.setdefault(event.source, array("q")).append(int(event.id))
+        self.samples += len(data.dirty)
+        self.clean += data.dirty.count(False)
+        if data.load_1m is not None:
+            self.load_1m = max(data.load_1m, -inf if self.load_1m is None else self.load_1m)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the visits' events, in order."""
+        return [f"{name}#{number}" for name, every in self.numbers.items() for number in every]
+
+    def by_round(self, *, wall: bool) -> dict[int, float]:
+        """Return T(N) by round, in microseconds of wall or process time."""
+        medians = self.wall_us if wall else self.process_us
+        return {r: us for r, us in zip(self.rounds, medians, strict=True) if not isnan(us)}
+
+
+class Curve:
+    """The visits of one setting in one take, by N; `first` is the first of them."""
+
+    def __init__(self, take: Take, first: Event, visits: dict[int, Visits]) -> None:
+        self.take = take
+        self.first: LatencyMeasured = first.data
+        self.first_id = first.event_id
+        self.setting: Setting = self.first.setting
+        self.visits = visits
+
+    @property
+    def ids(self) -> dict[int, list[str]]:
+        """The ids of the visits' events, by N."""
+        return {n: visits.ids for n, visits in self.visits.items()}
+
+    @property
+    def key(self) -> tuple[str, Setting]:
+        """What a newer curve replaces: the same setting in the same study."""
+        return self.take.name.stream, self.setting
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """What decides which of two curves of one setting is newer."""
+        return self.take.order
+
+    @property
+    def origin(self) -> str:
+        """Whether somebody measured it, or a simulation made it up."""
+        return "simulated" if self.first.timer == "simulated" else "measured"
+
+
+class Gathering:
+    """The curves of one take, gathered while its events go by."""
+
+    def __init__(self) -> None:
+        self._found: dict[Setting, tuple[Event, dict[int, Visits]]] = {}
+
+    def others(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Take in the visits among events, and yield the rest."""
+        for event in events:
+            if isinstance(event.data, LatencyMeasured):
+                self._add(event)
+            else:
+                yield event
+
+    def _add(self, event: Event) -> None:
+        _, by_n = self._found.setdefault(event.data.setting, (event, {}))
+        n = event.data.n
+        if n not in by_n:
+            by_n[n] = Visits()
+        try:
+            by_n[n].add(event)
+        except OverflowError as error:
+            raise EvidenceError(
+                f"{event.event_id} is of round {event.data.round}: no take has so many",
+                remedy="Retract it",
+            ) from error
+
+    def curves(self, take: Take) -> list[Curve]:
+        """Return what was gathered, as curves of a take in the order of tables."""
+        found = [Curve(take, first, visits) for first, visits in self._found.values()]
+        return sorted(found, key=lambda curve: setting_key(curve.setting))
+
+
+def curves(takes: Iterable[Take]) -> list[Curve]:
+    """Return the measured curves of takes, one a setting and take."""
+    out = []
+    for take in takes:
+        gathering = Gathering()
+        for _ in gathering.others(take.of(LatencyMeasured)):
+            pass
+        out += gathering.curves(take)
+    return out
+
+
+class Timed(Struct, frozen=True):
+    """A curve's latency by N and round, in microseconds, and which timer gave it."""
+
+    timer: str
+    baseline: int
+    rounds: dict[int, dict[int, float]]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the baseline was timed, without which there are no ratios."""
+        return bool(self.rounds.get(self.baseline))
+
+
+def timed(curve: Curve) -> Timed:
+    """Return a curve's latency by N and round, in wall time unless that was not clean."""
+    samples = sum(visits.samples for visits in curve.visits.values())
+    clean = sum(visits.clean for visits in curve.visits.values())
+    wall = curve.first.timer != "cpu" or clean >= _FEWEST_CLEAN * samples
+    return Timed(
+        timer=_timer(curve.first, wall=wall),
+        baseline=curve.first.baseline,
+        rounds={n: visits.by_round(wall=wall) for n, visits in curve.visits.items()},
+    )
+
+
+def _timer(visit: LatencyMeasured, *, wall: bool) -> str:
+    return visit.timer if visit.timer != "cpu" else "wall" if wall else "process"
+
+
+def timed_ratios(timed: Timed, protocol: Timing) -> list[Ratio]:
+    """Return T(N) / T(baseline) as the protocol allows it to be said.
+
+    Rounds of the paper's protocol cannot be paired; an adaptive test pays for its looks.
+    """
+    if isinstance(protocol, Paper):
+        return unpaired_ratios(timed.rounds, timed.baseline)
+    if isinstance(protocol, Adaptive):
+        interval = repeated_looks(protocol.confidence, len(protocol.looks) + 1)
+        return ratios(timed.rounds, timed.baseline, interval)
+    return ratios(timed.rounds, timed.baseline)

@@ -1,0 +1,81 @@
+"""Hashed JSON documents: seals, ledgers and manifests share one format and one way to disk."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from nearfree.errors import BusyError, DamageError, WriteError
+from nearfree.log.line import close_line, damaged_line, line_head
+from nearfree.log.reader import read_bytes
+from nearfree.log.segment import sync_folder
+
+Document = TypeVar("Document", bound=Struct)
+
+
+def render(document: Struct) -> bytes:
+    """Return a document's bytes: its fields, then `hash` over them, then a newline."""
+    fields = msgspec.to_builtins(document)
+    del fields["hash"]
+    return close_line(msgspec.json.encode(fields)) + b"\n"
+
+
+def read_document(path: Path, kind: type[Document]) -> Document:
+    """Return a hashed document; DamageError if a bit of it differs from what was written."""
+    raw = read_bytes(path)
+    if not raw.endswith(b"\n"):
+        raise DamageError(f"{path} has no end", remedy="Restore it from a copy")
+    if line_head(raw[:-1]) is None:
+        raise damaged_line(str(path))
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.MsgspecError as error:
+        raise DamageError(
+            f"{path} is not a {kind.__name__.lower()} of this version: {error}",
+            remedy="Read it with the nearfree version that wrote it",
+        ) from error
+
+
+def write_once(path: Path, document: Struct) -> Path:
+    """Write a document durably under a name that must be free; BusyError if it is taken."""
+    with _partial(path, render(document)) as partial:
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            raise BusyError(
+                f"{path} exists already", remedy="Another job wrote it first: nothing is left to do"
+            ) from None
+        sync_folder(path.parent)
+    return path
+
+
+def replace(path: Path, raw: bytes) -> Path:
+    """Put bytes at a path as a whole: a reader sees the old file or the new one, never a part."""
+    with _partial(path, raw) as partial:
+        partial.replace(path)
+    return path
+
+
+@contextmanager
+def _partial(path: Path, raw: bytes) -> Iterator[Path]:
+    partial = path.with_name(f".{path.name}.{os.getpid()}{time.time_ns()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        yield partial
+    except OSError as error:
+        raise WriteError(
+            f"{path} was not written: {error.strerror}",
+            remedy="Free space, or move away what stands in its place, then run it again",
+        ) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()

@@ -1,0 +1,96 @@
+"""What a scope holds: its sealed takes without what was retracted, always in the same order."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from nearfree.log.events import PAYLOADS, Event, ObservationRetracted, Payload, RunStarted
+from nearfree.log.names import Layout, TakeName
+from nearfree.log.reader import no_collection
+from nearfree.log.seal import Seal, iter_sealed, read_seal
+
+RETRACTED = "retracted"
+"""The stream of a scope that holds its retractions."""
+Kinds = tuple[type[Payload], ...]
+
+
+class Take:
+    """A sealed take and its believed events."""
+
+    def __init__(self, name: TakeName, seal: Seal, events: Iterable[Event]) -> None:
+        self.name = name
+        self.seal = seal
+        self.events = tuple(events)
+
+    @cached_property
+    def _by_kind(self) -> dict[type[Payload], list[Event]]:
+        found: dict[type[Payload], list[Event]] = defaultdict(list)
+        for event in self.events:
+            found[type(event.data)].append(event)
+        return found
+
+    def of(self, kind: type[Payload]) -> list[Event]:
+        """Return the events of one type, in order."""
+        return self._by_kind.get(kind, [])
+
+    @property
+    def started(self) -> Event:
+        """The event of the run that sealed the take."""
+        return self.of(RunStarted)[-1]
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """What decides which of two takes of one setting is newer."""
+        return self.name.take, self.started.time, self.name.plan8
+
+
+@no_collection()
+def read_take(layout: Layout, name: TakeName, *, only: Kinds = PAYLOADS) -> Take:
+    """Return a sealed take; DamageError if a byte of it changed.
+
+    Parameters
+    ----------
+    only
+        The types of events that are wanted; the start of its runs always comes with them.
+    """
+    seal = read_seal(layout, name)
+    return Take(name, seal, iter_sealed(layout, seal, (RunStarted, *only)))
+
+
+@no_collection()
+def read_scope(
+    layout: Layout, scope: str, *, stream: str | None = None, only: Kinds = PAYLOADS
+) -> list[Take]:
+    """Return the sealed takes of a scope or of one stream, sorted, without what was retracted.
+
+    Parameters
+    ----------
+    only
+        The types of events that are wanted; the start of its runs always comes with them.
+    """
+    return [Take(*each) for each in open_takes(layout, scope, stream=stream, only=only)]
+
+
+def open_takes(
+    layout: Layout, scope: str, *, stream: str | None = None, only: Kinds = PAYLOADS
+) -> Iterator[tuple[TakeName, Seal, Iterator[Event]]]:
+    """Yield the same takes one by one, the events of each to be read as they come.
+
+    A take is believed when its last event was read.
+    """
+    gone = retracted_targets(layout, scope)
+    for name in layout.takes(scope):
+        if stream in (None, name.stream) and str(name) not in gone:
+            seal = read_seal(layout, name)
+            events = iter_sealed(layout, seal, (RunStarted, *only))
+            yield name, seal, (e for e in events if not gone or e.event_id not in gone)
+
+
+def retracted_targets(layout: Layout, scope: str) -> set[str]:
+    """Return what was retracted of a scope: ids of events and names of takes.
+
+    A retracted take is not read at all, so a damaged one can be retracted, too.
+    """
+    names = [name for name in layout.takes(scope) if name.stream == RETRACTED]
+    takes = [read_take(layout, name) for name in names]
+    return {event.data.target for take in takes for event in take.of(ObservationRetracted)}

@@ -1,0 +1,153 @@
+"""Reading segments: every line is hashed, linked and typed before anything is believed."""
+
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Union
+
+import msgspec
+from msgspec import Struct
+
+from nearfree.errors import DamageError, LogError, NearfreeError
+from nearfree.log.events import ENVELOPES, PAYLOADS, Event, Payload
+from nearfree.log.line import (
+    GENESIS,
+    REMEDY,
+    SUFFIX,
+    damaged_line,
+    line_head,
+    sequence_text,
+)
+
+decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
+_LINK = slice(-SUFFIX - len(b',"prevhash":""') - len(GENESIS), -SUFFIX)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Hold back the cycle collector: events hold no cycles, and there may be a million of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class Segment(Struct, frozen=True):
+    """The believed lines of a segment file, and what follows them."""
+
+    name: str
+    events: tuple[Event, ...]
+    ends: tuple[int, ...]
+    """For each event the offset of the byte after its line."""
+    heads: tuple[str, ...]
+    """For each event the SHA-256 of its line."""
+    size: int
+    """Bytes of the file, believed or not."""
+
+    @property
+    def torn_bytes(self) -> int:
+        """Bytes after the last whole line."""
+        return self.size - (self.ends[-1] if self.ends else 0)
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read it; LogError, not a traceback, if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise LogError(
+            f"{path} cannot be read: {error.strerror}",
+            remedy="Check that it is there and that you may read it",
+        ) from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's bytes; LogError, not a traceback, if it cannot be read."""
+    with open_bytes(path) as file:
+        return file.read()
+
+
+def read_segment(path: Path, name: str) -> Segment:
+    """Return all whole lines of a segment; a last line without its newline counts as torn.
+
+    Raises
+    ------
+    DamageError
+        A whole line does not match its hash, its predecessor, its place or its segment.
+    LogError
+        The file cannot be read, or holds an event type or version that this program lacks.
+    """
+    return parse_segment(read_bytes(path), name, path)
+
+
+@no_collection()
+def parse_segment(raw: bytes, name: str, path: Path) -> Segment:
+    """Return the segment that raw bytes hold; see `read_segment`."""
+    lines = raw.split(b"\n")
+    events, ends, heads = [], [], []
+    head, end = GENESIS, 0
+    for number, line in enumerate(lines[:-1], start=1):
+        link, head = head, line_head(line) or ""
+        if not head:
+            raise damaged_line(f"{path} line {number}")
+        if line[_LINK] != b',"prevhash":"%b"' % link.encode():
+            raise _misplaced(f"{path} line {number}", "does not follow the line before it")
+        try:
+            event = decode(line)
+        except (msgspec.MsgspecError, NearfreeError) as error:
+            raise _unknown(f"{path} line {number}", error) from error
+        if event.source != name or not _in_place(event, number):
+            raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
+        end += len(line) + 1
+        events.append(event)
+        ends.append(end)
+        heads.append(head)
+    return Segment(name, tuple(events), tuple(ends), tuple(heads), len(raw))
+
+
+def decode_lines(
+    lines: Iterable[bytes], name: str, path: Path, only: tuple[type[Payload], ...] = PAYLOADS
+) -> Iterator[Event]:
+    """Yield the events of whole lines whose bytes a seal vouches for, those of some types alone.
+
+    Types, versions and places are still checked; hashes are not computed again.
+    """
+    skipped = tuple(
+        b'{"specversion":"1.0","type":"%b"' % kind.type_name.encode()
+        for kind in PAYLOADS
+        if kind not in only
+    )
+    for number, line in enumerate(lines, start=1):
+        if line.startswith(skipped):
+            continue
+        try:
+            event = decode(line)
+        except (msgspec.MsgspecError, NearfreeError) as error:
+            raise _unknown(f"{path} line {number}", error) from error
+        if event.source != name or not _in_place(event, number):
+            raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
+        yield event
+
+
+def _in_place(event: Event, number: int) -> bool:
+    return event.id == str(number) and event.sequence == sequence_text(number)
+
+
+def _misplaced(where: str, what: str) -> DamageError:
+    return DamageError(
+        f"{where} {what}: lines were dropped, swapped or moved",
+        remedy=REMEDY,
+    )
+
+
+def _unknown(where: str, error: Exception) -> LogError:
+    return LogError(
+        f"{where} holds an event that this version does not know: {error}",
+        remedy="Read it with the nearfree version that wrote it, or a newer one",
+    )

@@ -1,0 +1,58 @@
+"""Retractions: a correction is a new event, never an edit."""
+
+from nearfree.core.setting import RetractPlan
+from nearfree.errors import EvidenceError
+from nearfree.log.events import (
+    ObservationRetracted,
+    RunFinished,
+    RunStarted,
+    SegmentRecovered,
+)
+from nearfree.log.evidence import RETRACTED, read_take
+from nearfree.log.names import Layout, parse_take
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake, ensure_take, take_name
+
+_BOOKKEEPING = (RunStarted, RunFinished, SegmentRecovered, ObservationRetracted)
+
+
+def retract(layout: Layout, target: str, reason: str) -> Seal:
+    """Declare an event (`scope/stream/take-plan8.attempt#sequence`) or a whole take invalid.
+
+    Raises
+    ------
+    EvidenceError
+        No sealed take holds the target, or it is bookkeeping that nothing is derived from.
+    """
+    segment, _, sequence = target.partition("#")
+    take = parse_take(segment.rsplit(".", 1)[0] if sequence else segment)
+    if not layout.seal(take).exists():
+        raise EvidenceError(f"no sealed take {take}", remedy="`nearfree log show` lists the takes")
+    if sequence:
+        events = {event.event_id: event for event in read_take(layout, take).events}
+        if target not in events:
+            raise EvidenceError(
+                f"{take} holds no event {target}", remedy=f"`nearfree log show {take}` lists them"
+            )
+        if isinstance(events[target].data, _BOOKKEEPING):
+            raise EvidenceError(
+                f"{target} is bookkeeping, not an observation", remedy="Retract the whole take"
+            )
+    elif take.stream == RETRACTED:
+        raise EvidenceError(
+            f"{take} is a retraction, which stays", remedy="Take the measurement again instead"
+        )
+    plan = RetractPlan(target=target, reason=reason)
+    number = 1 + max((t.take for t in layout.takes(take.scope) if t.stream == RETRACTED), default=0)
+
+    def record(take: OpenTake) -> None:
+        take.append(ObservationRetracted(target=target, reason=reason))
+
+    return ensure_take(
+        layout,
+        take_name(take.scope, RETRACTED, number, plan),
+        plan,
+        lambda attempt: describe_run(f"nearfree log retract {target}", plan, attempt),
+        record,
+    )

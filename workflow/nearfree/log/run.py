@@ -1,0 +1,96 @@
+"""Who ran what: the facts that every run puts on record before it does anything."""
+
+import os
+import platform
+import re
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from nearfree.backends.environments.installed import environment_sha256
+from nearfree.core.setting import Plan, plan_digest
+from nearfree.log.codebase import package_digest
+from nearfree.log.events import RunStarted, Scheduler
+from nearfree.log.line import sha256
+
+_RECORDED = ("nearfree", "msgspec", "torch", "numpy", "vllm", "sglang", "flash-attn", "triton",
+             "flashinfer-python", "xformers")  # fmt: skip
+_OWN_CODE = ("workflow", "rules", "envs", "Snakefile")
+
+
+def _git(*args: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *args], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Return the installed versions of the packages that can change a measurement."""
+    found = {}
+    for name in _RECORDED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _restarts(job: str) -> str | None:
+    """Return how often SLURM started a job again, which a step of the job is not told itself."""
+    ask = ["scontrol", "--oneliner", "show", "job", job]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r" Restarts=(\d+)", done.stdout)
+    return found[1] if found else None
+
+
+def scheduler() -> Scheduler | None:
+    """Return the batch job that this process belongs to, None outside of one."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    return Scheduler(
+        system="slurm",
+        job_id=job,
+        restart=os.environ.get("SLURM_RESTART_COUNT") or _restarts(job),
+        node=os.environ.get("SLURMD_NODENAME"),
+        partition=os.environ.get("SLURM_JOB_PARTITION"),
+        devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        gpus=os.environ.get("SLURM_JOB_GPUS") or os.environ.get("SLURM_STEP_GPUS"),
+    )
+
+
+def describe_run(
+    command: str, plan: Plan, attempt: int, *, environment: str = "base", device: str | None = None
+) -> RunStarted:
+    """Return the record of a run that is about to start in the project's folder.
+
+    Parameters
+    ----------
+    command
+        The command as a person would type it to get the same, without paths of this machine.
+    environment
+        The name of the lock under envs/ that the interpreter was made from.
+    """
+    lock = Path("envs", f"{environment}.lock")
+    status = _git("status", "--porcelain", "--", *_OWN_CODE)
+    return RunStarted(
+        command=command,
+        plan=plan,
+        plan_digest=plan_digest(plan),
+        attempt=attempt,
+        commit=_git("rev-parse", "HEAD"),
+        dirty=None if status is None else bool(status),
+        code_digest=package_digest(),
+        python=platform.python_version(),
+        versions=versions(),
+        lock_sha256=sha256(lock.read_bytes()) if lock.is_file() else None,
+        environment_sha256=environment_sha256(),
+        host_label=os.environ.get("NEARFREE_HOST_LABEL", "unnamed"),
+        device=device,
+        scheduler=scheduler(),
+    )

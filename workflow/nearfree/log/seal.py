@@ -1,0 +1,146 @@
+"""Seals say that a take is complete and anchor its segments; receipts are copies of them."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from nearfree.errors import DamageError, NearfreeError
+from nearfree.log.document import read_document, replace, write_once
+from nearfree.log.events import PAYLOADS, Event, Payload
+from nearfree.log.line import REMEDY, sha256
+from nearfree.log.names import Layout, TakeName
+from nearfree.log.reader import (
+    Segment,
+    decode_lines,
+    no_collection,
+    open_bytes,
+    parse_segment,
+    read_bytes,
+)
+
+
+class SealedSegment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The prefix of a segment that counts: what stands after `bytes` is ignored."""
+
+    attempt: int
+    events: int
+    bytes: int
+    sha256: str
+    head: str
+
+
+class Seal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A take's segments, oldest attempt first, as they were when it was complete."""
+
+    version: Literal[1] = 1
+    scope: str
+    stream: str
+    take: int
+    plan_digest: str
+    outcome: Literal["complete", "partial"]
+    segments: tuple[SealedSegment, ...]
+    hash: str = ""
+
+    @property
+    def name(self) -> TakeName:
+        """The take that this seal closes."""
+        return TakeName(self.scope, self.stream, self.take, self.plan_digest[:8])
+
+
+def seal_segment(path: Path, segment: Segment, attempt: int, kept: int) -> SealedSegment:
+    """Return the seal's line on the first `kept` events of a segment."""
+    size = segment.ends[kept - 1] if kept else 0
+    return SealedSegment(
+        attempt=attempt,
+        events=kept,
+        bytes=size,
+        sha256=sha256(read_bytes(path)[:size]),
+        head=segment.heads[kept - 1] if kept else "",
+    )
+
+
+def write_seal(layout: Layout, seal: Seal) -> Path:
+    """Write a seal once; BusyError if the take has one."""
+    return write_once(layout.seal(seal.name), seal)
+
+
+def read_seal(layout: Layout, take: TakeName) -> Seal:
+    """Return a take's seal; DamageError if it is damaged or speaks of another take."""
+    path = layout.seal(take)
+    seal = read_document(path, Seal)
+    if seal.name != take:
+        raise DamageError(f"{path} seals {seal.name}", remedy="Put the file back in its own place")
+    return seal
+
+
+def read_sealed(layout: Layout, seal: Seal) -> list[Event]:
+    """Return a sealed take's events, in order; DamageError if its bytes differ from the seal."""
+    with no_collection():
+        return list(iter_sealed(layout, seal))
+
+
+def iter_sealed(
+    layout: Layout, seal: Seal, only: tuple[type[Payload], ...] = PAYLOADS
+) -> Iterator[Event]:
+    """Yield a sealed take's events, in order: all, or those of some types.
+
+    Every byte is read, and none is kept. So nothing may rest on an event before the last one came.
+
+    Raises
+    ------
+    DamageError
+        The bytes differ from the seal, which is known only at the end.
+    """
+    for part in seal.segments:
+        path = layout.segment(seal.name, part.attempt)
+        lines = _sealed_lines(path, part)
+        try:
+            yield from decode_lines(lines, seal.name.segment(part.attempt), path, only)
+        except NearfreeError:
+            for _ in lines:  # damage, if it is that, is the error to tell
+                pass
+            raise
+
+
+def check_sealed(layout: Layout, seal: Seal) -> int:
+    """Check every hash of a sealed take, a line at a time, and return how many events it holds."""
+    for part in seal.segments:
+        path = layout.segment(seal.name, part.attempt)
+        raw = _sealed_bytes(path, part)
+        segment = parse_segment(raw, seal.name.segment(part.attempt), path)
+        if len(segment.events) != part.events or (part.events and segment.heads[-1] != part.head):
+            raise _differs(path, "counts or head")
+    return sum(part.events for part in seal.segments)
+
+
+def _sealed_lines(path: Path, part: SealedSegment) -> Iterator[bytes]:
+    total, left = hashlib.sha256(), part.bytes
+    with open_bytes(path) as file:
+        while line := file.readline(left):
+            total.update(line)
+            left -= len(line)
+            yield line
+    if left or total.hexdigest() != part.sha256:
+        raise _differs(path, f"first {part.bytes} bytes")
+
+
+def _sealed_bytes(path: Path, part: SealedSegment) -> bytes:
+    raw = read_bytes(path)[: part.bytes]
+    if len(raw) != part.bytes or sha256(raw) != part.sha256:
+        raise _differs(path, f"first {part.bytes} bytes")
+    return raw
+
+
+def _differs(path: Path, what: str) -> DamageError:
+    return DamageError(
+        f"{path} is not what its seal says: its {what} differ",
+        remedy=REMEDY,
+    )
+
+
+def write_receipt(layout: Layout, take: TakeName) -> Path:
+    """Copy a take's seal to where the workflow looks for it."""
+    return replace(layout.receipt(take), read_bytes(layout.seal(take)))

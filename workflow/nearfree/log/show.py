@@ -1,0 +1,68 @@
+"""Showing the log to a person: takes, the events of a take, or one event in full."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from nearfree.errors import EvidenceError
+from nearfree.log.events import Event
+from nearfree.log.evidence import read_take, retracted_targets
+from nearfree.log.names import Layout, TakeName, check_part, parse_take
+from nearfree.log.reader import read_segment
+
+
+def show(layout: Layout, what: str | None = None) -> Iterator[str]:
+    """Yield lines about the whole log, a scope, a take or an event.
+
+    Raises
+    ------
+    EvidenceError
+        There is nothing of that name.
+    """
+    if what is None or "/" not in what:
+        return _takes(layout, check_part(what) if what else None)
+    segment, _, number = what.partition("#")
+    if number:
+        return _event(layout, segment, number)
+    return _take(layout, parse_take(what))
+
+
+def _takes(layout: Layout, scope: str | None) -> Iterator[str]:
+    takes = layout.takes(scope)
+    for take in takes:
+        seal = read_take(layout, take).seal
+        events = sum(part.events for part in seal.segments)
+        gone = "  RETRACTED" if str(take) in retracted_targets(layout, take.scope) else ""
+        yield f"{take}  {seal.outcome}  {events} events  {len(seal.segments)} attempt(s){gone}"
+    for take in layout.takes(scope, sealed=False):
+        yield f"{take}  interrupted  attempt(s) {layout.attempts(take)}"
+    if not takes:
+        yield f"no sealed takes{f' in {scope}' if scope else ''}"
+
+
+def _take(layout: Layout, take: TakeName) -> Iterator[str]:
+    if not layout.seal(take).exists():
+        raise EvidenceError(
+            f"no sealed take {take}", remedy="`nearfree log show` lists what there is"
+        )
+    events = read_take(layout, take).events
+    gone = retracted_targets(layout, take.scope)
+    for name, count in sorted(Counter(event.data.type_name for event in events).items()):
+        yield f"{count:>8}  {name}"
+    for event in events:
+        mark = "  RETRACTED" if gone.intersection((event.event_id, str(take))) else ""
+        yield f"{event.event_id}  {event.time}  {event.data.type_name}{mark}"
+
+
+def _event(layout: Layout, segment: str, number: str) -> Iterator[str]:
+    take = parse_take(segment.rpartition(".")[0])
+    path = layout.events / f"{segment}.jsonl"
+    events: tuple[Event, ...] = read_segment(path, segment).events if path.exists() else ()
+    found = [event for event in events if event.id == number]
+    if not found:
+        raise EvidenceError(
+            f"no event {segment}#{number}", remedy=f"`nearfree log show {take}` lists its events"
+        )
+    raw = path.read_bytes().split(b"\n")[int(number) - 1]
+    yield msgspec.json.format(raw, indent=2).decode()

@@ -1,0 +1,168 @@
+"""A take from its first attempt to its seal, over as many interruptions as it meets."""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from nearfree.core.setting import Plan, plan_digest
+from nearfree.errors import EvidenceError, NearfreeError
+from nearfree.log.attempts import Attempts
+from nearfree.log.events import (
+    Event,
+    LatencyMeasured,
+    Payload,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
+from nearfree.log.names import Layout, TakeName
+from nearfree.log.private import without_private
+from nearfree.log.reader import read_segment
+from nearfree.log.seal import Seal, read_seal, seal_segment, write_receipt, write_seal
+from nearfree.log.segment import SegmentWriter
+
+
+def take_name(scope: str, stream: str, take: int, plan: Plan) -> TakeName:
+    """Return the name of a take of a plan."""
+    return TakeName(scope, stream, take, plan_digest(plan)[:8])
+
+
+class OpenTake:
+    """A take that is being written: earlier attempts' kept events, and the writer of this one."""
+
+    def __init__(self, layout: Layout, name: TakeName, plan: Plan) -> None:
+        self.layout = layout
+        self.name = name
+        self.plan = plan
+        self.began = time.monotonic()
+        attempts = Attempts(layout, name)
+        try:
+            before = attempts.kept(plan)
+            self.kept = [part for part, _, _ in before]
+            self.recovered = [record for _, record, _ in before]
+            self.events: list[Event] = [event for _, _, events in before for event in events]
+            self.attempt = attempts.next
+            self.writer = SegmentWriter(layout, name, self.attempt, held=attempts.locks)
+        except BaseException:
+            attempts.release()
+            raise
+
+    def start(self, started: RunStarted) -> None:
+        """Put the run on record, and what it kept of the attempts before it."""
+        self.append(started)
+        for record in self.recovered:
+            self.append(record)
+
+    def append(self, data: Payload, *, sync: bool = True) -> str:
+        """Write one event and return its id."""
+        return self.writer.append(data, sync=sync)
+
+    def sync(self) -> None:
+        """Make everything that was written durable."""
+        self.writer.sync()
+
+    def fail(self, error: NearfreeError) -> None:
+        """Put an error on record as far as the disk still allows, and close the attempt."""
+        failed = RunFailed(error=without_private(error.what), remedy=without_private(error.remedy))
+        try:
+            self.append(failed)
+        except NearfreeError:
+            pass  # the first error is the one to tell; the log lost nothing that it had
+        finally:
+            self.writer.close()
+
+    def finish(
+        self,
+        *,
+        outcome: Literal["complete", "partial"] = "complete",
+        timed_s: float | None = None,
+    ) -> Seal:
+        """Put the end on record, seal the take and leave its receipt."""
+        wall_s = round(time.monotonic() - self.began, 3)
+        self.append(RunFinished(outcome=outcome, wall_s=wall_s, timed_s=timed_s))
+        path = self.layout.segment(self.name, self.attempt)
+        segment = read_segment(path, self.name.segment(self.attempt))
+        last = seal_segment(path, segment, self.attempt, len(segment.events))
+        seal = Seal(
+            scope=self.name.scope,
+            stream=self.name.stream,
+            take=self.name.take,
+            plan_digest=plan_digest(self.plan),
+            outcome=outcome,
+            segments=(*self.kept, last),
+        )
+        write_seal(self.layout, seal)
+        self.writer.close()
+        write_receipt(self.layout, self.name)
+        return seal
+
+
+def ensure_sealed(layout: Layout, name: TakeName) -> Seal | None:
+    """Return a take's seal and renew its receipt, None if the take is not sealed yet."""
+    if not layout.seal(name).exists():
+        return None
+    seal = read_seal(layout, name)
+    write_receipt(layout, name)
+    return seal
+
+
+def ensure_take(
+    layout: Layout,
+    name: TakeName,
+    plan: Plan,
+    started: Callable[[int], RunStarted],
+    work: Callable[[OpenTake], float | None],
+) -> Seal:
+    """Make sure that a plan is sealed: return its seal, doing the work only if there is none.
+
+    Parameters
+    ----------
+    started
+        Describes the run, given the number of the attempt.
+    work
+        Appends the observations; returns the seconds inside timed calls, if it times any.
+
+    Raises
+    ------
+    BusyError
+        Another process is at the same take.
+    EvidenceError
+        Earlier attempts' rounds ran on other versions of the packages.
+    NearfreeError
+        What `work` raised; it is on record, and a later call goes on from the last whole round.
+    """
+    sealed = ensure_sealed(layout, name)
+    if sealed is not None:
+        return sealed
+    take = OpenTake(layout, name, plan)
+    try:
+        run = started(take.attempt)
+        _refuse_another_release(take, run)
+        take.start(run)
+        timed_s = work(take)
+        return take.finish(timed_s=timed_s)
+    except NearfreeError as error:
+        take.fail(error)
+        raise
+    finally:
+        take.writer.close()
+
+
+def _refuse_another_release(take: OpenTake, run: RunStarted) -> None:
+    """Raise EvidenceError where rounds of earlier attempts ran on other packages than these."""
+    for event in take.events:
+        before = event.data
+        if not isinstance(before, RunStarted) or not _sampled(take, event.source):
+            continue
+        for name in sorted((before.versions.keys() | run.versions.keys()) - {"nearfree"}):
+            old, new = before.versions.get(name), run.versions.get(name)
+            if old != new:
+                raise EvidenceError(
+                    f"attempt {before.attempt} of {take.name} ran with {name} {old}, this is {new}",
+                    remedy="Go on in the environment of before, or ask for another take: "
+                    f"`nearfree retake {take.name.scope} {take.name.stream}`",
+                )
+
+
+def _sampled(take: OpenTake, segment: str) -> bool:
+    return any(e.source == segment and isinstance(e.data, LatencyMeasured) for e in take.events)

@@ -1,0 +1,76 @@
+"""What runs a decoder's attention: one way for each backend, all with the same interface."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from nearfree.backends.adapters.kernel import Place
+from nearfree.errors import EvidenceError
+from nearfree.models.attention_flash import Flash2, Flash3
+from nearfree.models.attention_flashinfer import FlashInfer
+from nearfree.models.attention_mask import Sight
+from nearfree.models.attention_torch import Flash, Sdpa
+
+
+class Attending(Protocol):
+    """Attention of N new positions over a KV cache that holds their keys already.
+
+    What depends on N is made when an N is first asked for, and kept: after that nothing waits for
+    the device.
+    """
+
+    sight: Sight
+    positions_first: bool
+    """Whether a cache is [b, positions, kv_heads, head_dim] in memory, or has its heads first."""
+    page_size: int
+    """The cache has room for a multiple of so many positions."""
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return attention [b, N, heads, head_dim].
+
+        Parameters
+        ----------
+        queries
+            [b, heads, N, head_dim].
+        keys, values
+            The cache, [b, kv_heads, L + N or more, head_dim].
+        """
+
+
+def _torch(sight: Sight, place: Place) -> Attending:
+    return Flash(sight) if place.device == "cuda" else Sdpa(sight)
+
+
+_WAYS: dict[str, Callable[[Sight, Place], Attending]] = {
+    "torch_sdpa": _torch,
+    "flash_attn": Flash2,
+    "flash_attn_3": Flash3,
+    "flashinfer_fa2": partial(FlashInfer, "fa2"),
+    "flashinfer_fa3": partial(FlashInfer, "fa3"),
+}
+
+
+def attending(backend: str, sight: Sight, dtype: torch.dtype, place: Place) -> Attending:
+    """Return what runs a model's attention on a backend.
+
+    What `place` shares, workspaces and plans, may serve several models, which never run at the
+    same time.
+
+    Raises
+    ------
+    EvidenceError
+        No such backend runs the attention of a model, or none on this GPU or in this dtype.
+    """
+    if backend not in _WAYS:
+        raise EvidenceError(
+            f"no adapter runs a model's attention on {backend!r:.80}",
+            remedy=f"Choose from {', '.join(_WAYS)}",
+        )
+    if place.device == "cuda" and dtype not in (torch.bfloat16, torch.float16):
+        raise EvidenceError(
+            f"{backend} does not run in {dtype} on a GPU", remedy="Choose bfloat16 or float16"
+        )
+    return _WAYS[backend](sight, place)

@@ -1,0 +1,1 @@
+"""What the workflow's rules ask: scopes, receipts, targets, and the cluster's jobs."""

@@ -1,0 +1,108 @@
+"""One-second jobs: submitted as the workflow's own are, and waited for."""
+
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from nearfree.config.cluster import Place
+from nearfree.errors import SchedulerError
+from nearfree.pipeline.cluster.slurm import slurm
+from nearfree.units import MB_PER_GB
+
+_LOOK_S = 0.5
+_SHOWN_S = 30.0
+"""What a shared file system may take to show here what a job wrote on its node."""
+
+
+def options(place: Place) -> list[str]:
+    """Return what sbatch is told of a place, as Snakemake's plugin tells it."""
+    gpus = f"{place.gpu_model}:{place.gpus}" if place.gpu_model else place.gpus
+    said = {
+        "--partition": place.partition,
+        "--constraint": place.constraint,
+        "--account": place.account,
+        "--qos": place.qos,
+        "--gpus": gpus if place.gpus else None,
+        "--cpus-per-task": place.cpus,
+        "--mem": place.memory_gb * MB_PER_GB if place.memory_gb else None,
+    }
+    found = [f"{name}={value}" for name, value in said.items() if value is not None]
+    return [*found, *["--exclusive"] * bool(place.exclusive)]
+
+
+def submit(name: str, place: Place, folder: Path, pythons: Mapping[str, str], *, kind: str) -> str:
+    """Submit a job that looks around on one of a place's nodes; return its number.
+
+    Parameters
+    ----------
+    pythons
+        The interpreters that it tries, by their environments.
+    kind
+        Of the platform: cpu, or cuda, which torch must then be able to use.
+
+    Raises
+    ------
+    SchedulerError
+        SLURM refuses the request; the message says what it said.
+    """
+    tried = [f"{environment}={python}" for environment, python in pythons.items()]
+    script = shlex.join(
+        [sys.executable, "-m", "nearfree.pipeline.cluster.node", str(folder), name, kind, *tried]
+    )
+    said = slurm(
+        *("sbatch", "--parsable", "--ntasks=1", "--time=10", f"--job-name=nearfree_check_{name}"),
+        *(f"--output={folder / f'{name}.log'}", *options(place), f"--wrap={script}"),
+    )
+    return said.strip().partition(";")[0]
+
+
+def wait(jobs: Mapping[str, str], folder: Path, timeout_s: float) -> dict[str, str]:
+    """Wait until every job left its file or is over; return why the others did not, by name.
+
+    Parameters
+    ----------
+    jobs
+        Numbers of jobs by name. Those that have not begun after `timeout_s` are cancelled.
+    """
+    until = time.monotonic() + timeout_s
+    left, over, states = dict(jobs), dict[str, float](), dict[str, str]()
+    while left:
+        time.sleep(_LOOK_S)
+        states = _states(left.values())
+        there, now = {path.name for path in folder.iterdir()}, time.monotonic()
+        left = {name: job for name, job in left.items() if f"{name}.json" not in there}
+        for name in left:
+            if left[name] not in states:
+                over.setdefault(name, now)
+        if now >= until or all(now - over.get(name, now) > _SHOWN_S for name in left):
+            break
+    why = {}
+    for name, job in left.items():
+        if job in states:
+            slurm("scancel", job)
+            why[name] = f"job {job} is {states[job]} after {timeout_s:.0f} s"
+        else:
+            why[name] = f"job {job} ended without an answer: {_said(folder / f'{name}.log')}"
+    return why
+
+
+def _states(jobs: Iterable[str]) -> dict[str, str]:
+    """Return the states of jobs that are not over; of all where SLURM does not answer."""
+    wanted = list(jobs)
+    try:
+        listed = slurm("squeue", "--noheader", f"--jobs={','.join(wanted)}", "--format=%i|%T (%r)")
+    except SchedulerError as error:
+        return {} if "Invalid job id" in error.what else dict.fromkeys(wanted, error.what)
+    lines = (line.partition("|") for line in listed.splitlines())
+    return {job.strip(): state for job, _, state in lines}
+
+
+def _said(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").split("\n")
+    except OSError:
+        return "its node does not write to this folder"
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1][:200] if said else "it said nothing"

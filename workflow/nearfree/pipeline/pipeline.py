@@ -1,0 +1,314 @@
+"""What the workflow's rules need to know: scopes, receipts, evidence and digests of code."""
+
+import sys
+from collections import defaultdict
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from msgspec import json
+
+from nearfree.backends.environments.environment import Environment
+from nearfree.backends.environments.lock import OWN
+from nearfree.config.files import Config
+from nearfree.config.plans import Plans
+from nearfree.core.setting import (
+    FORETOLD,
+    MODULES,
+    AskedPlan,
+    ForetellPlan,
+    MeasurePlan,
+    Plan,
+)
+from nearfree.errors import ConfigError
+from nearfree.hardware.identity import STREAM as HARDWARE
+from nearfree.log.codebase import digest, package_digest
+from nearfree.log.line import sha256
+from nearfree.log.manifest import manifest_path
+from nearfree.log.names import Layout, TakeName
+from nearfree.log.take import take_name
+from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.public.published import STREAM as PUBLISHED
+from nearfree.public.published import import_plan
+from nearfree.sources.packages import parse_release
+from nearfree.sources.record import SCOPE as SOURCES
+from nearfree.sources.record import extract_take, stream_name
+
+IMPORTED = "imported"
+"""The scope of imported curves: there without being a platform, used only where it is asked for."""
+CONSTANTS = "constants"
+"""The stream of calibrated constants, in the public scope."""
+_IMPORTS = {"aiconfigurator": "aiconfigurator-core"}
+"""The package behind each name that the config can ask to import."""
+OUTLOOK = ("lookup", "forecast", "published_lookup", "trend", "version_drift")
+"""The tables of the stage `outlook`."""
+_STAGES = {
+    "project": ("nearfree.derive.tables.project",),
+    "boundaries": ("nearfree.derive.tables.bound",),
+    "predictions": ("nearfree.derive.predict.predictions", "nearfree.derive.tables.store"),
+    "validation": (
+        "nearfree.derive.score.validation",
+        "nearfree.derive.score.composition",
+        "nearfree.derive.score.score_table",
+        "nearfree.derive.tables.store",
+    ),
+    "accuracy": (
+        "nearfree.derive.score.accuracy",
+        "nearfree.derive.predict.answers",
+        "nearfree.derive.tables.store",
+    ),
+    "outlook": ("nearfree.derive.outlook.outlook_stage", "nearfree.derive.tables.store"),
+    "schedules": ("nearfree.derive.outlook.outlook_stage", "nearfree.derive.tables.store"),
+    "claims": ("nearfree.derive.claims.stage", "nearfree.derive.tables.store"),
+    "figures": ("nearfree.show.figures.stage",),
+    "report": ("nearfree.show.page.stage",),
+}
+
+
+class Pipeline:
+    """One results root under one config folder, as the rules see it.
+
+    Raises
+    ------
+    ConfigError
+        A config file does not fit; everything that rules use is checked at once.
+    """
+
+    def __init__(self, results: Path, config: Path) -> None:
+        self.layout = Layout(results)
+        self.config = Config(config)
+        self.site = self.config.site
+        self._plans = {scope: Plans(self.config, scope).every() for scope in self.site.here}
+        self.releases = {
+            stream_name(*release): release for release in map(parse_release, self.config.releases)
+        }
+        asked = (each.split("==") for each in self.site.imports)
+        self.imports = {
+            stream_name(_IMPORTS[name], version): (name, version) for name, version in asked
+        }
+        self._check_takes()
+        _ = self.config.cluster
+
+    def _check_takes(self) -> None:
+        for scope, streams in self.config.takes.items():
+            if scope not in (*self.config.platforms, SOURCES):
+                raise ConfigError(
+                    f"{self.config.folder}/takes.yaml names the unknown platform {scope!r}",
+                    remedy="Remove it",
+                )
+            known = self.releases if scope == SOURCES else Plans(self.config, scope).every()
+            for stream in streams:
+                if stream not in known:
+                    what = "release" if scope == SOURCES else "study"
+                    raise ConfigError(
+                        f"{self.config.folder}/takes.yaml: {scope} has no {what} {stream!r}",
+                        remedy="Remove it",
+                    )
+
+    @cached_property
+    def measured(self) -> list[str]:
+        """Streams of this machine's platforms that are measured."""
+        return self._streams(MeasurePlan)
+
+    @cached_property
+    def foretold(self) -> list[str]:
+        """Streams of predictions that are on record before a model is measured."""
+        return self._streams(ForetellPlan)
+
+    def _streams(self, kind: type[AskedPlan]) -> list[str]:
+        plans = [each for every in self._plans.values() for each in every.items()]
+        return sorted({stream for stream, plan in plans if isinstance(plan, kind)})
+
+    @cached_property
+    def _sealed(self) -> dict[str, list[TakeName]]:
+        found: dict[str, list[TakeName]] = defaultdict(list)
+        for take in self.layout.takes():
+            found[take.scope].append(take)
+        return dict(found)
+
+    @cached_property
+    def recorded(self) -> list[str]:
+        """Platforms with sealed takes that are not this machine."""
+        return sorted(self._sealed.keys() - {PUBLIC, SOURCES, IMPORTED, *self.site.here})
+
+    @cached_property
+    def platforms(self) -> list[str]:
+        """Platforms that there is or will be something to draw of."""
+        return [*self.site.here, *self.recorded]
+
+    @cached_property
+    def scopes(self) -> list[str]:
+        """Every scope that has all tables."""
+        return [*self.platforms, PUBLIC]
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The scope of rules, if a release is asked for or on record; it has no boundaries."""
+        return [SOURCES] if self.releases or SOURCES in self._sealed else []
+
+    @property
+    def imported(self) -> list[str]:
+        """The scope of imported curves, if the config asks for an import."""
+        return [IMPORTED] if self.imports else []
+
+    def answering(self) -> list[str]:
+        """Return what predictions rest on besides a scope's tables: rules, and constants."""
+        constants = [take for take in self._sealed.get(PUBLIC, []) if take.stream == CONSTANTS]
+        return [
+            *(file for scope in self.sources for file in self.evidence(scope)),
+            *(str(self.layout.seal(take)) for take in constants),
+        ]
+
+    @property
+    def outlook(self) -> list[str]:
+        """Return the files of what is said of models, datasheets and releases."""
+        return self.table(PUBLIC, *OUTLOOK)
+
+    def judged_with(self, scope: str) -> list[str]:
+        """Return what claims are judged on besides a scope's own tables."""
+        return self.outlook if scope == PUBLIC else []
+
+    def deployments(self) -> str:
+        """Return a digest of the deployments, and of the files of the models that they name."""
+        asked = self.config.deployments
+        files = sorted((self.config.folder / "models").glob("*.json"))
+        raw = json.encode(asked, order="deterministic")
+        return sha256(raw + b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
+
+    def release(self, stream: str) -> str:
+        """Return the release that a stream of rules is of, as package==version."""
+        return "==".join(self.releases[stream])
+
+    @cache  # noqa: B019 (a pipeline lives as long as the program)
+    def asked(self, scope: str) -> list[TakeName]:
+        """Return the takes of a scope that the config asks for."""
+        if scope == SOURCES:
+            return [
+                extract_take(*release, self.config.take(SOURCES, stream))
+                for stream, release in self.releases.items()
+            ]
+        plans: dict[str, Plan] = {}
+        if scope == PUBLIC:
+            plans[PUBLISHED] = import_plan(self.config.folder / "published")
+        elif scope in self.site.here:
+            plans |= self._plans[scope]
+        return [
+            take_name(scope, stream, self.config.take(scope, stream), plan)
+            for stream, plan in plans.items()
+        ]
+
+    @cache  # noqa: B019 (a pipeline lives as long as the program)
+    def evidence(self, scope: str) -> list[str]:
+        """Return what a scope's tables rest on: asked receipts, and the seals nobody asked for."""
+        asked = self.asked(scope)
+        seals = [take for take in self._sealed.get(scope, []) if take not in asked]
+        return [
+            *(str(self.layout.receipt(take)) for take in asked),
+            *(str(self.layout.seal(take)) for take in seals),
+        ]
+
+    @property
+    def targets(self) -> dict[str, list[str]]:
+        """Return the receipts of what can be asked for by name: PLATFORM/STUDY and the like.
+
+        A backend's name stands for every study that runs on it, unless a study has that name.
+        """
+        found: dict[str, list[str]] = defaultdict(list)
+        for scope in self.site.here:
+            own = {str(take.stream): str(self.layout.receipt(take)) for take in self.asked(scope)}
+            for stream, receipt in own.items():
+                study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
+                names = {stream, study}
+                if study in self.config.studies:
+                    names |= self.config.backends_of(study) - own.keys()
+                for name in names:
+                    found[f"{scope}/{name}"].append(receipt)
+        for take in self.asked(SOURCES):
+            found[f"{SOURCES}/{take.stream}"].append(str(self.layout.receipt(take)))
+        return found
+
+    def before(self, scope: str, stream: str) -> list[str]:
+        """Return the receipts that a stream of a platform waits for.
+
+        A study waits for the probe, one of a model also for what is foretold of it, and that for
+        the model's modules.
+        """
+        study = stream.removesuffix(FORETOLD)
+        first = f"{study}{MODULES}" if study != stream else f"{study}{FORETOLD}"
+        receipts = self._receipts(scope)
+        return [receipts[each] for each in (HARDWARE, first) if each in receipts]
+
+    @cache  # noqa: B019 (a pipeline lives as long as the program)
+    def _receipts(self, scope: str) -> dict[str, str]:
+        return {take.stream: str(self.layout.receipt(take)) for take in self.asked(scope)}
+
+    def python(self, scope: str, stream: str) -> str:
+        """Return the interpreter of a stream's environment: config's, this one, or one made."""
+        name = self._environment(scope, stream)
+        if name in self.site.python:
+            return self.site.python[name]
+        return sys.executable if name == OWN else str(self._made(name).python)
+
+    def interpreters(self, scope: str) -> dict[str, str]:
+        """Return the interpreters that a platform's streams run in, by their environments."""
+        streams = self._plans[scope]
+        return {self._environment(scope, each): self.python(scope, each) for each in streams}
+
+    def environment(self, scope: str, stream: str, *, renew: bool = False) -> list[str]:
+        """Return the receipt of the environment that is made for a stream, if one has to be.
+
+        Parameters
+        ----------
+        renew
+            Whether to let go of a receipt whose environment was made elsewhere: the project moved.
+        """
+        name = self._environment(scope, stream)
+        if name == OWN or name in self.site.python:
+            return []
+        made = self._made(name)
+        if renew and not made.complete:
+            made.receipt.unlink(missing_ok=True)
+        return [str(made.receipt)]
+
+    def _environment(self, scope: str, stream: str) -> str:
+        plan = self._plans[scope][stream]
+        return plan.environment if isinstance(plan, MeasurePlan) and not plan.curves else OWN
+
+    @cache  # noqa: B019 (a pipeline lives as long as the program)
+    def _made(self, name: str) -> Environment:
+        return Environment(name)
+
+    def simulated(self, scope: str) -> str:
+        """Return the option that names a simulated platform's curve file, nothing where real."""
+        path = self.config.curves(scope)
+        return "" if path is None else f" --curves {path}"
+
+    def resource(self, name: str, scope: str, stream: str, attempt: int) -> Any:
+        """Return one of the resources that a stream's SLURM job asks for, None for SLURM's own."""
+        study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
+        return self.config.place(scope, study).resources(attempt)[name]
+
+    def table(self, scope: str, *names: str) -> list[str]:
+        """Return the files of a scope's tables."""
+        return [str(self.layout.table(scope, name)) for name in names]
+
+    def seals_root(self, scope: str) -> str:
+        """Return a file that the stage `project` writes, with a digest of the scope's seals."""
+        return str(manifest_path(self.layout.table(scope, "platforms")))
+
+    def datasheets(self, scope: str) -> str:
+        """Return a digest of the datasheets that a scope uses."""
+        raw = json.encode(self.config.datasheets(scope), order="deterministic")
+        return sha256(raw)[:16]
+
+    def config_digest(self) -> str:
+        """Return a digest of every config file, which a ledger holds."""
+        every = (self.config.folder.rglob(kind) for kind in ("*.yaml", "models/*.json"))
+        files = sorted(file for found in every for file in found)
+        return sha256(b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
+
+    @staticmethod
+    @cache
+    def code(stage: str) -> str:
+        """Return a digest of the code that makes a stage's output."""
+        return digest(*_STAGES[stage]) if stage in _STAGES else package_digest()

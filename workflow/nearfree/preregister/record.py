@@ -1,0 +1,172 @@
+"""A take of predictions: on record before the model's own take, and never a reason to repeat it."""
+
+from collections.abc import Callable, Iterator
+
+from msgspec import structs
+
+from nearfree.config.model_studies import uses
+from nearfree.core.setting import FORETOLD, MODULES, ForetellPlan, Setting, Sweep
+from nearfree.decoders.model import model_of
+from nearfree.decoders.modules import ModuleUse
+from nearfree.errors import EvidenceError
+from nearfree.hardware.cpu import native_dtype
+from nearfree.hardware.identity import require_probe
+from nearfree.log.events import HardwareProbed, LatencyMeasured, PredictionRecorded
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.names import Layout
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.preregister.composed import MINIMUM, SUM, Composed, by_minimum, by_sum
+from nearfree.preregister.isolated_modules import Apart
+from nearfree.preregister.law import LAW, by_law
+from nearfree.units import GFLOP_PER_TFLOP, balance_flop_per_byte
+
+
+def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellPlan) -> Seal:
+    """Make sure that what is predicted of a model's study is on record, or return at once.
+
+    Parameters
+    ----------
+    stream
+        Of the predictions; the modules are those of the stream of the same study.
+
+    Raises
+    ------
+    EvidenceError
+        The platform was not probed, or the modules were not measured yet.
+    """
+    study, name = stream.removesuffix(FORETOLD), take_name(scope, stream, take, plan)
+    sealed = ensure_sealed(layout, name)
+    if sealed is not None:
+        return sealed
+    probe = require_probe(layout, scope)
+    takes = read_scope(layout, scope, stream=f"{study}{MODULES}")
+    newest = max(takes, key=lambda each: each.order, default=None)
+    said = list(predictions(plan, newest, probe))
+
+    def work(open_take: OpenTake) -> None:
+        for prediction in said:
+            open_take.append(prediction, sync=False)
+        open_take.sync()
+
+    return ensure_take(
+        layout,
+        name,
+        plan,
+        lambda attempt: describe_run(
+            f"nearfree foretell {scope} {study} --take {take}", plan, attempt
+        ),
+        work,
+    )
+
+
+def predictions(
+    plan: ForetellPlan, modules: Take | None, probe: HardwareProbed
+) -> Iterator[PredictionRecorded]:
+    """Yield what each way of composing says of each setting of a plan at each tolerance.
+
+    Parameters
+    ----------
+    modules
+        The newest take of the modules measured apart, None where there is none.
+    probe
+        The platform's facts, for rho.
+
+    Raises
+    ------
+    EvidenceError
+        A module was not measured apart.
+    """
+    apart = Apart(modules) if modules and modules.of(LatencyMeasured) else None
+    for sweep in plan.sweeps:
+        setting = _resolved(sweep, apart, probe)
+        found = uses(setting, model_of(setting, plan.models))
+        missing = [use.role for use in found if apart is None or not apart.has(use)]
+        if missing:
+            raise EvidenceError(
+                f"the {missing[0]} of {setting.model} was not measured apart yet",
+                remedy=f"Measure the study's modules first: its stream with {MODULES} at the end",
+            )
+        for predictor, basis, balance, say in _ways(found, apart, setting, sweep, probe):
+            for epsilon in plan.tolerances:
+                yield _recorded(
+                    PredictionRecorded(
+                        setting=setting,
+                        baseline=sweep.baseline,
+                        predictor=predictor,
+                        basis=basis,
+                        balance_flop_per_byte=balance,
+                        epsilon=epsilon,
+                        made_from=(apart.name,) if apart else (),
+                        evidence=apart.evidence(found) if apart else None,
+                    ),
+                    say,
+                )
+
+
+Say = Callable[[float], Composed]
+"""What is said at a tolerance."""
+
+
+def _ways(
+    found: tuple[ModuleUse, ...],
+    apart: Apart | None,
+    setting: Setting,
+    sweep: Sweep,
+    probe: HardwareProbed,
+) -> Iterator[tuple[str, str | None, float | None, Say]]:
+    """Yield each predictor with its basis of facts, rho, and what it says."""
+    known = _known(apart if found else None)
+    yield SUM, None, None, lambda epsilon: by_sum(found, known(), sweep.baseline, epsilon)
+    yield MINIMUM, None, None, lambda epsilon: by_minimum(found, known(), sweep.baseline, epsilon)
+    peaks = {each.dtype: each.gflop_s / GFLOP_PER_TFLOP for each in probe.compute}
+    for bandwidth in probe.bandwidth:
+        if setting.dtype in peaks:
+            rho = balance_flop_per_byte(peaks[setting.dtype], bandwidth.gb_s)
+            yield LAW, f"probed_{bandwidth.method}", rho, _law(found, known, sweep, rho)
+
+
+def _law(found: tuple[ModuleUse, ...], known: Callable[[], Apart], sweep: Sweep, rho: float) -> Say:
+    return lambda epsilon: by_law(found, known(), sweep.baseline, rho)  # noqa: ARG005 (knows none)
+
+
+def _known(apart: Apart | None) -> Callable[[], Apart]:
+    """Return what gives the modules' curves, or says why there are none."""
+
+    def known() -> Apart:
+        if apart is None:
+            raise EvidenceError(
+                "the model's own router decides which experts run: no curve of theirs says T(N)",
+                remedy="Ask for balanced or skewed routing",
+            )
+        return apart
+
+    return known
+
+
+def _recorded(asked: PredictionRecorded, say: Say) -> PredictionRecorded:
+    try:
+        said = say(asked.epsilon)
+    except EvidenceError as error:
+        return structs.replace(asked, refusal=error.what, evidence=None)
+    return structs.replace(
+        asked,
+        n_max=float(said.n_max),
+        low=float(said.low),
+        high=float(said.high),
+        limiting_module=said.limiting_module,
+        limiting_term=said.limiting_term,
+        margin=said.margin,
+        n=tuple(said.curve),
+        latency_us=tuple(round(us, 3) for us in said.curve.values()),
+    )
+
+
+def _resolved(sweep: Sweep, apart: Apart | None, probe: HardwareProbed) -> Setting:
+    """Return a sweep's setting with the dtype that the machine uses."""
+    if sweep.setting.dtype != "auto":
+        return sweep.setting
+    here = probe.fingerprint
+    own = native_dtype(here) if here.kind == "cpu" else "bfloat16"
+    return structs.replace(sweep.setting, dtype=apart.dtype if apart else own)

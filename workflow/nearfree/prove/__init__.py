@@ -1,0 +1,1 @@
+"""Every number held against its evidence."""

@@ -1,0 +1,199 @@
+"""The way from a number down: rows, events, runs, rules and config values, as nodes."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from nearfree.config.files import Config
+from nearfree.decoders.named import find_decoder
+from nearfree.derive.formulas import Formula, formula
+from nearfree.derive.outlook.outlook import MODELS, model_id
+from nearfree.derive.tables.platforms import config_id
+from nearfree.errors import EvidenceError
+from nearfree.log.events import Event, RunFinished
+from nearfree.log.evidence import Take, read_take
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout, TakeName, parse_take
+from nearfree.log.reader import read_bytes
+from nearfree.prove.audit.rules import rules_behind
+from nearfree.prove.audit.table_index import ROW_ID, Book, Found
+
+_TAKE = re.compile(r"[a-z0-9_]+/[a-z0-9_]+/[1-9][0-9]*-[0-9a-f]{8}")
+_CONFIG = "config/"
+
+
+class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that a number rests on.
+
+    `kind` is row, event, run, config or figure; `values` what it says, by name; `place` where it
+    lies, with lines; `made_from` the ids of the nodes below it.
+    """
+
+    id: str
+    kind: str
+    title: str
+    values: dict[str, Any]
+    formula: Formula | None = None
+    place: str = ""
+    made_from: tuple[str, ...] = ()
+    inputs: dict[str, str] = {}
+    """Of a row: what its table was made from, by name and digest."""
+
+
+class Graph(Struct, frozen=True):
+    """All that a node rests on: the nodes by id, and the id that was asked about."""
+
+    root: str
+    nodes: dict[str, Node]
+
+
+class Tracer:
+    """Finds the nodes of a results root.
+
+    Parameters
+    ----------
+    book
+        The root's tables.
+    config
+        The datasheets and models that rows name.
+    """
+
+    def __init__(self, book: Book, config: Config) -> None:
+        self.book, self.config = book, config
+        self.layout: Layout = book.layout
+        self._takes: dict[str, tuple[Take, dict[str, Event]]] = {}
+
+    def trace(self, root: str, *, first: Node | None = None) -> Graph:
+        """Return everything below an id.
+
+        Parameters
+        ----------
+        first
+            The node itself, where no table or event is it.
+
+        Raises
+        ------
+        EvidenceError
+            An id names nothing.
+        """
+        nodes: dict[str, Node] = {} if first is None else {root: first}
+        wanted = [root] if first is None else list(first.made_from)
+        while wanted:
+            for node in self._nodes(wanted):
+                nodes[node.id] = node
+            below = (each for name in wanted for each in nodes[name].made_from)
+            wanted = [each for each in dict.fromkeys(below) if each not in nodes]
+        return Graph(root, nodes)
+
+    def _nodes(self, wanted: Sequence[str]) -> Iterable[Node]:
+        rows = self.book.rows([each for each in wanted if ROW_ID.fullmatch(each)])
+        for name in wanted:
+            if name in rows:
+                yield self._row(rows[name])
+            elif name.startswith(_CONFIG):
+                yield self._config(name)
+            elif "#" in name:
+                yield self._event(name)
+            elif _TAKE.fullmatch(name):
+                yield self._run(name)
+            else:
+                raise EvidenceError(f"{name!r} names nothing", remedy="Name a row or an event")
+
+    def _row(self, found: Found) -> Node:
+        row, table = found.row, found.table
+        values = {k: v for k, v in row.items() if k not in ("row_id", "from_ids") and v is not None}
+        return Node(
+            id=row["row_id"],
+            kind="row",
+            title=table.row,
+            values=values,
+            formula=formula(table.name, row),
+            place=f"tables/{found.scope}/{table.name}.parquet",
+            made_from=(*row["from_ids"], *rules_behind(row, self.book)),
+            inputs=self.book.inputs(found.scope, table.name),
+        )
+
+    def _take(self, name: TakeName) -> tuple[Take, dict[str, Event]]:
+        if str(name) not in self._takes:
+            if not self.layout.seal(name).exists():
+                raise EvidenceError(
+                    f"the take {name} is gone from the log", remedy="Restore it from a copy"
+                )
+            take = read_take(self.layout, name)
+            self._takes[str(name)] = take, {event.event_id: event for event in take.events}
+        return self._takes[str(name)]
+
+    def _event(self, name: str) -> Node:
+        segment, _, line = name.partition("#")
+        take = parse_take(segment.rpartition(".")[0])
+        event = self._take(take)[1].get(name)
+        if event is None:
+            raise EvidenceError(
+                f"there is no event {name}", remedy=f"`nearfree log show {take}` lists its events"
+            )
+        data = msgspec.to_builtins(event.data)
+        return Node(
+            id=name,
+            kind="event",
+            title=event.data.type_name,
+            values={"time": event.time, **data},
+            place=f"events/{segment}.jsonl:{line}",
+            made_from=(str(take), *getattr(event.data, "made_from", ())),
+        )
+
+    def _run(self, name: str) -> Node:
+        take, _ = self._take(parse_take(name))
+        seal = self.layout.seal(take.name)
+        started = msgspec.to_builtins(take.started.data)
+        ended: list[Event] = take.of(RunFinished)
+        return Node(
+            id=name,
+            kind="run",
+            title="one sealed take, and the run that sealed it",
+            values={
+                "time": take.started.time,
+                **{k: v for k, v in started.items() if v is not None},
+                "wall_s": ended[-1].data.wall_s if ended else None,
+                "outcome": take.seal.outcome,
+                "segments": msgspec.to_builtins(take.seal.segments),
+                "seal_sha256": sha256(read_bytes(seal)),
+            },
+            place=f"events/{name}.seal.json",
+        )
+
+    def _config(self, name: str) -> Node:
+        sheets = {config_id(k, each): (k, each) for k, each in self.config.platforms.items()}
+        if name in sheets:
+            platform, sheet = sheets[name]
+            return Node(
+                id=name,
+                kind="config",
+                title=f"the datasheet of {platform}",
+                values=msgspec.to_builtins(sheet),
+                place=name.partition("@")[0],
+            )
+        model = name.removeprefix(MODELS).partition("@")[0]
+        decoder = find_decoder(self.config.folder, model)
+        if not name.startswith(MODELS) or model_id(decoder) != name:
+            raise EvidenceError(
+                f"{name} is no longer what the config says", remedy="Run the workflow again"
+            )
+        return Node(
+            id=name,
+            kind="config",
+            title=f"the model {model}",
+            values=msgspec.to_builtins(decoder),
+            place=f"config/models/{model}.json",
+        )
+
+
+def by_kind(graph: Graph) -> dict[str, list[Node]]:
+    """Return the nodes of each kind, in the order in which they were found."""
+    found: dict[str, list[Node]] = defaultdict(list)
+    for node in graph.nodes.values():
+        found[node.kind].append(node)
+    return found

@@ -1,0 +1,86 @@
+"""Ledgers by name, how their config files may be named, and whether the code at hand is theirs."""
+
+import re
+from importlib import metadata
+from pathlib import PurePosixPath
+
+from msgspec import Struct
+
+from nearfree.errors import DamageError, LogError
+from nearfree.log.codebase import package_digest
+from nearfree.log.ledger import Ledger, read_chain
+from nearfree.log.names import Layout
+
+ADOPTED = "adopted:"
+"""What the names of tracked ledgers begin with."""
+_NAME = re.compile(rf"({ADOPTED})?([1-9][0-9]{{0,5}})")
+
+
+class Named(Struct, frozen=True):
+    """A ledger, and how it was asked for: `N` is this machine's own, `adopted:N` a tracked one."""
+
+    name: str
+    ledger: Ledger
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it is a tracked one."""
+        return self.name.startswith(ADOPTED)
+
+    @property
+    def folder(self) -> str:
+        """The name of a folder for it."""
+        return f"{'adopted_' if self.adopted else ''}{self.ledger.number:06}"
+
+
+def find_ledger(layout: Layout, name: str) -> Named:
+    """Return a ledger by its name.
+
+    Raises
+    ------
+    LogError
+        There is none of that name; DamageError if the chain that it is in is not whole.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise LogError(
+            f"{name!r:.80} names no ledger",
+            remedy="Write N for ledger N of this machine, adopted:N for one that git tracks",
+        )
+    prefix, number = match[1] or "", int(match[2])
+    chain = read_chain(layout.ledgers if prefix else layout.ledgers / "local")
+    if number > len(chain):
+        known = f"{prefix}1 to {prefix}{len(chain)}" if chain else "none"
+        raise LogError(f"there is no ledger {name}", remedy=f"There are {known}")
+    return Named(name, chain[number - 1])
+
+
+def check_names(ledger: Ledger) -> None:
+    """Refuse a ledger whose config would be written anywhere but into its own folder."""
+    for name in ledger.config:
+        path = PurePosixPath(name)
+        model = path.parts[:-1] == ("models",) and path.suffix == ".json"
+        plain = name == path.as_posix() and name.isprintable() and ".." not in path.parts
+        if not plain or path.is_absolute() or not (model or path.suffix == ".yaml"):
+            raise DamageError(
+                f"ledger {ledger.number} holds {name!r:.80}, which is no name of a config file",
+                remedy="Do not trust it: take the ledger from where it was written",
+            )
+
+
+def differences(ledger: Ledger) -> str:
+    """Return how the code and libraries at hand differ from a ledger's, nothing if they do not."""
+    pairs: dict[str, tuple[str, str | None]] = {"code": (ledger.code_digest, package_digest())}
+    pairs |= {name: (version, _version(name)) for name, version in ledger.libraries.items()}
+    return "; ".join(
+        f"{name!a:.40} was {was!a:.40} and is {now!a}"
+        for name, (was, now) in pairs.items()
+        if was != now
+    )
+
+
+def _version(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except (metadata.PackageNotFoundError, ValueError):
+        return None

@@ -1,0 +1,161 @@
+"""Reading a crate back: its metadata, its files, its log and its description are one.
+
+Nothing of the metadata is used as a path: the files on disk are named as the metadata would name
+them, and the two lists are compared.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from nearfree.errors import DamageError, NearfreeError
+from nearfree.log.ledger import read_chain
+from nearfree.log.reader import read_bytes
+from nearfree.log.verify import Finding, verify
+from nearfree.prove.crate.chosen import misfit
+from nearfree.prove.crate.describe import describe
+from nearfree.prove.crate.folder import (
+    Contents,
+    crate_layout,
+    ledger_folder,
+    read_contents,
+    walk,
+)
+from nearfree.prove.crate.graph import METADATA, Entity, file_id
+
+_MAX_BYTES = 64 * 1024**2
+_WRITE_AGAIN = "Write the crate again, or fetch another copy of it"
+
+
+class _Document(Struct, forbid_unknown_fields=True):
+    context: Annotated[list[Any], Meta(min_length=1)] = msgspec.field(name="@context")
+    graph: list[dict[str, Any]] = msgspec.field(name="@graph")
+
+
+def check_crate(folder: Path) -> list[Finding]:
+    """Compare a crate with what it says of itself, and return what does not fit.
+
+    Raises
+    ------
+    DamageError
+        Its metadata are not there, or cannot be read as such.
+    """
+    entities = _read_metadata(folder / METADATA)
+    findings = [*_check_ids(entities), *_check_kinds_of_files(folder)]
+    findings += _check_files(entities, read_contents(folder))
+    if any(finding.message == _NO_FILE for finding in findings):
+        return findings
+    findings += _check_log(folder)
+    return findings or list(_check_description(folder, entities))
+
+
+_NO_FILE = "is a link or no plain file"
+
+
+def _read_metadata(path: Path) -> list[Entity]:
+    if path.is_symlink() or not path.is_file():
+        raise DamageError(f"{path} is not there", remedy="Name the folder of a crate")
+    if path.stat().st_size > _MAX_BYTES:
+        raise DamageError(f"{path} has over {_MAX_BYTES} bytes", remedy=_WRITE_AGAIN)
+    try:
+        entities = msgspec.json.decode(read_bytes(path), type=_Document).graph
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise DamageError(f"{path} is no crate's metadata: {error}", remedy=_WRITE_AGAIN) from error
+    for number, entity in enumerate(entities):
+        if not isinstance(entity.get("@id"), str) or not _kinds(entity):
+            raise DamageError(f"{path}: entity {number} has no id or type", remedy=_WRITE_AGAIN)
+    return entities
+
+
+def _kinds(entity: Entity) -> list[str]:
+    kinds = entity.get("@type")
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    found = [kind for kind in listed if isinstance(kind, str)]
+    return found if len(found) == len(listed) else []
+
+
+def _check_ids(entities: list[Entity]) -> Iterator[Finding]:
+    """Find ids that stand twice, values that are not flat, and references to nothing."""
+    known = Counter(entity["@id"] for entity in entities)
+    for name, times in known.items():
+        if times > 1:
+            yield Finding(METADATA, f"describes {name!r} {times} times")
+    for entity in entities:
+        for key, value in entity.items():
+            for each in value if isinstance(value, list) else [value]:
+                what = f"has a {key!r} of {entity['@id']!r} that"
+                if isinstance(each, list) or (isinstance(each, dict) and [*each] != ["@id"]):
+                    yield Finding(METADATA, f"{what} is neither a value nor a reference")
+                elif isinstance(each, dict) and not _resolves(each["@id"], known):
+                    yield Finding(METADATA, f"{what} refers to nothing: {each['@id']!r}")
+
+
+def _resolves(name: object, known: Counter[str]) -> bool:
+    return isinstance(name, str) and (name in known or name.startswith(("http://", "https://")))
+
+
+def _check_kinds_of_files(folder: Path) -> Iterator[Finding]:
+    for path in walk(folder):
+        if path.is_symlink() or not path.is_file():
+            yield Finding(file_id(path.relative_to(folder)), _NO_FILE)
+
+
+def _check_files(entities: list[Entity], files: dict[str, Contents]) -> Iterator[Finding]:
+    declared = {each["@id"]: each for each in entities if "File" in _kinds(each)}
+    for name in sorted(files.keys() - declared.keys()):
+        yield Finding(name, "is not described")
+    for name, entity in declared.items():
+        if name not in files:
+            parts = name.replace("\\", "/").replace("%2e", ".").replace("%2E", ".").split("/")
+            leads_out = ".." in parts or parts[0] == "" or ":" in parts[0]
+            yield Finding(name, "leads out of the crate" if leads_out else "is not there")
+            continue
+        found = files[name]
+        if entity.get("contentSize") != str(found.size):
+            yield Finding(name, f"has {found.size} bytes, not {entity.get('contentSize')!r}")
+        if entity.get("sha256") != found.sha256:
+            yield Finding(name, f"has other bytes than described: SHA-256 {found.sha256[:16]}")
+
+
+def _check_log(folder: Path) -> Iterator[Finding]:
+    """Find what is damaged in the results root inside, and takes that the ledger does not list."""
+    layout = crate_layout(folder)
+    below = layout.root.relative_to(folder)
+    try:
+        for found in verify(layout.root).findings:
+            if not found.notice:
+                yield Finding(f"{below}/{found.path}", found.message)
+        chain = read_chain(ledger_folder(layout))
+        if not chain:
+            yield Finding(f"{below}/ledger", "holds no ledger")
+            return
+        for take in layout.takes():
+            if str(take) not in chain[-1].seals:
+                path = layout.seal(take).relative_to(folder).as_posix()
+                yield Finding(path, f"is not a seal of ledger {chain[-1].number}")
+        if other := misfit(layout, chain[-1]):
+            yield Finding(f"{below}", f"{other} than ledger {chain[-1].number} vouches for")
+    except NearfreeError as error:
+        yield Finding(f"{below}", str(error))
+
+
+def _check_description(folder: Path, entities: list[Entity]) -> Iterator[Finding]:
+    """Describe the crate again and find what its metadata say otherwise."""
+    try:
+        expected = describe(folder)
+    except NearfreeError as error:
+        yield Finding(METADATA, str(error))
+        return
+    if read_bytes(folder / METADATA) == expected:
+        return
+    told = {each["@id"]: each for each in entities}
+    true = {each["@id"]: each for each in msgspec.json.decode(expected, type=_Document).graph}
+    differ = [name for name in [*true, *(told.keys() - true)] if told.get(name) != true.get(name)]
+    for name in differ:
+        yield Finding(METADATA, f"describes {name!r} otherwise than its log and its files have it")
+    if not differ:
+        yield Finding(METADATA, "is not written as this version writes the same")

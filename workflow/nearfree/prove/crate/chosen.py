@@ -1,0 +1,129 @@
+"""What a crate is of: the ledger, and the tables and figures that are made from its takes."""
+
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct
+
+from nearfree.errors import ConfigError, EvidenceError
+from nearfree.log.document import read_document
+from nearfree.log.ledger import Ledger, config_texts, ledger_paths, seals_root
+from nearfree.log.line import sha256
+from nearfree.log.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, Manifest, manifest_path
+from nearfree.log.names import Layout
+from nearfree.log.private import home
+from nearfree.log.reader import read_bytes
+from nearfree.prove.audit.ledgers import ADOPTED, Named, check_names, differences
+from nearfree.prove.crate.configured import CONFIG, config_digests
+from nearfree.prove.crate.folder import RESULTS, ledger_folder
+
+DERIVED = ("tables", "figures", "report")
+"""The folders of a root that hold what was made from its log."""
+
+
+class _Made(Struct, frozen=True):
+    """What manifests say, of a table, of a scope's figures or of the report, as far as needed."""
+
+    made_from: dict[str, str] = {}
+    files: dict[str, str] = {}
+
+
+def newest(layout: Layout) -> str:
+    """Return the name of the newest ledger: this machine's own, or else a tracked one."""
+    folder = ledger_folder(layout)
+    number = len(ledger_paths(folder))
+    if number == 0:
+        raise EvidenceError(
+            f"{folder} holds no ledger", remedy="Run the workflow, or `nearfree ledger`"
+        )
+    return f"{number}" if folder != layout.ledgers else f"{ADOPTED}{number}"
+
+
+def check_config(named: Named) -> None:
+    """Refuse a ledger whose config names files elsewhere, or what must not leave this machine."""
+    check_names(named.ledger)
+    found = home()
+    for name, text in named.ledger.config.items():
+        if found and found in text:
+            raise ConfigError(
+                f"config/{name} of ledger {named.name} holds the path of your home folder",
+                remedy="Take it out, write a ledger, and make the crate of that one",
+            )
+
+
+def derived_of(layout: Layout, config: Path, named: Named) -> Layout:
+    """Return the root whose tables are made from a ledger: this one, or its `as_of`.
+
+    Parameters
+    ----------
+    config
+        The config that the tables of this root are made under.
+    """
+    found = _misfit_here(layout, config, named.ledger)
+    if not found:
+        return layout
+    from nearfree.prove.audit.as_of import FOLDER, NOTE
+
+    again = layout.root / FOLDER / named.folder
+    if again.is_dir() and not (again / NOTE).exists():
+        made = Layout(again / RESULTS)
+        if not (_other_config(again / "config", named.ledger) or misfit(made, named.ledger)):
+            return made
+    raise EvidenceError(
+        f"{found} than ledger {named.name} vouches for",
+        remedy="Run the workflow and take its newest ledger, or make this one's tables by the code "
+        f"that wrote it: nearfree report --as-of {named.name}",
+    )
+
+
+def _misfit_here(layout: Layout, config: Path, ledger: Ledger) -> str | None:
+    """Return what does not fit a ledger where something is derived: files, config or code."""
+    if not any((layout.root / each).is_dir() for each in DERIVED):
+        return None
+    if found := misfit(layout, ledger) or _other_config(config, ledger):
+        return found
+    other = differences(ledger)
+    return f"there are other code or libraries at hand ({other})" if other else None
+
+
+def _other_config(config: Path, ledger: Ledger) -> str | None:
+    texts = config_texts(config)
+    for name in sorted({*texts, *ledger.config}):
+        if texts.get(name) != ledger.config.get(name):
+            return f"{config / name} is other"
+    return None
+
+
+def misfit(layout: Layout, ledger: Ledger) -> str | None:
+    """Return what is made from other seals, config, tables or figures than a ledger's.
+
+    Manifests say it, which are believed: only making the tables again can tell more.
+    """
+    root = layout.root
+    configured = cache(lambda: config_digests(ledger))
+    tables = sorted(root.glob(f"tables/*/*{MANIFEST_SUFFIX}"))
+    for path in (*tables, *sorted(root.glob("figures/*/figures.json"))):
+        for name, sha in read_document(path, _Made).made_from.items():
+            if name.startswith(CONFIG):
+                fits = sha in configured().get(name, ())
+            else:
+                fits = sha == _digest(root, ledger, path.parent, name, sha)
+            if not fits:
+                return f"{path} is made from other {name}"
+    report = root / "report" / FOLDER_MANIFEST
+    shown = read_document(report, _Made).files if report.is_file() else {}
+    for name in (name for name in shown if name.startswith("figures/")):
+        if (root / name).is_file() and shown[name] != sha256(read_bytes(root / name)):
+            return f"{report} shows another {name}"
+    return None
+
+
+def _digest(root: Path, ledger: Ledger, beside: Path, name: str, told: str) -> str:
+    """Return the digest of an input by the name that manifests give it, `told` if it is no file."""
+    kind, _, scope = name.partition("/")
+    if kind == "events":
+        return seals_root({t: s for t, s in ledger.seals.items() if t.startswith(f"{scope}/")})
+    manifest = manifest_path((root if kind == "tables" else beside) / f"{name}.parquet")
+    if manifest.is_file():
+        return read_document(manifest, Manifest).sha256
+    return "" if kind == "tables" else told

@@ -1,0 +1,81 @@
+"""What the workflow derived, as actions: tables and figures of a scope, the report, the ledger."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from nearfree.log.ledger import Ledger
+from nearfree.prove.crate.folder import RESULTS, Contents
+from nearfree.prove.crate.graph import Entity, Graph, refs
+from nearfree.prove.crate.runs import COMPLETED, deriving_software, tool_id
+from nearfree.prove.crate.steps import SNAKEFILE
+
+WORKFLOW_RUN = "#workflow-run"
+_BY_SCOPE = ("tables", "figures")
+_DERIVED = (*_BY_SCOPE, "report", "ledger")
+
+
+def add_derivations(
+    graph: Graph, ledger: Ledger, files: Mapping[str, Contents]
+) -> dict[str, list[Entity]]:
+    """Add the actions of each deriving subcommand, and that of the whole workflow.
+
+    Returns
+    -------
+    dict
+        References to the actions, by subcommand.
+    """
+    made = _derived(files)
+    tables = [file for (tool, _), found in made.items() if tool == "tables" for file in found]
+    seals = [file for file in files if file.endswith(".seal.json")]
+    needed = {
+        "tables": seals,
+        "figures": tables,
+        "report": tables,
+        "ledger": [*seals, *_config(files)],
+    }
+    agent = deriving_software(graph, ledger)
+    actions: dict[str, list[Entity]] = defaultdict(list)
+    for (tool, scope), found in made.items():
+        action = graph.add(
+            f"#derived/{tool}/{scope}" if scope else f"#derived/{tool}",
+            "CreateAction",
+            name=f"{tool} of {scope or 'all scopes'}",
+            description=f"nearfree {tool}",
+            endTime=ledger.time if tool == "ledger" else None,
+            actionStatus=COMPLETED,
+            agent=agent,
+            instrument={"@id": tool_id(tool)},
+            object=refs(needed[tool]),
+            result=refs(found),
+        )
+        actions[tool].append(action)
+    starts = [each["startTime"] for each in graph.entities.values() if "startTime" in each]
+    graph.add(
+        WORKFLOW_RUN,
+        "CreateAction",
+        name=f"from the log to ledger {ledger.number}",
+        description="snakemake",
+        startTime=min(starts, default=None),
+        endTime=ledger.time,
+        actionStatus=COMPLETED,
+        agent=agent,
+        instrument={"@id": SNAKEFILE},
+        object=refs([*_config(files), *seals]),
+        result=refs(file for found in made.values() for file in found),
+    )
+    return actions
+
+
+def _config(files: Mapping[str, Contents]) -> list[str]:
+    return [file for file in files if file.startswith("config/")]
+
+
+def _derived(files: Mapping[str, Contents]) -> dict[tuple[str, str], list[str]]:
+    """Return the derived files by subcommand and scope; no scope stands for all of them."""
+    made: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for file in files:
+        below, *parts = file.split("/")
+        if below == RESULTS and parts[0] in _DERIVED:
+            scope = parts[1] if parts[0] in _BY_SCOPE and len(parts) > 2 else ""
+            made[parts[0], scope].append(file)
+    return made

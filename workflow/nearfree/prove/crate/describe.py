@@ -1,0 +1,113 @@
+"""What a crate's metadata says: a function of the files that lie in its folder, and of no clock."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from nearfree.errors import DamageError
+from nearfree.log.evidence import Take
+from nearfree.log.ledger import Ledger, read_chain
+from nearfree.log.line import sha256
+from nearfree.prove.crate.derived import add_derivations
+from nearfree.prove.crate.folder import Contents, crate_layout, ledger_folder, read_contents
+from nearfree.prove.crate.graph import METADATA, Entity, Graph, file_id, media_type, refs
+from nearfree.prove.crate.runs import add_run, main_run, plan_id, read_run
+from nearfree.prove.crate.steps import SNAKEFILE, read_steps, step_of
+from nearfree.prove.crate.workflow import add_workflow
+
+ROOT = "./"
+LICENCE = "https://spdx.org/licenses/Apache-2.0"
+_RO_CRATE = "https://w3id.org/ro/crate/1.1"
+_WORKFLOW = "https://w3id.org/workflowhub/workflow-ro-crate/1.0"
+PROFILES = {
+    "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
+    "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
+    "https://w3id.org/ro/wfrun/provenance/0.5": "Provenance Run Crate",
+    _WORKFLOW: "Workflow RO-Crate",
+}
+
+
+def describe(folder: Path) -> bytes:
+    """Return the metadata of the crate whose files lie in a folder.
+
+    Raises
+    ------
+    DamageError
+        A file that the ledger or a take vouches for is not what they say.
+    """
+    files = read_contents(folder)
+    layout = crate_layout(folder)
+    ledger = read_chain(ledger_folder(layout))[-1]
+    takes = [read_run(layout, each) for each in ledger.seals]
+    for name, sha in _vouched(ledger, takes):
+        if name not in files or files[name].sha256 != sha:
+            raise DamageError(
+                f"{name} is not the one that ledger {ledger.number} holds",
+                remedy="Write the crate again",
+            )
+    graph = Graph()
+    _add_root(graph, ledger, files)
+    steps = read_steps(folder)
+    ran: dict[str, list[Entity]] = defaultdict(list)
+    for take in takes:
+        step = step_of(main_run(take).command, steps)
+        action = add_run(graph, layout, take, step)
+        if step:
+            ran[step.rule].append(action)
+    for tool, actions in add_derivations(graph, ledger, files).items():
+        for step in steps:
+            if step.tool == tool:
+                ran[step.rule] += actions
+    add_workflow(graph, [(step, ran[step.rule]) for step in steps if step.rule in ran])
+    graph.entities[ROOT]["mentions"] = [
+        *graph.of_type("OrganizeAction"),
+        *graph.of_type("CreateAction"),
+    ]
+    _add_files(graph, files)
+    return graph.render()
+
+
+def _vouched(ledger: Ledger, takes: list[Take]) -> Iterator[tuple[str, str]]:
+    """Yield the files that a ledger or a take holds the text of, by id and digest."""
+    for name, text in ledger.config.items():
+        yield file_id(PurePosixPath("config", name)), sha256(text.encode())
+    for take in takes:
+        yield plan_id(take.name), take.started.data.plan_digest
+
+
+def _add_root(graph: Graph, ledger: Ledger, files: Mapping[str, Contents]) -> None:
+    graph.add(
+        METADATA,
+        "CreativeWork",
+        about={"@id": ROOT},
+        conformsTo=refs([_RO_CRATE, _WORKFLOW]),
+    )
+    graph.add(
+        ROOT,
+        "Dataset",
+        name=f"nearfree, ledger {ledger.number}",
+        description=(
+            "Measured, imported and published latencies of decode forwards over the number of "
+            "positions, the near-free boundaries that follow from them, and how each was made. "
+            f"Ledger {ledger.number} lists {len(ledger.seals)} takes; its root is {ledger.root}."
+        ),
+        datePublished=ledger.time,
+        license={"@id": LICENCE},
+        conformsTo=refs(PROFILES),
+        mainEntity={"@id": SNAKEFILE},
+        hasPart=refs(files),
+    )
+    for profile, name in PROFILES.items():
+        version = profile.rpartition("/")[2]
+        graph.add(profile, "CreativeWork", name=name, version=version)
+    graph.add(LICENCE, "CreativeWork", name="Apache License 2.0", identifier="Apache-2.0")
+
+
+def _add_files(graph: Graph, files: Mapping[str, Contents]) -> None:
+    for name, contents in files.items():
+        graph.add(name, "File", name=PurePosixPath(name).name)
+        graph.entities[name] |= {
+            "contentSize": str(contents.size),
+            "encodingFormat": media_type(PurePosixPath(name)),
+            "sha256": contents.sha256,
+        }

@@ -1,0 +1,142 @@
+"""Writing a crate: what a ledger vouches for is copied, and then described.
+
+Files are copies, never links: a link would change with its original.
+"""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from nearfree.errors import ConfigError, DamageError, WriteError
+from nearfree.log.ledger import Ledger
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout
+from nearfree.log.reader import read_bytes
+from nearfree.log.verify import verify
+from nearfree.prove.audit.ledgers import Named, differences, find_ledger
+from nearfree.prove.audit.new_folder import new_folder
+from nearfree.prove.crate.chosen import DERIVED, check_config, derived_of, newest
+from nearfree.prove.crate.describe import describe
+from nearfree.prove.crate.folder import crate_layout, read_contents, walk
+from nearfree.prove.crate.graph import METADATA
+from nearfree.prove.crate.runs import plan_bytes, plan_id, read_run
+from nearfree.prove.crate.steps import SNAKEFILE
+
+_AGAIN = "Run the workflow, which makes what is derived and a ledger, then name that one"
+
+
+class Written(Struct, frozen=True):
+    """What a crate holds: its ledger by name, its takes, its files and their bytes."""
+
+    ledger: str
+    takes: int
+    files: int
+    size: int
+    other_code: str
+    """How the code at hand, which the rules are of, differs from the ledger's; empty if not."""
+
+
+def write_crate(
+    layout: Layout, project: Path, config: Path, out: Path, name: str | None = None
+) -> Written:
+    """Write the crate of a ledger into a new folder; the same ledger gives the same bytes.
+
+    Parameters
+    ----------
+    project
+        The folder with the Snakefile and its rules.
+    config
+        The config folder, which tables at hand are made under.
+    name
+        The ledger, as `find_ledger` knows it; the newest of this machine if nothing is said.
+
+    Raises
+    ------
+    EvidenceError
+        There is no ledger, or what is derived is not made from its takes and config.
+    ConfigError
+        The workflow is not here, or the config holds what must not leave this machine.
+    DamageError
+        What the ledger vouches for is not there any more.
+    WriteError
+        Something is where the crate is to be, or that is among the results.
+    """
+    named = find_ledger(layout, newest(layout) if name is None else name)
+    ledger = named.ledger
+    check_config(named)
+    _check_place(layout, out)
+    derived = derived_of(layout, config, named)
+    with new_folder(out) as folder:
+        copied = crate_layout(folder)
+        _copy_workflow(project, folder)
+        _write_texts(ledger, folder / "config")
+        for take in ledger.seals:
+            _copy_take(layout, copied, take)
+        _copy_ledgers(layout, copied, named)
+        for each in DERIVED:
+            _copy_derived(derived.root, copied.root, each)
+        _check_sound(copied, derived)
+        _put(folder / METADATA, describe(folder))
+        found = read_contents(folder)
+    size = sum(each.size for each in found.values())
+    return Written(named.name, len(ledger.seals), len(found), size, differences(ledger))
+
+
+def _copy_ledgers(layout: Layout, copied: Layout, named: Named) -> None:
+    """Copy a ledger and those before it, which it is chained to."""
+    for number in range(1, named.ledger.number + 1):
+        below = Path("." if named.adopted else "local", f"{number:06}.json")
+        _put(copied.ledgers / below, read_bytes(layout.ledgers / below))
+
+
+def _check_sound(copied: Layout, original: Layout) -> None:
+    for finding in verify(copied.root).findings:
+        if not finding.notice:
+            told = finding.message.replace(str(copied.root), str(original.root))
+            raise DamageError(f"{original.root}/{finding.path}: {told}", remedy=_AGAIN)
+
+
+def _check_place(layout: Layout, out: Path) -> None:
+    if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
+        raise WriteError(f"{out} is not empty", remedy="Name a folder that is new or empty")
+    if out.resolve().is_relative_to(layout.root.resolve()):
+        raise WriteError(f"{out} is in {layout.root}", remedy="Name a folder outside of it")
+
+
+def _copy_derived(root: Path, copied: Path, name: str) -> None:
+    """Copy a folder's files; what an interrupted write left, and empty folders, stay behind."""
+    for path in walk(root / name) if (root / name).is_dir() else ():
+        below = path.relative_to(root)
+        if path.is_file() and not any(part.startswith(".") for part in below.parts):
+            _put(copied / below, read_bytes(path))
+
+
+def _copy_workflow(project: Path, folder: Path) -> None:
+    paths = [project / SNAKEFILE, *sorted(project.glob("rules/*.smk"))]
+    if not paths[0].is_file():
+        raise ConfigError(f"{paths[0]} is not here", remedy="Run this in the folder of the project")
+    for path in paths:
+        _put(folder / path.relative_to(project), read_bytes(path))
+
+
+def _write_texts(ledger: Ledger, folder: Path) -> None:
+    for name, text in ledger.config.items():
+        _put(folder / name, text.encode())
+
+
+def _copy_take(layout: Layout, copied: Layout, name: str) -> None:
+    """Copy a take's seal, the part of its segments that it seals, and its plan."""
+    take = read_run(layout, name)
+    for part in take.seal.segments:
+        raw = read_bytes(layout.segment(take.name, part.attempt))[: part.bytes]
+        _put(copied.segment(take.name, part.attempt), raw)
+    _put(copied.seal(take.name), read_bytes(layout.seal(take.name)))
+    plan = plan_bytes(take.started.data.plan)
+    if sha256(plan) != take.started.data.plan_digest:
+        raise DamageError(f"the plan of {name} is not the one it names", remedy="Retract the take")
+    _put(copied.root.parent / plan_id(name), plan)
+
+
+def _put(path: Path, raw: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(raw)

@@ -1,0 +1,1 @@
+"""Tables as people see them: text, figures, and the report's page."""

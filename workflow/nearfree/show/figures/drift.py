@@ -1,0 +1,119 @@
+"""The figure of the table `version_drift`: N_max over the versions of a backend."""
+
+from collections.abc import Iterator
+
+import altair as alt
+import polars as pl
+
+from nearfree.show.figures.families import Drawing
+from nearfree.show.figures.listing import OUTLOOK, drawn_by
+from nearfree.show.figures.panels import in_rows
+from nearfree.show.figures.theme import PALETTE, SPACED, dressed
+
+LAWS = {"n_max_resolved": "principle_resolved", "n_max_work": "work_model"}
+"""What is drawn, by column."""
+_APART = 0.07
+"""How far, in octaves, platforms are moved apart upwards."""
+_KEY = ("model", "package", "setting_key")
+
+
+def drift_drawings(drift: pl.DataFrame) -> Iterator[Drawing]:
+    """Yield the figure of `version_drift`; nothing where no package has two versions.
+
+    Parameters
+    ----------
+    drift
+        Rows of that table.
+    """
+    shown = _shown(drift)
+    if not shown.is_empty():
+        caption = "N_max of layers and calls over the recorded versions of each backend."
+        once = shown.unique("row_id", maintain_order=True)
+        figure = drawn_by(nmax_over_versions, "version_drift", caption, once, about=OUTLOOK)
+        yield figure, nmax_over_versions(drift)
+
+
+def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
+    """Return N_max over versions, a panel a setting and package, a line a platform and predictor.
+
+    Parameters
+    ----------
+    drift
+        Rows of `version_drift`; a package with one version is not drawn.
+    """
+    shown = _shown(drift)
+    platforms = sorted(shown["platform"].unique())
+    moved = pl.col("platform").replace_strict(
+        {name: 2.0 ** (_APART * place) for place, name in enumerate(platforms)},
+        return_dtype=pl.Float64,
+    )
+    data = shown.with_columns((pl.col("n_max") * moved).alias("y"), pl.lit("line").alias("kind"))
+    order = data.select("package", "place", "version").unique().sort("package", "place")
+    versions = order["version"].unique(maintain_order=True).to_list()
+    names = list(LAWS.values())
+    lines = alt.Chart().encode(
+        x=alt.X("version:N", title=None, sort=versions, axis=alt.Axis(labelAngle=-40)),
+        y=alt.Y(
+            "y:Q",
+            title="N_max, positions",
+            scale=alt.Scale(type="log", base=2),
+            axis=alt.Axis(values=[2**k for k in range(13)], format="~g"),
+        ),
+        color=alt.Color(
+            "platform:N",
+            scale=alt.Scale(domain=platforms, range=list(PALETTE[: len(platforms)])),
+            legend=alt.Legend(orient="bottom", title=None),
+        ),
+        tooltip=[
+            alt.Tooltip("platform:N"),
+            alt.Tooltip("predictor:N"),
+            alt.Tooltip("n_max:Q"),
+            alt.Tooltip("change:N", title="change from the version before"),
+            alt.Tooltip("rule:N"),
+            alt.Tooltip("row_id:N", title="row"),
+        ],
+    )
+    layers = alt.layer(
+        lines.mark_line(opacity=0.8).encode(
+            strokeDash=alt.StrokeDash(
+                "predictor:N",
+                scale=alt.Scale(domain=names, range=[[1, 0], [5, 3]]),
+                legend=alt.Legend(
+                    orient="bottom", title=None, symbolType="stroke", labelExpr=SPACED
+                ),
+            )
+        ),
+        lines.mark_point(size=32, filled=True, opacity=0.9),
+        data=data.drop("setting_key", "model", "package", "place"),
+    )
+    return dressed(
+        in_rows(layers, data).resolve_scale(x="independent"),
+        "N_max over the versions of a backend",
+        f"Solid: principle resolved. Dashed: work model, tolerance {drift['epsilon'][0]:.0%}, up "
+        f"to N = {drift['grid_end'][0]}. Platforms are moved apart upwards; what is refused or "
+        "unbounded has no mark, a package with one version no panel.",
+    )
+
+
+def _shown(drift: pl.DataFrame) -> pl.DataFrame:
+    """Return a row a predictor that has a value, of packages with two versions at least."""
+    several = drift.filter(pl.col("version").n_unique().over(*_KEY) > 1)
+    return (
+        several.with_columns(pl.format("{}: {}", _setting(), "package").alias("panel"))
+        .rename(LAWS)
+        .unpivot(
+            list(LAWS.values()),
+            index=[*_KEY, "panel", "platform", "version", "place", "rule", "change", "row_id"],
+            variable_name="predictor",
+            value_name="n_max",
+        )
+        .drop_nulls("n_max")
+        .sort("panel", "platform", "predictor", "place")
+    )
+
+
+def _setting() -> pl.Expr:
+    """Return whose setting a row is of, in short."""
+    moe = pl.format("{}, E = {}, k = {}, {}", "model", "experts", "top_k", "routing")
+    call = pl.format("{}, {} / {} heads", "model", "heads", "kv_heads")
+    return pl.coalesce(moe, call)

@@ -1,0 +1,114 @@
+"""Latency against N with the tolerance band (paper, app. D to F, first panels)."""
+
+import altair as alt
+import polars as pl
+
+from nearfree.show.figures.modules import DrawnModule
+from nearfree.show.figures.panels import CURVE, in_grid, with_panels
+from nearfree.show.figures.readings import readings
+from nearfree.show.figures.theme import BAND, MEASURED, dressed, positions
+
+_LINE_PX = 15
+_ROOM = 0.16
+"""What a line of text above a curve takes of its height."""
+
+
+def latency_against_n(
+    latency: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float, module: DrawnModule
+) -> alt.FacetChart:
+    """Return T(N) of every newest measured curve, a panel a setting.
+
+    Parameters
+    ----------
+    latency, boundaries
+        Rows of those tables for one platform and module.
+    epsilon
+        The tolerance whose bands and boundaries are drawn.
+    """
+    points = with_panels(latency.filter("newest"), module).with_columns(
+        (pl.col("latency_us") / 1000).alias("latency_ms"),
+        (pl.col("latency_low_us") / 1000).alias("low_ms"),
+        (pl.col("latency_high_us") / 1000).alias("high_ms"),
+    )
+    x, y = positions(points), alt.Y("latency_ms:Q", title="T(N), ms", scale=alt.Scale(zero=True))
+    tooltip = [
+        alt.Tooltip("n:Q", title="N"),
+        alt.Tooltip("latency_ms:Q", title="T(N), ms", format=".3f"),
+        alt.Tooltip("ratio:Q", title="T(N)/T(baseline)", format=".3f"),
+        alt.Tooltip("rounds:Q", title="rounds"),
+        alt.Tooltip("row_id:N", title="row"),
+    ]
+    chart = alt.Chart()
+    of_points = chart.transform_filter("datum.kind == 'point'")
+    of_bounds = chart.transform_filter("datum.kind == 'boundary'")
+    right = "datum.late ? 'right' : 'left'"
+    layers = alt.layer(
+        of_bounds.mark_rect(color=BAND, opacity=0.18).encode(
+            x=x, x2="n2:Q", y=alt.Y("base_ms:Q"), y2="limit_ms:Q"
+        ),
+        of_points.mark_line(color=MEASURED).encode(x=x, y=y),
+        of_points.mark_rule(color=MEASURED, opacity=0.6).encode(
+            x=x, y=alt.Y("low_ms:Q"), y2="high_ms:Q"
+        ),
+        of_points.mark_point(color=MEASURED, filled=True, size=32, opacity=1).encode(
+            x=x, y=y, tooltip=tooltip
+        ),
+        of_bounds.mark_point(opacity=0).encode(x=alt.X("n_max:Q"), y=alt.Y("top_ms:Q")),
+        of_bounds.mark_rule(color="black", strokeDash=[4, 3]).encode(x=alt.X("n_max:Q")),
+        of_bounds.mark_text(
+            align=alt.ExprRef(right),
+            dx=alt.ExprRef("datum.late ? -5 : 5"),
+            dy=alt.ExprRef("datum.line_px"),
+            fontSize=12,
+            baseline="top",
+        ).encode(x=alt.X("n_max:Q"), y=alt.value(4), text="label:N"),
+        data=pl.concat(
+            [
+                points.select(
+                    *("stream", "setting_key", "panel", "of", "variant", "n", "latency_ms"),
+                    *("low_ms", "high_ms", "ratio", "rounds", "row_id"),
+                    pl.lit("point").alias("kind"),
+                ),
+                _bounds(points, boundaries, epsilon),
+            ],
+            how="diagonal",
+        ),
+    )
+    origins = ", ".join(points["origin"].unique().sort())
+    return dressed(
+        in_grid(layers, points).resolve_scale(y="independent"),
+        f"Latency against N, {module.title} on {points['platform'][0]}, {origins}",
+        f"Points: medians, with 95 % intervals. Band: within {epsilon:.0%} of T at its left end. "
+        "Dashed: N_max, by ratios paired within rounds, so a median may lie outside.",
+    )
+
+
+def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> pl.DataFrame:
+    """Return the band and the boundary of each curve and each baseline it is read from."""
+    base = points.select(
+        *CURVE, "panel", "of", "variant", pl.col("n").alias("baseline"), "latency_ms"
+    )
+    ends = points.group_by(CURVE).agg(
+        pl.col("n").max().alias("n2"),
+        (pl.col("n").min() * pl.col("n").max()).alias("square"),
+        pl.col("high_ms").max().alias("highest_ms"),
+    )
+    found = (
+        readings(boundaries.filter("newest", pl.col("epsilon") == epsilon))
+        .select(*CURVE, "baseline", "from_one", "n_max", "row_id")
+        .join(base, on=[*CURVE, "baseline"])
+        .join(ends, on=CURVE)
+        .sort("panel", "stream", "from_one")
+    )
+    name = pl.when("from_one").then(pl.lit("from N = 1:")).otherwise(pl.lit("N_max ="))
+    return found.select(
+        *("stream", "setting_key", "panel", "of", "variant", "n_max", "n2", "row_id"),
+        pl.col("baseline").alias("n"),
+        pl.col("latency_ms").alias("base_ms"),
+        (pl.col("latency_ms") * (1 + epsilon)).alias("limit_ms"),
+        pl.format("{} {}", name, "n_max").alias("label"),
+        (pl.col("highest_ms") * (1 + _ROOM * pl.len().over("panel"))).alias("top_ms"),
+        (pl.col("n_max") ** 2 > pl.col("square")).alias("late"),
+        (pl.int_range(pl.len()).over("panel") * _LINE_PX).alias("line_px"),
+        pl.lit("boundary").alias("kind"),
+    )

@@ -1,0 +1,103 @@
+"""Which module stops a model: the one whose time grew most, beside what each predictor names."""
+
+import altair as alt
+import polars as pl
+
+from nearfree.show.figures.panels import in_rows
+from nearfree.show.figures.roles import ROLES, roles
+from nearfree.show.figures.theme import PREDICTORS, SPACED, dressed
+
+_MEASURED = "measured"
+
+
+def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
+    """Return the limiting module of each setting by who names it, a panel a model.
+
+    Parameters
+    ----------
+    named
+        What `limiters` returns; at least a row.
+    epsilon
+        The tolerance that it is of.
+    """
+    who = named.sort("place")["who"].unique(maintain_order=True).to_list()
+    there = [name for name in ROLES if name in named["limiter"].to_list()]
+    settings = named.sort(*_ORDER)["setting"].unique(maintain_order=True).to_list()
+    layers = alt.layer(
+        alt.Chart()
+        .mark_rect(stroke="white", strokeWidth=3)
+        .encode(
+            x=alt.X(
+                "who:N",
+                title=None,
+                sort=who,
+                axis=alt.Axis(labelAngle=-35, labelLimit=200, grid=False, labelExpr=SPACED),
+            ),
+            y=alt.Y(
+                "setting:N", title=None, sort=settings, axis=alt.Axis(labelLimit=260, grid=False)
+            ),
+            color=roles("limiter:N", there),
+            tooltip=[
+                alt.Tooltip("setting:N"),
+                alt.Tooltip("who:N", title="by"),
+                alt.Tooltip("limiter:N", title="module"),
+                alt.Tooltip("row_id:N", title="row"),
+            ],
+        ),
+        data=named,
+    )
+    return dressed(
+        in_rows(layers, named, columns=2).resolve_scale(y="independent"),
+        f"What stops whole models on {named['platform'][0]}, tolerance {epsilon:.0%}",
+        "Measured: the module whose time grows most, inside the forward, from the baseline to the "
+        "N after N_max. Beside it what each predictor names; nothing where it refuses.",
+    )
+
+
+def limiters(composition: pl.DataFrame) -> pl.DataFrame:
+    """Return a row a setting and who names a limiter: panel, setting, who, place, limiter, row_id.
+
+    A panel is a model's, or a study's where several are of one model. Settings are sorted by
+    context; a predictor that has several bases of facts is told with each.
+
+    Parameters
+    ----------
+    composition
+        Rows of that table of one platform at one tolerance.
+    """
+    order = {name: place for place, name in enumerate(PREDICTORS, 1)}
+    several = pl.col("basis").n_unique().over("predictor") > 1
+    facts = pl.col("basis").fill_null("no facts").str.replace_all("_", " ")
+    said = composition.select(
+        *_SETTING,
+        pl.when(several)
+        .then(pl.format("{}, {}", "predictor", facts))
+        .otherwise("predictor")
+        .alias("who"),
+        pl.col("predictor").replace_strict(order, return_dtype=pl.Int64).alias("place"),
+        *("limiter", "row_id"),
+    )
+    measured = composition.unique(["stream", "setting_key"], keep="first", maintain_order=True)
+    grew = measured.select(
+        *_SETTING,
+        pl.lit(_MEASURED).alias("who"),
+        pl.lit(0, dtype=pl.Int64).alias("place"),
+        pl.col("measured_limiter").alias("limiter"),
+        "row_id",
+    )
+    several = pl.col("stream").n_unique().over("model") > 1
+    study = pl.when(several).then(pl.format("{}: {}", "model", "stream")).otherwise("model")
+    told = pl.concat_str(
+        pl.format("L = {}", "context"), "routing", pl.format("k = {}", "top_k"),
+        pl.format("b = {}", "batch"), separator=", ", ignore_nulls=True,
+    )  # fmt: skip
+    return (
+        pl.concat([grew, said])
+        .drop_nulls("limiter")
+        .with_columns(told.alias("setting"), study.alias("panel"))
+        .sort("model", "stream", *_ORDER, "setting_key", "place", "who")
+    )
+
+
+_ORDER = ("context", "routing", "top_k", "batch")
+_SETTING = ("platform", "model", "stream", "setting_key", *_ORDER)

@@ -1,0 +1,39 @@
+"""Panels of measured models: one a model, routing and context, over batches or experts a token."""
+
+import polars as pl
+from msgspec import structs
+
+from nearfree.show.figures.modules import MODEL, DrawnModule
+from nearfree.show.figures.panels import with_variants
+
+CURVE = ["platform", "stream", "setting_key"]
+"""What says which measured setting a row is about."""
+DENSE = structs.replace(MODEL, own="batch", variable="batch", letter="b")
+MOE = structs.replace(MODEL, own="top_k", variable="experts a token", letter="k")
+"""The variable that figures of dense models and of MoE models are over."""
+_IN_PANEL = ("model", "routing", "context")
+
+
+def with_model_panels(rows: pl.DataFrame, module: DrawnModule) -> pl.DataFrame:
+    """Return rows of models with `panel`: model, routing, L, and what else tells settings apart.
+
+    Parameters
+    ----------
+    rows
+        Rows of one platform and origin with the columns of a setting.
+    module
+        The variable inside a panel.
+    """
+    each = [
+        with_variants(part, module, named=_IN_PANEL)
+        for part in rows.sort(*_IN_PANEL).partition_by("model", maintain_order=True)
+    ]
+    said = pl.concat_str(
+        "routing", pl.format("L = {}", "context"), pl.col("variant").replace("", None),
+        separator=", ", ignore_nulls=True,
+    )  # fmt: skip
+    return (
+        pl.concat(each)
+        .with_columns(pl.format("{}: {}", "model", said).alias("panel"))
+        .sort(*_IN_PANEL, "variant", module.own, "setting_key")
+    )

@@ -1,0 +1,200 @@
+"""Predictions against boundaries: N_max beside N_max, shares of hits, and errors by backend."""
+
+import altair as alt
+import polars as pl
+
+from nearfree.show.figures.panels import in_rows
+from nearfree.show.figures.theme import BAND, PREDICTORS, dressed, predictors
+
+SHARES = {
+    "answered": "answered",
+    "hit": "hit",
+    "within_1_31": "within x1.31",
+    "within_2": "within x2",
+    "covered": "interval holds it",
+}
+"""What shares are shown of, by column."""
+_APART = 0.12
+"""How far, in octaves, predictors of one setting are moved apart sideways."""
+_DECADES = [2**k for k in range(16)]
+
+
+def with_places(validation: pl.DataFrame, epsilon: float) -> pl.DataFrame:
+    """Return the rows at a tolerance with `place`: platform, origin and basis of facts."""
+    return (
+        validation.filter(pl.col("epsilon") == epsilon)
+        .with_columns(
+            pl.format(
+                "{} ({}), {}", "platform", "origin", pl.col("basis").fill_null("no facts")
+            ).str.replace_all("_", " ").alias("place")
+        )
+        .sort("place", "module", "predictor", "setting_key")
+    )  # fmt: skip
+
+
+def known_as(rows: pl.DataFrame) -> str:
+    """Return what the boundaries of some rows are: measured, published, or both."""
+    return " or ".join(rows["origin"].unique().sort())
+
+
+def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart:
+    """Return predicted N_max over the measured one, a panel a place and module.
+
+    Parameters
+    ----------
+    validation
+        Rows of that table.
+    epsilon
+        The tolerance that is shown.
+    """
+    order = {name: place for place, name in enumerate(PREDICTORS)}
+    at = with_places(validation, epsilon).with_columns(
+        pl.format("{}: {}", "module", "place").alias("panel"),
+        pl.col("predictor").replace_strict(order, return_dtype=pl.Float64).alias("order"),
+    )
+    rank, many = (
+        pl.col("order").rank("dense").over("panel"),
+        pl.col("order").n_unique().over("panel"),
+    )
+    at = at.with_columns((rank - (many + 1) / 2).alias("shift"))
+    top = 2.0 * max([*at["n_max"], *at["predicted"].drop_nulls(), *at["high"].drop_nulls()])
+    said = at.filter("answered").select(
+        *("panel", "predictor", "n_max", "low", "high", "hit", "setting_key", "row_id"),
+        (pl.col("n_max") * 2 ** (_APART * pl.col("shift"))).alias("x"),
+        pl.when("unbounded").then(top).otherwise("predicted").alias("y"),
+        pl.when("unbounded").then(pl.lit("unbounded")).otherwise(pl.lit("bounded")).alias("end"),
+        pl.lit("prediction").alias("kind"),
+    )
+    band = at.select(
+        *("panel", pl.col("n_max").cast(pl.Float64).alias("x")),
+        pl.col("n_max").cast(pl.Float64).alias("low"),
+        pl.col("next_n").cast(pl.Float64).fill_null(2 * top).alias("high"),
+        pl.lit("band").alias("kind"),
+    ).unique(maintain_order=True)
+    scale = alt.Scale(type="log", base=2, domain=[0.5, 2 * top], clamp=True)
+    axis = alt.Axis(values=_DECADES, format="~g", labelOverlap="greedy")
+    x = alt.X("x:Q", title=f"{known_as(at)} N_max", scale=scale, axis=axis)
+    y = alt.Y("y:Q", title="predicted N_max", scale=scale, axis=axis)
+    tooltip = [
+        alt.Tooltip("predictor:N"),
+        alt.Tooltip("setting_key:N", title="setting"),
+        alt.Tooltip("n_max:Q", title=known_as(at)),
+        alt.Tooltip("y:Q", title="predicted", format=".2f"),
+        alt.Tooltip("hit:N"),
+        alt.Tooltip("row_id:N", title="row"),
+    ]
+    chart = alt.Chart()
+    points = chart.transform_filter("datum.kind == 'prediction'")
+    colour = predictors(said["predictor"])
+    layers = alt.layer(
+        chart.transform_filter("datum.kind == 'band'")
+        .mark_rule(strokeWidth=9, opacity=0.25, color=BAND)
+        .encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+        points.transform_filter("isValid(datum.low)")
+        .mark_rule(strokeWidth=1.5, opacity=0.5)
+        .encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour),
+        points.mark_point(size=36, filled=True, opacity=0.8).encode(
+            x=x,
+            y=y,
+            color=colour,
+            shape=alt.Shape(
+                "end:N",
+                scale=alt.Scale(domain=["bounded", "unbounded"], range=["circle", "triangle-up"]),
+                legend=None,
+            ),
+            tooltip=tooltip,
+        ),
+        data=pl.concat([said, band], how="diagonal"),
+    )
+    return dressed(
+        in_rows(layers, at),
+        f"Predicted against {known_as(at)} N_max, tolerance {epsilon:.0%}",
+        "Green: from N_max to the next N of the grid, where a prediction is a hit. Bars: the work "
+        "model's interval. Triangle: unbounded. Predictors are moved apart sideways.",
+    )
+
+
+def shares_of(validation: pl.DataFrame, epsilon: float) -> pl.DataFrame:
+    """Return the shares of rows of `validation`: panel, predictor, what, share, settings."""
+    at = with_places(validation, epsilon).with_columns(
+        pl.format("{}: {}", "module", "place").alias("panel")
+    )
+    return (
+        at.group_by("panel", "predictor", maintain_order=True)
+        .agg(pl.len().alias("settings"), *(pl.col(name).mean() for name in SHARES))
+        .rename(SHARES)
+        .unpivot(
+            list(SHARES.values()),
+            index=["panel", "predictor", "settings"],
+            variable_name="what",
+            value_name="share",
+        )
+        .drop_nulls("share")
+    )
+
+
+def share_bars(shares: pl.DataFrame, title: str, subtitle: str) -> alt.FacetChart:
+    """Return bars of shares, a panel a module and place.
+
+    Parameters
+    ----------
+    shares
+        panel, predictor, what (values of SHARES), share, settings.
+    """
+    there = [name for name in PREDICTORS if name in shares["predictor"].to_list()]
+    bars = alt.Chart().mark_bar().encode(
+        x=alt.X("what:N", title=None, sort=list(SHARES.values()), axis=alt.Axis(labelAngle=-30)),
+        xOffset=alt.XOffset("predictor:N", sort=there),
+        y=alt.Y("share:Q", title="share of settings", scale=alt.Scale(domain=[0, 1])),
+        color=predictors(shares["predictor"]),
+        tooltip=[
+            alt.Tooltip("predictor:N"),
+            alt.Tooltip("what:N"),
+            alt.Tooltip("share:Q", format=".3f"),
+            alt.Tooltip("settings:Q"),
+        ],
+    )  # fmt: skip
+    return dressed(in_rows(alt.layer(bars, data=shares), shares), title, subtitle)
+
+
+def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart:
+    """Return how far each prediction is from its boundary, a panel a module and backend."""
+    at = (
+        with_places(validation, epsilon)
+        .filter(pl.col("log2_error").is_not_null())
+        .with_columns(pl.format("{}, {}: {}", "module", "backend", "place").alias("panel"))
+        .sort("panel", maintain_order=True)
+    )
+    known = known_as(at)
+    at = at.select(
+        *("panel", "predictor", "log2_error", "setting_key", "n_max", "predicted", "row_id")
+    )
+    there = [name for name in PREDICTORS if name in at["predictor"].to_list()]
+    base = alt.Chart().encode(
+        x=alt.X("predictor:N", title=None, sort=there, axis=alt.Axis(labels=False, ticks=False))
+    )
+    y = alt.Y("log2_error:Q", title="doublings off")
+    layers = alt.layer(
+        base.mark_rule(color="black", strokeWidth=0.5).encode(y=alt.datum(0)),
+        base.mark_point(size=50, filled=True, opacity=0.35).encode(
+            y=y,
+            color=predictors(at["predictor"]),
+            tooltip=[
+                alt.Tooltip("predictor:N"),
+                alt.Tooltip("setting_key:N", title="setting"),
+                alt.Tooltip("n_max:Q", title=known),
+                alt.Tooltip("predicted:Q", format=".2f"),
+                alt.Tooltip("row_id:N", title="row"),
+            ],
+        ),
+        base.mark_tick(color="black", thickness=2, size=22).encode(
+            y=alt.Y("median(log2_error):Q", title="doublings off")
+        ),
+        data=at,
+    )
+    return dressed(
+        in_rows(layers, at),
+        f"Error by backend and version, tolerance {epsilon:.0%}",
+        f"Doublings from a prediction to the {known} [N_max, next N), 0 inside it. Tick: median. "
+        "What is refused or unbounded is not here.",
+    )

@@ -1,0 +1,159 @@
+"""The stage `figures`: every figure that a platform's tables can fill, as SVG and offline HTML."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import polars as pl
+import vl_convert
+
+from nearfree.derive.outlook.drift import VERSION_DRIFT
+from nearfree.derive.outlook.outlook import FORECAST, LOOKUP
+from nearfree.derive.outlook.trend import TREND
+from nearfree.derive.predict.predictions import PREDICTIONS
+from nearfree.derive.score.accuracy import ACCURACY, DRIFT
+from nearfree.derive.score.composition import COMPOSITION
+from nearfree.derive.score.validation import VALIDATION
+from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.schema import Table
+from nearfree.derive.tables.store import read_table, table_digest
+from nearfree.derive.tables.time_shares import TIME_SHARES
+from nearfree.derive.tables.work import WORK
+from nearfree.log.document import render, replace
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout
+from nearfree.public.curves import SCOPE as IMPORTED
+from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.show.figures.drift import drift_drawings
+from nearfree.show.figures.families import Drawing, Rows, accuracy_drawings, drawings
+from nearfree.show.figures.imported import imported_drawings
+from nearfree.show.figures.listing import LIST, Figure, FigureList
+from nearfree.show.figures.models import ModelRows, model_drawings
+from nearfree.show.figures.modules import MODULES
+from nearfree.show.figures.origin import SIMULATED, Told, as_simulated
+from nearfree.show.figures.outlook import outlook_drawings
+from nearfree.show.figures.page import page, write_bundle
+from nearfree.show.figures.trend import trend_drawings
+
+Chart = tuple[Figure, dict[str, Any]]
+"""A figure's entry, and the Vega-Lite specification that draws it."""
+
+
+class _Tables:
+    """The tables of a root, and the digests of those that were read."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.digests: dict[str, str] = {}
+
+    def of(self, table: Table, *scopes: str) -> pl.DataFrame:
+        for scope in scopes:
+            digest = table_digest(self.layout, scope, table)
+            self.digests[f"tables/{scope}/{table.name}"] = digest
+        return pl.concat(read_table(self.layout, scope, table) for scope in scopes)
+
+
+def charts(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) -> list[Chart]:
+    """Return every figure that a scope's tables can fill, with its specification, undrawn.
+
+    Parameters
+    ----------
+    imported
+        Whether those of the imported curves stand beside the published ones.
+    """
+    return _charts(_Tables(layout), scope, epsilon, imported=imported)
+
+
+def draw(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) -> None:
+    """Draw a scope's figures, and list them with their digests in its `figures.json`."""
+    folder = layout.root / "figures" / scope
+    tables = _Tables(layout)
+    drawn = _charts(tables, scope, epsilon, imported=imported)
+    shared = write_bundle(folder.parent)
+    files = [file for figure, spec in drawn for file in save(spec, folder / figure.name)]
+    digests = {f"../{shared.name}": sha256(shared.read_bytes())}
+    digests |= {path.name: sha256(path.read_bytes()) for path in files}
+    made = FigureList(
+        files=digests, figures=tuple(figure for figure, _ in drawn), made_from=tables.digests
+    )
+    replace(folder / LIST, render(made))
+    for path in folder.iterdir():
+        if path.name not in {*digests, LIST}:
+            path.unlink()
+
+
+def save(spec: dict[str, Any], stem: Path) -> tuple[Path, Path]:
+    """Write a specification's picture as SVG, and its page, which draws without a network.
+
+    Parameters
+    ----------
+    stem
+        The path of both files without their suffixes.
+    """
+    version = ".".join(alt.VEGALITE_VERSION.split(".")[:2])
+    drawn = vl_convert.vegalite_to_svg(spec, vl_version=version)
+    own = _own_ids(drawn, f"{stem.parent.name}-{stem.name}")
+    return (
+        replace(stem.with_suffix(".svg"), own.encode()),
+        replace(stem.with_suffix(".html"), page(spec, stem.name)),
+    )
+
+
+def specification(chart: alt.TopLevelMixin | Told) -> dict[str, Any]:
+    """Return what a chart draws, its data included, as Vega-Lite."""
+    with alt.data_transformers.disable_max_rows():
+        spec: dict[str, Any] = chart.to_dict(context={"pre_transform": False})
+    return spec
+
+
+def _charts(tables: _Tables, scope: str, epsilon: float, *, imported: bool) -> list[Chart]:
+    drawn = list(_own(tables, scope, epsilon))
+    if scope == PUBLIC:
+        if imported:
+            drawn += imported_drawings(*(tables.of(each, IMPORTED) for each in (ACCURACY, DRIFT)))
+        drawn += _outlook(tables, epsilon)
+    return [(figure, specification(chart)) for figure, chart in drawn]
+
+
+def _outlook(tables: _Tables, epsilon: float) -> Iterator[Drawing]:
+    """Yield the figures of what is predicted of models, and of what follows from datasheets."""
+    yield from outlook_drawings(tables.of(LOOKUP, PUBLIC), tables.of(FORECAST, PUBLIC), epsilon)
+    yield from trend_drawings(tables.of(TREND, PUBLIC))
+    yield from drift_drawings(tables.of(VERSION_DRIFT, PUBLIC))
+
+
+def _measured(tables: _Tables, scope: str, epsilon: float) -> Iterator[Drawing]:
+    scopes = dict.fromkeys((scope, PUBLIC))
+    rows = Rows(
+        latency=tables.of(LATENCY, scope),
+        work=tables.of(WORK, scope),
+        boundaries=tables.of(BOUNDARIES, *scopes),
+        predictions=tables.of(PREDICTIONS, *scopes),
+    )
+    for module in MODULES:
+        yield from drawings(rows.of(module.name), epsilon, module)
+    models = ModelRows(
+        latency=rows.latency,
+        boundaries=tables.of(BOUNDARIES, scope),
+        time_shares=tables.of(TIME_SHARES, scope),
+        composition=tables.of(COMPOSITION, scope),
+    )
+    yield from model_drawings(models, epsilon)
+    yield from accuracy_drawings(tables.of(VALIDATION, scope), epsilon)
+
+
+def _own(tables: _Tables, scope: str, epsilon: float) -> Iterator[tuple[Figure, Any]]:
+    """Yield the figures of a scope's tables, told as what they are where it is simulated."""
+    drawn = _measured(tables, scope, epsilon)
+    simulated = SIMULATED in tables.of(LATENCY, scope)["origin"]
+    return as_simulated(drawn) if simulated else drawn
+
+
+def _own_ids(svg: str, name: str) -> str:
+    """Return a drawing with ids of its own, the same each time and in no other drawing's way."""
+    found = dict.fromkeys(re.findall(r' id="([^"]+)"', svg))
+    renamed = {old: f"{name}-{number}" for number, old in enumerate(found)}
+    return re.sub(r'( id="|url\(#|href="#)([^")]+)', lambda m: m[1] + renamed.get(m[2], m[2]), svg)

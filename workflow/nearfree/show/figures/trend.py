@@ -1,0 +1,206 @@
+"""The figure of the table `trend`: rho and the dense boundary over GPU generations."""
+
+from collections.abc import Iterator
+
+import altair as alt
+import polars as pl
+
+from nearfree.derive.laws.attention import M_ATTN
+from nearfree.derive.laws.laws import DENSE_TERM
+from nearfree.derive.outlook.trend import DTYPES, PAPER
+from nearfree.show.figures.families import Drawing
+from nearfree.show.figures.listing import OUTLOOK, drawn_by
+from nearfree.show.figures.theme import PALETTE, THEORY, dressed
+
+_RHO = "balance point rho, FLOP/byte"
+_PANEL = {"width": 620, "height": 260}
+_NEAR = 1.09
+"""Values of one year that are nearer than this factor share a label."""
+_ROOM = 1.4
+"""By which factor the axis goes beyond its marks."""
+_APART = 0.055
+"""How far, in years, the marks of M_attn stand apart."""
+_COLUMNS = ("panel", "kind", "x", "year", "y", "series", "group", "label", "platform", "rule",
+            "row_id")  # fmt: skip
+
+
+def trend_drawings(trend: pl.DataFrame) -> Iterator[Drawing]:
+    """Yield the figure of the table `trend`; nothing where no row of it has a year and a value.
+
+    Parameters
+    ----------
+    trend
+        Rows of that table.
+    """
+    shown = _dated(trend)
+    if not shown.is_empty():
+        caption = "Balance point and dense boundary of GPUs over the years, beside M_attn."
+        yield (
+            drawn_by(trend_over_years, "trend", caption, shown, about=OUTLOOK),
+            trend_over_years(trend),
+        )
+
+
+def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
+    """Return rho, and rho s / 2 b with M_attn, against the year, a panel a batch.
+
+    Parameters
+    ----------
+    trend
+        Rows of that table; those without a year are left out, and named in the subtitle.
+    """
+    shown = _dated(trend)
+    points = _points(shown)
+    tiles = _tiles(shown)
+    data = pl.concat([points, _labels(points), tiles], how="diagonal_relaxed")
+    years = sorted(shown["year"].unique())
+    x = alt.X(
+        "x:Q",
+        title="year",
+        scale=alt.Scale(domain=[years[0] - 0.8, years[-1] + 1.8], nice=False),
+        axis=alt.Axis(values=years, format="d"),
+    )
+    reached = data["y"].drop_nulls()
+    ends = [min(reached) / _ROOM, max(reached) * _ROOM]
+    y = alt.Y(
+        "y:Q",
+        title=None,  # each panel has its own, beside it
+        scale=alt.Scale(type="log", base=2, domain=ends, nice=False),
+        axis=alt.Axis(values=[2**k for k in range(12)], format="~g"),
+    )
+    series = [*DTYPES, *sorted(tiles["series"].unique().drop_nulls())]
+    colour = alt.Color(
+        "series:N",
+        scale=alt.Scale(domain=series, range=list(PALETTE[: len(series)])),
+        legend=alt.Legend(orient="bottom", title=None, columns=3, symbolType="circle"),
+    )
+    chart = alt.Chart()
+    marks = [alt.Tooltip(f"{name}:N") for name in ("series", "platform", "rule", "row_id")]
+    value = alt.Tooltip("y:Q", title="value", format=".1f")
+    gpus = chart.transform_filter("datum.kind == 'gpu'")
+    # A legend without an entry has no size, and the whole drawing none with it.
+    resolved = [
+        chart.transform_filter("datum.kind == 'tile'")
+        .mark_point(size=32, filled=True, opacity=0.9)
+        .encode(x=x, y=y, color=colour, shape=shape, tooltip=[*marks, value])
+        for shape in _by_group(tiles)
+    ]
+    layers = alt.layer(
+        chart.transform_filter("datum.kind == 'paper'")
+        .mark_rule(strokeDash=[5, 4], color=THEORY)
+        .encode(y=y),
+        *resolved,
+        gpus.transform_filter(f"datum.series == '{DTYPES[0]}'")
+        .mark_circle(size=60, opacity=0.9)
+        .encode(x=x, y=y, color=colour, tooltip=[*marks, value]),
+        gpus.transform_filter(f"datum.series != '{DTYPES[0]}'")
+        .mark_point(size=130, filled=False, strokeWidth=1.6)
+        .encode(x=x, y=y, color=colour, tooltip=[*marks, value]),
+        chart.transform_filter("datum.kind == 'label'")
+        .mark_text(align="left", dx=10, fontSize=11)
+        .encode(x=x, y=y, text="label:N"),
+        data=data,
+    )
+    panels = points["panel"].unique(maintain_order=True).to_list()
+    header = alt.Header(
+        labelFontSize=12, labelAngle=-90, labelOrient="left", labelFontWeight="bold"
+    )
+    facets: alt.FacetChart = layers.properties(**_PANEL).facet(
+        row=alt.Row("panel:N", title=None, sort=panels, header=header)
+    )
+    return dressed(
+        facets.resolve_axis(x="independent"), "rho and the dense boundary over years", _said(trend)
+    )
+
+
+def _dated(trend: pl.DataFrame) -> pl.DataFrame:
+    return trend.drop_nulls(["year", "n_max"])
+
+
+def _said(trend: pl.DataFrame) -> str:
+    undated = trend.filter(pl.col("year").is_null())["platform"].unique().sort().to_list()
+    without = f" Without a year, left out: {', '.join(undated)}." if undated else ""
+    return (
+        "Filled: bfloat16; open: float8. Dashed: M_attn as printed. Small marks: M_attn as "
+        "releases resolve it, 32 heads, L = 4096, g query heads to a key-value head."
+        f"{without}"
+    )
+
+
+def _points(shown: pl.DataFrame) -> pl.DataFrame:
+    """Return a mark a GPU and element type: rho once, and its boundary at each batch."""
+    dense = shown.filter(pl.col("term") == DENSE_TERM).sort("batch", "year", "platform")
+    each = dense.with_columns(
+        pl.col("dtype").alias("series"),
+        pl.lit("gpu").alias("kind"),
+        pl.col("year").cast(pl.Float64).alias("x"),
+    )
+    rho = each.unique(["platform", "dtype"], keep="first", maintain_order=True).with_columns(
+        pl.lit(_RHO).alias("panel"), pl.col("balance_flop_per_byte").alias("y")
+    )
+    bound = each.with_columns(_panel().alias("panel"), pl.col("n_max").alias("y"))
+    names = [name for name in _COLUMNS if name in rho.columns]
+    return pl.concat([rho.select(names), bound.select(names)])
+
+
+def _panel() -> pl.Expr:
+    return pl.format("dense boundary {}, b = {}, positions N", pl.lit(DENSE_TERM), "batch")
+
+
+def _labels(points: pl.DataFrame) -> pl.DataFrame:
+    """Return the names of GPUs, joined where they are near each other, of one element type."""
+    named = points.filter(pl.col("series") == DTYPES[0]).sort("panel", "x", "y", "platform")
+    fresh = pl.col("y") > _NEAR * pl.col("y").shift(1).over("panel", "x")
+    return (
+        named.with_columns(fresh.fill_null(value=True).cum_sum().alias("cluster"))
+        .group_by("panel", "x", "cluster", maintain_order=True)
+        .agg(
+            pl.col("platform").str.replace_all("_", " ").str.join(", ").alias("label"),
+            pl.col("y").mean(),
+        )
+        .select("panel", "x", "y", "label", pl.lit("label").alias("kind"))
+    )
+
+
+def _tiles(shown: pl.DataFrame) -> pl.DataFrame:
+    """Return M_attn: the paper's for each batch, and releases' beside each year that has them."""
+    tiles = shown.filter(pl.col("term") == M_ATTN).with_columns(
+        _panel().alias("panel"), pl.col("n_max").alias("y")
+    )
+    paper = (
+        tiles.filter(reference=PAPER)
+        .unique(["panel", "y"], keep="first", maintain_order=True)
+        .select("panel", "y", pl.lit("paper").alias("kind"))
+    )
+    said = tiles.filter(pl.col("reference") != PAPER)
+    series = said.select("reference", "query_group").unique().sort("reference", "query_group")
+    placed = series.with_row_index("place").with_columns(
+        (-_APART * (pl.col("place").cast(pl.Float64) + 1.5)).alias("shift")
+    )
+    resolved = (
+        said.join(placed, on=["reference", "query_group"], how="left")
+        .sort("panel", "year", "place", "y", "platform")
+        .group_by("panel", "year", "place", "y", maintain_order=True)
+        .agg(
+            (pl.col("year") + pl.col("shift")).first().alias("x"),
+            pl.col("reference").first().alias("series"),
+            pl.format("g = {}", "query_group").first().alias("group"),
+            pl.col("platform").unique(maintain_order=True).str.join(", "),
+            pl.col("rule", "row_id").first(),
+        )
+        .with_columns(pl.lit("tile").alias("kind"))
+        .drop("place")
+    )
+    return pl.concat([paper, resolved], how="diagonal_relaxed")
+
+
+def _by_group(tiles: pl.DataFrame) -> Iterator[alt.Shape]:
+    """Yield the shape of tiles by their group; nothing where no release has any."""
+    groups = sorted(tiles["group"].drop_nulls().unique()) if "group" in tiles.columns else []
+    if groups:
+        shapes = ["triangle-up", "diamond", "square", "cross"][: len(groups)]
+        yield alt.Shape(
+            "group:N",
+            scale=alt.Scale(domain=groups, range=shapes),
+            legend=alt.Legend(orient="bottom", title=None),
+        )

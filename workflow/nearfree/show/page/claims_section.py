@@ -1,0 +1,84 @@
+"""The report's section on the paper's claims: each with its verdicts, failures first."""
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.claims.table import KINDS, VERDICTS
+from nearfree.show.page.sections import Cell, Grid, Row, cell
+
+_ORDER = ("fails", "partly", "undecided", "holds")
+_QUESTION = "research question"
+_ANSWERS = {"holds": "yes", "partly": "partly", "fails": "no", "undecided": "open"}
+"""What a verdict is called of a question."""
+_HEAD = ("verdict", "agree", "what was checked", "why", "the worst case")
+
+
+class Claim(Struct, frozen=True):
+    """One claim, how often each verdict was reached, and the rows that say so."""
+
+    kind: str
+    section: str
+    says: str
+    counts: tuple[tuple[str, int], ...]
+    grid: Grid
+
+    @property
+    def broken(self) -> bool:
+        """Whether it fails anywhere, in part or as a whole."""
+        return any(name in ("fails", "partly", "no") for name, _ in self.counts)
+
+
+def counts(claims: pl.DataFrame) -> Grid:
+    """Return how often each verdict was reached, by kind of claim and origin of the rows."""
+    rows = []
+    for (kind, origin), part in claims.sort("place").group_by("kind", "origin"):
+        found = [part.filter(verdict=verdict).height for verdict in VERDICTS]
+        rows.append((KINDS.index(str(kind)), origin or "nothing to check", found))
+    names = (
+        f"{name}, or {_ANSWERS[name]}" if _ANSWERS[name] != name else name for name in VERDICTS
+    )
+    return Grid(
+        ("kind", "checked on", *names),
+        tuple(
+            (Cell(KINDS[kind]), Cell(str(origin)), *(Cell(str(n)) for n in found))
+            for kind, origin, found in sorted(rows)
+        ),
+    )
+
+
+def by_claim(claims: pl.DataFrame) -> list[Claim]:
+    """Return every claim in the paper's order, its failing rows first."""
+    ordered = claims.sort("place")
+    return [_claim(part) for part in ordered.partition_by("place", maintain_order=True)]
+
+
+def _claim(part: pl.DataFrame) -> Claim:
+    rows = sorted(part.to_dicts(), key=lambda row: _ORDER.index(row["verdict"]))
+    reached = [_said(row) for row in rows]
+    first = rows[0]
+    return Claim(
+        kind=first["kind"],
+        section=first["section"],
+        says=first["says"],
+        counts=tuple((name, reached.count(name)) for name in dict.fromkeys(reached)),
+        grid=Grid(_HEAD, tuple(_line(row) for row in rows)),
+    )
+
+
+def _said(row: Row) -> str:
+    """Return a row's verdict in words: a question is answered, a claim is judged."""
+    verdict: str = row["verdict"]
+    return _ANSWERS[verdict] if row["kind"] == _QUESTION else verdict
+
+
+def _line(row: Row) -> tuple[Cell, ...]:
+    about = ("platform", "module", "backend", "routing")
+    named = ", ".join(str(row[name]).replace("_", " ") for name in about if row[name])
+    origin = f" ({row['origin']})" if row["origin"] else ""
+    return (
+        cell(_said(row), row["row_id"]),
+        cell(f"{row['kept']} of {row['checked']}", row["row_id"]),
+        Cell(f"{named}{origin}" or "-"),
+        Cell(row["why"]),
+        Cell(row["worst"] or "-"),
+    )

@@ -1,0 +1,177 @@
+"""The first screen: what this machine's boundaries are, and how often each predictor was right."""
+
+from collections.abc import Iterator
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.show.page.models import SETTING
+from nearfree.show.page.sections import LETTER, Cell, Row, cell, interval, n_max
+
+_SHOWN = ("idle_compute", "principle", "principle_resolved", "work_model")
+_FACTS = ("datasheet", "probed_gemm", "probed_stream")
+"""Which hardware facts count for the first screen: the first of these that there is."""
+_FIELDS = (
+    "routing",
+    *SETTING[1:3],
+    "top_k",
+    "d_model",
+    "d_ff",
+    "experts",
+    "heads",
+    "kv_heads",
+    "mask",
+    "block_size_m",
+)
+_MODULES = ("gemm", "dense_ffn", "moe_ffn", "attention", "model")
+
+
+class Chip(Struct, frozen=True):
+    """One boundary: its setting in words, its value, and what is to be said of it."""
+
+    label: str
+    value: Cell
+    notes: tuple[str, ...]
+    limiter: str = ""
+
+
+class Line(Struct, frozen=True):
+    """The boundaries of one module with one backend, or of one model."""
+
+    name: str
+    about: str
+    chips: tuple[Chip, ...]
+
+
+class Hits(Struct, frozen=True):
+    """How often a predictor was right about one module: the share, and of how many settings."""
+
+    share: Cell
+    of: str = ""
+    per_cent: int = 0
+
+
+class Score(Struct, frozen=True):
+    """How often a predictor was right, by module."""
+
+    predictor: str
+    hits: tuple[Hits, ...]
+
+
+class Scored(Struct, frozen=True):
+    """The scores of predictors on one platform's boundaries."""
+
+    platform: str
+    about: str
+    modules: tuple[str, ...]
+    scores: tuple[Score, ...]
+
+
+def answers(boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float) -> list[Line]:
+    """Return N_max of every module that was measured for itself, and of every model.
+
+    Parameters
+    ----------
+    boundaries, composition
+        Those tables of one platform.
+    """
+    several = pl.col("module").n_unique().over("stream") > 1
+    at = boundaries.filter("newest", pl.col("epsilon") == epsilon).filter(~several)
+    known = composition.filter(epsilon=epsilon).drop_nulls("measured_limiter")
+    limiters = dict(known.select(pl.concat_str("stream", "setting_key"), "measured_limiter").rows())
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in at.sort("module", "model", "backend", "stream", *SETTING[1:]).to_dicts():
+        found.setdefault(_line(row), []).append(row)
+    return [Line(*name, tuple(_chips(rows, limiters))) for name, rows in found.items()]
+
+
+def _line(row: Row) -> tuple[str, str]:
+    about = ", ".join(filter(None, (row["backend"], row["moe"], row["dtype"])))
+    return (row["model"] or row["module"].replace("_", " "), about)
+
+
+def _chips(rows: list[Row], limiters: dict[str, str]) -> Iterator[Chip]:
+    """Yield a line's settings, each named by what differs among them."""
+    known = [name for name in _FIELDS if any(row[name] is not None for row in rows)]
+    telling = [name for name in known if len({row[name] for row in rows}) > 1] or known[:1]
+    for row in rows:
+        said = (f"{LETTER.get(n, n)} {row[n]}".strip() for n in telling if row[n] is not None)
+        yield _chip(", ".join(said), row, limiters)
+
+
+def _chip(label: str, row: Row, limiters: dict[str, str]) -> Chip:
+    return Chip(
+        label,
+        cell(n_max(row), row["row_id"]),
+        tuple(_notes(row)),
+        limiters.get(row["stream"] + row["setting_key"], ""),
+    )
+
+
+def _notes(row: Row) -> Iterator[str]:
+    """Yield what a boundary is not without: a wide interval, a loose verdict, its baseline."""
+    if row["n_low"] is not None and row["n_low"] != row["n_high"]:
+        yield interval(row)
+    if row["verdict"] in ("undecided", "censored"):
+        yield row["verdict"]
+    if row["baseline"] > 1:
+        yield f"from N = {row['baseline']}"
+        if row["n_max_from_1"] is not None:
+            yield f"from N = 1: {row['n_max_from_1']}"
+
+
+def predictors(scores: pl.DataFrame, epsilon: float) -> list[Scored]:
+    """Return how often predictors were right, by platform and module.
+
+    Parameters
+    ----------
+    scores
+        Rows of that table, of all scopes.
+    """
+    at = scores.filter(epsilon=epsilon).filter(pl.col("basis").is_in(_FACTS))
+    found = []
+    for part in at.sort("platform", "origin").partition_by("platform", "origin"):
+        basis = next(each for each in _FACTS if each in part["basis"])
+        first = part.row(0, named=True)
+        about = f"{first['origin']}; rho {basis.replace('_', ' ')}"
+        found.append(_scored(first["platform"], about, part.filter(basis=basis)))
+    return found
+
+
+def unseen(accuracy: pl.DataFrame) -> list[Scored]:
+    """Return how often predictors were right on GPUs that nothing was calibrated on.
+
+    Parameters
+    ----------
+    accuracy
+        Rows of that table by module, none where no curves were imported.
+    """
+    rows = accuracy.filter(~pl.col("seen"))
+    return [] if rows.is_empty() else [_scored("unseen GPUs", "imported curves", rows)]
+
+
+def _scored(platform: str, about: str, rows: pl.DataFrame) -> Scored:
+    said = {(row["predictor"], _column(row)): row for row in rows.to_dicts()}
+    place = {module: place for place, module in enumerate(_MODULES)}
+    columns = sorted({_column(row) for row in rows.to_dicts()}, key=lambda c: (place[c[0]], c[1]))
+    lines = (
+        Score(predictor.replace("_", " "), tuple(_hits(said.get((predictor, c))) for c in columns))
+        for predictor in _SHOWN
+        if any((predictor, c) in said for c in columns)
+    )
+    names = tuple(" ".join(filter(None, column)).replace("_", " ") for column in columns)
+    return Scored(platform, about, names, tuple(lines))
+
+
+def _column(row: Row) -> tuple[str, str]:
+    """Return a module, with its routing where rows are told apart by it."""
+    return row["module"], row.get("routing") or ""
+
+
+def _hits(row: Row | None) -> Hits:
+    if row is None:
+        return Hits(Cell("-"))
+    if not row["answered"]:
+        return Hits(cell("refused", row["row_id"]), f"all {row['settings']}")
+    share = round(100 * row["hits"] / row["settings"])
+    return Hits(cell(f"{share} %", row["row_id"]), f"{row['hits']} of {row['settings']}", share)

@@ -1,0 +1,64 @@
+"""The report on measured models' modules: where the minimum misses, and what the LM head takes."""
+
+import polars as pl
+
+from nearfree.decoders.laps import BETWEEN, HEAD
+from nearfree.show.page.models import ORDER, number, spoken
+from nearfree.show.page.sections import Cell, Grid, Row, cell
+
+_MINIMUM = "modules_minimum"
+"""The predictor that is explained where it misses."""
+
+
+def missed(composition: pl.DataFrame) -> tuple[Cell, ...]:
+    """Return a sentence for each setting at which the minimum of modules' boundaries misses.
+
+    Parameters
+    ----------
+    composition
+        Rows of that table at one tolerance; what is refused is not told.
+    """
+    rows = composition.filter(~pl.col("hit"), predictor=_MINIMUM).drop_nulls("predicted")
+    return tuple(cell(_sentence(row), row["row_id"]) for row in rows.sort(ORDER).to_dicts())
+
+
+def _sentence(row: Row) -> str:
+    named = f"{spoken(row)}: the minimum names {row['limiter']} at N = {number(row['predicted'])}"
+    if row["limiter_share"] is not None:
+        named += f", which takes {row['limiter_share']:.0%} of T(N = {row['baseline']})"
+    loosely = " (undecided)" if row["undecided"] else ""
+    return f"{named}; {row['origin']} was N_max = {row['n_max']}{loosely}{_grown(row)}."
+
+
+def _grown(row: Row) -> str:
+    if row["measured_limiter"] is None:
+        return ""
+    name = "the same module" if row["same_limiter"] else row["measured_limiter"]
+    growth = row["measured_growth"]
+    part = "" if growth is None else f", by {growth:.0%} of what all grew by"
+    return f", and {name} grew most{part}"
+
+
+def beside(time_shares: pl.DataFrame) -> Grid:
+    """Return what the LM head, and what lies between modules, take of T(baseline) in each model.
+
+    Parameters
+    ----------
+    time_shares
+        Rows of that table of one platform.
+    """
+    at = time_shares.filter("newest", pl.col("n") == pl.col("baseline")).sort(*ORDER, "place")
+    rows = []
+    for (model,), group in at.group_by("model", maintain_order=True):
+        cells = []
+        for role in (HEAD, BETWEEN):
+            taken = group.filter(role=role).sort("share", maintain_order=True).to_dicts()
+            cells += [_share(row) for row in (taken[0], taken[-1])] if taken else [Cell("-")] * 2
+        rows.append((Cell(str(model)), Cell(str(group["setting_key"].n_unique())), *cells))
+    named = (HEAD, f"{BETWEEN} modules")
+    ends = tuple(f"{name}, {end}" for name in named for end in ("least", "most"))
+    return Grid(("model", "settings", *ends), tuple(rows))
+
+
+def _share(row: Row) -> Cell:
+    return cell(f"{row['share']:.1%}", row["row_id"])

@@ -1,0 +1,274 @@
+"""The report's sections as plain data: rows of cells, each number with the row that backs it."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+from urllib.parse import quote
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.tables.settings import telling_fields
+from nearfree.show.figures.modules import MODEL, MODULES
+
+Row = dict[str, Any]
+
+
+class Cell(Struct, frozen=True):
+    """One cell: its text, and the row or event that a number comes from."""
+
+    text: str
+    row: str = ""
+
+    @property
+    def href(self) -> str:
+        """The link that opens the row, empty without one."""
+        return f"#row={quote(self.row, safe=_PLAIN)}" if self.row else ""
+
+
+_PLAIN = ":/@,.-_"
+"""What needs no escape in a link, besides letters and digits."""
+
+
+class Grid(Struct, frozen=True):
+    """One table of the report."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def cell(text: object, row_id: str | None) -> Cell:
+    """Return a cell that opens a row."""
+    return Cell(str(text), row_id or "")
+
+
+def n_max(row: Row) -> str:
+    """Return a boundary as text: at least that N where the grid ends there."""
+    return f"≥ {row['n_max']}" if row["next_n"] is None else str(row["n_max"])
+
+
+def interval(row: Row) -> str:
+    """Return a boundary's interval as text."""
+    if row["n_low"] is None:
+        return "-"
+    return (
+        str(row["n_low"]) if row["n_low"] == row["n_high"] else f"{row['n_low']} to {row['n_high']}"
+    )
+
+
+def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) -> Grid:
+    """Return the newest boundary of every module's setting at a tolerance, with predictions.
+
+    Whole models have a section of their own.
+    """
+    newest = boundaries.filter("newest", pl.col("epsilon") == epsilon, _of_a_module())
+    at = predictions.filter(pl.col("epsilon") == epsilon, _of_a_module())
+    laws = at.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
+    said = {
+        tuple(row[key] for key in (*_ASKED, "predictor", "basis")): row for row in at.to_dicts()
+    }
+    rows = []
+    for row in spoken_settings(newest):
+        guesses = [said.get((*(row[key] for key in _ASKED), *law)) for law in laws]
+        single = "-" if row["n_max_from_1"] is None else row["n_max_from_1"]
+        rows.append(
+            (
+                Cell(f"{row['module']}, {row['backend']}, {row['dtype']}"),
+                Cell(row["label"]),
+                cell(n_max(row), row["row_id"]),
+                cell(interval(row), row["row_id"]),
+                Cell(row["verdict"]),
+                cell(row["baseline"], row["row_id"]),
+                cell(single, row["row_id"]),
+                cell(f"{row['baseline_over_min']:.2f}", row["row_id"]),
+                *map(_guess, guesses),
+            )
+        )
+    names = tuple(f"{law.replace('_', ' ')}, {basis.replace('_', ' ')}" for law, basis in laws)
+    return Grid((*_ANSWER, *names), tuple(rows))
+
+
+def _of_a_module() -> pl.Expr:
+    return pl.col("module") != _MODEL
+
+
+def _guess(said: Row | None) -> Cell:
+    if said and said["unbounded"]:
+        return cell("unbounded", said["row_id"])
+    return cell(f"{said['n_max']:.1f}", said["row_id"]) if said and said["n_max"] else _REFUSED
+
+
+_REFUSED = Cell("refused")
+_ASKED = ("setting_key", "baseline")
+_ANSWER = (
+    *("module", "setting", "N_max", "interval", "verdict"),
+    *("baseline N", "N_max from T(1)", "T(baseline) / min T"),
+)
+
+
+def spoken_settings(boundaries: pl.DataFrame) -> list[Row]:
+    """Return rows by module and variable, each with what tells it from its module's others."""
+    rows = []
+    for group in boundaries.sort("module").partition_by("module", maintain_order=True):
+        own = VARIABLE.get(group["module"][0], "batch")
+        named = group.with_columns(_spoken(group, own))
+        rows += named.sort("backend", "routing", own, "batch", "setting_key").to_dicts()
+    return rows
+
+
+def _spoken(group: pl.DataFrame, own: str) -> pl.Series:
+    """Return settings in words: the module's own variable, then what differs among them."""
+    fields = [name for name in _telling(group, own) if name != "backend"]
+    texts = [
+        ", ".join(f"{LETTER.get(f, f)} {row[f]}".strip() for f in fields if row[f] is not None)
+        for row in group.select(fields).to_dicts()
+    ]
+    return pl.Series("label", texts, dtype=pl.String)
+
+
+def _telling(group: pl.DataFrame, own: str) -> list[str]:
+    """Return what tells settings of one module apart; a model's name stands for its shape."""
+    fields = telling_fields(group, own)
+    return [name for name in fields if group["module"][0] != _MODEL or name not in _SHAPE]
+
+
+VARIABLE = {module.name: module.own for module in MODULES}
+"""The variable that each module's studies are about."""
+_MODEL, _SHAPE = MODEL.name, ("d_model", "d_ff", "experts", "heads", "kv_heads", "head_dim")
+LETTER = {"batch": "b", "context": "L", "top_k": "k", "routing": "", "block_size_m": "block size"}
+"""What fields of a setting are called; a routing's name says enough."""
+
+
+def own_origin(boundaries: pl.DataFrame) -> str:
+    """Return what the numbers of a page's platforms are: measured, or simulated."""
+    simulated = "simulated" in boundaries["origin"]
+    return "simulated" if simulated else "measured"
+
+
+def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Grid:
+    """Return how the takes of each setting differ: boundary, interval and T(baseline) of each."""
+    at = boundaries.filter(pl.col("epsilon") == epsilon, pl.col("origin") != "published")
+    base = latency.filter(pl.col("n") == pl.col("baseline")).select(
+        "stream", "take", "plan8", "setting_key",
+        pl.col("latency_us").alias("base_us"), pl.col("row_id").alias("base_id"),
+    )  # fmt: skip
+    joined = at.join(base, on=["stream", "take", "plan8", "setting_key"])
+    rows: list[tuple[Cell, ...]] = []
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in spoken_settings(joined):
+        groups[row["stream"], row["setting_key"]].append(row)
+    for group in groups.values():
+        every = sorted(group, key=itemgetter("take", "plan8"))
+        rows += _compared(every) if len(every) > 1 else []
+    return Grid(
+        ("module", "setting", "take", "N_max", "interval", "T(baseline), ms", "overlap"),
+        tuple(rows),
+    )
+
+
+def _compared(every: list[Row]) -> Iterable[tuple[Cell, ...]]:
+    low, high = max(r["n_low"] for r in every), min(r["n_high"] for r in every)
+    for row in every:
+        yield (
+            Cell(f"{row['module']}, {row['backend']}"),
+            Cell(row["label"]),
+            Cell(f"{row['take']}-{row['plan8']}"),
+            cell(n_max(row), row["row_id"]),
+            cell(interval(row), row["row_id"]),
+            cell(f"{row['base_us'] / 1000:.3f}", row["base_id"]),
+            Cell("yes" if low <= high else "no"),
+        )
+
+
+def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
+    """Return N_max at every tolerance, a row a setting, with the verdict on its sensitivity."""
+    newest = boundaries.filter("newest")
+    epsilons = sorted(newest["epsilon"].unique())
+    keys = ("platform", "stream", "setting_key")
+    verdicts = {tuple(r[k] for k in keys): r for r in sensitivity.filter("newest").to_dicts()}
+    rows = []
+    for study in newest.sort("stream", "platform").partition_by("stream", "platform", "module"):
+        varied = _telling(study, VARIABLE.get(study["module"][0], "batch"))
+        ordered = study.sort("batch", "context", "top_k", "setting_key", "epsilon").to_dicts()
+        for key, group in groupby(ordered, key=lambda r: tuple(r[k] for k in keys)):
+            at = {row["epsilon"]: row for row in group}
+            first = next(iter(at.values()))
+            verdict = verdicts[key]
+            noisy = ", noisy" if first["noisy"] else ""
+            rows.append(
+                (
+                    Cell(first["stream"]),
+                    Cell(f"{first['platform']} ({first['origin']})"),
+                    Cell(", ".join(f"{name} {first[name]}" for name in varied)),
+                    *(
+                        cell(n_max(at[e]), at[e]["row_id"]) if e in at else Cell("-")
+                        for e in epsilons
+                    ),
+                    cell("robust" if verdict["robust"] else "fragile", verdict["row_id"]),
+                    cell(verdict["verdict"] + noisy, verdict["row_id"]),
+                    Cell(verdict["why"]),
+                )
+            )
+    head = ("study or table", "platform", "setting", *(f"{e:.0%}" for e in epsilons))
+    return Grid((*head, "verdict", "over tolerances", "why"), tuple(rows))
+
+
+def facts(platforms: pl.DataFrame) -> Grid:
+    """Return phi, beta and rho of every platform, dtype and basis."""
+    rows = [
+        (
+            Cell(row["platform"]),
+            Cell(row["vendor_name"] or ""),
+            Cell(row["basis"].replace("_", " ")),
+            Cell(row["dtype"]),
+            cell(f"{row['peak_tflops']:.4g}", row["row_id"]),
+            cell(f"{row['bandwidth_gb_s']:.4g}", row["row_id"]),
+            cell(f"{row['balance_flop_per_byte']:.4g}", row["row_id"]),
+            Cell(row["source"]),
+        )
+        for row in platforms.to_dicts()
+    ]
+    head = ("platform", "name", "basis", "dtype", "phi, TFLOP/s", "beta, GB/s", "rho, FLOP/byte")
+    return Grid((*head, "source"), tuple(rows))
+
+
+def rules(granularity: pl.DataFrame) -> Grid:
+    """Return the block and tile rules that were published."""
+    rows = [
+        (
+            Cell(row["origin"]),
+            Cell(f"{row['package']} {row['versions']}"),
+            Cell(row["path"]),
+            Cell(row["condition"]),
+            cell(row["value"], row["row_id"]),
+        )
+        for row in granularity.filter(pl.col("origin") == "published")
+        .sort("place", "branch")
+        .to_dicts()
+    ]
+    return Grid(("origin", "package", "path", "condition", "rows"), tuple(rows))
+
+
+_SHOWN_RULES = ("block_size_m", "tile")
+"""The rules that the page shows; the table holds all others too."""
+
+
+def extracted(granularity: pl.DataFrame) -> Grid:
+    """Return the block and tile rules that were read from backends' sources."""
+    rows = [
+        (
+            Cell(f"{row['package']} {row['versions']}"),
+            Cell(row["path"]),
+            Cell(row["condition"]),
+            cell(row["value"], row["row_id"]),
+            Cell(f"{row['place']}:{row['lines']}"),
+        )
+        for row in granularity.filter(
+            (pl.col("origin") == "extracted") & pl.col("path").is_in(_SHOWN_RULES)
+        )
+        .sort("package", "versions", "path", "branch")
+        .to_dicts()
+    ]
+    return Grid(("release", "rule", "condition", "value", "file and lines"), tuple(rows))

@@ -1,0 +1,196 @@
+"""What `nearfree predict` prints: boundaries by predictor, T(N), and what stands behind them."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.exits import module_exits
+from nearfree.derive.predict.forecast.forecast import Forecast
+from nearfree.derive.predict.forecast.knobs import knobs
+from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
+from nearfree.show.text.columns import columns
+
+NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
+_LEAST_SHARE = 0.005
+_NOTHING = "nothing up to there"
+
+
+def title(asked: Deployment) -> str:
+    """Return one line that says what is asked about."""
+    decoder = asked.decoder
+    parts = [
+        f"{decoder.name} on {asked.platform}",
+        asked.dtype or decoder.dtype,
+        f"b = {asked.batch}",
+        f"L = {asked.context}{_window(asked)}",
+        f"attention {asked.attention}",
+        *([f"MoE {asked.moe}", f"{asked.routing} routing"] if asked.moe else []),
+    ]
+    return ", ".join(parts)
+
+
+def _window(asked: Deployment) -> str:
+    window = asked.decoder.window
+    return f" (window {window})" if window and window < asked.context else ""
+
+
+def report(
+    asked: Forecast, place: int, epsilon: float, accepted: float | None = None
+) -> Iterator[str]:
+    """Yield the answer about one deployment of a forecast, as lines.
+
+    Parameters
+    ----------
+    place
+        Which deployment.
+    accepted
+        Tokens that a forward yields, as measured; then accepted / N_max is printed, too.
+    """
+    yield title(asked.deployments[place])
+    answers = asked.answers.filter(deployment=place)
+    for baseline in answers["baseline"].unique(maintain_order=True):
+        yield ""
+        rows = answers.filter(baseline=baseline)
+        yield from _boundaries(asked, rows, epsilon, accepted)
+    if asked.total.refusals[place] is None:
+        yield ""
+        yield from _curve(asked, place, epsilon)
+        yield ""
+        yield from _modules(asked, place, epsilon)
+        yield from _limiter(answers)
+        yield from _behind(answers)
+
+
+def amount(value: float | None, *, censored: bool = False) -> str:
+    """Return a boundary as it is printed: unbounded, at least the grid's end, or a number."""
+    if value is None:
+        return "refused"
+    if value == float("inf"):
+        return "unbounded"
+    return f">= {value:g}" if censored else f"{value:.0f}" if value >= 10 else f"{value:.3g}"
+
+
+def interval(row: dict[str, Any], end: float) -> str:
+    """Return an interval as it is printed; empty without one.
+
+    Parameters
+    ----------
+    row
+        An answer.
+    end
+        The largest N that was looked at: an end there may be larger.
+    """
+    if row["low"] is None:
+        return ""
+    low, high = (f">= {n:g}" if n == end else f"{n:g}" for n in (row["low"], row["high"]))
+    return f"[{low}, {high}]"
+
+
+def _boundaries(
+    asked: Forecast, answers: pl.DataFrame, epsilon: float, accepted: float | None
+) -> Iterator[str]:
+    baseline, end = answers["baseline"][0], float(asked.total.grid[-1])
+    about = "" if baseline == 1 else ", where balanced routing has woken every expert"
+    yield (
+        f"N_max, the largest N with T(N) <= {1 + epsilon:g} T({baseline}), "
+        f"from N = {baseline}{about}"
+    )
+    used = [] if accepted is None else ["accepted / N_max"]
+    rows: list[list[object]] = [["predictor", "N_max", "interval", *used, "limited by", "rule"]]
+    rows += [_boundary(row, end, accepted) for row in answers.to_dicts()]
+    yield from columns(rows)
+
+
+def _boundary(row: dict[str, Any], end: float, accepted: float | None) -> list[object]:
+    name = row["predictor"]
+    if name == PREDICTOR and row["composition"] == MINIMUM:
+        name = f"{name}, least of modules"
+    used = [] if accepted is None else [f"{accepted / (row['n_max'] or math.inf):.2f}"]
+    if row["refusal"]:
+        return [name, "refused", "", *(["-"] if used else []), row["refusal"], ""]
+    wider = row["n_max_extended"]
+    more = (
+        f" (with b, heads and gates: {amount(wider)}, {row['limiting_module_extended']})"
+        if wider is not None and amount(wider) != amount(row["n_max"])
+        else ""
+    )
+    shown = amount(row["n_max"], censored=row["censored"])
+    if row["n_max"] < row["baseline"]:
+        shown = f"{shown} < {row['baseline']}"
+    if row["censored"]:
+        return [name, shown, interval(row, end), *used, _NOTHING + more, ""]
+    limited = (
+        "nothing"
+        if row["n_max"] == math.inf
+        else f"{row['limiting_module']}: {row['limiting_term']}"
+    )
+    return [name, shown, interval(row, end), *used, limited + more, row["evidence"]]
+
+
+def _curve(asked: Forecast, place: int, epsilon: float) -> Iterator[str]:
+    curve = asked.curve(place)
+    base = asked.total.model_us[place, 0]
+    low, high = (asked.total.moved_us(way)[place] / base for way in (-1.0, 1.0))
+    roles = [name for name in curve.columns[3:] if curve[name].max() >= _LEAST_SHARE]  # type: ignore[operator]
+    chosen = telling(curve["ratio"].to_list(), epsilon)
+    rows: list[list[object]] = [["N", "T(N)/T(1)", "interval", "us", *roles]]
+    for each in chosen:
+        row = curve.row(each, named=True)
+        interval = f"{low[each]:.2f} to {high[each]:.2f}" if each else ""
+        shares = [f"{row[name]:.0%}" for name in roles]
+        rows.append(
+            [row["n"], f"{row['ratio']:.3f}", interval, f"{row['latency_us']:.0f}", *shares]
+        )
+    yield f"T(N) by the work model, and each module's share of it ({NOT_COUNTED})"
+    yield from columns(rows, left=0)
+
+
+def telling(ratio: list[float], epsilon: float) -> list[int]:
+    """Return the places of a curve that tell most: powers of two, both sides of exits, the last."""
+    powers = {2**step - 1 for step in range(len(ratio).bit_length())}
+    sides = {
+        place + side
+        for place in range(len(ratio) - 1)
+        if (ratio[place] <= 1 + epsilon) != (ratio[place + 1] <= 1 + epsilon)
+        for side in (0, 1)
+    }
+    return sorted(powers | sides | {len(ratio) - 1})
+
+
+def _modules(asked: Forecast, place: int, epsilon: float) -> Iterator[str]:
+    alone = module_exits(asked.total, place, epsilon)
+    share = asked.curve(place).row(0, named=True)
+    rows: list[list[object]] = [["module", "share at N=1", "N_max alone", "limited by", "rule"]]
+    for row in alone.to_dicts():
+        role = row["limiting_module"]
+        rows.append([
+            role,
+            f"{share[role]:.1%}",
+            amount(row["n_max"], censored=row["censored"]),
+            *([_NOTHING, ""] if row["censored"] else [row["limiting_term"], row["evidence"]]),
+        ])  # fmt: skip
+    yield "Modules by themselves, by the work model from N = 1"
+    yield from columns(rows)
+
+
+def _limiter(answers: pl.DataFrame) -> Iterator[str]:
+    stated = answers.filter(pl.col("limiting_module").is_not_null())
+    best = stated.filter(composition=SUM)
+    if not best.is_empty():
+        role = best["limiting_module"][0]
+        yield ""
+        yield f"To move it, where {role} limits:"
+        yield from (f"  {each}" for each in knobs(role))
+
+
+def _behind(answers: pl.DataFrame) -> Iterator[str]:
+    used = answers.filter(composition=SUM).drop_nulls("constants")
+    if not used.is_empty():
+        row = used.row(0, named=True)
+        seen = "in sample" if row["in_sample"] else "out of sample"
+        yield ""
+        yield f"constants ({seen}): {row['constants']}"
+        yield f"  from {', '.join(row['calibration'])}"

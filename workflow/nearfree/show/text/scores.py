@@ -1,0 +1,112 @@
+"""Scores of predictors as text: what was scored, how, and one line a group."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import polars as pl
+
+from nearfree.derive.score.evaluation import Evaluation
+from nearfree.derive.score.narrowing import calibrated_on
+from nearfree.derive.truth.truth import Truth
+from nearfree.log.events import Event
+
+Row = dict[str, object]
+TRUTH = (
+    "last pass over the grid N from the baseline (smallest N; balanced routing: smallest N >= "
+    "ceil(E / (b k)))"
+)
+HIT = "N_max <= prediction < next grid N; refused and undecided settings count as misses"
+FORMS_SEEN = (
+    "forms: chosen in view of A100, H100 and the paper's printed H20 tables, after a feasibility "
+    "study that had tried forms on the same tables of all nine GPUs; other platforms are out of "
+    "sample for constants, not for forms"
+)
+_COUNTS = {"settings": "settings", "answered": "answered", "refused": "refused",
+           "undecided": "undecided", "hits": "hits"}  # fmt: skip
+_AMOUNTS = {"hit_share": "hit", "within_1_31": "x1.31", "within_2": "x2",
+            "median_abs_log2": "|log2|", "t_ratio_error": "T err", "interval_coverage": "covered",
+            "interval_width": "width"}  # fmt: skip
+_LEGEND = (
+    "hit, x1.31, x2: shares of all settings",
+    "first exit: hits where truth is the last N before the first violation",
+    "|log2|: median doublings to the interval [N_max, next N), of answered settings",
+    "T err: median error of T(N) / T(baseline), baseline < N <= 4 N_max",
+    "covered: share of stated intervals that meet [N_max, next N); width: median high / low",
+)
+
+
+def head(source: str, known: Truth, found: Evaluation, epsilons: Sequence[float]) -> Iterator[str]:
+    """Yield the lines that say what is scored: data, truth, constants and coverage."""
+    answered, asked = found.scores["answered"].sum(), found.scores.height
+    undecided = known.boundaries["undecided"].sum()
+    yield f"data        {source}"
+    yield f"tolerance   {', '.join(f'{each:g}' for each in epsilons)}"
+    yield f"truth       {TRUTH}"
+    yield f"hit         {HIT}"
+    for predictor, texts in found.constants.items():
+        for text in texts:
+            yield f"calibrated  {predictor}: {text}"
+    if not found.constants:
+        yield "calibrated  nothing: no answer rests on a calibrated constant"
+    yield f"coverage    {answered} of {asked} answered; {undecided} boundaries undecided"
+    reasons = known.excluded.group_by("reason", maintain_order=True).agg(
+        pl.len().alias("curves"), pl.col("event_id").first()
+    )
+    for row in reasons.to_dicts():
+        yield f"excluded    {row['curves']} curves: {row['reason']} (first: {row['event_id']})"
+
+
+def basis(constants: Mapping[str, Event], *, every_form: bool) -> Iterator[str]:
+    """Yield what constants and forms of T(N) were chosen on, and every form that was tried.
+
+    Parameters
+    ----------
+    constants
+        The newest calibration of each family.
+    every_form
+        Whether to print each form that was tried, not only how many.
+    """
+    if not constants:
+        yield "seen        no constants are in the log"
+        return
+    names = ", ".join(calibrated_on(constants))
+    yield f"seen        constants: {names} alone; {FORMS_SEEN}"
+    for name, event in constants.items():
+        forms = event.data.tried
+        more = "" if every_form else " (--tried prints them)"
+        yield f"tried       {name}: {len(forms)} forms on {event.data.curves} curves{more}"
+        if every_form:
+            yield from (f"            - {form}" for form in forms)
+
+
+def table(rows: Sequence[Row], by: Sequence[str]) -> Iterator[str]:
+    """Yield scores as lines of fixed width, with a heading and a legend."""
+    columns = {
+        **{key: [_text(row[key]) for row in rows] for key in by},
+        **{name: [_text(row[key]) for row in rows] for key, name in _COUNTS.items()},
+        "first exit": [_text(row["hits_first_exit"]) for row in rows],
+        **{name: [_share(row[key]) for row in rows] for key, name in _AMOUNTS.items()},
+    }
+    widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
+
+    def line(cells: Sequence[str]) -> str:
+        aligned = (
+            cell.ljust(width) if name in by else cell.rjust(width)
+            for cell, (name, width) in zip(cells, widths.items(), strict=True)
+        )
+        return "  ".join(aligned).rstrip()
+
+    yield line(list(columns))
+    for cells in zip(*columns.values(), strict=True):
+        yield line(cells)
+    yield ""
+    yield from _LEGEND
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _share(value: object) -> str:
+    return "-" if value is None else f"{value:.3f}"

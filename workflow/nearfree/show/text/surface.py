@@ -1,0 +1,81 @@
+"""What `nearfree surface` writes and prints: points of T(N), and N_max by batch and context."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import polars as pl
+
+from nearfree.decoders.decoder import Decoder
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.errors import ConfigError
+from nearfree.show.text.answer_json import with_about
+from nearfree.show.text.columns import columns
+from nearfree.show.text.forecast import amount
+
+
+def check_points_file(path: Path) -> None:
+    """Refuse a file whose name ends with neither .parquet nor .csv; ConfigError."""
+    if path.suffix not in (".parquet", ".csv"):
+        raise ConfigError(
+            f"{path} is neither a .parquet nor a .csv file", remedy="Name it so with --output"
+        )
+
+
+def write_points(path: Path, asked: Sequence[Deployment], points: pl.DataFrame) -> None:
+    """Write points with what was asked about beside them, to a file that was checked."""
+    rows = with_about(asked, points)
+    with path.open("wb") as file:
+        if path.suffix == ".csv":
+            rows.write_csv(file)
+        else:
+            rows.write_parquet(file)
+
+
+def surface_report(
+    asked: Sequence[Deployment], boundaries: pl.DataFrame, epsilon: float
+) -> Iterator[str]:
+    """Yield N_max by batch (down) and context (across), a block a model, platform and routing."""
+    rows = {(row["deployment"], row["baseline"] == 1): row for row in boundaries.to_dicts()}
+    first = True
+    for (decoder, platform, routing), group in groupby(enumerate(asked), _block):
+        block = list(group)
+        one = block[0][1]
+        backends = ", ".join(str(each) for each in (one.attention, one.moe) if each)
+        bound = f", {routing} routing" if routing else ""
+        for single in (True, False):
+            if not single and all(each.full_baseline == 1 for _, each in block):
+                continue
+            base = "N = 1" if single else "the paper's baseline N = ceil(E / (b k))"
+            yield from [] if first else [""]
+            first = False
+            yield (
+                f"{decoder.name} on {platform}, {backends}{bound}: N_max at the tolerance "
+                f"{epsilon:g} from {base}, by the work model"
+            )
+            yield from _matrix(block, rows, single=single)
+    yield from _refused(boundaries)
+
+
+def _matrix(
+    block: Sequence[tuple[int, Deployment]], rows: dict[tuple[int, bool], dict[str, object]],
+    *, single: bool,
+) -> Iterator[str]:  # fmt: skip
+    contexts = list(dict.fromkeys(each.context for _, each in block))
+    table: list[list[object]] = [["b \\ L", *contexts]]
+    cells: dict[int, list[object]] = {}
+    for place, each in block:
+        row = rows.get((place, single)) or rows[place, True]
+        said = amount(row["n_max"], censored=bool(row["censored"]))  # type: ignore[arg-type]
+        cells.setdefault(each.batch, []).append(said)
+    table += [[batch, *values] for batch, values in cells.items()]
+    yield from columns(table, left=0)
+
+
+def _refused(boundaries: pl.DataFrame) -> Iterator[str]:
+    for reason in boundaries["refusal"].drop_nulls().unique(maintain_order=True):
+        yield f"refused: {reason}"
+
+
+def _block(each: tuple[int, Deployment]) -> tuple[Decoder, str, str | None]:
+    return each[1].decoder, each[1].platform, each[1].routing

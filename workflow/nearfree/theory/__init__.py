@@ -1,1 +1,0 @@
-"""The predictors, side by side, and how well they do."""

@@ -1,6 +1,7 @@
 """Table `schedules`: draft lengths by batch size, as engines take them, for each deployment."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -89,11 +90,12 @@ def _said(
             reason, calibration = next(reasons, None), list(found.calibration[first])
             for engine in ENGINES:
                 if each.moe is None or each.moe.name == engine:
-                    said = (None, reason) if reason else _option(engine, n_max[place])
+                    said = (None, reason) if reason else _option(engine, tuple(n_max[place]))
                     yield place, epsilon, engine, *said, calibration
 
 
-def _option(engine: str, n_max: Sequence[float]) -> tuple[str | None, str | None]:
+@cache
+def _option(engine: str, n_max: tuple[float, ...]) -> tuple[str | None, str | None]:
     """Return an engine's option for boundaries from batch 1 on, or why there is none."""
     try:
         lengths = draft_lengths(dict(zip(_BATCHES, n_max, strict=True)), most=LONGEST)

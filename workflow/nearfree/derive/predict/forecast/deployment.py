@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.backends.names import Backend
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Dtype, Routing
+from nearfree.core.setting import Dtype, Routing, Setting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA, baseline
@@ -104,11 +104,12 @@ class Questions:
             )
         self.deployments, self.grid = deployments, list(grid)
         self._rows: list[dict[str, object]] = []
-        self._known: dict[tuple[str, str, str | None], int] = {}
+        self._numbers: dict[tuple[str, Setting, str | None, int], int] = {}
+        self._uses: dict[Deployment, tuple[ModuleUse, ...]] = {}
         uses = [
-            (index, place, use.role, use.count, use.main, self._asked(each, use))
-            for index, each in enumerate(deployments)
-            for place, use in enumerate(each.uses())
+            (index, place, use.role, use.count, use.main, self._number(deployment, use))
+            for index, deployment in enumerate(deployments)
+            for place, use in enumerate(self._uses_at_one(deployment))
         ]
         self.uses = pl.DataFrame(uses, schema=_USES, orient="row")
 
@@ -121,15 +122,25 @@ class Questions:
         """Return the questions with another baseline, over the grid from there."""
         rest = [baseline, *(n for n in self.grid if n > baseline)]
         beside = pl.lit(baseline).cast(pl.Int64).alias("baseline")
-        grids = pl.Series("grid", [rest] * len(self._rows), dtype=pl.List(pl.Int64))
+        grid = pl.Series("grid", [rest], dtype=pl.List(pl.Int64))
+        grids = grid.new_from_index(0, len(self._rows))
         frame = pl.DataFrame(self._rows, schema=ASKED_SCHEMA)
         return frame.with_columns(beside, grids)
 
-    def _asked(self, deployment: Deployment, use: ModuleUse) -> int:
-        row = setting_row(use.setting)
-        key = (deployment.platform, str(row["setting_key"]), use.backend_version)
-        if key not in self._known:
-            self._known[key] = len(self._rows)
+    def _uses_at_one(self, deployment: Deployment) -> tuple[ModuleUse, ...]:
+        """Return the modules of a deployment's forward at batch 1: other batches have the same."""
+        alone = structs.replace(deployment, batch=1)
+        if alone not in self._uses:
+            self._uses[alone] = alone.uses()
+        return self._uses[alone]
+
+    def _number(self, deployment: Deployment, use: ModuleUse) -> int:
+        """Return the number of a module's question at the deployment's batch."""
+        question = (deployment.platform, use.setting, use.backend_version, deployment.batch)
+        number = self._numbers.get(question)
+        if number is None:
+            self._numbers[question] = number = len(self._rows)
+            setting = structs.replace(use.setting, batch=deployment.batch)
             beside = {"platform": deployment.platform, "backend_version": use.backend_version}
-            self._rows.append({"asked": len(self._rows), **row, **beside})
-        return self._known[key]
+            self._rows.append({"asked": number, **setting_row(setting), **beside})
+        return number

@@ -6,12 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from backends.adapters.shapes import make_moe, make_sdpa
 from derive.tables.logs import copy_config
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.config.files import Config
-from nearfree.config.studies import Study, StudyBase, first_full
+from nearfree.config.studies import Study, StudyBase
 from nearfree.core.setting import setting_key
 from nearfree.errors import ConfigError
 
@@ -113,17 +112,6 @@ def test_edges_join_the_grid(
     wanted = {1} | positions | edges | {edge + 1 for edge in edges}
     within = {n for n in wanted if tokens_max is None or n * batch <= tokens_max}
     assert sweep.positions == tuple(sorted(within | {1}))
-
-
-@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 300))
-def test_the_baseline_is_the_first_full_n(experts: int, batch: int, top_k: int) -> None:
-    """Balanced: the baseline is the smallest N at which every expert has a token; else 1."""
-    top_k = min(top_k, experts)
-    setting = make_moe(experts=experts, top_k=top_k, batch=batch)
-    first = first_full(setting)
-    assert first * batch * top_k >= experts > (first - 1) * batch * top_k
-    assert first_full(make_moe(experts=experts, top_k=top_k, routing="skewed")) == 1
-    assert first_full(make_sdpa(batch=batch)) == 1
 
 
 def test_a_sweep_starts_at_its_own_baseline() -> None:

@@ -17,6 +17,7 @@ from nearfree.core.boundary import (
     repeated_looks,
     unpaired_ratios,
 )
+from nearfree.core.protocols import Adaptive
 from nearfree.errors import EvidenceError
 
 times = st.floats(1.0, 1e6)
@@ -211,7 +212,8 @@ def test_an_interval_of_too_few_values_is_widened() -> None:
 def test_looks_share_the_error(looks: int, rank: int) -> None:
     """Each look of several gets its part of the error: more looks, wider intervals."""
     values = [float(value) for value in range(1, 31)]
-    low, high = repeated_looks(0.95, looks)(values)
+    protocol = Adaptive(looks=tuple(range(1, looks)), confidence=0.95)
+    low, high = repeated_looks(protocol)(values)
     assert (low, high) == (rank, 31 - rank)
 
 

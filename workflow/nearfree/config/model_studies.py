@@ -6,7 +6,8 @@ from itertools import product
 from msgspec import structs
 
 from nearfree.backends.names import IN_MODELS, MOE, Backend
-from nearfree.config.studies import ModelStudy, first_full
+from nearfree.config.studies import ModelStudy
+from nearfree.core.modules.moe_ffn import first_full
 from nearfree.core.setting import Controlled, Setting, Sweep
 from nearfree.decoders.model import Model
 from nearfree.decoders.modules import ModuleUse, modules
@@ -25,7 +26,9 @@ def model_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
     _check(study, model)
     found = []
     for setting in _settings(study, model):
-        baseline = study.baseline or first_full(setting)
+        baseline = study.baseline or first_full(
+            setting.routing, setting.experts, setting.top_k, setting.batch
+        )
         later = [n for n in study.grid(setting.batch) if n > baseline]
         if not later:
             raise ConfigError(

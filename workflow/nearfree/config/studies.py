@@ -1,12 +1,12 @@
 """The studies of studies.yaml: a module or model with one backend over its axes, as sweeps."""
 
-import math
 from collections.abc import Iterator
 from itertools import product
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from nearfree.core.modules.moe_ffn import first_full
 from nearfree.core.protocols import Interleaved, Positive, Timing
 from nearfree.core.setting import (
     Controlled,
@@ -73,7 +73,8 @@ class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             Sweep(
                 setting=setting,
                 positions=self.grid(setting.batch),
-                baseline=self.baseline or first_full(setting),
+                baseline=self.baseline
+                or first_full(setting.routing, setting.experts, setting.top_k, setting.batch),
             )
             for setting in self.settings()
         )
@@ -188,13 +189,3 @@ class ModelStudy(StudyBase, frozen=True, kw_only=True, tag="model"):
 
 ModuleStudy = DenseStudy | MoeStudy | AttentionStudy
 Study = ModuleStudy | ModelStudy
-
-
-def first_full(setting: Setting) -> int:
-    """Return the paper's baseline N (app. C.3): ceil(E / (b k)) for balanced routing, else 1.
-
-    From there on every expert has a token, so a further one adds no weights to read.
-    """
-    if setting.routing != "balanced":
-        return 1
-    return math.ceil((setting.experts or 1) / (setting.batch * (setting.top_k or 1)))

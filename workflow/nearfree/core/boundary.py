@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from nearfree.core.protocols import Adaptive
 from nearfree.errors import EvidenceError
 
 Verdict = Literal["sharp", "bracketed", "undecided", "censored"]
@@ -69,13 +70,14 @@ def cautious_interval(values: Sequence[float], confidence: float) -> tuple[float
     return low, high
 
 
-def repeated_looks(confidence: float, looks: int) -> Interval:
-    """Return the interval of a test that may stop at each of several looks at its data.
+def repeated_looks(protocol: Adaptive) -> Interval:
+    """Return the interval of a ratio, corrected for all looks: after the sweep and at `looks`.
 
     Each look gets an equal share of the error (Bonferroni), so that all of them together keep the
     confidence, however the test decides when to stop.
     """
-    return partial(cautious_interval, confidence=1 - (1 - confidence) / looks)
+    looks = len(protocol.looks) + 1
+    return partial(cautious_interval, confidence=1 - (1 - protocol.confidence) / looks)
 
 
 @cache
@@ -146,6 +148,11 @@ def _reference(curve: Mapping[int, Mapping[int, float]], baseline: int) -> Mappi
     return curve[baseline]
 
 
+def last_pass(points: Sequence[Ratio], limit: float, baseline: int) -> int:
+    """Return the largest N at or above the baseline whose ratio is within a limit."""
+    return max([baseline, *(point.n for point in points if point.value <= limit)])
+
+
 def boundary(
     curve: Sequence[Ratio], epsilon: float, baseline: int, resolution: float | None = None
 ) -> Boundary:
@@ -161,8 +168,7 @@ def boundary(
     limit = 1.0 + epsilon
     points = [point for point in curve if point.n >= baseline]
     grid = [point.n for point in points]
-    passing = [point.n for point in points if point.value <= limit]
-    last = max([baseline, *passing])
+    last = last_pass(points, limit, baseline)
     exits = [point.n for point in points if point.value > limit]
     before = [n for n in grid if not exits or n < exits[0]]
     low = min(max([baseline, *(p.n for p in points if p.high <= limit)]), last)

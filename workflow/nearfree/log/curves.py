@@ -5,7 +5,7 @@ are clean, process CPU time stands in for wall time in the whole curve.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf, isnan, nan
 
 from msgspec import Struct
@@ -18,6 +18,14 @@ from nearfree.log.events import Event, LatencyMeasured
 from nearfree.log.evidence import Take
 
 _FEWEST_CLEAN = 0.5
+
+
+def clean_us(visit: LatencyMeasured) -> float | None:
+    """Return the median wall time of a visit's clean samples in microseconds, None without one."""
+    clean: Sequence[float] = visit.wall_us
+    if True in visit.dirty:
+        clean = [us for us, dirty in zip(visit.wall_us, visit.dirty, strict=True) if not dirty]
+    return median(clean) if clean else None
 
 
 class Visits:
@@ -40,11 +48,9 @@ class Visits:
     def add(self, event: Event) -> None:
         """Take in one visit."""
         data: LatencyMeasured = event.data
-        clean = data.wall_us
-        if True in data.dirty:
-            clean = tuple(us for us, bad in zip(data.wall_us, data.dirty, strict=True) if not bad)
+        wall_us = clean_us(data)
         self.rounds.append(data.round)
-        self.wall_us.append(median(clean) if clean else nan)
+        self.wall_us.append(nan if wall_us is None else wall_us)
         self.process_us.append(median(data.process_us) if data.process_us else nan)
         self.numbers.setdefault(event.source, array("q")).append(int(event.id))
         self.samples += len(data.dirty)
@@ -175,6 +181,5 @@ def timed_ratios(timed: Timed, protocol: Timing) -> list[Ratio]:
     if isinstance(protocol, Paper):
         return unpaired_ratios(timed.rounds, timed.baseline)
     if isinstance(protocol, Adaptive):
-        interval = repeated_looks(protocol.confidence, len(protocol.looks) + 1)
-        return ratios(timed.rounds, timed.baseline, interval)
+        return ratios(timed.rounds, timed.baseline, repeated_looks(protocol))
     return ratios(timed.rounds, timed.baseline)

@@ -11,19 +11,15 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from nearfree.core.boundary import Interval, Ratio, median, ratios, repeated_looks
+from nearfree.core.boundary import Ratio, last_pass, ratios, repeated_looks
 from nearfree.core.protocols import Adaptive
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
+from nearfree.log.curves import clean_us
 from nearfree.log.events import LatencyMeasured
 from nearfree.measure import interleaved
 from nearfree.measure.visits import Bench, Point
 from nearfree.units import US_PER_S
-
-
-def corrected(protocol: Adaptive) -> Interval:
-    """Return the interval of a ratio, corrected for all looks: after the sweep and later."""
-    return repeated_looks(protocol.confidence, len(protocol.looks) + 1)
 
 
 def still_open(curve: Sequence[Ratio], baseline: int, protocol: Adaptive) -> list[int]:
@@ -36,7 +32,7 @@ def still_open(curve: Sequence[Ratio], baseline: int, protocol: Adaptive) -> lis
     """
     limit = 1.0 + protocol.epsilon
     points = [point for point in curve if point.n >= baseline]
-    seems = max([baseline, *(p.n for p in points if p.value <= limit)])
+    seems = last_pass(points, limit, baseline)
     top = max(p.n for p in points if p.n <= seems * math.sqrt(protocol.width))
     above = [p.n for p in points if p.n > top and p.low <= limit]
     near = [p for p in points if top <= p.n * protocol.width and p.n <= seems]
@@ -59,9 +55,9 @@ class Search(Struct):
 
     def add(self, visit: LatencyMeasured) -> None:
         """Take in a visit; one without a clean sample counts as spent alone, as in the tables."""
-        clean = [us for us, dirty in zip(visit.wall_us, visit.dirty, strict=True) if not dirty]
-        if clean:
-            self.curve.setdefault(visit.n, {})[visit.round] = median(clean)
+        wall_us = clean_us(visit)
+        if wall_us is not None:
+            self.curve.setdefault(visit.n, {})[visit.round] = wall_us
         if visit.paired and visit.round not in self.paired[-1:]:
             self.paired.append(visit.round)
         untimed = visit.protocol.warmup / visit.protocol.forwards
@@ -81,7 +77,7 @@ class Search(Struct):
             n: {number: us for number, us in rounds.items() if number not in later}
             for n, rounds in self.curve.items()
         }
-        curve = ratios(then, self.baseline, corrected(protocol))
+        curve = ratios(then, self.baseline, repeated_looks(protocol))
         return still_open(curve, self.baseline, protocol)
 
     def _spent(self, protocol: Adaptive) -> bool:

@@ -12,12 +12,12 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from nearfree.backends.adapters.kernel import Kernel
-from nearfree.core.boundary import Boundary, boundary, ratios
+from nearfree.core.boundary import Boundary, boundary, ratios, repeated_looks
 from nearfree.core.protocols import Adaptive
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
 from nearfree.log.events import DeviceState
-from nearfree.measure.adaptive import Search, corrected, run
+from nearfree.measure.adaptive import Search, run
 from nearfree.measure.visits import Bench, Point, silent
 
 _SETTING = Setting(module="dense_ffn", backend="simulated", dtype="float32", d_model=1, d_ff=1)
@@ -137,7 +137,7 @@ def search(
     for visit in bench.history:
         held.add(visit)
     found = boundary(
-        ratios(held.curve, grid[0], corrected(protocol)),
+        ratios(held.curve, grid[0], repeated_looks(protocol)),
         protocol.epsilon,
         grid[0],
         protocol.width,

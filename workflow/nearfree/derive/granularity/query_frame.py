@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.modules.moe_ffn import first_full
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.derive.tables.settings import setting_row
@@ -54,16 +55,9 @@ def sparse_positions(most: int) -> list[int]:
     return [n for n in (*range(1, _EACH + 1), *above) if n <= most]
 
 
-def baseline(routing: str | None, experts: int | None, top_k: int | None, batch: int) -> int:
-    """Return the N that ratios refer to: ceil(E / (b k)) if routing is balanced, else 1."""
-    if routing != "balanced" or experts is None or top_k is None:
-        return 1
-    return -(-experts // (batch * top_k))
-
-
 def _row(number: int, question: Question, most: int) -> dict[str, object]:
     asked = question.setting
-    first = baseline(asked.routing, asked.experts, asked.top_k, asked.batch)
+    first = first_full(asked.routing, asked.experts, asked.top_k, asked.batch)
     return {
         "asked": number,
         "platform": question.platform,

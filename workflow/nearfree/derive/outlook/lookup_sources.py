@@ -6,7 +6,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.backends.names import PAGES
-from nearfree.derive.granularity.query_frame import baseline
+from nearfree.core.modules.moe_ffn import first_full
 from nearfree.derive.granularity.resolve import AttentionQuestion, MoeQuestion, Resolver
 from nearfree.derive.granularity.steps import MOST_TOKENS, TileSteps
 from nearfree.derive.laws.attention import M_ATTN
@@ -192,7 +192,7 @@ def _experts(row: Row, model: Experts, resolver: Resolver) -> Row:
             device_name=row["device_name"],
         )
     )
-    tokens = row["batch"] * baseline(row["routing"], row["experts"], top_k, row["batch"])
+    tokens = row["batch"] * first_full(row["routing"], row["experts"], top_k, row["batch"])
     blocks, tau = steps.at([tokens]), steps.tau(tokens)
     block, source = blocks.block_m[0], blocks.source[0]
     differences = []

@@ -7,10 +7,14 @@ point: n, latency_us, and context where that varies along the curve instead of N
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.modules.moe_ffn import first_full
+from nearfree.derive.tables.distinct import ask_distinct
 from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.truth.exits import first_exit, last_pass
 
 ASKED_COLUMNS = ("platform", *SETTING_COLUMNS, "backend_version", "kernel", "baseline", "grid")
 """The columns of a question to a predictor, besides its key `asked`."""
@@ -118,38 +122,37 @@ def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
     epsilons
         Tolerances.
     """
-    beside = ratios.with_columns(
-        pl.col("n").shift(1).over("curve").alias("before"),
-        pl.col("n").shift(-1).over("curve").alias("after"),
-    )
-    ends = ratios.group_by("curve", maintain_order=True).agg(
-        pl.col("n").first().alias("baseline"), pl.col("n").last().alias("end")
-    )
+    curves = ratios.group_by("curve", maintain_order=True).agg("n", "ratio")
+    lengths = curves["n"].list.len().to_numpy()
+    counts = np.arange(lengths.max(initial=1))[None, :] < lengths[:, None]
+    grid = np.zeros(counts.shape, dtype=np.int64)
+    ratio = np.full(counts.shape, np.inf)
+    grid[counts], ratio[counts] = ratios["n"].to_numpy(), ratios["ratio"].to_numpy()
+    rows, ends = np.arange(len(grid)), lengths.astype(np.int64) - 1
     frames = []
     for epsilon in epsilons:
-        passes = pl.col("ratio") <= 1.0 + epsilon
-        last_pass = (
-            beside.filter(passes)
-            .group_by("curve")
-            .agg(pl.col("n").last().alias("n_max"), pl.col("after").last().alias("next_n"))
-        )
-        violation = (
-            beside.filter(~passes)
-            .group_by("curve")
-            .agg(pl.col("before").first(), pl.col("n").first().alias("next_n_first"))
-        )
+        passes = ratio <= 1.0 + epsilon
+        last, first = last_pass(passes), first_exit(passes, counts)
+        found = {
+            "curve": curves["curve"],
+            "baseline": grid[:, 0],
+            "n_max": grid[rows, last],
+            "first_exit": grid[rows, first],
+            "next_n": grid[rows, np.minimum(last + 1, ends)],
+            "next_n_first": grid[rows, np.minimum(first + 1, ends)],
+            "last": last == ends,
+            "stays": first == ends,
+        }
         frames.append(
-            ends.join(last_pass, on="curve", how="left", maintain_order="left")
-            .join(violation, on="curve", how="left", maintain_order="left")
-            .select(
+            pl.DataFrame(found).select(
                 "curve",
                 pl.lit(float(epsilon)).alias("epsilon"),
                 "baseline",
                 "n_max",
-                pl.coalesce("before", "end").alias("first_exit"),
-                "next_n",
-                "next_n_first",
-                pl.col("next_n").is_null().alias("censored"),
+                "first_exit",
+                pl.when(~pl.col("last")).then("next_n").alias("next_n"),
+                pl.when(~pl.col("stays")).then("next_n_first").alias("next_n_first"),
+                pl.col("last").alias("censored"),
                 pl.lit(value=False).alias("undecided"),
             )
         )
@@ -158,17 +161,15 @@ def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
 
 def _from_baseline(settings: pl.DataFrame, points: pl.DataFrame) -> pl.DataFrame:
     """Return the points from each curve's baseline upwards, sorted."""
-    active = pl.col("batch") * pl.col("top_k")
-    least = (
-        pl.when(pl.col("routing") == "balanced")
-        .then((pl.col("experts") + active - 1) // active)
-        .otherwise(1)
-        .fill_null(1)
-        .alias("least")
+    least = ask_distinct(
+        settings,
+        ("routing", "experts", "top_k", "batch"),
+        lambda **spread: {"least": first_full(**spread)},
+        {"least": pl.Int64},
     )
     fixed = points.join(_varied(points).to_frame(), on="curve", how="anti")
     return (
-        fixed.join(settings.select("curve", least), on="curve", how="inner")
+        fixed.join(settings.select("curve").hstack(least), on="curve", how="inner")
         .filter(pl.col("n") >= pl.col("least"))
         .select("curve", "n", "latency_us")
         .sort("curve", "n")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
+from nearfree.derive.truth.exits import first_exit, last_pass
 from nearfree.derive.work_model.family import Array, Family, Features, Flags, Places
 
 
@@ -58,16 +59,10 @@ def boundaries(ratio: Array, counts: Flags, epsilon: float, fitted: Fitted) -> B
     """
     limit = np.log1p(epsilon)
     logs = np.where(counts, np.log(ratio), np.inf)
-    logs[:, 0] = -np.inf
-    places = np.arange(ratio.shape[1])[None, :]
-
-    def last_pass(moved: float) -> Places:
-        return np.asarray(np.max(np.where(logs <= limit + moved, places, 0), axis=1))
-
-    violation = np.where(counts & (logs > limit), places, counts.sum(axis=1, keepdims=True))
+    passes = logs <= limit
     return Boundaries(
-        last=last_pass(0.0),
-        low=last_pass(-fitted.band),
-        high=last_pass(fitted.band),
-        first_exit=np.asarray(violation.min(axis=1) - 1),
+        last=last_pass(passes),
+        low=last_pass(logs <= limit - fitted.band),
+        high=last_pass(logs <= limit + fitted.band),
+        first_exit=first_exit(passes, counts),
     )

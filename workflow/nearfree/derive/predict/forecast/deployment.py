@@ -7,11 +7,12 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.backends.names import Backend
+from nearfree.core.modules.moe_ffn import first_full
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Dtype, Routing, Setting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
-from nearfree.derive.granularity.query_frame import ASKED_SCHEMA, baseline
+from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 
@@ -51,7 +52,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
         experts = self.decoder.experts
         if experts is None:
             return 1
-        return baseline(self.routing, experts.experts, experts.top_k, self.batch)
+        return first_full(self.routing, experts.experts, experts.top_k, self.batch)
 
     @property
     def about(self) -> dict[str, object]:

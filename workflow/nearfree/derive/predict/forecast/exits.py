@@ -7,6 +7,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total
+from nearfree.derive.truth.exits import last_pass
 from nearfree.derive.work_model.family import Array, Flags, Places
 
 
@@ -33,17 +34,12 @@ def exits(ratio: Array, low: Array, high: Array, baseline: Places, epsilon: floa
     baseline
         The place of each baseline, [rows].
     """
-    places = np.arange(ratio.shape[1])[None, :]
-
-    def last_pass(values: Array) -> Places:
-        passes = (values <= 1.0 + epsilon) & (places > baseline[:, None])
-        return np.asarray(np.max(np.where(passes, places, baseline[:, None]), axis=1))
-
-    last, end = last_pass(ratio), ratio.shape[1] - 1
+    limit = 1.0 + epsilon
+    last, end = last_pass(ratio <= limit, baseline), ratio.shape[1] - 1
     return Exits(
         last=last,
-        low=np.minimum(last_pass(high), last),
-        high=np.maximum(last_pass(low), last),
+        low=np.minimum(last_pass(high <= limit, baseline), last),
+        high=np.maximum(last_pass(low <= limit, baseline), last),
         after=np.minimum(last + 1, end),
         censored=last == end,
     )

@@ -17,16 +17,9 @@ import msgspec
 import yaml
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
+from nearfree.core.plan import AskedPlan, MeasurePlan, Plan, ProbePlan, Sweep, plan_digest
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import (
-    AskedPlan,
-    MeasurePlan,
-    Plan,
-    ProbePlan,
-    Setting,
-    Sweep,
-    plan_digest,
-)
+from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.derive.outlook.outlook_stage import write_outlook
 from nearfree.derive.tables.bound import bound

@@ -5,8 +5,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import MeasurePlan, Setting, Sweep
+from nearfree.core.setting import Setting
 from nearfree.derive.tables.project import project
 from nearfree.log.events import LatencyMeasured
 from nearfree.log.names import Layout

@@ -10,8 +10,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 from nearfree.config.files import Config
+from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.protocols import Adaptive, Paper, Timing
-from nearfree.core.setting import MeasurePlan, Setting, Sweep
+from nearfree.core.setting import Setting
 from nearfree.derive.tables.boundaries import measured_rows
 from nearfree.derive.tables.latency import LATENCY, curves, latency_rows
 from nearfree.hardware.probe import probe

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nearfree.core.plan import MeasurePlan, Plan, Sweep, plan_digest
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import MeasurePlan, Plan, Setting, Sweep, plan_digest
+from nearfree.core.setting import Setting
 from nearfree.log.events import LatencyMeasured, Payload, RunFinished, RunStarted
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import read_segment

@@ -6,8 +6,9 @@ from typing import Any
 
 from conftest import make_setting
 from msgspec import json
+from nearfree.core.plan import MeasurePlan, ProbePlan, Sweep
 from nearfree.core.protocols import Adaptive, Timing
-from nearfree.core.setting import MeasurePlan, ProbePlan, Setting, Sweep
+from nearfree.core.setting import Setting
 from nearfree.hardware.simulated import Curve, CurveFile, Forward, Machine, Part, Refused
 
 GRID = (1, 2, 4, 8, 9, 16, 32)

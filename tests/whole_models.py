@@ -12,7 +12,8 @@ from decoders.files import change, write
 from derive.tables.logs import copy_config
 from nearfree.config.files import Config
 from nearfree.config.studies import ModelStudy, Study
-from nearfree.core.setting import MeasurePlan, Plan, Setting
+from nearfree.core.plan import MeasurePlan, Plan
+from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.model import Model, read_model
 from nearfree.decoders.modules import ModuleUse

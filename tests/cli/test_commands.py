@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import json
-from nearfree.core.setting import MeasurePlan, ProbePlan
+from nearfree.core.plan import MeasurePlan, ProbePlan
 from nearfree.hardware import probe
 from nearfree.log.names import Layout
 from nearfree.log.seal import read_seal, read_sealed

@@ -9,7 +9,7 @@ import yaml
 from derive.tables.logs import copy_config
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
-from nearfree.core.setting import plan_digest
+from nearfree.core.plan import plan_digest
 from nearfree.errors import ConfigError
 
 Change = Callable[[dict[str, Any]], None]

@@ -12,7 +12,7 @@ from nearfree.config.files import Config
 from nearfree.config.model_studies import model_sweeps, module_sweeps
 from nearfree.config.plans import Plans
 from nearfree.config.studies import ModelStudy
-from nearfree.core.setting import ForetellPlan, MeasurePlan, ProbePlan, plan_digest
+from nearfree.core.plan import ForetellPlan, MeasurePlan, ProbePlan, plan_digest
 from nearfree.decoders.model import Model
 from nearfree.errors import ConfigError
 from whole_models import DENSE, LING, MOE, study_document, write_config

@@ -1,4 +1,4 @@
-"""Settings, sweeps and plans: what can be asked, and how it is named."""
+"""Settings: what can be measured, and how it is named."""
 
 from typing import Any
 
@@ -7,15 +7,8 @@ import pytest
 from conftest import make_plan, make_setting
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.setting import (
-    MeasurePlan,
-    ProbePlan,
-    Setting,
-    Sweep,
-    check_setting,
-    plan_digest,
-    setting_key,
-)
+from nearfree.core.plan import plan_digest
+from nearfree.core.setting import Setting, check_setting, setting_key
 from nearfree.errors import ConfigError
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -48,19 +41,6 @@ def test_a_default_written_out_is_the_same_setting() -> None:
     """A field given with its default value changes no digest."""
     assert setting_key(make_setting(batch=1, context=None)) == setting_key(make_setting())
     assert setting_key(make_setting(batch=2)) != setting_key(make_setting())
-
-
-def test_a_plan_survives_json() -> None:
-    """A plan read back from its JSON has the same digest."""
-    plan = make_plan(dtype="auto")
-    again = msgspec.json.decode(msgspec.json.encode(plan), type=MeasurePlan)
-    assert (again, plan_digest(again)) == (plan, plan_digest(plan))
-
-
-@pytest.mark.parametrize("changed", [{"rounds": 4}, {"positions": (1, 2)}, {"batch": 2}])
-def test_another_plan_has_another_digest(changed: dict[str, Any]) -> None:
-    """Whatever is asked differently gives another digest, so another take."""
-    assert plan_digest(make_plan(**changed)) != plan_digest(make_plan())
 
 
 @pytest.mark.parametrize(("module", "shape"), SHAPES.items())
@@ -132,48 +112,3 @@ def test_an_unknown_field_is_refused_by_name() -> None:
     document = {"module": "dense_ffn", **COMMON, **SHAPES["dense_ffn"], "widht": 1}
     with pytest.raises(msgspec.ValidationError, match="widht"):
         msgspec.convert(document, Setting)
-
-
-def test_a_sweep_needs_its_baseline() -> None:
-    """A grid without its baseline N is refused with both."""
-    with pytest.raises(ConfigError, match=r"grid \[2, 4\] lacks its baseline N=1"):
-        Sweep(setting=make_setting(), positions=(2, 4))
-    assert Sweep(setting=make_setting(), positions=(2, 4), baseline=2).baseline == 2
-
-
-@pytest.mark.parametrize("positions", [(2, 1), (1, 2, 2), (1, 4, 2)])
-def test_a_grid_rises(positions: tuple[int, ...]) -> None:
-    """A grid that is not strictly rising is refused."""
-    with pytest.raises(ConfigError, match="not strictly rising"):
-        Sweep(setting=make_setting(), positions=positions)
-
-
-def test_a_bad_setting_is_refused_in_a_sweep() -> None:
-    """A sweep checks its setting."""
-    with pytest.raises(ConfigError, match="lacks d_ff"):
-        Sweep(setting=make_setting(d_ff=None), positions=(1,))
-
-
-def test_a_plan_without_sweeps_is_refused() -> None:
-    """A plan that asks for nothing is refused, not measured."""
-    raw = msgspec.json.encode(make_plan())
-    document = msgspec.json.decode(raw) | {"sweeps": []}
-    with pytest.raises((ConfigError, msgspec.ValidationError), match="sweeps"):
-        msgspec.json.decode(msgspec.json.encode(document), type=MeasurePlan)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("guard_s", 0), ("guard_s", -1.0), ("rounds", 0), ("dtypes", ["x"])]
-)
-def test_a_bad_probe_plan_is_refused_by_name(field: str, value: object) -> None:
-    """A probe plan that cannot be followed is refused by its field's name."""
-    with pytest.raises(msgspec.ValidationError, match=rf"\$\.{field}"):
-        msgspec.convert({"kind": "probe", "dtypes": ["float32"], field: value}, ProbePlan)
-
-
-def test_points_a_round() -> None:
-    """A round has one point for every N of every sweep."""
-    sweep = Sweep(setting=make_setting(batch=2), positions=(1, 2))
-    plan = make_plan(positions=(1, 2, 4))
-    both = msgspec.structs.replace(plan, sweeps=(*plan.sweeps, sweep))
-    assert (plan.points_a_round, both.points_a_round) == (3, 5)

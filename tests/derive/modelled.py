@@ -7,8 +7,9 @@ import polars as pl
 from msgspec import structs
 from nearfree.config.files import Config
 from nearfree.config.model_studies import model_sweeps
+from nearfree.core.plan import ForetellPlan, MeasurePlan
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import ForetellPlan, MeasurePlan, Setting
+from nearfree.core.setting import Setting
 from nearfree.decoders.laps import ATTENTION, DENSE, HEAD, QKV
 from nearfree.derive.tables.bound import bound
 from nearfree.derive.tables.project import project

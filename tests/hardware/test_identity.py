@@ -6,7 +6,7 @@ import pytest
 from conftest import write_payloads
 from msgspec.structs import replace
 from nearfree.config.files import Config
-from nearfree.core.setting import ProbePlan
+from nearfree.core.plan import ProbePlan
 from nearfree.errors import EvidenceError, HardwareError
 from nearfree.hardware.identity import (
     check_device,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from nearfree.core.setting import ProbePlan
+from nearfree.core.plan import ProbePlan
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.hardware import identity, probe
 from nearfree.hardware.cpu import fingerprint

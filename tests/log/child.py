@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from conftest import latencies, make_latency, make_plan, make_started, measure_rounds, write_take
-from nearfree.core.setting import MeasurePlan
+from nearfree.core.plan import MeasurePlan
 from nearfree.errors import LogError, NearfreeError
 from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake, ensure_take, take_name

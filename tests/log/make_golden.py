@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conftest import CLOCK, make_latency, make_plan, make_setting, make_started, write_payloads
 from msgspec import json
-from nearfree.core.setting import ImportPlan, Plan, ProbePlan, RetractPlan, plan_digest
+from nearfree.core.plan import ImportPlan, Plan, ProbePlan, RetractPlan, plan_digest
 from nearfree.log.attempts import whole_rounds
 from nearfree.log.document import write_once
 from nearfree.log.events import (

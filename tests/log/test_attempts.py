@@ -4,7 +4,7 @@ import pytest
 from conftest import make_latency, make_plan, make_started, write_take
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.setting import Plan, ProbePlan
+from nearfree.core.plan import Plan, ProbePlan
 from nearfree.errors import BusyError, DamageError, LogError
 from nearfree.log.attempts import Attempts, whole_rounds
 from nearfree.log.events import (

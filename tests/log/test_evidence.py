@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import make_latency, make_plan, make_started, write_payloads, write_take
-from nearfree.core.setting import RetractPlan
+from nearfree.core.plan import RetractPlan
 from nearfree.errors import DamageError
 from nearfree.log.events import (
     LatencyMeasured,

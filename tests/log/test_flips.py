@@ -6,7 +6,7 @@ import pytest
 from conftest import write_payloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.core.setting import RetractPlan
+from nearfree.core.plan import RetractPlan
 from nearfree.log.events import ObservationRetracted
 from nearfree.log.ledger import write_ledger
 from nearfree.log.manifest import manifest_path

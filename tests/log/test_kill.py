@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import latencies, measure_rounds, write_take
-from nearfree.core.setting import MeasurePlan
+from nearfree.core.plan import MeasurePlan
 from nearfree.log.events import LatencyMeasured, SegmentRecovered
 from nearfree.log.evidence import read_take
 from nearfree.log.names import Layout

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from conftest import make_latency, make_plan, make_started, write_take
-from nearfree.core.setting import Plan, ProbePlan
+from nearfree.core.plan import Plan, ProbePlan
 from nearfree.errors import BusyError, DamageError, EvidenceError, LogError
 from nearfree.log.events import LatencyMeasured, RunFinished, RunStarted, SegmentRecovered
 from nearfree.log.evidence import read_scope, read_take

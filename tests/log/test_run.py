@@ -8,7 +8,7 @@ import pytest
 from conftest import make_plan
 from msgspec import json
 from nearfree.backends.environments.installed import environment_sha256
-from nearfree.core.setting import plan_digest
+from nearfree.core.plan import plan_digest
 from nearfree.log.line import sha256
 from nearfree.log.run import describe_run, scheduler, versions
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import make_latency, make_plan, make_started, write_take
 from msgspec import structs
-from nearfree.core.setting import plan_digest
+from nearfree.core.plan import plan_digest
 from nearfree.errors import BusyError, DamageError, LogError
 from nearfree.log.document import render
 from nearfree.log.line import sha256

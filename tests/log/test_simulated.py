@@ -4,7 +4,7 @@ import pytest
 from conftest import make_plan, write_take
 from derive.tables.logs import write_probe
 from msgspec.structs import replace
-from nearfree.core.setting import RetractPlan
+from nearfree.core.plan import RetractPlan
 from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
 from nearfree.log.simulated import is_simulated, refuse_mixed, simulated

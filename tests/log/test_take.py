@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import latencies, make_latency, make_plan, make_started, measure_rounds, write_take
 from msgspec import structs
-from nearfree.core.setting import ProbePlan
+from nearfree.core.plan import ProbePlan
 from nearfree.errors import DamageError, EvidenceError, NearfreeError
 from nearfree.log.events import (
     LatencyMeasured,

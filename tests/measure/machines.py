@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from conftest import make_setting, make_started
-from nearfree.core.setting import MeasurePlan
+from nearfree.core.plan import MeasurePlan
 from nearfree.errors import HardwareError
 from nearfree.hardware.clocks import Sample
 from nearfree.log.events import DeviceState, LatencyMeasured

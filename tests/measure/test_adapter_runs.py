@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from conftest import make_latency, make_plan, write_take
 from nearfree.backends.adapters.kernel import ADAPTERS
-from nearfree.core.setting import MeasurePlan
+from nearfree.core.plan import MeasurePlan
 from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake

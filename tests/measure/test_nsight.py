@@ -13,7 +13,7 @@ from derive.tables.logs import write_probe
 from msgspec import json
 from msgspec.structs import replace
 from nearfree.backends.adapters.kernel import Place
-from nearfree.core.setting import ProfilePlan, Sweep
+from nearfree.core.plan import ProfilePlan, Sweep
 from nearfree.errors import EvidenceError, HardwareError
 from nearfree.log.events import Fingerprint, KernelProfiled, RunStarted
 from nearfree.log.names import Layout

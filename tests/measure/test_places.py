@@ -4,7 +4,7 @@ import pytest
 from conftest import make_plan
 from derive.tables.logs import MACHINE
 from msgspec.structs import replace
-from nearfree.core.setting import MeasurePlan
+from nearfree.core.plan import MeasurePlan
 from nearfree.errors import ConfigError
 from nearfree.log.events import Fingerprint
 from nearfree.measure.prepare import place_of

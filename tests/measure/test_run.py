@@ -9,8 +9,8 @@ from derive.tables.logs import write_probe
 from msgspec.structs import replace
 from nearfree.backends.adapters import torch_dense
 from nearfree.backends.adapters.kernel import Place
+from nearfree.core.plan import MeasurePlan, ProbePlan, Sweep
 from nearfree.core.protocols import Adaptive, Paper, Timing
-from nearfree.core.setting import MeasurePlan, ProbePlan, Sweep
 from nearfree.errors import EvidenceError, HardwareError
 from nearfree.hardware import identity, probe
 from nearfree.hardware.clocks import CpuClock

@@ -8,8 +8,8 @@ from conftest import make_plan
 from derive.tables.logs import write_probe
 from nearfree.backends.adapters.kernel import ADAPTERS
 from nearfree.core.boundary import boundary, ratios
+from nearfree.core.plan import MeasurePlan
 from nearfree.core.protocols import Adaptive, Interleaved, Paper, Timing
-from nearfree.core.setting import MeasurePlan
 from nearfree.errors import ConfigError, EvidenceError, StoppedError
 from nearfree.hardware.simulated import Machine
 from nearfree.hardware.simulated_probe import simulate_probe

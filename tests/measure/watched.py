@@ -10,7 +10,7 @@ from pathlib import Path
 
 from derive.tables.logs import write_probe
 from nearfree.config.model_studies import model_sweeps
-from nearfree.core.setting import MeasurePlan
+from nearfree.core.plan import MeasurePlan
 from nearfree.hardware.cpu import fingerprint
 from nearfree.log.events import Payload, SharesMeasured
 from nearfree.log.names import Layout

@@ -9,7 +9,7 @@ from derive.tables.logs import MACHINE, make_visits, write_probe
 from msgspec.structs import replace
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
-from nearfree.core.setting import plan_digest
+from nearfree.core.plan import plan_digest
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Payload, PredictionRecorded
 from nearfree.log.evidence import read_take

@@ -7,7 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 from conftest import write_take
-from nearfree.core.setting import ImportPlan, Setting, setting_key
+from nearfree.core.plan import ImportPlan
+from nearfree.core.setting import Setting, setting_key
 from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported

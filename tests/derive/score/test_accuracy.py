@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 from conftest import write_payloads
 from nearfree.config.files import Config
-from nearfree.core.setting import ImportPlan, Setting
+from nearfree.core.plan import ImportPlan
+from nearfree.core.setting import Setting
 from nearfree.derive.score.accuracy import ACCURACY, DRIFT, MINIMUM_MB
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.writers import write_accuracy

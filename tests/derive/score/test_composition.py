@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from nearfree.core.setting import plan_digest
+from nearfree.core.plan import plan_digest
 from nearfree.decoders.laps import ATTENTION, BETWEEN, DENSE, HEAD
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION, compose

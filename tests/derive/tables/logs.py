@@ -8,8 +8,9 @@ from typing import Any
 
 from conftest import CLOCK, make_setting, make_started, write_payloads
 from nearfree.config.files import Config
+from nearfree.core.plan import MeasurePlan, ProbePlan, Sweep
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import MeasurePlan, ProbePlan, Setting, Sweep
+from nearfree.core.setting import Setting
 from nearfree.derive.claims.stage import write_claims
 from nearfree.derive.outlook.outlook_stage import write_outlook, write_schedules
 from nearfree.derive.tables.bound import bound

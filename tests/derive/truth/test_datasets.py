@@ -7,7 +7,8 @@ from conftest import write_payloads
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.config.files import Config
-from nearfree.core.setting import ImportPlan, Setting
+from nearfree.core.plan import ImportPlan
+from nearfree.core.setting import Setting
 from nearfree.derive.truth.datasets import (
     heavy_enough,
     load_aiconfigurator,

@@ -6,7 +6,8 @@ from conftest import write_take
 from msgspec import json
 from msgspec.structs import replace
 from nearfree.config.files import Config
-from nearfree.core.setting import CalibratePlan, Setting
+from nearfree.core.plan import CalibratePlan
+from nearfree.core.setting import Setting
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model.calibrate import calibrate

@@ -10,7 +10,7 @@ from conftest import write_payloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.files import Config
-from nearfree.core.setting import CalibratePlan
+from nearfree.core.plan import CalibratePlan
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.score.evaluation import evaluate
 from nearfree.derive.score.narrowing import not_fitted

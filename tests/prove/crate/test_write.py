@@ -10,7 +10,7 @@ import pytest
 from conftest import make_latency, make_plan, make_started, write_payloads
 from derive.tables.logs import CONFIG, make_tables, write_study
 from msgspec import json, structs
-from nearfree.core.setting import Plan
+from nearfree.core.plan import Plan
 from nearfree.errors import NearfreeError, WriteError
 from nearfree.log.document import read_document, render
 from nearfree.log.events import RunStarted

@@ -5,8 +5,9 @@ from typing import Any
 
 from conftest import write_payloads
 from derive.tables.logs import ROUNDS, make_visits
+from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import MeasurePlan, Setting, Sweep
+from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork, attention_work, dense_work, moe_work, routed_pairs
 from nearfree.log.events import KernelProfiled, Payload, WorkCounted
 from nearfree.log.names import Layout

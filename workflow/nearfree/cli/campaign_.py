@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:
     from nearfree.cli.progress import Bar
-    from nearfree.core.setting import ForetellPlan, ProbePlan
+    from nearfree.core.plan import ForetellPlan, ProbePlan
     from nearfree.hardware.probe import probe
     from nearfree.measure.run import measure
 

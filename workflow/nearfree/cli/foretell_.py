@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Record, and print what is predicted at the reported tolerance."""
     from nearfree.cli.common import here
     from nearfree.config.plans import Plans
-    from nearfree.core.setting import FORETOLD
+    from nearfree.core.plan import FORETOLD
     from nearfree.log.events import PredictionRecorded
     from nearfree.log.evidence import read_take
     from nearfree.log.names import Layout

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nearfree.cli.common import positive
 
 if TYPE_CHECKING:
-    from nearfree.core.setting import MeasurePlan, ProfilePlan
+    from nearfree.core.plan import MeasurePlan, ProfilePlan
     from nearfree.log.names import Layout
     from nearfree.log.seal import Seal
 
@@ -128,7 +128,7 @@ def read_plan(name: str) -> "MeasurePlan":
     """Return the plan in a file, or in standard input for -; ConfigError if it is none."""
     import msgspec
 
-    from nearfree.core.setting import MeasurePlan
+    from nearfree.core.plan import MeasurePlan
     from nearfree.errors import ConfigError
 
     try:

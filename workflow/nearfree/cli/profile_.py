@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         profile_file(args.inside)
         return 0
     from nearfree.cli.measure_ import read_plan, require_environment
-    from nearfree.core.setting import MODULES, PROFILE, ProfilePlan
+    from nearfree.core.plan import MODULES, PROFILE, ProfilePlan
     from nearfree.errors import ConfigError
     from nearfree.log.names import Layout, check_part
 

@@ -14,8 +14,9 @@ from nearfree.config.deployments import Asked
 from nearfree.config.model_studies import model_sweeps
 from nearfree.config.studies import ModelStudy, Study
 from nearfree.config.yaml_file import entries, read_entries, read_file
+from nearfree.core.plan import FORETOLD, MODULES, PROFILE, Sweep
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import FORETOLD, MODULES, PROFILE, Name, Sweep
+from nearfree.core.setting import Name
 from nearfree.decoders.model import Model, read_model
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve

@@ -8,7 +8,8 @@ from msgspec import structs
 from nearfree.backends.names import IN_MODELS, MOE, Backend
 from nearfree.config.studies import ModelStudy
 from nearfree.core.modules.moe_ffn import first_full
-from nearfree.core.setting import Controlled, Setting, Sweep
+from nearfree.core.plan import Sweep
+from nearfree.core.setting import Controlled, Setting
 from nearfree.decoders.model import Model
 from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.errors import ConfigError

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
+from nearfree.core.plan import AskedPlan
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import AskedPlan, Name
+from nearfree.core.setting import Name
 from nearfree.errors import ConfigError
 
 

@@ -7,16 +7,16 @@ from msgspec import UNSET, UnsetType
 from nearfree.config.files import Config
 from nearfree.config.model_studies import module_sweeps
 from nearfree.config.studies import ModelStudy, Study
-from nearfree.core.setting import (
+from nearfree.core.plan import (
     FORETOLD,
     MODULES,
     AskedPlan,
     ForetellPlan,
     MeasurePlan,
-    Name,
     ProbePlan,
     Sweep,
 )
+from nearfree.core.setting import Name
 from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.hardware.simulated import read_curves

@@ -4,7 +4,7 @@ import yaml
 
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
-from nearfree.core.setting import FORETOLD, MODULES
+from nearfree.core.plan import FORETOLD, MODULES
 from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM
 from nearfree.log.document import replace

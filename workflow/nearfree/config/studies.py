@@ -7,16 +7,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from nearfree.core.modules.moe_ffn import first_full
+from nearfree.core.plan import Sweep
 from nearfree.core.protocols import Interleaved, Positive, Timing
-from nearfree.core.setting import (
-    Controlled,
-    Dtype,
-    Mask,
-    ModelRouting,
-    Name,
-    Setting,
-    Sweep,
-)
+from nearfree.core.setting import Controlled, Dtype, Mask, ModelRouting, Name, Setting
 from nearfree.errors import ConfigError
 
 Axis = Annotated[tuple[Positive, ...], Meta(min_length=1)]

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from nearfree.core.setting import ProbePlan
+from nearfree.core.plan import ProbePlan
 from nearfree.errors import ConfigError
 from nearfree.hardware.clocks import load_1m
 from nearfree.hardware.cpu import native_dtype

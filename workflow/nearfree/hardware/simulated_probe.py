@@ -1,6 +1,6 @@
 """The probe of a simulated machine: what its datasheet says, and nothing that was timed."""
 
-from nearfree.core.setting import ProbePlan
+from nearfree.core.plan import ProbePlan
 from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM, check_identity
 from nearfree.hardware.simulated import Machine

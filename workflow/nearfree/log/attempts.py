@@ -2,7 +2,7 @@
 
 import os
 
-from nearfree.core.setting import MeasurePlan, Plan
+from nearfree.core.plan import MeasurePlan, Plan
 from nearfree.errors import BusyError, LogError
 from nearfree.log.events import (
     Event,

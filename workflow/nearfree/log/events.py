@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, defstruct
 
+from nearfree.core.plan import Plan
 from nearfree.core.protocols import Timing
-from nearfree.core.setting import Plan, Setting
+from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from nearfree.core.setting import MeasurePlan
+from nearfree.core.plan import MeasurePlan
 from nearfree.errors import EvidenceError
 from nearfree.log.attempts import Attempts, whole_rounds
 from nearfree.log.events import LatencyMeasured, RunStarted

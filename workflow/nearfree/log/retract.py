@@ -1,6 +1,6 @@
 """Retractions: a correction is a new event, never an edit."""
 
-from nearfree.core.setting import RetractPlan
+from nearfree.core.plan import RetractPlan
 from nearfree.errors import EvidenceError
 from nearfree.log.events import (
     ObservationRetracted,

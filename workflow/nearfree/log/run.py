@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from nearfree.backends.environments.installed import environment_sha256
-from nearfree.core.setting import Plan, plan_digest
+from nearfree.core.plan import Plan, plan_digest
 from nearfree.log.codebase import package_digest
 from nearfree.log.events import RunStarted, Scheduler
 from nearfree.log.line import sha256

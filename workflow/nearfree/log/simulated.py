@@ -2,7 +2,7 @@
 
 from msgspec import MsgspecError
 
-from nearfree.core.setting import AskedPlan, ProfilePlan
+from nearfree.core.plan import AskedPlan, ProfilePlan
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.events import RunStarted
 from nearfree.log.names import Layout, TakeName

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from nearfree.core.setting import Plan, plan_digest
+from nearfree.core.plan import Plan, plan_digest
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.attempts import Attempts
 from nearfree.log.events import (

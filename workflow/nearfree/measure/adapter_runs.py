@@ -1,7 +1,8 @@
 """Which adapters have really run, as the log shows it."""
 
 from nearfree.backends.adapters.kernel import ADAPTERS, Adapter
-from nearfree.core.setting import MeasurePlan, Setting
+from nearfree.core.plan import MeasurePlan
+from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyMeasured
 from nearfree.log.evidence import read_scope

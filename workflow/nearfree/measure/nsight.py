@@ -21,7 +21,8 @@ import torch
 from msgspec import json, structs
 
 from nearfree.backends.adapters.kernel import Place, make_kernel
-from nearfree.core.setting import PROFILE, ProfilePlan, Setting
+from nearfree.core.plan import PROFILE, ProfilePlan
+from nearfree.core.setting import Setting
 from nearfree.errors import HardwareError
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
 from nearfree.log.names import Layout

@@ -9,7 +9,8 @@ import re
 
 from msgspec import Struct
 
-from nearfree.core.setting import ProfilePlan, Setting
+from nearfree.core.plan import ProfilePlan
+from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.log.events import KernelProfiled
 

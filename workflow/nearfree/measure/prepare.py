@@ -8,7 +8,8 @@ from msgspec import structs
 
 from nearfree.backends.adapters.kernel import Kernel, Place, make_kernel
 from nearfree.backends.adapters.kernel_names import kernel_names
-from nearfree.core.setting import MeasurePlan, Setting, Sweep
+from nearfree.core.plan import MeasurePlan, Sweep
+from nearfree.core.setting import Setting
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.cpu import native_dtype
 from nearfree.log.events import Fingerprint, WorkCounted

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
+from nearfree.core.plan import MeasurePlan
 from nearfree.core.protocols import Timing
-from nearfree.core.setting import MeasurePlan
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
 from nearfree.log.events import Fingerprint, LaunchFloor

@@ -9,8 +9,9 @@ from typing import Literal
 from msgspec import structs
 
 from nearfree.backends.adapters.kernel import Kernel
+from nearfree.core.plan import MeasurePlan
 from nearfree.core.protocols import Timing
-from nearfree.core.setting import MeasurePlan, Setting, setting_key
+from nearfree.core.setting import Setting, setting_key
 from nearfree.errors import ConfigError
 from nearfree.hardware.clocks import Sample
 from nearfree.hardware.identity import check_identity, require_probe

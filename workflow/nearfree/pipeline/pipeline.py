@@ -12,14 +12,7 @@ from nearfree.backends.environments.environment import Environment
 from nearfree.backends.environments.lock import OWN
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
-from nearfree.core.setting import (
-    FORETOLD,
-    MODULES,
-    AskedPlan,
-    ForetellPlan,
-    MeasurePlan,
-    Plan,
-)
+from nearfree.core.plan import FORETOLD, MODULES, AskedPlan, ForetellPlan, MeasurePlan, Plan
 from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.log.codebase import digest, package_digest

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from msgspec import structs
 
 from nearfree.config.model_studies import uses
-from nearfree.core.setting import FORETOLD, MODULES, ForetellPlan, Setting, Sweep
+from nearfree.core.plan import FORETOLD, MODULES, ForetellPlan, Sweep
+from nearfree.core.setting import Setting
 from nearfree.decoders.model import model_of
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import EvidenceError

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from nearfree.core.setting import ImportPlan
+from nearfree.core.plan import ImportPlan
 from nearfree.hardware.platforms import Platform
 from nearfree.log.names import Layout
 from nearfree.log.run import describe_run

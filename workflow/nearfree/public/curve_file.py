@@ -12,7 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from nearfree.config.files import Config
-from nearfree.core.setting import NAME, ImportPlan
+from nearfree.core.plan import ImportPlan
+from nearfree.core.setting import NAME
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported

@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from nearfree.core.setting import ImportPlan, Setting, check_setting
+from nearfree.core.plan import ImportPlan
+from nearfree.core.setting import Setting, check_setting
 from nearfree.errors import ConfigError, NearfreeError
 from nearfree.log.events import BoundaryPublished, Payload, RulePublished
 from nearfree.log.line import sha256

@@ -2,7 +2,7 @@
 
 import re
 
-from nearfree.core.setting import ExtractPlan
+from nearfree.core.plan import ExtractPlan
 from nearfree.errors import EvidenceError
 from nearfree.log.events import RuleExtracted, SourceFetched, TunedIndexed
 from nearfree.log.evidence import Take, read_scope

@@ -9,7 +9,8 @@ from msgspec import structs
 from nearfree.config.files import Config
 from nearfree.config.model_studies import uses
 from nearfree.config.plans import Plans
-from nearfree.core.setting import Dtype, Setting, Sweep
+from nearfree.core.plan import Sweep
+from nearfree.core.setting import Dtype, Setting
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer

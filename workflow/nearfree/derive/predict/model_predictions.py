@@ -12,7 +12,8 @@ import polars as pl
 from msgspec import structs
 
 from nearfree.backends.names import Backend
-from nearfree.core.setting import MeasurePlan, Setting, setting_key
+from nearfree.core.plan import MeasurePlan
+from nearfree.core.setting import Setting, setting_key
 from nearfree.decoders.model import Model, model_of
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment

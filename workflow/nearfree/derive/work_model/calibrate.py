@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from nearfree.core.setting import CalibratePlan
+from nearfree.core.plan import CalibratePlan
 from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.work_model.constants import SCOPE, STREAM, calibrated

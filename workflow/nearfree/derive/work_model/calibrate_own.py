@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from nearfree.core.setting import CalibratePlan
+from nearfree.core.plan import CalibratePlan
 from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.truth.boundary_tables import published_truth

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from nearfree.core.setting import Plan
+from nearfree.core.plan import Plan
 from nearfree.errors import DamageError
 from nearfree.log.events import RunFinished, RunStarted
 from nearfree.log.evidence import Take, read_take

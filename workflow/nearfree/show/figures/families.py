@@ -7,8 +7,8 @@ import altair as alt
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.core.setting import MODULES as APART
-from nearfree.core.setting import PROFILE
+from nearfree.core.plan import MODULES as APART
+from nearfree.core.plan import PROFILE
 from nearfree.show.figures.boundaries import nmax_against_own
 from nearfree.show.figures.latency import latency_against_n
 from nearfree.show.figures.listing import Figure, drawn_by

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import altair as alt
 import polars as pl
 
-from nearfree.core.setting import PROFILE
+from nearfree.core.plan import PROFILE
 from nearfree.derive.tables.settings import telling_fields
 from nearfree.show.figures.modules import DrawnModule
 from nearfree.show.figures.theme import PANEL, SMALL_PANEL

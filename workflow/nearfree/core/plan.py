@@ -1,0 +1,157 @@
+"""Sweeps over N, and the plans that group them into one take."""
+
+import hashlib
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType, json
+
+from nearfree.core.protocols import Positive, Timing
+from nearfree.core.setting import Dtype, Name, Setting, check_setting
+from nearfree.errors import ConfigError
+
+PROFILE, MODULES, FORETOLD = "_profile", "_modules", "_foretold"
+"""What the streams beside a study's own end with, after its name: its profiles, and of a model's
+study its modules measured apart and what is predicted of it."""
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+"""A SHA-256, as its hexadecimal digits."""
+
+
+class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One setting over its grid of N, with the baseline N that ratios refer to."""
+
+    setting: Setting
+    positions: tuple[Positive, ...]
+    baseline: Positive = 1
+
+    def __post_init__(self) -> None:
+        check_setting(self.setting)
+        if list(self.positions) != sorted(set(self.positions)):
+            raise ConfigError(
+                f"positions {list(self.positions)} are not strictly rising",
+                remedy="List each N once, smallest first",
+            )
+        if self.baseline not in self.positions:
+            raise ConfigError(
+                f"the grid {list(self.positions)} lacks its baseline N={self.baseline}",
+                remedy="Add the baseline to `positions`",
+            )
+
+
+class MeasurePlan(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="measure",
+):
+    """The sweeps and the protocol of one measuring take, and the models that they name."""
+
+    sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
+    protocol: Timing
+    environment: Name
+    """The lock under envs/ that the backend's interpreter was made from."""
+    models: dict[Name, dict[str, Any]] = {}
+    """By name, as `decoders.model` reads them: nothing else of their files."""
+    curves: Digest | UnsetType = UNSET
+    """The curve file, where the platform is simulated: another one is another plan."""
+
+    @property
+    def points_a_round(self) -> int:
+        """Number of (setting, N) points, so of events, that make one whole round."""
+        return sum(len(sweep.positions) for sweep in self.sweeps)
+
+
+class ProfilePlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="profile"
+):
+    """The sweeps whose kernels a hardware profiler sees, and how many forwards of each N."""
+
+    sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
+    environment: Name
+    forwards: Positive = 1
+
+
+class ForetellPlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="foretell"
+):
+    """The model settings that are predicted, at which tolerances, and the form of what is said."""
+
+    sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
+    models: dict[Name, dict[str, Any]]
+    tolerances: tuple[Annotated[float, Meta(gt=0, lt=1)], ...]
+    form: int = 1
+    curves: Digest | UnsetType = UNSET
+
+
+class ProbePlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="probe"
+):
+    """What a hardware probe tries, and for how long it tries one dtype at most."""
+
+    dtypes: tuple[Dtype, ...]
+    guard_s: Annotated[float, Meta(gt=0)] = 2.0
+    rounds: Positive = 7
+    curves: Digest | UnsetType = UNSET
+    """The curve file, where the platform is simulated."""
+
+
+class ImportPlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="import"
+):
+    """The reference files that one import takes in, by name and SHA-256."""
+
+    files: dict[str, str]
+
+
+class ExtractPlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="extract"
+):
+    """The release whose rules are read, and the form of what is read of it."""
+
+    package: str
+    version: str
+    form: int = 1
+
+
+class CalibratePlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="calibrate"
+):
+    """The curves that constants are fitted to, by import and platform, and the form of the fit."""
+
+    source: str
+    """The stream of the curves."""
+    files: dict[str, str]
+    """What was imported into it, by name and SHA-256."""
+    platforms: tuple[Name, ...]
+    epsilon: Annotated[float, Meta(gt=0, lt=1)]
+    form: int
+
+
+class RetractPlan(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="retract"
+):
+    """One observation, or one take, that is declared invalid."""
+
+    target: str
+    reason: str
+
+
+AskedPlan = ProbePlan | MeasurePlan | ForetellPlan
+"""What can be asked of a platform."""
+Plan = (
+    MeasurePlan
+    | ProfilePlan
+    | ForetellPlan
+    | ProbePlan
+    | ImportPlan
+    | ExtractPlan
+    | CalibratePlan
+    | RetractPlan
+)
+
+
+def plan_digest(plan: Plan) -> str:
+    """Return the SHA-256 of a plan's canonical JSON; its first eight digits name the take."""
+    return hashlib.sha256(json.encode(plan, order="deterministic")).hexdigest()

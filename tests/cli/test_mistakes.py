@@ -147,7 +147,7 @@ def test_a_missing_torch_is_one_message(
     project: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where torch is not installed, what needs it says so."""
-    monkeypatch.setattr("nearfree.cli.torch_.find_spec", lambda _: None)
+    monkeypatch.setattr("nearfree.cli.common.find_spec", lambda _: None)
     one_message(call("measure", "cpu", "dense_ffn"), "torch is not installed")
     one_message(call("probe", "cpu"), "torch is not installed")
 

@@ -203,7 +203,7 @@ def test_a_file_that_has_no_shape_is_refused_as_there(tmp_path: Path) -> None:
 
 def test_reading_a_model_needs_no_torch() -> None:
     """What reads a config file imports neither torch nor numpy."""
-    names = ("decoder", "modules", "backend", "named", "config_file", "details")
+    names = ("decoder", "modules", "keys", "families", "config_file", "details")
     program = "".join(f"import nearfree.decoders.{name}\n" for name in names)
     program += "import sys; assert not {'torch', 'numpy'} & set(sys.modules)"
     folder = CONFIG.parent / "workflow"

@@ -163,7 +163,7 @@ def test_every_layer_has_one_ffn(
 def test_models_load_nothing_but_msgspec() -> None:
     """Reading a model's file needs no table, no array and no kernel."""
     program = (
-        "import sys, nearfree.decoders.modules, nearfree.decoders.named\n"
+        "import sys, nearfree.decoders.modules, nearfree.decoders.config_file\n"
         "print(*{name.split('.')[0] for name in sys.modules})"
     )
     done = subprocess.run(

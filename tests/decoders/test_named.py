@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.decoders.named import decoder_names, find_decoder
+from nearfree.decoders.config_file import decoder_names, find_decoder
 from nearfree.errors import ConfigError
 
 from decoders.files import CONFIG, EVERY, SMALL, refusal, write

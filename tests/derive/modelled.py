@@ -10,7 +10,7 @@ from nearfree.config.model_studies import model_sweeps
 from nearfree.core.plan import ForetellPlan, MeasurePlan
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
-from nearfree.decoders.laps import ATTENTION, DENSE, HEAD, QKV
+from nearfree.decoders.modules import ATTENTION, DENSE, HEAD, QKV
 from nearfree.derive.tables.bound import bound
 from nearfree.derive.tables.project import project
 from nearfree.derive.tables.schema import Table

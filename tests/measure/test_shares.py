@@ -12,7 +12,7 @@ import nearfree
 import pytest
 import torch
 from conftest import make_plan
-from nearfree.decoders.laps import (
+from nearfree.decoders.modules import (
     ATTENTION,
     BETWEEN,
     HEAD,
@@ -22,7 +22,7 @@ from nearfree.decoders.laps import (
     ROUTER,
     SHARED,
 )
-from nearfree.decoders.laps import DENSE as FFN
+from nearfree.decoders.modules import DENSE as FFN
 from nearfree.errors import HardwareError
 from nearfree.log.events import LatencyMeasured, Payload, RunFinished, SharesMeasured
 from nearfree.log.names import Layout

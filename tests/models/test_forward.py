@@ -9,7 +9,7 @@ import pytest
 import torch
 from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.setting import ModelRouting
-from nearfree.decoders.laps import UNTOLD
+from nearfree.decoders.modules import UNTOLD
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.models.attention_mask import Mask, Sight
 from nearfree.models.forward import DecoderForward

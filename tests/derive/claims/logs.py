@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
-from nearfree.derive.claims.judge import claim_rows
-from nearfree.derive.claims.registry import EVERY
+from nearfree.derive.claims.judge import CLAIMS_CHECKED, claim_rows
 from nearfree.derive.claims.scope_tables import Log
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION
@@ -109,7 +108,7 @@ def log(bounds: Sequence[Row], *rest: Iterable[Row], scope: str = "cpu") -> Log:
 
 def judge(name: str, log: Log) -> Row:
     """Return the one row of a claim that has any case, or the row that says that none has."""
-    rows = list(claim_rows(log, [claim for claim in EVERY if claim.name == name]))
+    rows = list(claim_rows(log, [claim for claim in CLAIMS_CHECKED if claim.name == name]))
     checked = [row for row in rows if row["checked"]]
     assert len(checked) <= 1
     return checked[0] if checked else rows[0]

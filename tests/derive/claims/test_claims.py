@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from nearfree.derive.claims.registry import EVERY
+from nearfree.derive.claims.judge import CLAIMS_CHECKED
 
 from derive.claims.logs import Row, at, composed, judge, log, points, said, work
 
@@ -239,7 +239,7 @@ UNDECIDED: dict[str, tuple[list[Row], ...]] = {
     "model_falls_with_batch": ([model(1, 2), model(1, 2, batch=2)],),
     "model_falls_with_k": ([model(8, 9, routing="balanced", top_k=2)],),
 }  # fmt: skip
-OWN = sorted({claim.name for claim in EVERY if not claim.public})
+OWN = sorted({claim.name for claim in CLAIMS_CHECKED if not claim.public})
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.derive.claims.cases import Case, Group
-from nearfree.derive.claims.judge import both, claim_rows, verdict
-from nearfree.derive.claims.registry import EVERY
+from nearfree.derive.claims.judge import CLAIMS_CHECKED, both, claim_rows, verdict
 from nearfree.derive.claims.scope_tables import Log
 from nearfree.derive.claims.table import CLAIMS, FAILS, HOLDS, PARTLY, UNDECIDED, VERDICTS
 from nearfree.derive.tables.boundaries import BOUNDARIES
@@ -60,7 +59,7 @@ def test_parts_hold_together_only_if_each_does(parts: list[str]) -> None:
 def test_an_empty_log_decides_nothing(scope: str) -> None:
     """Each claim has a row for each of its modules; those of datasheets are the public scope's."""
     rows = list(claim_rows(log([], scope=scope)))
-    own = [claim for claim in EVERY if scope == "public" or not claim.public]
+    own = [claim for claim in CLAIMS_CHECKED if scope == "public" or not claim.public]
     assert len(rows) == sum(max(len(claim.modules), 1) for claim in own)
     assert {row["verdict"] for row in rows} == {UNDECIDED}
     assert {row["platform"] for row in rows} == {None if scope == "public" else scope}
@@ -69,15 +68,15 @@ def test_an_empty_log_decides_nothing(scope: str) -> None:
 
 def test_a_question_is_asked_and_not_claimed() -> None:
     """A research question says how it is answered, so that a no refutes nobody."""
-    questions = [claim for claim in EVERY if claim.kind == "research question"]
+    questions = [claim for claim in CLAIMS_CHECKED if claim.kind == "research question"]
     assert questions
     assert all("? Yes if " in claim.says for claim in questions)
-    assert not any("?" in claim.says for claim in EVERY if claim not in questions)
+    assert not any("?" in claim.says for claim in CLAIMS_CHECKED if claim not in questions)
 
 
 def test_what_the_paper_does_not_claim_says_so() -> None:
     """The one check of our own is marked as such."""
-    (own,) = (claim for claim in EVERY if claim.section == "not in the paper")
+    (own,) = (claim for claim in CLAIMS_CHECKED if claim.section == "not in the paper")
     assert own.name == "lookup_holds_for_releases"
     assert own.says.startswith("A check of ours: ")
 

@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from nearfree.derive.claims.registry import EVERY
+from nearfree.derive.claims.judge import CLAIMS_CHECKED
 from nearfree.derive.claims.table import CLAIMS
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
@@ -80,7 +80,7 @@ def test_the_worst_case_has_its_numbers(
 def test_every_claim_has_a_row(public: Layout) -> None:
     """What the log has nothing of is there, too, undecided, for each of its modules."""
     rows = read_table(public, "public", CLAIMS)
-    for claim in EVERY:
+    for claim in CLAIMS_CHECKED:
         for module in claim.modules:
             assert rows.filter(claim=claim.name, module=module).height, claim.name
     bare = rows.filter(checked=0)

@@ -7,7 +7,7 @@ import pytest
 from conftest import make_started
 from msgspec.structs import replace
 from nearfree.config.model_studies import model_sweeps
-from nearfree.decoders.laps import ATTENTION, DENSE
+from nearfree.decoders.modules import ATTENTION, DENSE
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.predict.predictors import PREDICTORS, RECORDED
 from nearfree.derive.tables.settings import SETTINGS

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 from nearfree.core.plan import plan_digest
-from nearfree.decoders.laps import ATTENTION, BETWEEN, DENSE, HEAD
+from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION, compose
 from nearfree.derive.score.validation import VALIDATION, validate

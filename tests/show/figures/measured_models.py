@@ -7,7 +7,7 @@ import polars as pl
 from derive.tables.logs import TOLERANCES, make_take, make_visits
 from nearfree.core.boundary import Ratio, boundary
 from nearfree.core.setting import Setting, setting_key
-from nearfree.decoders.laps import (
+from nearfree.decoders.modules import (
     ATTENTION,
     BETWEEN,
     DENSE,

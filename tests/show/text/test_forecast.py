@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast
 from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
 from nearfree.show.text.forecast import amount, report, telling, title
-from nearfree.show.text.inverse import inverse_report
+from nearfree.show.text.surface import inverse_report
 
 GRID = range(1, 25)
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the takes, and return 2 if one of them failed."""
-    from nearfree.cli.torch_ import need_torch
+    from nearfree.cli.common import need_torch
     from nearfree.config.orders import read_orders
     from nearfree.errors import NearfreeError
     from nearfree.log.names import Layout
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:
-    from nearfree.cli.progress import Bar
+    from nearfree.cli.waiting import Bar
     from nearfree.core.plan import ForetellPlan, ProbePlan
     from nearfree.hardware.probe import probe
     from nearfree.measure.run import measure

@@ -1,10 +1,12 @@
-"""What several commands share: number arguments, the config, the platform at hand."""
+"""Arguments and checks that several commands share: numbers, folders, the local platform, torch."""
 
 import argparse
+import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, HardwareError
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
@@ -50,3 +52,52 @@ def here(args: argparse.Namespace) -> "tuple[Config, str]":
             remedy=f"Add {scope} to `here` in {args.config}/config.yaml if it is",
         )
     return config, scope
+
+
+def need_torch() -> None:
+    """Raise HardwareError where torch, which only measuring needs, is not installed."""
+    if find_spec("torch") is None:
+        raise HardwareError(
+            "torch is not installed in this environment",
+            remedy="Run `make install`, or install envs/cpu.lock",
+        )
+
+
+def epsilon(text: str) -> float | None:
+    """Return a tolerance, None for `all`."""
+    if text == "all":
+        return None
+    value = _number(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1, nor `all`")
+    return value
+
+
+def size(text: str) -> float:
+    """Return a size in MB, not negative."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no size: give a number of MB, 0 or more")
+    return value
+
+
+def tokens(text: str) -> float:
+    """Return a number of tokens a forward, above 0."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of tokens above 0")
+    return value
+
+
+def count(text: str) -> int:
+    """Return a number of positions N, 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no N: give a whole number, 1 or more")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None

@@ -50,8 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and print what was sealed."""
-    from nearfree.cli.patience import patiently
-    from nearfree.cli.progress import Bar
+    from nearfree.cli.waiting import Bar, patiently
     from nearfree.log.names import check_part
 
     if args.plan:
@@ -78,7 +77,7 @@ Make = Callable[[Callable[[float], None]], "Seal"]
 
 
 def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") -> Make:
-    from nearfree.cli.torch_ import need_torch
+    from nearfree.cli.common import need_torch
     from nearfree.log.names import Layout, check_part
 
     layout, stream = Layout(args.results), check_part(args.study)

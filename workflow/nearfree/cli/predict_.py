@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearfree.cli.amounts import tokens
-from nearfree.cli.common import positive
+from nearfree.cli.common import positive, tokens
 from nearfree.cli.deployment_options import (
     add_deployment,
     add_looking,
@@ -26,6 +25,10 @@ from nearfree.cli.deployment_options import (
 
 if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.forecast import Forecast
+
+from collections import Counter
+
+from nearfree.errors import ConfigError
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
@@ -63,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the answer."""
     if args.curves:
-        from nearfree.cli.curves import write_curves
+        from nearfree.cli.predict_ import write_curves
 
         write_curves(args, args.curves)
         return 0
@@ -91,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(args: argparse.Namespace, found: "Forecast", epsilon: float) -> None:
     from nearfree.show.text.forecast import report
-    from nearfree.show.text.inverse import inverse_report
+    from nearfree.show.text.surface import inverse_report
 
     if args.positions is not None:
         lines = inverse_report(found, args.positions, epsilon, args.accepted)
@@ -132,3 +135,40 @@ _SHOWN: dict[str, Callable[[argparse.Namespace, "Forecast", float], None]] = {
     "json": _json,
     "csv": _csv,
 }
+
+
+_UNUSED = ("model", "attention", "moe", "batch", "context", "routing", "dtype", "epsilon",
+           "positions", "accepted")  # fmt: skip
+
+
+def write_curves(args: argparse.Namespace, folder: Path) -> None:
+    """Write the curve file of each platform into a folder, and print what each holds."""
+    from msgspec import json
+
+    from nearfree.config.files import Config
+    from nearfree.derive.predict.answers import Answerer
+    from nearfree.derive.predict.curve_files import curve_file
+    from nearfree.hardware.platforms import resolve
+    from nearfree.log.document import replace
+    from nearfree.log.names import Layout
+
+    for name in _UNUSED:
+        if getattr(args, name) is not None:
+            raise ConfigError(
+                f"--{name} says nothing with --curves: what is asked are the studies of config/",
+                remedy="Leave it out, or leave --curves out",
+            )
+    config = Config(args.config)
+    platforms = args.platform or config.site.here
+    answerer = Answerer(Layout(args.results), config, offline=not args.online)
+    for scope in dict.fromkeys(resolve(config.platforms, each) for each in platforms):
+        file = curve_file(config, scope, answerer)
+        path = replace(folder / f"{scope}.json", json.encode(file, order="deterministic") + b"\n")
+        points = sum(len(curve.n) for curve in file.curves)
+        print(
+            f"{path}: {file.device}, T(N) of {len(file.curves)} modules at {points} points, "
+            f"{len(file.forwards)} models"
+        )
+        reasons = Counter((r.setting.module, r.setting.backend, r.refusal) for r in file.refused)
+        for (module, backend, why), count in reasons.items():
+            print(f"  refused: {module} on {backend}, {count} settings: {why}")

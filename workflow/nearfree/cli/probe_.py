@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
         seal = simulate_probe(layout, scope, take, plan, read_machine(curves, scope))
     else:
-        from nearfree.cli.torch_ import need_torch
+        from nearfree.cli.common import need_torch
 
         need_torch()
         from nearfree.hardware.platforms import driver_names

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Profile, and print what was sealed."""
-    from nearfree.cli.torch_ import need_torch
+    from nearfree.cli.common import need_torch
 
     need_torch()
     from nearfree.measure.nsight import profile_file, record

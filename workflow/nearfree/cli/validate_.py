@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearfree.cli.amounts import count, epsilon, size
+from nearfree.cli.common import count, epsilon, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

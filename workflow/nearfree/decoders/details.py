@@ -9,8 +9,7 @@ from msgspec import Struct
 from nearfree.decoders import routers
 from nearfree.decoders.config_file import config_file, read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.json_file import read_object
-from nearfree.decoders.keys import Keys
+from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.rope import Rope, read_rope
 from nearfree.decoders.routers import RouterRule
 

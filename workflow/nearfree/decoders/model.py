@@ -9,10 +9,9 @@ import msgspec
 from msgspec import Struct, structs
 
 from nearfree.core.setting import Setting
-from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.config_file import find_file, read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details, read_details
-from nearfree.decoders.named import find_file
 from nearfree.errors import ConfigError
 
 

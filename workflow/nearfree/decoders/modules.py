@@ -1,16 +1,38 @@
 """The modules that a decoder's forward runs, each as a setting, and how often each runs."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from nearfree.backends.names import PAGES, Backend
 from nearfree.core.setting import Dtype, Routing, Setting, check_setting
 from nearfree.decoders.decoder import Decoder, Experts
-from nearfree.decoders.laps import ATTENTION, DENSE, HEAD, MOE, OUTPUT, QKV, ROUTER, SHARED
 from nearfree.errors import ConfigError
 
+BETWEEN = "between"
+"""What is no module: embedding, norms, rotations, writing to the cache, and sums."""
+QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
+DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
+HEAD = "LM head"
+"""The modules of a forward, in the order in which they first run."""
+
+
+class Laps(Protocol):
+    """What is told of a forward."""
+
+    def lap(self, role: str) -> None:
+        """Take in that all since the lap before belongs to a module."""
+
+
+class Untold:
+    """Nobody is told."""
+
+    def lap(self, role: str) -> None:
+        """Do nothing."""
+
+
+UNTOLD = Untold()
 _TORCH = Backend("torch")
 """What runs all but attention and the routed experts."""
 

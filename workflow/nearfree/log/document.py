@@ -1,6 +1,10 @@
-"""Hashed JSON documents: seals, ledgers and manifests share one format and one way to disk."""
+"""Hashed JSON documents: seals, ledgers and manifests share one format and one way to disk.
+
+Files and folders are replaced as a whole, so that no reader sees half of one.
+"""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -79,3 +83,21 @@ def _partial(path: Path, raw: bytes) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+@contextmanager
+def new_folder(into: Path) -> Iterator[Path]:
+    """Give a folder beside another one, whose place it takes when all is in it.
+
+    What stops on the way leaves the other as it was; what was in it goes at the end.
+    """
+    partial, before = (into.with_name(f".{into.name}{each}.{os.getpid()}") for each in ("", ".old"))
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if into.exists():
+            into.replace(before)
+        partial.replace(into)
+    finally:
+        for each in (partial, before):
+            shutil.rmtree(each, ignore_errors=True)

@@ -12,7 +12,7 @@ from nearfree.backends.adapters.tensors import filled
 from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
-from nearfree.decoders.laps import BETWEEN, HEAD, UNTOLD, Laps
+from nearfree.decoders.modules import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.errors import ConfigError
 from nearfree.models.attention import attending
 from nearfree.models.attention_mask import Sight

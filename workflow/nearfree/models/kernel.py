@@ -10,8 +10,8 @@ from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
-from nearfree.decoders.laps import UNTOLD, Laps
 from nearfree.decoders.model import model_of
+from nearfree.decoders.modules import UNTOLD, Laps
 from nearfree.models.footprint import footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.weights import RandomWeights

@@ -5,7 +5,7 @@ from torch.nn import functional
 
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
-from nearfree.decoders.laps import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
+from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
 from nearfree.models.attention import Attending
 from nearfree.models.rotary import Turn, turned
 from nearfree.models.weights import Names, Weights

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.decoders.decoder import Decoder, Experts
-from nearfree.decoders.laps import MOE, ROUTER, SHARED, Laps
+from nearfree.decoders.modules import MOE, ROUTER, SHARED, Laps
 from nearfree.decoders.routers import RouterRule
 from nearfree.models.expert_backends import Running
 from nearfree.models.layers import DenseFfn

@@ -8,7 +8,7 @@ from typing import Any
 from nearfree.backends.names import backend
 from nearfree.config.deployments import BOUNDS
 from nearfree.config.files import Config
-from nearfree.decoders.named import find_decoder
+from nearfree.decoders.config_file import find_decoder
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, forecast

@@ -3,17 +3,27 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from nearfree.derive.claims.cases import Case, Claim, Group
-from nearfree.derive.claims.registry import EVERY
+from nearfree.derive.claims.module_claims import MODULE_CLAIMS
+from nearfree.derive.claims.other_claims import (
+    MODEL_CLAIMS,
+    PUBLIC_CLAIMS,
+    TOLERANCE_CLAIMS,
+)
+from nearfree.derive.claims.questions import FINDINGS, QUESTIONS
 from nearfree.derive.claims.scope_tables import Log
 from nearfree.derive.claims.table import FAILS, HOLDS, PARTLY, UNDECIDED
 from nearfree.public.published import SCOPE as PUBLIC
 
-_SHOWN = 4
-"""How many cases a sentence tells."""
+CLAIMS_CHECKED = (
+    *QUESTIONS, *FINDINGS, *MODULE_CLAIMS, *TOLERANCE_CLAIMS, *MODEL_CLAIMS, *PUBLIC_CLAIMS,
+)  # fmt: skip
+"""Every claim that is checked, in the order of the page."""
+_CASES_SHOWN = 4
+"""How many cases a sentence lists."""
 Row = dict[str, object]
 
 
-def claim_rows(log: Log, claims: Iterable[Claim] = EVERY) -> Iterator[Row]:
+def claim_rows(log: Log, claims: Iterable[Claim] = CLAIMS_CHECKED) -> Iterator[Row]:
     """Yield the verdicts of a scope; a claim that the log has no case of is undecided.
 
     Parameters
@@ -99,8 +109,8 @@ def _why(claim: Claim, kept: list[Case], lost: list[Case], unclear: list[Case]) 
 
 
 def _some(cases: Sequence[Case]) -> str:
-    shown = " / ".join(case.tells for case in cases[:_SHOWN])
-    left = len(cases) - _SHOWN
+    shown = " / ".join(case.tells for case in cases[:_CASES_SHOWN])
+    left = len(cases) - _CASES_SHOWN
     return f"{shown} / and {left} more" if left > 0 else shown
 
 

@@ -1,8 +1,7 @@
 """What the paper's text claims of single modules."""
 
 from nearfree.derive.claims.cases import MODULES, Claim
-from nearfree.derive.claims.idle import predicts, tile_before_idle
-from nearfree.derive.claims.laws import follows_granularity
+from nearfree.derive.claims.laws import follows_granularity, predicts, tile_before_idle
 from nearfree.derive.claims.mechanism import (
     compute_rises,
     compute_with_batch,

@@ -1,8 +1,7 @@
 """The paper's three research questions and three findings, as claims."""
 
 from nearfree.derive.claims.cases import MODULES, Claim
-from nearfree.derive.claims.idle import predicts
-from nearfree.derive.claims.laws import follows_granularity
+from nearfree.derive.claims.laws import follows_granularity, predicts
 from nearfree.derive.claims.mechanism import bandwidth_bound, ends_with_block
 from nearfree.derive.claims.regime import exists
 from nearfree.derive.claims.scaling import balanced_above_skewed, constant, inverse_batch

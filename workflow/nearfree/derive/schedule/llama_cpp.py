@@ -9,7 +9,7 @@ numbers, which fall with N towards a floor.
 
 from collections.abc import Mapping
 
-from nearfree.derive.schedule.curve import checked_curve
+from nearfree.derive.schedule.expected import checked_curve
 from nearfree.derive.schedule.option import Option
 from nearfree.errors import ConfigError
 

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from nearfree.core.setting import setting_key
-from nearfree.decoders.laps import BETWEEN
+from nearfree.decoders.modules import BETWEEN
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,

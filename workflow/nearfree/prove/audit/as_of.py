@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from nearfree.errors import ConfigError, WriteError
-from nearfree.log.document import replace
+from nearfree.log.document import new_folder, replace
 from nearfree.log.names import Layout
 from nearfree.prove.audit.ledgers import Named, differences
-from nearfree.prove.audit.new_folder import new_folder
 from nearfree.prove.audit.rebuild import make_all
 from nearfree.prove.audit.restore import Past, put_back
 from nearfree.show.page.whole import report_of

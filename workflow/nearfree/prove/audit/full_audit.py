@@ -19,11 +19,10 @@ from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout, require_log
 from nearfree.log.reader import no_collection
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit.compare import MOST, differences
 from nearfree.prove.audit.marks import figure_findings, file_findings, odd_figures
 from nearfree.prove.audit.rebuild import jobs, scratch_root
-from nearfree.prove.audit.resolve import dangling
-from nearfree.prove.audit.table_index import Book, table_files
+from nearfree.prove.audit.recompute import MOST, differences
+from nearfree.prove.audit.table_index import Book, dangling, table_files
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.show.page.whole import report_of
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from nearfree.config.files import Config
-from nearfree.decoders.named import find_decoder
+from nearfree.decoders.config_file import find_decoder
 from nearfree.derive.formulas import Formula, formula
 from nearfree.derive.outlook.outlook import MODELS, model_id
 from nearfree.derive.tables.platforms import config_id

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nearfree.config.files import Config
 from nearfree.config.yaml_file import load
-from nearfree.decoders.named import find_file
+from nearfree.decoders.config_file import find_file
 from nearfree.errors import ConfigError, DamageError
 from nearfree.log.document import replace
 from nearfree.log.events import ObservationRetracted

@@ -1,4 +1,4 @@
-"""Every table of a results root, and the row that an id, a key or a figure names."""
+"""The tables of a results root: rows by id or key, and ids that resolve to nothing."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,14 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.stages import TABLES
+from nearfree.derive.tables.event_ids import EventIds
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import EvidenceError
 from nearfree.log.document import read_document
 from nearfree.log.manifest import Manifest, manifest_path
 from nearfree.log.names import Layout
+from nearfree.log.seal import read_seal
 
 ROW_ID = re.compile(r"([a-z_]+):[0-9a-f]{12}")
 _CLOSE = 20
@@ -141,3 +143,35 @@ def _same(column: str, dtype: Any, value: str) -> pl.Expr:
 def table_files(layout: Layout) -> list[Path]:
     """Return every table's file of a root, sorted."""
     return sorted((layout.root / "tables").glob("*/*.parquet"))
+
+
+def known_events(layout: Layout) -> EventIds:
+    """Return the ids of all events that sealed takes hold."""
+    return EventIds(
+        (take.segment(part.attempt), range(1, part.events + 1))
+        for take in layout.takes()
+        for part in read_seal(layout, take).segments
+    )
+
+
+def row_ids(book: Book) -> pl.Series:
+    """Return the ids of all rows of all tables."""
+    parts = [frame["row_id"] for name in TABLES for _, frame in book.parts(name)]
+    return pl.concat(parts).unique() if parts else pl.Series([], dtype=pl.String)
+
+
+def dangling(layout: Layout) -> list[str]:
+    """Return what tables name that is not there, each with the table that names it."""
+    book = Book(layout)
+    rows, events = row_ids(book), known_events(layout)
+    found = []
+    for name in TABLES:
+        for scope, frame in book.parts(name):
+            ids = frame["from_ids"].explode().drop_nulls().unique()
+            ids = ids.filter(~ids.is_in(rows.implode()) & ~ids.str.starts_with("config/"))
+            is_event = ids.str.contains("#", literal=True)
+            odd = [*ids.filter(~is_event), *events.absent(ids.filter(is_event))]
+            if odd:
+                others = f" and {len(odd) - 1} more" if odd[1:] else ""
+                found.append(f"{layout.table(scope, name)}: names {min(odd)!r}{others}, not there")
+    return found

@@ -8,13 +8,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from nearfree.errors import ConfigError, DamageError, WriteError
+from nearfree.log.document import new_folder
 from nearfree.log.ledger import Ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
 from nearfree.log.verify import verify
 from nearfree.prove.audit.ledgers import Named, differences, find_ledger
-from nearfree.prove.audit.new_folder import new_folder
 from nearfree.prove.crate.chosen import DERIVED, check_config, derived_of, newest
 from nearfree.prove.crate.describe import describe
 from nearfree.prove.crate.folder import crate_layout, read_contents, walk

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from nearfree.decoders.laps import (
+from nearfree.decoders.modules import (
     ATTENTION,
     BETWEEN,
     DENSE,

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from nearfree.decoders.laps import BETWEEN, HEAD
+from nearfree.decoders.modules import BETWEEN, HEAD
 from nearfree.show.page.models import ORDER, number, spoken
 from nearfree.show.page.sections import Cell, Grid, Row, cell
 

@@ -9,8 +9,8 @@ from packaging.version import Version
 from nearfree.backends.names import Backend, attention_backend, backend, moe_backend
 from nearfree.config.deployments import Asked
 from nearfree.config.files import Config
+from nearfree.decoders.config_file import find_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.named import find_decoder
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment

@@ -1,10 +1,41 @@
-"""A progress bar with the time left, where someone is watching."""
+"""Waiting: a progress bar with the time left, and patience with another writer of a take."""
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
+from nearfree.errors import BusyError
+
+Made = TypeVar("Made")
+_PAUSE_S = 2.0
 _WIDTH = 30
+
+
+def patiently(wait_s: float, make: Callable[[], Made]) -> Made:
+    """Return what `make` returns, trying again for `wait_s` while another process holds the take.
+
+    A batch system may start a job anew before the old one, on a node that it lost sight of, is
+    gone: that one still holds its locks, until it ends or seals the take.
+
+    Raises
+    ------
+    BusyError
+        The other process is still there.
+    """
+    until = time.monotonic() + wait_s
+    told = False
+    while True:
+        try:
+            return make()
+        except BusyError as error:
+            if time.monotonic() >= until:
+                raise
+            if not told:
+                print(f"{error.what}; waiting up to {wait_s:.0f} s", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(min(_PAUSE_S, max(0.0, until - time.monotonic())))
 
 
 class Bar:

@@ -1,7 +1,9 @@
-"""Waiting for another writer of the same take."""
+"""Waiting: the bar shows the share and the time left; another writer is waited for."""
+
+import sys
 
 import pytest
-from nearfree.cli.patience import patiently
+from nearfree.cli.waiting import Bar, patiently
 from nearfree.errors import BusyError, EvidenceError
 
 
@@ -21,7 +23,7 @@ class Maker:
 
 def test_the_other_writer_is_waited_for(capsys, monkeypatch) -> None:
     """It is tried again until the other is gone, and the user is told once."""
-    monkeypatch.setattr("nearfree.cli.patience._PAUSE_S", 0.01)
+    monkeypatch.setattr("nearfree.cli.waiting._PAUSE_S", 0.01)
     assert patiently(60, Maker(3)) == "made"
     assert capsys.readouterr().err == "held; waiting up to 60 s\n"
 
@@ -37,7 +39,7 @@ def test_without_patience_it_fails_at_once(capsys) -> None:
 
 def test_patience_ends(monkeypatch) -> None:
     """After the time is over, the error stands."""
-    monkeypatch.setattr("nearfree.cli.patience._PAUSE_S", 0.01)
+    monkeypatch.setattr("nearfree.cli.waiting._PAUSE_S", 0.01)
     with pytest.raises(BusyError):
         patiently(0.05, Maker(10_000))
 
@@ -50,3 +52,32 @@ def test_other_mistakes_are_not_waited_for() -> None:
 
     with pytest.raises(EvidenceError):
         patiently(60, fail)
+
+
+def test_a_bar_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a quarter in ten seconds, thirty are left."""
+    now = iter([100.0, 110.0])
+    monkeypatch.setattr("nearfree.cli.waiting.time.monotonic", lambda: next(now))
+    line = Bar("cpu/dense").line(0.25)
+    assert line.startswith("cpu/dense [########---")
+    assert line.endswith(" 25%, 30 s left")
+
+
+def test_nothing_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    """Into a file or a pipe no bar is drawn."""
+    with Bar("cpu/dense") as bar:
+        bar(0.5)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_watched_bar_is_wiped_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal the bar is drawn in place and gone afterwards."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Bar("cpu/dense") as bar:
+        bar(1.0)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "100%, 0 s left" in err
+    assert err.endswith("\r\x1b[K")

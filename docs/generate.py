@@ -7,6 +7,7 @@ import argparse
 import inspect
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.time_shares import TIME_SHARES
 from nearfree.derive.tables.tuned import TUNED
 from nearfree.derive.tables.work import WORK
-from nearfree.log.events import PAYLOADS
+from nearfree.log.events import VERSIONS
 
 ROOT = Path(__file__).parent.parent
 TABLES = (
@@ -82,7 +83,7 @@ def events() -> str:
         NOTE,
         "Each line of a segment is a CloudEvents 1.0 object; `data` is one of these.\n",
     ]
-    for payload in PAYLOADS:
+    for payload in VERSIONS:
         parts += [f"## {payload.type_name}", f"{inspect.getdoc(payload)}\n"]
         parts += ["| field | type | |", "| --- | --- | --- |"]
         for field in msgspec.structs.fields(payload):
@@ -94,7 +95,7 @@ def events() -> str:
 
 def _type(kind: object) -> str:
     text = kind.__name__ if isinstance(kind, type) else str(kind)
-    return text.replace("typing.", "").replace("nearfree.", "").replace("|", "or")
+    return re.sub(r"(typing|nearfree)\.([a-z_]+\.)*", "", text).replace("|", "or")
 
 
 def tables() -> str:

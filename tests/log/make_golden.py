@@ -1,6 +1,7 @@
-"""Write the golden log: `make_golden.py FOLDER`, once for each format that was ever released.
+"""Write the golden logs: `make_golden.py FOLDER`, once for each format that was ever released.
 
-What lies under golden/ is never written again: a log of today must stay readable for ever.
+What lies under golden/ is never written again: a log of today must stay readable for ever. Under
+golden_versions/ lies a take for each version of a type that has several, written when it was new.
 """
 
 import shutil
@@ -9,13 +10,22 @@ from pathlib import Path
 
 from conftest import CLOCK, make_latency, make_plan, make_setting, make_started, write_payloads
 from msgspec import json
-from nearfree.core.plan import ImportPlan, Plan, ProbePlan, RetractPlan, plan_digest
+from nearfree.core.plan import (
+    CalibratePlan,
+    ImportPlan,
+    Plan,
+    ProbePlan,
+    RetractPlan,
+    plan_digest,
+)
 from nearfree.log.attempts import whole_rounds
 from nearfree.log.document import write_once
 from nearfree.log.events import (
     BandwidthPeak,
     BoundaryPublished,
+    CalibratedConstant,
     ComputePeak,
+    ConstantsCalibrated,
     Fingerprint,
     HardwareProbed,
     ObservationRetracted,
@@ -141,6 +151,29 @@ def write_log(layout: Layout) -> None:
         libraries={"polars": "0.0.0"},
     )
     write_once(layout.ledgers / "000001.json", ledger)
+
+
+def write_constants(layout: Layout, take: int) -> None:
+    """Write a take of constants, in the version that is the newest."""
+    plan = CalibratePlan(source="curves", files={}, platforms=("h20",), epsilon=0.2, form=1)
+    constant = CalibratedConstant(
+        hypothesis="tile_16", name="launch_us", unit="us", meaning="the floor", value=4.5
+    )
+    calibrated = ConstantsCalibrated(
+        family="gemm",
+        dtypes=("bfloat16",),
+        constants=(constant,),
+        band=0.125,
+        epsilon=0.2,
+        platforms=("h20",),
+        selection="16-bit products",
+        curves=1,
+        rows_sha256="0" * 64,
+        files={"curves.parquet": "1" * 64},
+        members={"gemm.parquet": "2" * 64},
+        tried=("a line (taken)",),
+    )
+    write_payloads(layout, take_name("public", "constants", take, plan), plan, calibrated)
 
 
 def content(layout: Layout) -> dict[str, list[object]]:

@@ -9,7 +9,7 @@ from nearfree.errors import BusyError, DamageError, LogError
 from nearfree.log.attempts import Attempts, whole_rounds
 from nearfree.log.events import (
     ENVELOPES,
-    PAYLOADS,
+    VERSIONS,
     Event,
     Payload,
     RunFailed,
@@ -34,7 +34,7 @@ FAILED = RunFailed(error="e", remedy="r")
 
 def segment(*payloads: Payload) -> Segment:
     """Return a segment in memory; of its lines only the events matter here."""
-    kinds = dict(zip(PAYLOADS, ENVELOPES, strict=True))
+    kinds = dict(zip(VERSIONS, ENVELOPES, strict=True))
     events: list[Event] = [
         kinds[type(data)](
             specversion="1.0",

@@ -9,7 +9,7 @@ from cloudevents.core.v1.event import CloudEvent
 from conftest import make_latency, make_plan, measure_rounds, write_take
 from msgspec import json
 from nearfree.errors import WriteError
-from nearfree.log.events import ENVELOPES, PAYLOADS
+from nearfree.log.events import ENVELOPES, VERSIONS
 from nearfree.log.evidence import read_take
 from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake
@@ -74,14 +74,14 @@ def test_a_source_is_a_uri_reference(layout: Layout) -> None:
 
 def test_types_are_versioned_and_unique() -> None:
     """Each payload has one type of its own, `nearfree.<noun>.<verb>.v<number>`."""
-    names = [payload.type_name for payload in PAYLOADS]
+    names = [payload.type_name for payload in VERSIONS]
     assert len(set(names)) == len(names) == len(ENVELOPES)
     assert all(re.fullmatch(r"nearfree\.[a-z]+\.[a-z]+\.v[1-9][0-9]*", name) for name in names)
 
 
 def test_payloads_refuse_unknown_fields() -> None:
     """Every payload and envelope refuses fields that it does not know."""
-    for struct in (*PAYLOADS, *ENVELOPES):
+    for struct in (*VERSIONS, *ENVELOPES):
         assert struct.__struct_config__.forbid_unknown_fields
         assert struct.__struct_config__.frozen
 

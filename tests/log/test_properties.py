@@ -106,6 +106,7 @@ PAYLOADS: st.SearchStrategy[Payload] = st.one_of(
     st.builds(
         ConstantsCalibrated,
         family=TEXT,
+        dtypes=st.lists(TEXT, max_size=2).map(tuple),
         constants=st.lists(
             st.builds(
                 CalibratedConstant,

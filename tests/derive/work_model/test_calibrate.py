@@ -155,7 +155,7 @@ def test_curves_that_none_can_be_calibrated_on(layout: Layout) -> None:
 
 
 def test_constants_of_another_form_are_refused(log: Layout, layout: Layout) -> None:
-    """Constants whose names are not those of the form are named, with what to do."""
+    """Constants of another form are named, with what to do; those of other dtypes are not used."""
     event = recorded_constants(log)["gemm"]
     said: ConstantsCalibrated = event.data
 
@@ -168,6 +168,7 @@ def test_constants_of_another_form_are_refused(log: Layout, layout: Layout) -> N
         write_take(layout, scope=SCOPE, stream=CONSTANTS, take=form, plan=plan, work=work)
 
     put_constants(said, form=1)
+    put_constants(replace(said, dtypes=("float8",), band=9.0), form=4)
     assert recorded_constants(layout)["gemm"].data == said
     put_constants(replace(said, constants=said.constants[:-1]), form=2)
     with pytest.raises(EvidenceError, match=r"constants of gemm in .* those of another form"):

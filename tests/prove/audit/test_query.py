@@ -2,8 +2,10 @@
 
 import polars as pl
 import pytest
+from log.faults import HERE
 from nearfree.config.files import Config
 from nearfree.errors import NearfreeError
+from nearfree.log.names import Layout
 from nearfree.prove.audit.query import ask, listed_figures
 
 
@@ -68,6 +70,16 @@ def test_an_event_and_a_take_can_be_asked_for(shared):
     take = event.partition("#")[0].rpartition(".")[0]
     assert list(graph.nodes) == [event, take]
     assert asked(shared, take).nodes[take].kind == "run"
+
+
+def test_an_event_is_shown_in_the_version_on_disk(shared):
+    """An event that readers see upcast is shown as it was written, with its own type."""
+    layout = Layout(HERE / "golden_versions" / "log")
+    name = "public/constants/1-08c0841e.1#2"
+    node = ask(layout, Config(shared.config), name).nodes[name]
+    assert node.title == "nearfree.constants.calibrated.v1"
+    assert node.values["family"] == "gemm"
+    assert "dtypes" not in node.values
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from nearfree.log.events import PAYLOADS, Event, ObservationRetracted, Payload, RunStarted
 from nearfree.log.names import Layout, TakeName
-from nearfree.log.reader import no_collection
+from nearfree.log.reader import no_collection, read_bytes
 from nearfree.log.seal import Seal, iter_sealed, read_seal
 
 RETRACTED = "retracted"
@@ -84,6 +84,12 @@ def open_takes(
             seal = read_seal(layout, name)
             events = iter_sealed(layout, seal, (RunStarted, *only))
             yield name, seal, (e for e in events if not gone or e.event_id not in gone)
+
+
+def stored_line(layout: Layout, event: Event) -> bytes:
+    """Return an event's line as it lies on disk, in the version that it was written in."""
+    path = layout.events / f"{event.source}.jsonl"
+    return read_bytes(path).split(b"\n")[int(event.id) - 1]
 
 
 def retracted_targets(layout: Layout, scope: str) -> set[str]:

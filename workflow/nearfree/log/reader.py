@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from nearfree.errors import DamageError, LogError, NearfreeError
-from nearfree.log.events import ENVELOPES, PAYLOADS, Event, Payload
+from nearfree.log.events import ENVELOPES, PAYLOADS, Event, Payload, upcast, versions_of
 from nearfree.log.line import (
     GENESIS,
     REMEDY,
@@ -20,8 +20,13 @@ from nearfree.log.line import (
     sequence_text,
 )
 
-decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
+_decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
 _LINK = slice(-SUFFIX - len(b',"prevhash":""') - len(GENESIS), -SUFFIX)
+
+
+def decode(line: bytes) -> Event:
+    """Return the event of a line, its data in the newest version of its type."""
+    return upcast(_decode(line))
 
 
 @contextmanager
@@ -119,9 +124,10 @@ def decode_lines(
     Types, versions and places are still checked; hashes are not computed again.
     """
     skipped = tuple(
-        b'{"specversion":"1.0","type":"%b"' % kind.type_name.encode()
+        b'{"specversion":"1.0","type":"%b"' % version.type_name.encode()
         for kind in PAYLOADS
         if kind not in only
+        for version in versions_of(kind)
     )
     for number, line in enumerate(lines, start=1):
         if line.startswith(skipped):

@@ -1,4 +1,4 @@
-"""Showing the log to a person: takes, the events of a take, or one event in full."""
+"""Showing the log to a person: takes, the events of a take, or one event as it lies on disk."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import msgspec
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Event
-from nearfree.log.evidence import read_take, retracted_targets
+from nearfree.log.evidence import read_take, retracted_targets, stored_line
 from nearfree.log.names import Layout, TakeName, check_part, parse_take
 from nearfree.log.reader import read_segment
 
@@ -48,11 +48,11 @@ def _take(layout: Layout, take: TakeName) -> Iterator[str]:
         )
     events = read_take(layout, take).events
     gone = retracted_targets(layout, take.scope)
-    for name, count in sorted(Counter(event.data.type_name for event in events).items()):
+    for name, count in sorted(Counter(event.type_name for event in events).items()):
         yield f"{count:>8}  {name}"
     for event in events:
         mark = "  RETRACTED" if gone.intersection((event.event_id, str(take))) else ""
-        yield f"{event.event_id}  {event.time}  {event.data.type_name}{mark}"
+        yield f"{event.event_id}  {event.time}  {event.type_name}{mark}"
 
 
 def _event(layout: Layout, segment: str, number: str) -> Iterator[str]:
@@ -64,5 +64,4 @@ def _event(layout: Layout, segment: str, number: str) -> Iterator[str]:
         raise EvidenceError(
             f"no event {segment}#{number}", remedy=f"`nearfree log show {take}` lists its events"
         )
-    raw = path.read_bytes().split(b"\n")[int(number) - 1]
-    yield msgspec.json.format(raw, indent=2).decode()
+    yield msgspec.json.format(stored_line(layout, found[0]), indent=2).decode()

@@ -211,6 +211,7 @@ class _Fit(NamedTuple):
         hypothesis = "host" if HOST in values else "own"
         return ConstantsCalibrated(
             family=family,
+            dtypes=self.base[family].data.dtypes,
             constants=tuple(
                 CalibratedConstant(
                     hypothesis=hypothesis, name=each.name, unit=each.unit, meaning=each.meaning,

@@ -1,10 +1,10 @@
 """Calibrated constants: made from curves, kept in the log, read back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.fit import band, fit
 from nearfree.derive.work_model.model import Fitted
@@ -56,6 +56,7 @@ def _event(
         groups = sample.curves["backend_version"]
     return ConstantsCalibrated(
         family=family.name,
+        dtypes=CALIBRATED_DTYPES,
         constants=tuple(
             CalibratedConstant(
                 hypothesis=hypothesis, name=each.name, unit=each.unit, meaning=each.meaning,
@@ -77,7 +78,7 @@ def _event(
 
 
 def recorded_constants(layout: Layout) -> dict[str, Event]:
-    """Return the newest event of each family; its data is a ConstantsCalibrated.
+    """Return the newest event of each family that holds for the calibrated element types.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def recorded_constants(layout: Layout) -> dict[str, Event]:
         The constants of a family are not those of its form any more.
     """
     takes = sorted(read_scope(layout, SCOPE, stream=STREAM), key=lambda take: take.order)
-    events = {event.data.family: event for event in _events(takes)}
+    events = {event.data.family: event for take in takes for event in calibrations(take)}
     for name, event in events.items():
         family = FAMILIES.get(name)
         named = {(each.hypothesis, each.name) for each in event.data.constants}
@@ -102,8 +103,13 @@ def recorded_constants(layout: Layout) -> dict[str, Event]:
     return events
 
 
-def _events(takes: Iterable[Take]) -> list[Event]:
-    return [event for take in takes for event in take.of(ConstantsCalibrated)]
+def calibrations(take: Take) -> list[Event]:
+    """Return the events of a take whose constants hold for the calibrated element types.
+
+    The data of each is a ConstantsCalibrated.
+    """
+    events = take.of(ConstantsCalibrated)
+    return [event for event in events if {*CALIBRATED_DTYPES} <= {*event.data.dtypes}]
 
 
 def fitted(event: ConstantsCalibrated) -> Fitted:

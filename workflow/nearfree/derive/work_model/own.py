@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.derive.work_model.constants import calibrations
 from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.model import Fitted, latencies_us
@@ -116,7 +117,7 @@ def recorded_own(layout: Layout, constants: Mapping[str, Event]) -> dict[str, di
     """
     newest: dict[tuple[str, str], tuple[Event, Take]] = {}
     for take in sorted(read_scope(layout, SCOPE, stream=STREAM), key=lambda take: take.order):
-        for event in take.of(ConstantsCalibrated):
+        for event in calibrations(take):
             newest[event.data.family, event.data.platforms[0]] = event, take
     found: dict[str, dict[str, Own]] = {}
     for (family, platform), (event, take) in newest.items():

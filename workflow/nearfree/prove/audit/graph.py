@@ -15,7 +15,7 @@ from nearfree.derive.outlook.outlook import MODELS, model_id
 from nearfree.derive.tables.platforms import config_id
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Event, RunFinished
-from nearfree.log.evidence import Take, read_take
+from nearfree.log.evidence import Take, read_take, stored_line
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
@@ -135,20 +135,27 @@ class Tracer:
             raise EvidenceError(
                 f"there is no event {name}", remedy=f"`nearfree log show {take}` lists its events"
             )
-        data = msgspec.to_builtins(event.data)
         return Node(
             id=name,
             kind="event",
-            title=event.data.type_name,
-            values={"time": event.time, **data},
+            title=event.type_name,
+            values={"time": event.time, **self._stored(event)},
             place=f"events/{segment}.jsonl:{line}",
             made_from=(str(take), *getattr(event.data, "made_from", ())),
         )
 
+    def _stored(self, event: Event) -> dict[str, Any]:
+        """Return an event's data as it lies on disk, in whichever version."""
+        if event.type_name == event.data.type_name:
+            data: dict[str, Any] = msgspec.to_builtins(event.data)
+        else:
+            data = msgspec.json.decode(stored_line(self.layout, event))["data"]
+        return data
+
     def _run(self, name: str) -> Node:
         take, _ = self._take(parse_take(name))
         seal = self.layout.seal(take.name)
-        started = msgspec.to_builtins(take.started.data)
+        started = self._stored(take.started)
         ended: list[Event] = take.of(RunFinished)
         return Node(
             id=name,

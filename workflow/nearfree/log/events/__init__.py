@@ -1,0 +1,100 @@
+"""What can be recorded: one typed struct for each event type and version.
+
+A change of meaning is a new version with a struct of its own. The version before stays beside it
+and upcasts itself where the log is read, so that readers see the newest one alone.
+"""
+
+from msgspec import defstruct, structs
+
+from nearfree.log.events.measured import (
+    BandwidthPeak,
+    ComputePeak,
+    DeviceState,
+    Fingerprint,
+    HardwareProbed,
+    KernelProfiled,
+    LatencyMeasured,
+    LaunchFloor,
+    SharesMeasured,
+    WorkCounted,
+)
+from nearfree.log.events.payload import Event, Payload, versions_of
+from nearfree.log.events.predicted import (
+    CalibratedConstant,
+    ConstantsCalibrated,
+    PredictionRecorded,
+)
+from nearfree.log.events.published import BoundaryPublished, LatencyImported, RulePublished
+from nearfree.log.events.runs import (
+    ObservationRetracted,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    Scheduler,
+    SegmentRecovered,
+)
+from nearfree.log.events.sources import (
+    Branch,
+    Quote,
+    RuleExtracted,
+    SourceFetched,
+    SourceMember,
+    TunedIndexed,
+)
+
+__all__ = [
+    "ENVELOPES", "PAYLOADS", "VERSIONS", "BandwidthPeak", "BoundaryPublished", "Branch",
+    "CalibratedConstant", "ComputePeak", "ConstantsCalibrated",
+    "DeviceState", "Event", "Fingerprint", "HardwareProbed", "KernelProfiled",
+    "LatencyImported", "LatencyMeasured", "LaunchFloor", "ObservationRetracted", "Payload",
+    "PredictionRecorded", "Quote", "RuleExtracted", "RulePublished", "RunFailed", "RunFinished",
+    "RunStarted", "Scheduler", "SegmentRecovered", "SharesMeasured", "SourceFetched",
+    "SourceMember", "TunedIndexed", "WorkCounted", "upcast", "versions_of",
+]  # fmt: skip
+
+PAYLOADS: tuple[type[Payload], ...] = (
+    RunStarted,
+    RunFinished,
+    RunFailed,
+    HardwareProbed,
+    LatencyMeasured,
+    SharesMeasured,
+    PredictionRecorded,
+    WorkCounted,
+    KernelProfiled,
+    LaunchFloor,
+    LatencyImported,
+    BoundaryPublished,
+    RulePublished,
+    SourceFetched,
+    RuleExtracted,
+    TunedIndexed,
+    ConstantsCalibrated,
+    ObservationRetracted,
+    SegmentRecovered,
+)
+"""The newest version of each event type: what writers write, and all that readers see."""
+VERSIONS = tuple(version for kind in PAYLOADS for version in versions_of(kind))
+"""Every version that may lie on disk."""
+ENVELOPES: tuple[type[Event], ...] = tuple(
+    defstruct(  # type: ignore[misc]  # its bases say that it is an Event
+        f"{payload.__name__}Event",
+        [("data", payload)],
+        bases=(Event,),
+        tag=payload.type_name,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        gc=False,
+    )
+    for payload in VERSIONS
+)
+_OLD = frozenset(VERSIONS) - frozenset(PAYLOADS)
+
+
+def upcast(event: Event) -> Event:
+    """Return an event with its data in the newest version of its type."""
+    data = event.data
+    while type(data) in _OLD:
+        data = data.upcast()
+    return event if data is event.data else structs.replace(event, data=data)

@@ -1,8 +1,12 @@
 """What is installed: as import finds it, whoever installed it."""
 
 import hashlib
+import os
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from nearfree.backends.environments.installed import (
@@ -30,14 +34,32 @@ def test_versions_are_those_that_are_imported(
     assert {name: metadata.version(name) for name in installed()} == installed()
 
 
-def test_a_folder_that_tells_nothing_is_no_distribution(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What an installation that was killed left behind has neither name nor version."""
-    before = installed()
+@pytest.mark.parametrize("imported", ["importlib.metadata", "importlib_metadata"])
+def test_a_folder_that_tells_nothing_is_no_distribution(tmp_path: Path, imported: str) -> None:
+    """What an installation that was killed left behind has neither name nor version.
+
+    So it is, too, after an import of the backport, which answers for the standard library then.
+    """
     (tmp_path / "half-1.0.dist-info").mkdir()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert installed() == before
+    put(tmp_path, "whole", "1.0")
+    code = f"import {imported}; from nearfree.environments.installed import installed as i"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(*i())"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = done.stdout.split()
+    assert "whole" in names
+    assert "half" not in names
+    assert set(names) == {"whole", *installed()}
+
+
+def test_a_backport_may_answer_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions of the backport return None for a folder without metadata."""
+    monkeypatch.setattr(metadata, "distributions", lambda: [SimpleNamespace(metadata=None)])
+    assert installed() == {}
 
 
 def test_the_digest_is_over_all_that_is_installed(

@@ -14,10 +14,22 @@ def installed() -> dict[str, str]:
     """Return the version of each installed distribution, of doubles the one that is imported."""
     found: dict[str, str] = {}
     for distribution in metadata.distributions():
-        about = distribution.metadata
-        if "Name" in about and "Version" in about:
+        about = _metadata(distribution)
+        if about is not None and "Name" in about and "Version" in about:
             found.setdefault(normalized(about["Name"]), about["Version"])
     return found
+
+
+def _metadata(distribution: metadata.Distribution) -> metadata.PackageMetadata | None:
+    """Return the metadata of a distribution, None if its folder holds none.
+
+    The standard library returns an empty message then. The backport `importlib_metadata` answers
+    in its place once anything has imported it: it returns None or raises, by its version.
+    """
+    try:
+        return distribution.metadata
+    except FileNotFoundError:
+        return None
 
 
 def environment_sha256() -> str:

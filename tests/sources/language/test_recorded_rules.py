@@ -17,12 +17,13 @@ from nearfree.sources.language.program import Program
 from nearfree.sources.language.rule import Rule, parse_functions
 
 ROOT = Path(__file__).parents[3]
-RULES = [
-    event.data
+RULES = {
+    (rule.inputs, tuple((each.when, each.value) for each in rule.branches), rule.functions): rule
     for take in read_scope(Layout(ROOT / "results"), "sources")
-    for event in take.of(RuleExtracted)
-    if event.data.inputs
-]
+    for rule in (event.data for event in take.of(RuleExtracted))
+    if rule.inputs
+}
+"""Rules by their texts, of which releases share most."""
 SIZES = st.sampled_from([1, 2, 3, 8, 16, 64, 90, 128, 132, 300]) | st.integers(0, 70_000)
 OWN: dict[str, st.SearchStrategy[Any]] = {
     "dtype": st.sampled_from([None, "fp8_w8a8", "int4_w4a16", "float32"]),
@@ -86,7 +87,7 @@ def read(rule: RuleExtracted, inputs: dict[str, Any]) -> Any:
     return found
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.package}-{rule.rule}")
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: f"{rule.package}-{rule.rule}")
 @settings(deadline=None, max_examples=6)
 @given(data=st.data())
 def test_a_recorded_rule_answers_as_it_reads(rule: RuleExtracted, data: st.DataObject) -> None:

@@ -14,8 +14,9 @@ from nearfree.log.reader import read_segment
 from nearfree.log.seal import Seal, seal_segment, write_receipt, write_seal
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.sources.fetching.cache import Cache, default_cache
 
-from workflow import Project, make_project
+from workflow import Project, made_once, make_project
 
 CLOCK = "2026-01-02T03:04:05.678901Z"
 """The time of every event that `write_payloads` writes."""
@@ -25,9 +26,26 @@ Work = Callable[[OpenTake], float | None]
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project whose default workflow ran once; copy it before changing anything."""
-    project = make_project(tmp_path_factory.mktemp("built") / "project")
-    project.snakemake()
-    return project
+
+    def make(folder: Path) -> Project:
+        project = make_project(folder)
+        project.snakemake()
+        return project
+
+    return made_once(tmp_path_factory, "built", make)
+
+
+@pytest.fixture(scope="session")
+def source_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """Return a cache with the user's fetched files, which it keeps by their hash, and no results.
+
+    What all workers and sessions fetch, they fetch once; what is read from it is read each time.
+    """
+    kept, own = default_cache(), tmp_path_factory.mktemp("sources")
+    for name in ("blobs", "releases"):
+        (kept / name).mkdir(parents=True, exist_ok=True)
+        (own / name).symlink_to(kept / name)
+    return Cache(own)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from nearfree.log.events import LatencyMeasured, PredictionRecorded
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 
-from workflow import Project, make_project
+from workflow import Project, made_once, make_project
 
 LEDGER = "results/state/ledger.json"
 
@@ -17,9 +17,13 @@ LEDGER = "results/state/ledger.json"
 @pytest.fixture(scope="module")
 def modelled(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project whose workflow has measured a tiny model."""
-    project = make_project(tmp_path_factory.mktemp("model") / "project", "model")
-    project.snakemake()
-    return project
+
+    def make(folder: Path) -> Project:
+        project = make_project(folder, "model")
+        project.snakemake()
+        return project
+
+    return made_once(tmp_path_factory, "model", make)
 
 
 @pytest.fixture

@@ -2,22 +2,28 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
 
-from workflow import ROOT, Project, make_project
+from workflow import ROOT, Project, made_once, make_project
 
 pytestmark = pytest.mark.slow
+BOUNDARIES = "results/tables/cpu/boundaries.parquet"
 
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project whose workflow ran over three modules and the control."""
-    project = make_project(tmp_path_factory.mktemp("modules") / "project")
-    shutil.copy(ROOT / "tests/configs/modules/studies.yaml", project / "config/studies.yaml")
-    project.snakemake()
-    return project
+
+    def make(folder: Path) -> Project:
+        project = make_project(folder)
+        shutil.copy(ROOT / "tests/configs/modules/studies.yaml", project / "config/studies.yaml")
+        project.snakemake()
+        return project
+
+    return made_once(tmp_path_factory, "modules", make)
 
 
 def table(project: Project, name: str) -> pl.DataFrame:
@@ -79,10 +85,11 @@ def test_the_report_tells_what_never_ran_and_what_measuring_cost(modules: Projec
     assert "0 damaged, 0 notices" in modules.nearfree("verify")
 
 
-def test_a_new_shape_is_one_job(modules: Project) -> None:
+def test_a_new_shape_is_one_job(modules: Project, tmp_path: Path) -> None:
     """Another context is another plan of its study: it is measured, and no other study is."""
-    modules.edit("config/studies.yaml", "context: [128, 512]", "context: [128, 512, 1024]")
-    assert modules.jobs()["measure"] == 1
-    modules.snakemake()
-    found = table(modules, "boundaries").filter("newest", module="attention")
+    project = modules.copy(tmp_path / "project")
+    project.edit("config/studies.yaml", "context: [128, 512]", "context: [128, 512, 1024]")
+    assert project.jobs()["measure"] == 1
+    project.snakemake(BOUNDARIES)
+    found = table(project, "boundaries").filter("newest", module="attention")
     assert sorted(set(found["context"])) == [128, 512, 1024]

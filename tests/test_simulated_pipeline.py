@@ -12,7 +12,7 @@ from nearfree.hardware.simulated import read_machine
 from nearfree.log.names import Layout
 from nearfree.measure.simulated_kernel import SimulatedKernel
 
-from workflow import ROOT, Project, make_project
+from workflow import ROOT, Project, made_once, make_project
 
 RECORDED = ("public/constants", "sources/vllm_0_33_0")
 CURVES, RESULTS = "simulated/curves", "simulated/results"
@@ -22,12 +22,17 @@ ROOTED = ("--config", f"results={RESULTS}")
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project that predicted curves and ran the whole workflow on them."""
-    project = make_project(tmp_path_factory.mktemp("simulated") / "project", "simulated")
-    for name in RECORDED:
-        shutil.copytree(ROOT / "results" / "events" / name, project / f"{RESULTS}/events" / name)
-    project.nearfree("predict", "--curves", CURVES, "--results", RESULTS)
-    project.snakemake(*ROOTED)
-    return project
+
+    def make(folder: Path) -> Project:
+        project = make_project(folder, "simulated")
+        for name in RECORDED:
+            recorded = ROOT / "results" / "events" / name
+            shutil.copytree(recorded, project / f"{RESULTS}/events" / name)
+        project.nearfree("predict", "--curves", CURVES, "--results", RESULTS)
+        project.snakemake(*ROOTED)
+        return project
+
+    return made_once(tmp_path_factory, "simulated", make)
 
 
 @pytest.fixture

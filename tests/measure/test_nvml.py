@@ -3,7 +3,6 @@
 import inspect
 import re
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -100,15 +99,12 @@ def test_a_gpu_that_stops_answering_is_one_message(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_nvml_has_the_names_that_are_asked_for(tmp_path: Path) -> None:
+def test_nvml_has_the_names_that_are_asked_for(source_cache: Cache) -> None:
     """Each function and constant that is used stands in the source of the locked release."""
     lock = (ROOT / "envs/cpu.lock").read_text()
     version = lock.partition("nvidia-ml-py==")[2].split()[0]
-    text = (
-        fetch("nvidia-ml-py", version, r"pynvml\.py", cache=Cache(tmp_path))
-        .files["pynvml.py"]
-        .decode()
-    )
+    source = fetch("nvidia-ml-py", version, r"pynvml\.py", cache=source_cache)
+    text = source.text("pynvml.py")
     used = set(re.findall(r"nvml\.(nvml\w+|NVML\w+)", inspect.getsource(nvml_module)))
     assert len(used) >= 8
     for name in used | {f"nvmlClocksEventReason{key}" for key in _HELD_BACK}:

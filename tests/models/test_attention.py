@@ -292,10 +292,12 @@ def test_torch_on_a_gpu_is_its_flash_op() -> None:
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_flash_attention_2_is_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_flash_attention_2_is_bound(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
+) -> None:
     """At the first, the last and every changed release, the call has the form it takes."""
     first, last = test_flash_attn.FIRST, test_flash_attn.LAST
-    cache, versions = Cache(tmp_path), versions_between("flash-attn", first, last)
+    cache, versions = source_cache, versions_between("flash-attn", first, last)
     place = ("flash-attn", test_flash_attn.MEMBER, libraries.CACHE_CALL)
     points = change_points(place[0], versions, *place[1:], cache)
     assert {first, last} <= set(points)
@@ -307,11 +309,13 @@ def test_flash_attention_2_is_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_flashinfer_is_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_flashinfer_is_bound(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
+) -> None:
     """At the first, the last and every changed release, wrapper, plan and run have their forms."""
     package, members = "flashinfer-python", test_flashinfer.MEMBERS
     first, last = test_flashinfer.FIRST, test_flashinfer.LAST
-    cache, versions = Cache(tmp_path), versions_between(package, first, last)
+    cache, versions = source_cache, versions_between(package, first, last)
     names = [name for name in NAMES if name.startswith(PREFILL)]
     points = {
         version

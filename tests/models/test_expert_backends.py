@@ -225,9 +225,11 @@ def test_a_model_without_experts_needs_no_engine(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_vllm_is_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_vllm_is_bound(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
+) -> None:
     """At the first, the last and every changed release, the call has the form it takes."""
-    cache, member = Cache(tmp_path), test_vllm_moe.MEMBER
+    cache, member = source_cache, test_vllm_moe.MEMBER
     versions = versions_between("vllm", test_vllm_moe.FIRST, test_vllm_moe.LAST)
     points = change_points("vllm", versions, member, "fused_experts", cache)
     assert {test_vllm_moe.FIRST, "0.23.0", test_vllm_moe.LAST} <= set(points)
@@ -238,9 +240,11 @@ def test_vllm_is_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_sglang_is_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sglang_is_bound(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
+) -> None:
     """At the first, the last and every changed release, the call has the form it takes."""
-    cache, members = Cache(tmp_path), test_sglang_moe.MEMBERS
+    cache, members = source_cache, test_sglang_moe.MEMBERS
     first, last = test_sglang_moe.FIRST, test_sglang_moe.LAST
     versions = versions_between("sglang", first, last)
     points = {

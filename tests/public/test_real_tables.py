@@ -10,7 +10,7 @@ from nearfree.log.names import Layout
 from nearfree.public.aiconfigurator import Imported, import_aiconfigurator
 from nearfree.public.curves import Curves, read_curves
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
-from nearfree.sources.fetching.cache import Cache, default_cache
+from nearfree.sources.fetching.cache import Cache
 
 pytestmark = pytest.mark.slow
 PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
@@ -29,9 +29,9 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 @pytest.fixture(scope="module")
-def done(layout: Layout) -> Imported:
+def done(layout: Layout, source_cache: Cache) -> Imported:
     """Import release 0.12.0 once."""
-    return import_aiconfigurator(layout, PLATFORMS, cache=Cache(default_cache()), version="0.12.0")
+    return import_aiconfigurator(layout, PLATFORMS, cache=source_cache, version="0.12.0")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Real releases for the slow tests: fetched once a session, into a cache of the session's own."""
+"""Real releases for the slow tests."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,12 +8,6 @@ from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
 
 Releases = Callable[[str, str], Extraction]
-
-
-@pytest.fixture(scope="session")
-def source_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
-    """Return a cache that is empty when the session begins."""
-    return Cache(tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture(scope="session")

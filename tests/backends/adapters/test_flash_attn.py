@@ -254,9 +254,11 @@ def test_all_tiles_are_those_of_the_recorded_rules(
 
 
 @pytest.mark.slow
-def test_each_form_of_the_calls_is_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_each_form_of_the_calls_is_bound(
+    monkeypatch: pytest.MonkeyPatch, source_cache: Cache
+) -> None:
     """At the first, the last and every changed release, all calls have the form it takes."""
-    cache, versions = Cache(tmp_path), versions_between("flash-attn", FIRST, LAST)
+    cache, versions = source_cache, versions_between("flash-attn", FIRST, LAST)
     changed = {
         version
         for name in FUNCTIONS.values()

@@ -267,11 +267,11 @@ def test_tiles_are_those_of_the_recorded_rules(
 
 
 @pytest.mark.slow
-def test_every_release_has_the_schema_that_calls_are_bound_to(tmp_path: Any) -> None:
+def test_every_release_has_the_schema_that_calls_are_bound_to(source_cache: Cache) -> None:
     """It has not changed from 0.0.31 on, and both files that define it say the same."""
-    cache, found = Cache(tmp_path), set()
+    found = set()
     for version in versions_between("xformers", FIRST, LAST):
-        source = bring("xformers", version, MEMBERS, cache)
+        source = bring("xformers", version, MEMBERS, source_cache)
         for path in source.paths():
             defined = re.search(r'm\.def\("fwd\("(.*?)\);', source.text(path), re.DOTALL)
             assert defined

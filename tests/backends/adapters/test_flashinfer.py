@@ -280,9 +280,11 @@ def test_work_counts_tiles_of_packed_heads_once(
 
 
 @pytest.mark.slow
-def test_each_form_of_the_calls_is_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_each_form_of_the_calls_is_bound(
+    monkeypatch: pytest.MonkeyPatch, source_cache: Cache
+) -> None:
     """At the first, the last and every changed release, all calls have the form it takes."""
-    cache, versions = Cache(tmp_path), versions_between("flashinfer-python", FIRST, LAST)
+    cache, versions = source_cache, versions_between("flashinfer-python", FIRST, LAST)
     points = {
         name: change_points("flashinfer-python", versions, MEMBERS, name, cache) for name in NAMES
     }

@@ -57,18 +57,17 @@ Runs = Mapping[Release, Future[list[Executed]]]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(source_cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """Return what each release executes at its points, as soon as it is asked for."""
     site = tmp_path_factory.mktemp("site")
     install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--require-hashes")
     lock = ROOT / "envs" / "interpreter.lock"
     subprocess.run([sys.executable, *install, "--target", site, "-r", lock], check=True)
-    cache = Cache(tmp_path_factory.mktemp("cache"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         started = {}
         for release in RELEASES:
             folder = tmp_path_factory.mktemp(str(release))
-            fetch_pinned(release.package, release.version, cache, folder)
+            fetch_pinned(release.package, release.version, source_cache, folder)
             started[release] = pool.submit(execute, release, folder, site)
         yield started
     shutil.rmtree(site)  # hundreds of megabytes

@@ -225,12 +225,6 @@ def test_a_missing_package_is_not_a_missing_module(monkeypatch: pytest.MonkeyPat
         sglang_moe.bring("layers.moe.topk")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
-    """Return an empty cache of sources."""
-    return Cache(tmp_path_factory.mktemp("sglang"))
-
-
 def read(version: str, cache: Cache) -> tuple[dict[str, Signature], str, set[str]]:
     """Return a release's signatures, its folder, and which names its modules import."""
     source = bring("sglang", version, MEMBERS, cache)
@@ -248,18 +242,20 @@ def read(version: str, cache: Cache) -> tuple[dict[str, Signature], str, set[str
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_each_form_of_the_call_is_bound(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
+def test_each_form_of_the_call_is_bound(
+    monkeypatch: pytest.MonkeyPatch, source_cache: Cache
+) -> None:
     """In the first and last release, and each with another signature, the calls bind and run."""
     versions = versions_between("sglang", FIRST, LAST)
     points = {
         version
         for name in (*NAMES, *OTHERS)
-        for version in change_points("sglang", versions, MEMBERS, name, cache)
+        for version in change_points("sglang", versions, MEMBERS, name, source_cache)
     }
     assert {FIRST, "0.4.9.post3", "0.5.1", LAST} <= points
     wanted = {"get_global_server_args", "get_server_args", "get_exec", "use_symmetric_memory"}
     for version in sorted(points):
-        signatures, folder, imported = read(version, cache)
+        signatures, folder, imported = read(version, source_cache)
         release = Release(signatures, folder, wanted & imported)
         check(release, monkeypatch)
         published = release.called.get("set_global_server_args_for_scheduler")
@@ -272,10 +268,10 @@ def test_each_form_of_the_call_is_bound(monkeypatch: pytest.MonkeyPatch, cache: 
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_every_release_can_be_watched_and_takes_these_tensors(cache: Cache) -> None:
+def test_every_release_can_be_watched_and_takes_these_tensors(source_cache: Cache) -> None:
     """Each release looks the watched names up in its modules, and asserts nothing unknown."""
     for version in versions_between("sglang", FIRST, LAST):
-        source = bring("sglang", version, MEMBERS, cache)
+        source = bring("sglang", version, MEMBERS, source_cache)
         texts = [source.text(each) for each in LAUNCHERS if each in source.files]
         assert module_names(texts[0]) >= {
             "fused_experts",
@@ -291,10 +287,10 @@ def test_every_release_can_be_watched_and_takes_these_tensors(cache: Cache) -> N
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_a_dummy_model_path_means_arguments_without_a_model(cache: Cache) -> None:
+def test_a_dummy_model_path_means_arguments_without_a_model(source_cache: Cache) -> None:
     """Each release that reads server arguments stops resolving them at a `dummy` model path."""
     members = (path("server_args"), path("arg_groups.pipeline"))
     for version in versions_between("sglang", "0.5.4.post2", LAST):
-        source = bring("sglang", version, members, cache)
+        source = bring("sglang", version, members, source_cache)
         short = 'model_path.lower() in ["none", "dummy"]'
         assert any(short in source.text(each) for each in source.paths()), version

@@ -1,7 +1,6 @@
 """vLLM's fused experts: each call bound against the signatures that real releases have."""
 
 from inspect import Signature
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -149,21 +148,17 @@ def test_what_the_engine_cannot_do_is_refused(
         make(monkeypatch, KNOWN, replace(SETTING, **changes))
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
-    """Return an empty cache of sources."""
-    return Cache(Path(tmp_path_factory.mktemp("vllm")))
-
-
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_each_form_of_the_call_is_bound(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
+def test_each_form_of_the_call_is_bound(
+    monkeypatch: pytest.MonkeyPatch, source_cache: Cache
+) -> None:
     """In the first and last release, and each with another signature, the calls bind and run."""
     versions = versions_between("vllm", FIRST, LAST)
-    points = [change_points("vllm", versions, MEMBER, name, cache) for name in NAMES]
+    points = [change_points("vllm", versions, MEMBER, name, source_cache) for name in NAMES]
     assert "0.23.0" in points[0]
     for version in sorted({each for found in points for each in found}):
-        real = {name: signature("vllm", version, MEMBER, name, cache) for name in NAMES}
+        real = {name: signature("vllm", version, MEMBER, name, source_cache) for name in NAMES}
         kernel, fused = make(monkeypatch, real)
         check_forwards(kernel, fused, SETTING)
         assert ("inplace" in fused.calls[0].arguments) == (
@@ -173,10 +168,10 @@ def test_each_form_of_the_call_is_bound(monkeypatch: pytest.MonkeyPatch, cache: 
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_every_release_can_be_watched_and_takes_these_tensors(cache: Cache) -> None:
+def test_every_release_can_be_watched_and_takes_these_tensors(source_cache: Cache) -> None:
     """Each release looks the watched names up in its module, and asserts nothing unknown."""
     for version in versions_between("vllm", FIRST, LAST):
-        source = bring("vllm", version, MEMBERS, cache)
+        source = bring("vllm", version, MEMBERS, source_cache)
         text = source.text(MEMBER)
         results = [third_results(source.text(path)) for path in source.paths()]
         assert set().union(*results) == {"num_tokens_post_pad"}, version
@@ -188,13 +183,13 @@ def test_every_release_can_be_watched_and_takes_these_tensors(cache: Cache) -> N
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_options_left_alone_are_off(cache: Cache) -> None:
+def test_options_left_alone_are_off(source_cache: Cache) -> None:
     """What the adapter does not pass means SiLU, no quantisation and no expert parallelism."""
     given = {"hidden_states", "w1", "w2", "topk_weights", "topk_ids"}
     for version in change_points(
-        "vllm", versions_between("vllm", FIRST, LAST), MEMBER, "fused_experts", cache
+        "vllm", versions_between("vllm", FIRST, LAST), MEMBER, "fused_experts", source_cache
     ):
-        known = signature("vllm", version, MEMBER, "fused_experts", cache).parameters
+        known = signature("vllm", version, MEMBER, "fused_experts", source_cache).parameters
         left = {name: repr(each.default) for name, each in known.items() if name not in given}
         assert left.pop("activation") in {"'silu'", "MoEActivation.SILU"}
         assert left.pop("is_act_and_mul", "True") == "True"

@@ -1,4 +1,4 @@
-"""Sources of engines for the slow tests: fetched once a session, into a cache of its own."""
+"""Sources of engines for the slow tests."""
 
 from collections.abc import Callable
 from functools import cache
@@ -11,13 +11,12 @@ Sources = Callable[[str, str, str], str]
 
 
 @pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+def source(source_cache: Cache) -> Sources:
     """Return a function that reads one file of a release."""
-    kept = Cache(tmp_path_factory.mktemp("engines"))
 
     @cache
     def read(package: str, version: str, path: str) -> str:
-        found = fetch(package, version, path.replace(".", r"\."), cache=kept)
+        found = fetch(package, version, path.replace(".", r"\."), cache=source_cache)
         return found.text(path)
 
     return read

@@ -44,13 +44,10 @@ def test_hits_on_the_paper_s_settings(predictor: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_constants_are_the_output_of_the_command(
-    layout: Layout, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_constants_are_the_output_of_the_command(layout: Layout, source_cache: Cache) -> None:
     """Import release 0.12.0, calibrate on A100 and H100: the log's constants, byte for byte."""
     shutil.copytree(LOG.events / "sources", layout.events / "sources")
-    cache = Cache(tmp_path_factory.mktemp("release"))
-    import_aiconfigurator(layout, CONFIGURED.platforms, cache=cache, version="0.12.0")
+    import_aiconfigurator(layout, CONFIGURED.platforms, cache=source_cache, version="0.12.0")
     calibrate(
         layout, CONFIGURED.platforms, ("a100", "h100"), stream="aiconfigurator_core_0_12_0",
         epsilon=0.2, offline=True,

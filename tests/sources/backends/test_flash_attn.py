@@ -355,9 +355,8 @@ GROUPED = {"heads": 32, "kv_heads": 8, "head_dim": 128}
 
 
 @pytest.fixture(scope="module")
-def fetched(tmp_path_factory: pytest.TempPathFactory) -> Fetched:
-    cache = Cache(tmp_path_factory.mktemp("cache"))
-    return lambda version: extract("flash-attn", version, cache=cache).by_name()
+def fetched(source_cache: Cache) -> Fetched:
+    return lambda version: extract("flash-attn", version, cache=source_cache).by_name()
 
 
 def rows(rules: dict[str, Rule], head_dim: int, sm: int, **changes: object) -> int:

@@ -303,9 +303,8 @@ H800 = {"heads": 32, "kv_heads": 8, "head_dim": 128, "sm": 90, "sms": 132}
 
 
 @pytest.fixture(scope="module")
-def fetched(tmp_path_factory: pytest.TempPathFactory) -> Fetched:
-    cache = Cache(tmp_path_factory.mktemp("cache"))
-    return lambda version: extract("xformers", version, cache=cache).by_name()
+def fetched(source_cache: Cache) -> Fetched:
+    return lambda version: extract("xformers", version, cache=source_cache).by_name()
 
 
 @pytest.mark.parametrize("version", ["0.0.31", "0.0.34"])

@@ -1,5 +1,6 @@
 # make run      measure this machine and write the report
-# make test     run the tests; SLOW=1 adds the long kill and fault runs
+# make test     run the tests; SLOW=1 adds the slow ones and the coverage
+# make history  read every release of the lock anew
 # make install  only make the environment, with the `nearfree` command in .venv/bin
 # make check    formatters, linters and types
 # make env NAME=vllm   make a backend's environment from its lock under envs/
@@ -12,10 +13,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ifdef SLOW
-ALL_TESTS := -m ""
+ALL_TESTS := -m "" --cov
 endif
 
-.PHONY: run install test check bench bench-protocol docs lock env clean
+.PHONY: run install test history check bench bench-protocol docs lock env clean
 
 run: $(VENV)/installed
 	@$(BIN)/snakemake --cores all
@@ -42,9 +43,10 @@ $(VENV)/tested: envs/dev.lock $(VENV)/installed
 	@touch $@
 
 test: $(VENV)/tested
-	$(BIN)/python -m pytest $(ALL_TESTS) --numprocesses 2 --dist loadfile --cov --cov-report=term:skip-covered
-	@$(BIN)/python -m coverage report --fail-under=95 --format=total \
-	    --include='*/nearfree/log/*,*/nearfree/derive/*' > /dev/null
+	$(BIN)/python -m pytest $(ALL_TESTS) --numprocesses 2 --dist worksteal
+
+history: $(VENV)/tested
+	NEARFREE_HISTORY=all $(BIN)/python -m pytest -m "" tests/sources/test_real_history.py
 
 check: $(VENV)/tested
 	$(BIN)/ruff format --check .

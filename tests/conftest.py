@@ -23,6 +23,12 @@ CLOCK = "2026-01-02T03:04:05.678901Z"
 Work = Callable[[OpenTake], float | None]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print at the end, with -q too, the option that gives the same order again."""
+    seed = terminalreporter.config.getoption("randomly_seed", None)
+    terminalreporter.write_line(f"order: --randomly-seed={seed}")
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project whose default workflow ran once; copy it before changing anything."""

@@ -23,6 +23,13 @@ CLOCK = "2026-01-02T03:04:05.678901Z"
 Work = Callable[[OpenTake], float | None]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave slow tests out of the coverage: counting lines doubles the time of an interpreter."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.no_cover)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print at the end, with -q too, the option that gives the same order again."""
     seed = terminalreporter.config.getoption("randomly_seed", None)

@@ -132,7 +132,6 @@ def wheel_tags() -> frozenset[Tag]:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @each_backend
 def test_the_index_has_what_a_lock_pins(
     name: str, on_index: dict[str, dict[str, list[Artefact]]]

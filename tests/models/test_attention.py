@@ -291,7 +291,6 @@ def test_torch_on_a_gpu_is_its_flash_op() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_flash_attention_2_is_bound(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
 ) -> None:
@@ -308,7 +307,6 @@ def test_flash_attention_2_is_bound(
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_flashinfer_is_bound(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
 ) -> None:

@@ -224,7 +224,6 @@ def test_a_model_without_experts_needs_no_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_vllm_is_bound(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
 ) -> None:
@@ -239,7 +238,6 @@ def test_vllm_is_bound(
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_sglang_is_bound(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
 ) -> None:

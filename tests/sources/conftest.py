@@ -19,10 +19,3 @@ def release(source_cache: Cache) -> Releases:
         return extract(package, version, cache=source_cache)
 
     return read
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave slow tests out of the coverage: counting lines doubles the time of an interpreter."""
-    for item in items:
-        if item.get_closest_marker("slow") and "sources" in item.path.parts:
-            item.add_marker(pytest.mark.no_cover)

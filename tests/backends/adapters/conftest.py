@@ -11,10 +11,3 @@ __all__ = ["quiet_machine"]
 def one_thread(quiet_machine: None) -> None:
     """Run torch on one thread; `quiet_machine` gives it its threads back."""
     torch.set_num_threads(1)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave slow tests out of the coverage: they run in child processes, or read sources."""
-    for item in items:
-        if item.get_closest_marker("slow") and "kernels" in item.path.parts:
-            item.add_marker(pytest.mark.no_cover)

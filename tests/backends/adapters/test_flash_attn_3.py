@@ -244,7 +244,6 @@ def test_the_tile_follows_the_head_size(head_dim: int, rows: int, keys: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 def test_each_head_size_has_the_tile_of_the_recorded_rules(head_dim: int) -> None:
     """A short cache is not split, so heads are packed only where that fills tiles better."""
@@ -254,7 +253,6 @@ def test_each_head_size_has_the_tile_of_the_recorded_rules(head_dim: int) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 @pytest.mark.parametrize("shape", [(1, 32, 32, 128), (4, 32, 8, 64), (2, 64, 8, 192)])
 @pytest.mark.parametrize(("api", "page_size"), CALLS)
 def test_tiles_are_those_of_the_recorded_rules(

@@ -241,7 +241,6 @@ def read(version: str, cache: Cache) -> tuple[dict[str, Signature], str, set[str
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_each_form_of_the_call_is_bound(
     monkeypatch: pytest.MonkeyPatch, source_cache: Cache
 ) -> None:
@@ -267,7 +266,6 @@ def test_each_form_of_the_call_is_bound(
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_every_release_can_be_watched_and_takes_these_tensors(source_cache: Cache) -> None:
     """Each release looks the watched names up in its modules, and asserts nothing unknown."""
     for version in versions_between("sglang", FIRST, LAST):
@@ -286,7 +284,6 @@ def test_every_release_can_be_watched_and_takes_these_tensors(source_cache: Cach
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_a_dummy_model_path_means_arguments_without_a_model(source_cache: Cache) -> None:
     """Each release that reads server arguments stops resolving them at a `dummy` model path."""
     members = (path("server_args"), path("arg_groups.pipeline"))

@@ -149,7 +149,6 @@ def test_what_the_engine_cannot_do_is_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_each_form_of_the_call_is_bound(
     monkeypatch: pytest.MonkeyPatch, source_cache: Cache
 ) -> None:
@@ -167,7 +166,6 @@ def test_each_form_of_the_call_is_bound(
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_every_release_can_be_watched_and_takes_these_tensors(source_cache: Cache) -> None:
     """Each release looks the watched names up in its module, and asserts nothing unknown."""
     for version in versions_between("vllm", FIRST, LAST):
@@ -182,7 +180,6 @@ def test_every_release_can_be_watched_and_takes_these_tensors(source_cache: Cach
 
 
 @pytest.mark.slow
-@pytest.mark.no_cover
 def test_options_left_alone_are_off(source_cache: Cache) -> None:
     """What the adapter does not pass means SiLU, no quantisation and no expert parallelism."""
     given = {"hidden_states", "w1", "w2", "topk_weights", "topk_ids"}

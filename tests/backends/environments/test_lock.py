@@ -78,7 +78,6 @@ def test_this_interpreter_is_what_the_workflows_lock_names() -> None:
     assert differences(Path(__file__).parents[3] / "envs/cpu.lock") == []
 
 
-@pytest.mark.no_cover
 def test_asking_is_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside 200 packages and more the question takes less than 0.15 s."""
     for number in range(200):

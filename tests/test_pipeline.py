@@ -164,10 +164,8 @@ def test_a_changed_figure_redraws_only(project):
 
 def test_changed_formula_code_recomputes_predictions(project):
     """A formula's code touches predictions and what follows."""
-    path = "workflow/nearfree/derive/laws/dense.py"
-    project.edit(
-        path, "balance * element_bytes / (2 * batch)", "balance * element_bytes / 2 / batch"
-    )
+    path = "workflow/nearfree/core/modules/dense_ffn.py"
+    project.edit(path, "(setting) / (2 * setting.batch)", "(setting) / 2 / setting.batch")
     assert project.jobs() == AFTER_RULES
 
 

@@ -11,7 +11,8 @@ from conftest import make_latency, write_take
 from decoders.files import change, write
 from derive.tables.logs import copy_config
 from nearfree.config.files import Config
-from nearfree.config.studies import ModelStudy, Study
+from nearfree.core.modules.model import ModelStudy
+from nearfree.core.modules.registry import STUDIES
 from nearfree.core.plan import MeasurePlan, Plan
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -90,12 +91,8 @@ def study_document(kind: str = DENSE, **changes: Any) -> dict[str, Any]:
 
 def model_study(kind: str = DENSE, **changes: Any) -> ModelStudy:
     """Return a study of a small model."""
-    found: ModelStudy = msgspec.convert(study_document(kind, **changes), _as_type(Study))
+    found: ModelStudy = msgspec.convert(study_document(kind, **changes), STUDIES)
     return found
-
-
-def _as_type(kind: Any) -> Any:
-    return kind  # a union, of which a type checker makes no `type`
 
 
 def plan_of(model: Model, sweeps: Any, **changes: Any) -> MeasurePlan:

@@ -11,7 +11,7 @@ from conftest import make_plan, make_setting
 from nearfree.config.files import Config
 from nearfree.config.model_studies import model_sweeps, module_sweeps
 from nearfree.config.plans import Plans
-from nearfree.config.studies import ModelStudy
+from nearfree.core.modules.model import ModelStudy
 from nearfree.core.plan import ForetellPlan, MeasurePlan, ProbePlan, plan_digest
 from nearfree.decoders.model import Model
 from nearfree.errors import ConfigError

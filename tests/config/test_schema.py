@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.cluster import Cluster
 from nearfree.config.deployments import Asked
-from nearfree.config.files import Backend, Site, Sources, Study, schemas
+from nearfree.config.files import Backend, Site, Sources, schemas
+from nearfree.core.modules.registry import STUDIES
 from nearfree.core.setting import Name, Positive
 from nearfree.hardware.platforms import Platform
 
@@ -23,7 +24,7 @@ KINDS: dict[str, Any] = {
     "config": Site,
     "platforms": dict[Name, Platform],
     "backends": dict[Name, Backend],
-    "studies": dict[Name, Study],
+    "studies": dict[Name, STUDIES],
     "sources": Sources,
     "deployments": dict[Name, Asked],
     "cluster": Cluster,

@@ -6,7 +6,6 @@ from typing import Any
 import polars as pl
 from conftest import make_setting
 from nearfree.config.files import Config
-from nearfree.derive.laws.dense import idle_compute
 from nearfree.derive.tables.settings import setting_row
 from nearfree.derive.truth.boundary_tables import SETTINGS
 from nearfree.derive.truth.truth import Truth, truth
@@ -86,8 +85,8 @@ class IdleCompute:
 
     def _law(self, asked: pl.DataFrame) -> pl.Series:
         found = [
-            idle_compute(SHEETS[row["platform"]].balance(row["dtype"]) or 16.0, row["batch"],
-                         BYTES_PER_ELEMENT[row["dtype"]])
+            (SHEETS[row["platform"]].balance(row["dtype"]) or 16.0)
+            * BYTES_PER_ELEMENT[row["dtype"]] / (2 * row["batch"])
             if row["module"] in ("gemm", "dense_ffn") else None
             for row in asked.to_dicts()
         ]  # fmt: skip

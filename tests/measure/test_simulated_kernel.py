@@ -3,8 +3,12 @@
 import pytest
 from conftest import make_setting
 from msgspec.structs import replace
+from nearfree.core.modules.attention import attention_work
+from nearfree.core.modules.dense_ffn import dense_work
+from nearfree.core.modules.gemm import gemm_work
+from nearfree.core.modules.moe_ffn import moe_work
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
-from nearfree.core.work import attention_work, dense_work, gemm_work, moe_work, routed_pairs
 from nearfree.errors import EvidenceError
 from nearfree.hardware.simulated import Curve
 from nearfree.measure.simulated_kernel import SimulatedKernel

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.config.files import Config
+from nearfree.core.modules.attention import attention_work
+from nearfree.core.modules.dense_ffn import dense_work
+from nearfree.core.modules.moe_ffn import moe_work
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
-from nearfree.core.work import attention_work, dense_work, moe_work, routed_pairs
 from nearfree.log.events import LatencyImported
 from nearfree.public.curves import curves_of
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness

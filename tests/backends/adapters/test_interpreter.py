@@ -25,8 +25,10 @@ from pathlib import Path
 import pytest
 from msgspec import Struct, json
 from nearfree.backends.adapters.routing import expert_ids
+from nearfree.core.modules.moe_ffn import moe_work
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, moe_work, routed_pairs
+from nearfree.core.work import ExecutedWork
 from nearfree.errors import SourceError
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout

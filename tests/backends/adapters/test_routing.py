@@ -4,8 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.backends.adapters.routing import Aligned, expert_ids, share_touched
+from nearfree.core.modules.moe_ffn import moe_work
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
-from nearfree.core.work import moe_work, routed_pairs
 
 from backends.adapters.shapes import make_moe
 

@@ -7,7 +7,7 @@ import torch
 from conftest import make_setting
 from nearfree.backends.adapters.kernel import Place, make_kernel
 from nearfree.backends.adapters.torch_gemm import TorchGemm
-from nearfree.core.work import gemm_work
+from nearfree.core.modules.gemm import gemm_work
 
 from backends.adapters.shapes import counted_flop, is_nearly
 

@@ -12,8 +12,8 @@ from nearfree.backends.adapters.torch_moe import (
     TorchPaddedMoe,
     default_block,
 )
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Dtype, Routing
-from nearfree.core.work import routed_pairs
 from torch import Tensor
 from torch.nn import functional
 

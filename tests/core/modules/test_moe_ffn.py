@@ -1,15 +1,126 @@
-"""The MoE FFN: its baseline."""
+"""The formulas of an MoE layer: the paper's numbers, and what its extensions change."""
 
+import math
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.modules.moe_ffn import first_full
+from msgspec import structs
+from nearfree.core.modules.kind import Granularity
+from nearfree.core.modules.moe_ffn import (
+    SKEWED_SLACK,
+    SLACK,
+    VALIDITY,
+    idle_compute,
+    principle_terms,
+    printed,
+)
+from nearfree.core.setting import Setting
+from nearfree.errors import EvidenceError
+
+counts = st.integers(1, 512)
+balances = st.floats(0.1, 2000.0)
+widths = st.integers(16, 16384)
 
 
-@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 300))
-def test_the_baseline_is_the_first_full_n(experts: int, batch: int, top_k: int) -> None:
-    """Balanced: the baseline is the smallest N at which every expert has a token; else 1."""
-    top_k = min(top_k, experts)
-    first = first_full("balanced", experts, top_k, batch)
-    assert first * batch * top_k >= experts > (first - 1) * batch * top_k
-    assert first_full("skewed", experts, top_k, batch) == 1
-    assert first_full(None, None, None, batch) == 1
+def layer(routing: str = "balanced", **fields: Any) -> Setting:
+    """Return a layer of 16-bit elements with as many active experts as it says."""
+    given = {"dtype": "bfloat16", "experts": 8, "top_k": 1, "d_ff": 512, "gated": False}
+    return Setting(module="moe_ffn", backend="", routing=routing, **{**given, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("top_k", "expected"), [(8, 1453), (32, 362), (64, 181)])
+def test_balanced_as_in_the_deployment_table(top_k: int, expected: int) -> None:
+    """H20, 256 experts of width 512: what tab:practical_lookup prints."""
+    assert round(idle_compute(layer(experts=256, top_k=top_k), 37.0)) == expected
+
+
+@pytest.mark.parametrize("top_k", [8, 16, 32, 64])
+def test_skewed_as_in_the_deployment_table(top_k: int) -> None:
+    """Skewed, it prints 45 whatever k is."""
+    found = idle_compute(layer("skewed", experts=256, top_k=top_k), 37.0)
+    assert found == pytest.approx(45, abs=0.5)
+
+
+@given(st.tuples(counts, counts, counts), widths, balances, st.sampled_from([2, 3]))
+def test_intensity_meets_the_balance_point_or_never_does(
+    sizes: tuple[int, int, int], d_ff: int, balance: float, matrices: int
+) -> None:
+    """At N_idle FLOPs over bytes are rho; unbounded, they stay below it for any N."""
+    batch, experts, top_k = sizes
+    given = layer(batch=batch, experts=experts, top_k=top_k, d_ff=d_ff, gated=matrices == 3)
+    n = idle_compute(given, balance)
+
+    def intensity(n: float) -> float:
+        flop = 2 * matrices * batch * n * top_k * d_ff
+        weights = matrices * experts * d_ff
+        return flop / (2 * (weights + batch * n * (1 + 3 * top_k + 2 * top_k)))
+
+    if math.isfinite(n):
+        assert n > 0
+        assert intensity(n) == pytest.approx(balance, rel=1e-6)
+    else:
+        assert intensity(1e15) <= balance * (1 + 1e-9)
+
+
+def test_the_paper_has_two_matrices() -> None:
+    """Its form is that of experts without a gate, whatever the setting says."""
+    plain, gated, unsaid = (layer(gated=each) for each in (False, True, None))
+    papers = {idle_compute(each, 37.0, extended=False) for each in (plain, gated, unsaid)}
+    assert papers == {idle_compute(plain, 37.0)}
+    assert idle_compute(gated, 37.0) == idle_compute(unsaid, 37.0) not in papers
+
+
+def test_the_edge_of_the_unbounded_branch() -> None:
+    """Where 4 k d_ff equals rho s (1 + 3 k + eta k) there is no boundary; just above, there is."""
+    edge = layer(dtype="float8", d_ff=6)
+    assert idle_compute(edge, 4.0) == math.inf
+    assert math.isfinite(idle_compute(edge, 3.999))
+
+
+@given(counts, counts, counts, counts, counts)
+def test_the_terms_are_those_of_the_law(
+    m_moe: int, tau: int, experts: int, top_k: int, batch: int
+) -> None:
+    """Balanced: M_moe E / (b k) and tau / b; skewed: M_moe / b and tau / b; the paper: b = 1."""
+    sizes = {"experts": experts, "top_k": top_k}
+    rows = Granularity(rows=m_moe, until=tau)
+    balanced = principle_terms(layer(batch=batch, **sizes), 0.0, rows)
+    assert balanced == {SLACK: m_moe * experts / (batch * top_k), VALIDITY: tau / batch}
+    skewed = principle_terms(layer("skewed", batch=batch, **sizes), 0.0, rows)
+    assert skewed == {SKEWED_SLACK: m_moe / batch, VALIDITY: tau / batch}
+    for routing in ("balanced", "skewed"):
+        paper = principle_terms(layer(routing, batch=batch, **sizes), 0.0, rows, extended=False)
+        assert paper == principle_terms(layer(routing, **sizes), 0.0, rows)
+
+
+def test_a_block_without_a_limit_has_no_term_of_validity() -> None:
+    """Where no tau is known, as the paper has none for skewed routing, one term is left."""
+    assert list(principle_terms(layer("skewed"), 0.0, Granularity(rows=16))) == [SKEWED_SLACK]
+    with pytest.raises(EvidenceError, match="no M_moe"):
+        principle_terms(layer(), 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "rows"),
+    [("vllm", "bfloat16", 16), ("vllm_0_9_1", "float8", 16), ("sglang", "float8", 64)],
+)
+def test_m_moe_as_printed(backend: str, dtype: Any, rows: int) -> None:
+    """By engine and element type; tau = E under balanced routing alone."""
+    given = Setting(module="moe_ffn", backend=backend, dtype=dtype, experts=9, routing="balanced")
+    found = printed(given)
+    assert (found.rows, found.until) == (rows, 9)
+    assert printed(structs.replace(given, routing="skewed")).until is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "kernel"),
+    [("trtllm", "bfloat16", None), ("vllmx", "bfloat16", None), ("vllm", "float32", None),
+     ("vllm", "bfloat16", "x_cutlass")],
+)  # fmt: skip
+def test_what_the_paper_does_not_print_is_named(backend: str, dtype: Any, kernel: Any) -> None:
+    """Another engine, element type or kernel has no M_moe."""
+    given = Setting(module="moe_ffn", backend=backend, dtype=dtype)
+    with pytest.raises(EvidenceError, match="prints no M_moe"):
+        printed(given, kernel)

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.releases import PINNED_TRITON, Release
-from nearfree.derive.granularity.resolve import AttentionQuestion, MoeQuestion, Resolver
+from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
 from nearfree.sources.record import recorded_extraction

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nearfree.derive.granularity.resolve import AttentionQuestion
+from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.derive.granularity.tile_sizes import tile_sizes
 from nearfree.errors import NearfreeError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nearfree.derive.laws.lookup_law import principle
+from nearfree.derive.laws.model_law import principle
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, printed_rows, published_lookup
 from nearfree.errors import EvidenceError
 from nearfree.log.evidence import Take, read_scope
@@ -198,7 +198,9 @@ def test_the_principle_is_no_larger_than_any_term(
         terms["M_moe E / (b k)"] = m_moe * experts / (batch * top_k)
     if kind == "skewed":
         terms["M_moe / b"] = m_moe / batch
-    found = principle(row, pl.lit(m_moe), pl.lit(tau), pl.lit(m_attn)).row(0, named=True)
+    given = {"m_moe": m_moe, "tau": tau, "m_attn": m_attn}
+    inputs = row.with_columns(pl.lit(each, pl.Int64).alias(name) for name, each in given.items())
+    found = principle(inputs).row(0, named=True)
     assert all(found["n_max"] <= term for term in terms.values())
     assert found["n_max"] == terms[found["limiting_term"]]
     smallest = [name for name, term in terms.items() if term == found["n_max"]]

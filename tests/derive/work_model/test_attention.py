@@ -5,7 +5,7 @@ import pytest
 from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.work import attention_work
+from nearfree.core.modules.attention import attention_work
 from nearfree.derive.work_model.attention import (
     ATTENTION_CACHED,
     _parts,

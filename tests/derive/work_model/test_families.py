@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 from nearfree.derive.granularity.facts import FACTS_SCHEMA
-from nearfree.derive.work_model.families import FAMILIES, family_name, times_refusal
+from nearfree.derive.work_model.families import FAMILIES, family_of, times_refusal
 
 from derive.questions import ATTENTION, DENSE, MOE
 from derive.work_model.forms import GEMM, OF_FAMILY, PREFILL, facts_of
@@ -17,7 +17,7 @@ def judged(question: dict[str, Any], **facts: Any) -> tuple[str | None, str | No
     """Return the family of a question and its refusal; some facts of its platform may differ."""
     changes = [pl.lit(value, FACTS_SCHEMA[name]).alias(name) for name, value in facts.items()]
     row = facts_of(question).with_columns(changes)
-    return row.select(family_name().alias("name"), times_refusal().alias("why")).row(0)
+    return row.with_columns(family_of(row)).select("family", times_refusal().alias("why")).row(0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.work import routed_pairs
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.derive.work_model.features import moe_features
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON, blocks_of, latency_us
 

@@ -5,10 +5,14 @@ from typing import Any
 
 from conftest import write_payloads
 from derive.tables.logs import ROUNDS, make_visits
+from nearfree.core.modules.attention import attention_work
+from nearfree.core.modules.dense_ffn import dense_work
+from nearfree.core.modules.moe_ffn import moe_work
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, attention_work, dense_work, moe_work, routed_pairs
+from nearfree.core.work import ExecutedWork
 from nearfree.log.events import KernelProfiled, Payload, WorkCounted
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal

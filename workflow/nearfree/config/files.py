@@ -12,8 +12,10 @@ from msgspec import Meta, Struct
 from nearfree.config.cluster import Cluster, Place
 from nearfree.config.deployments import Asked
 from nearfree.config.model_studies import model_sweeps
-from nearfree.config.studies import ModelStudy, Study
 from nearfree.config.yaml_file import entries, read_entries, read_file
+from nearfree.core.modules.model import ModelStudy
+from nearfree.core.modules.registry import STUDIES
+from nearfree.core.modules.study import StudyBase
 from nearfree.core.plan import FORETOLD, MODULES, PROFILE, Sweep
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Name
@@ -124,10 +126,9 @@ class Config:
         return read_entries(self.folder / "backends.yaml", Backend)
 
     @cached_property
-    def studies(self) -> dict[str, Study]:
+    def studies(self) -> dict[str, StudyBase]:
         """Every study by name."""
-        kind: Any = Study  # a union, of which a type checker makes no `type`
-        studies: dict[str, Study] = read_entries(self.folder / "studies.yaml", kind)
+        studies: dict[str, StudyBase] = read_entries(self.folder / "studies.yaml", STUDIES)
         self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
             self._known("studies.yaml", name, "backend", study.backend, list(self.backends))
@@ -148,7 +149,7 @@ class Config:
                 ) from error
         return studies
 
-    def _sweeps(self, study: Study) -> tuple[Sweep, ...]:
+    def _sweeps(self, study: StudyBase) -> tuple[Sweep, ...]:
         if isinstance(study, ModelStudy):
             return model_sweeps(study, self.model(study.model))
         return study.sweeps()
@@ -239,7 +240,7 @@ class Config:
         experts = {study.moe} if isinstance(study, ModelStudy) and study.moe else set()
         return {study.backend, *experts}
 
-    def study(self, scope: str, name: str) -> Study:
+    def study(self, scope: str, name: str) -> StudyBase:
         """Return a study that is measured on a platform; ConfigError if there is none."""
         known = self.studied(scope)
         if name not in known:
@@ -271,7 +272,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "config": Site,
         "platforms": dict[Name, Platform],
         "backends": dict[Name, Backend],
-        "studies": dict[Name, Study],
+        "studies": dict[Name, STUDIES],
         "sources": Sources,
         "deployments": dict[Name, Asked],
         "cluster": Cluster,

@@ -6,8 +6,8 @@ from itertools import product
 from msgspec import structs
 
 from nearfree.backends.names import IN_MODELS, MOE, Backend
-from nearfree.config.studies import ModelStudy
-from nearfree.core.modules.moe_ffn import first_full
+from nearfree.core.modules.model import ModelStudy
+from nearfree.core.modules.routing import first_full
 from nearfree.core.plan import Sweep
 from nearfree.core.setting import Controlled, Setting
 from nearfree.decoders.model import Model

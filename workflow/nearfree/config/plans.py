@@ -6,7 +6,8 @@ from msgspec import UNSET, UnsetType
 
 from nearfree.config.files import Config
 from nearfree.config.model_studies import module_sweeps
-from nearfree.config.studies import ModelStudy, Study
+from nearfree.core.modules.model import ModelStudy
+from nearfree.core.modules.study import StudyBase
 from nearfree.core.plan import (
     FORETOLD,
     MODULES,
@@ -128,7 +129,7 @@ class Plans:
             curves=self.curves,
         )
 
-    def environment(self, study: Study) -> Name:
+    def environment(self, study: StudyBase) -> Name:
         """Return the lock that a study runs in: an engine's, where one runs a model's experts."""
         own = self._config.backends[study.backend].environment
         if not isinstance(study, ModelStudy) or study.moe is None:

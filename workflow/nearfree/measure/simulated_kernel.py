@@ -3,15 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from nearfree.core.modules.registry import kind_of
 from nearfree.core.setting import Setting
-from nearfree.core.work import (
-    ExecutedWork,
-    attention_work,
-    dense_work,
-    gemm_work,
-    moe_work,
-    routed_pairs,
-)
+from nearfree.core.work import ExecutedWork
 from nearfree.hardware.simulated import Curve, Machine
 
 
@@ -59,13 +53,5 @@ def _work(curve: Curve, n: int) -> ExecutedWork:
     setting, place = curve.setting, curve.n.index(n)
     basis = f"simulated: {curve.release or setting.backend}"
     rows = curve.block_rows[place] if curve.block_rows else None
-    if setting.module == "gemm":
-        return gemm_work(setting, n, basis)
-    if setting.module == "dense_ffn":
-        return dense_work(setting, n, basis)
-    if setting.module == "moe_ffn":
-        return moe_work(setting, routed_pairs(setting, n), basis, block_rows=rows)
     group = curve.rows_per_position[place] if curve.rows_per_position else 1
-    return attention_work(
-        setting, n, basis, tile_rows=rows or 1, group=group, padded=rows is not None
-    )
+    return kind_of(setting).executed(setting, n, basis, rows=rows, group=group)

@@ -4,15 +4,9 @@ from collections.abc import Iterator
 
 from nearfree.backends.adapters.torch_moe import CORES
 from nearfree.config.model_studies import uses
+from nearfree.core.modules.registry import kind_of
 from nearfree.core.setting import Setting
-from nearfree.core.work import (
-    ExecutedWork,
-    attention_work,
-    dense_work,
-    gemm_work,
-    moe_work,
-    routed_pairs,
-)
+from nearfree.core.work import ExecutedWork
 from nearfree.decoders.model import Model
 from nearfree.decoders.modules import ModuleUse
 
@@ -46,13 +40,6 @@ def _works(setting: Setting, model: Model, n: int) -> Iterator[tuple[ModuleUse, 
 
 
 def _work(module: Setting, n: int) -> ExecutedWork:
-    if module.module == "gemm":
-        return gemm_work(module, n, "")
-    if module.module == "dense_ffn":
-        return dense_work(module, n, "")
-    if module.module == "attention":
-        return attention_work(module, n, "", tile_rows=1, padded=False)
     core = CORES.get(module.backend)
-    tokens, experts = module.batch * n, module.experts or 0
-    rows = core.block_rows(tokens, experts) if core else None
-    return moe_work(module, routed_pairs(module, n), "", block_rows=rows)
+    rows = core.block_rows(module.batch * n, module.experts or 0) if core else None
+    return kind_of(module).executed(module, n, "", rows=rows)

@@ -6,12 +6,14 @@ skewed: min(M_moe / b, tau / b, M_attn). It has no L, and no time: no measured l
 
 from collections.abc import Iterator, Sequence
 
+from nearfree.core.modules.kind import Granularity
+from nearfree.core.modules.moe_ffn import VALIDITY
+from nearfree.core.modules.registry import kind_of
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import EvidenceError
 from nearfree.preregister.composed import Composed
 from nearfree.preregister.isolated_modules import Apart
-from nearfree.units import BYTES_PER_ELEMENT
 
 LAW = "principle_counted"
 
@@ -43,35 +45,34 @@ def by_law(
 def _terms(
     use: ModuleUse, apart: Apart, balance_flop_per_byte: float
 ) -> Iterator[tuple[float, str, str]]:
-    setting, batch = use.setting, use.setting.batch
-    if setting.module == "dense_ffn":
-        size = BYTES_PER_ELEMENT[setting.dtype]
-        yield balance_flop_per_byte * size / (2 * batch), use.role, "rho s / 2 b"
+    """Yield the value of each term of a module's law, its role and its name."""
+    laws = kind_of(use.setting).laws
+    if laws is None:
         return
-    counted = apart.work(use)
-    rows = _block_rows(use, counted)
-    if setting.module == "attention":
-        # Packed heads share a tile: there are fewer blocks than heads, and fewer positions in each.
-        heads = (setting.heads or 1) * batch
-        yield rows * (counted[min(counted)].blocks or heads) / heads, use.role, "M_attn"
-        return
-    experts, top_k = setting.experts or 1, setting.top_k or 1
-    if setting.routing == "balanced":
-        yield rows * experts / (batch * top_k), use.role, "M_moe E / (b k)"
-    else:
-        yield rows / batch, use.role, "M_moe / b"
-    changed = [n for n, work in counted.items() if work.block_rows != rows]
-    if changed:
-        last = max(n for n in counted if n < min(changed))
-        yield last, use.role, f"tau / b, by the last N that was run with blocks of {rows},"
+    granularity, until = (None, "") if laws.letter is None else _counted(use, apart.work(use))
+    terms = laws.terms(use.setting, balance_flop_per_byte, granularity, extended=True)
+    for name, value in terms.items():
+        yield value, use.role, f"{name}{until}" if name == VALIDITY else name
 
 
-def _block_rows(use: ModuleUse, counted: dict[int, ExecutedWork]) -> int:
-    """Return the rows of a block or tile at the smallest N that was run."""
-    rows = counted[min(counted)].block_rows if counted else None
-    if rows is None:
+def _counted(use: ModuleUse, counted: dict[int, ExecutedWork]) -> tuple[Granularity, str]:
+    """Return the granularity at the smallest N that was run, and what says how far it holds.
+
+    Where heads share a tile there are fewer blocks than heads, and fewer positions in each.
+    """
+    first = counted[min(counted)] if counted else None
+    if first is None or first.block_rows is None:
         raise EvidenceError(
             f"the run of {use.role} counted no block or tile",
             remedy="Choose a backend whose adapter tells its granularity",
         )
-    return rows
+    rows, batch = first.block_rows, use.setting.batch
+    if use.setting.heads:
+        heads = use.setting.heads * batch
+        return Granularity(rows=rows * (first.blocks or heads) / heads), ""
+    changed = [n for n, work in counted.items() if work.block_rows != rows]
+    if not changed:
+        return Granularity(rows=rows), ""
+    last = max(n for n in counted if n < min(changed))
+    until = f", by the last N that was run with blocks of {rows},"
+    return Granularity(rows=rows, until=batch * last), until

@@ -11,8 +11,9 @@ from torch import Tensor
 from nearfree.backends.adapters.flash_inputs import FlashInputs, compute_capability
 from nearfree.backends.adapters.flash_tiles import flash_2_tiling
 from nearfree.backends.adapters.kernel import Place
+from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, attention_work, is_causal
+from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
 
 FUNCTIONS = {

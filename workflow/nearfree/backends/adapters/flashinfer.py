@@ -12,8 +12,9 @@ from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan,
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.paged import Pages, pages_of
 from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype
+from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, attention_work, is_causal
+from nearfree.core.work import ExecutedWork
 
 
 def fa2_rows(setting: Setting, n: int) -> int:

@@ -11,8 +11,9 @@ from torch import Tensor
 from nearfree.backends.adapters.flashinfer import PagedInputs
 from nearfree.backends.adapters.flashinfer_plan import accepted, load
 from nearfree.backends.adapters.kernel import Place
+from nearfree.core.modules.attention import attention_work
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, attention_work
+from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
 
 

@@ -10,8 +10,10 @@ from torch import Tensor, full, int32
 from nearfree.backends.adapters.experts import Experts
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.routing import expert_ids
+from nearfree.core.modules.moe_ffn import moe_work
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, moe_work, routed_pairs
+from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
 
 Call = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]

@@ -8,8 +8,8 @@ import torch
 from nearfree.backends.adapters.experts import windows
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
+from nearfree.core.modules.attention import is_causal
 from nearfree.core.setting import Setting
-from nearfree.core.work import is_causal
 from nearfree.errors import EvidenceError
 from nearfree.units import BYTES_PER_ELEMENT, BYTES_PER_GB
 

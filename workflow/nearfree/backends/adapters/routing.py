@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
-from nearfree.core.work import routed_pairs
 
 
 def controlled_ids(routing: str, tokens: int, experts: int, top_k: int, device: str) -> Tensor:

@@ -5,8 +5,9 @@ from torch.nn import functional
 
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.tensors import filled, torch_dtype, turns, weight
+from nearfree.core.modules.dense_ffn import dense_work
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, dense_work
+from nearfree.core.work import ExecutedWork
 
 
 class TorchDenseFfn:

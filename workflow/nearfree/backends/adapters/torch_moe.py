@@ -15,8 +15,10 @@ from torch.nn import functional
 from nearfree.backends.adapters.experts import Experts
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.routing import Aligned, expert_ids
+from nearfree.core.modules.moe_ffn import moe_work
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, moe_work, routed_pairs
+from nearfree.core.work import ExecutedWork
 
 _SMALL_BLOCK, _LARGE_BLOCK = 16, 64
 

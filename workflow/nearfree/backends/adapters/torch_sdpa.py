@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.tensors import filled, torch_dtype, turns
+from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, attention_work, is_causal
+from nearfree.core.work import ExecutedWork
 
 _CUDA_TILE, _CUDA_KEYS = 64, 128
 

@@ -1,12 +1,243 @@
-"""MoE FFN: routed experts (paper, sec. 3.3 and 4.2, app. B.1 and C.3)."""
+"""MoE FFN: routed experts in padded row blocks (paper, sec. 3.3, 4.2, app. B.1 and C.3).
+
+Under balanced routing all E experts are active, under skewed routing the same k; how many are
+under other routings is not a number of the setting, so there is no law of those.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from nearfree.core.modules.dense_ffn import DenseShape
+from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
+from nearfree.core.modules.routing import active_experts, routed_pairs
+from nearfree.core.modules.study import Axis, StudyBase
+from nearfree.core.protocols import Positive
+from nearfree.core.setting import Controlled, Setting
+from nearfree.core.work import ExecutedWork, element_bytes
+from nearfree.errors import EvidenceError
+
+ETA = 2
+"""Activation accesses a routed pair in the combine stage (paper, app. B.1)."""
+_MATRICES, _GATED_MATRICES = 2, 3
+"""Projections of an expert: the paper's up and down; gate, up and down where it is gated."""
+SLACK, SKEWED_SLACK, VALIDITY = "M_moe E / (b k)", "M_moe / b", "tau / b"
+TRITON_MOE = r"(?i)fused_moe|tritonexperts|^triton$"
+OTHER_MOE = r"(?i)cutlass|marlin|trtllm|flashinfer|deep_?gemm|oaitriton|aiter|xpu"
+"""Names of kernels by which sources of curves tell Triton's fused MoE from all others."""
+_PRINTED = {
+    "vllm": ("tab:vllm-moe-block-size-m", {"bfloat16": 16, "float16": 16, "float8": 16}),
+    "sglang": ("tab:sglang-moe-block-size-m", {"bfloat16": 16, "float16": 16, "float8": 64}),
+}
+"""The paper's table of an engine's M_moe, and M_moe by element type."""
 
 
-def first_full(routing: str | None, experts: int | None, top_k: int | None, batch: int) -> int:
-    """Return the baseline N that ratios refer to: ceil(E / (b k)) if routing is balanced, else 1.
+class MoeShape(DenseShape, frozen=True, kw_only=True):
+    """Widths of gated experts, and how many there are: E."""
 
-    From there on every expert has a token, so a further one adds no weights to read (paper,
-    app. C.3). A module without experts begins at 1.
+    experts: Positive
+
+
+class MoeStudy(StudyBase, frozen=True, kw_only=True, tag="moe_ffn"):
+    """An MoE FFN over k under controlled routing (paper, app. C.3)."""
+
+    shape: MoeShape
+    routing: Annotated[tuple[Controlled, ...], Meta(min_length=1)]
+    top_k: Axis
+    block_size_m: Positive | None = None
+
+    def settings(self) -> Iterator[Setting]:
+        """Yield a setting a routing, batch size and k."""
+        for routing, batch, top_k in product(self.routing, self.batch, self.top_k):
+            yield Setting(
+                module="moe_ffn",
+                backend=self.backend,
+                dtype=self.dtype,
+                batch=batch,
+                d_model=self.shape.d_model,
+                d_ff=self.shape.d_ff,
+                experts=self.shape.experts,
+                top_k=top_k,
+                routing=routing,
+                block_size_m=self.block_size_m,
+            )
+
+
+class MoeQuestion(Struct, frozen=True, kw_only=True):
+    """One fused-MoE layer on one platform; the names are those of the asked frame and the facts."""
+
+    backend: str
+    backend_version: str | None
+    kernel: str | None
+    dtype: str
+    d_model: int
+    d_ff: int
+    experts: int
+    top_k: int
+    block_size_m: int | None
+    sm: int | None
+    device_name: str | None
+
+
+def moe_work(
+    setting: Setting,
+    pairs: Sequence[int],
+    basis: str,
+    *,
+    block_rows: int | None = None,
+    blocks: int | None = None,
+    columns: int | None = None,
+    sms: int | None = None,
+) -> ExecutedWork:
+    """Return the work of gated experts over token-expert pairs in row blocks.
+
+    Parameters
+    ----------
+    pairs
+        Token-expert pairs of each of the E experts.
+    block_rows
+        M_moe: each expert's pairs are padded to its multiple; None where nothing is padded.
+    blocks
+        How many blocks run, where that is not each expert's pairs padded.
+    columns
+        Columns of a tile of the first projection, [pairs, 2 d_ff], if it runs on a GPU.
+    sms
+        The GPU's SMs.
     """
-    if routing != "balanced" or experts is None or top_k is None:
-        return 1
-    return -(-experts // (batch * top_k))
+    d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
+    rows = sum(pairs)
+    if block_rows and blocks is None:
+        blocks = sum(-(-count // block_rows) for count in pairs)
+    padded = (blocks or 0) * block_rows if block_rows else rows
+    weights = _GATED_MATRICES * sum(count > 0 for count in pairs) * d_model * d_ff
+    tokens = rows // (setting.top_k or 1)
+    moved = 2 * tokens * d_model + rows * (2 * d_model + 6 * d_ff)
+    tiles = blocks * -(-2 * d_ff // columns) if blocks and columns else None
+    return ExecutedWork(
+        flop_logical=2 * _GATED_MATRICES * rows * d_model * d_ff,
+        flop_executed=2 * _GATED_MATRICES * padded * d_model * d_ff,
+        bytes_compulsory=(weights + moved) * element_bytes(setting),
+        blocks=blocks,
+        block_rows=block_rows,
+        tiles=tiles,
+        waves=tiles / sms if tiles and sms else None,
+        basis=basis,
+    )
+
+
+def _work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
+    del group
+    return moe_work(setting, routed_pairs(setting, n), basis, block_rows=rows)
+
+
+def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
+    """Return N_idle, +inf where the layer stays memory-bound for any N (paper, sec. 3.3, app. B.1).
+
+    N_idle = 2 rho s E_act d_ff / (b (4 k d_ff - rho s (1 + 3 k + eta k))) for the two matrices of
+    the paper's experts; extended to the matrices m of gated experts, the 4 and 2 become 2 m and m.
+    """
+    top_k, d_ff = setting.top_k or 0, setting.d_ff or 0
+    gated = extended and setting.gated is not False
+    matrices = _GATED_MATRICES if gated else _MATRICES
+    active = active_experts(setting.routing, setting.experts or 0, top_k)
+    moved = balance * element_bytes(setting)
+    room = 2 * matrices * top_k * d_ff - moved * (1 + 3 * top_k + ETA * top_k)
+    if room <= 0:
+        return float("inf")
+    return matrices * moved * active * d_ff / (setting.batch * room)
+
+
+def principle_terms(
+    setting: Setting, balance: float, granularity: Granularity | None, *, extended: bool = True
+) -> dict[str, float]:
+    """Return the terms of the law of an MoE layer (paper, sec. 4.2).
+
+    Balanced: M_moe E / (b k) positions fill the blocks of all experts, and tau / b keep the
+    configuration. Skewed: M_moe / b fill those of k experts. In the paper's form b = 1.
+    """
+    del balance
+    if granularity is None:
+        raise EvidenceError("no M_moe is known", remedy="Give the rows of an expert block")
+    batch = setting.batch if extended else 1
+    experts, top_k = setting.experts or 0, setting.top_k or 1
+    if setting.routing == "balanced":
+        terms = {SLACK: granularity.rows * experts / (batch * top_k)}
+    else:
+        terms = {SKEWED_SLACK: granularity.rows / batch}
+    if granularity.until is not None:
+        terms[VALIDITY] = granularity.until / batch
+    return terms
+
+
+def is_triton_moe(kernel: str | None) -> bool:
+    """Return whether a kernel is Triton's fused MoE by its name; one without a name is."""
+    if kernel is None:
+        return True
+    return bool(re.search(TRITON_MOE, kernel)) and not re.search(OTHER_MOE, kernel)
+
+
+def printed(setting: Setting, kernel: str | None = None) -> Granularity:
+    """Return M_moe as the paper's tables print it: the block of the fallback rules.
+
+    vLLM (up to 0.16) and SGLang take it up to E tokens, so tau = E; skewed, the paper has no tau.
+
+    Raises
+    ------
+    EvidenceError
+        The paper prints none of this backend, element type or kernel.
+    """
+    names = (name for name in _PRINTED if f"{setting.backend}_".startswith(f"{name}_"))
+    table, rows = _PRINTED.get(next(names, ""), ("", {}))
+    if setting.dtype not in rows:
+        raise _unprinted(f"{setting.backend} for {setting.dtype}")
+    if not is_triton_moe(kernel):
+        raise _unprinted(f"the kernel {kernel}")
+    until = setting.experts if setting.routing == "balanced" else None
+    place = f"paper sec. 4.2, M_moe of {table}, tau = E"
+    return Granularity(rows=rows[setting.dtype], until=until, place=place)
+
+
+def _unprinted(what: str) -> EvidenceError:
+    return EvidenceError(
+        f"the paper prints no M_moe of {what}", remedy="Ask for a case that the paper prints"
+    )
+
+
+MOE_FFN = ModuleKind(
+    name="moe_ffn",
+    title="MoE FFN",
+    own="top_k",
+    main=True,
+    routed=True,
+    study=MoeStudy,
+    work=_work,
+    laws=Laws(
+        needs=("batch", "d_model", "d_ff", "experts", "top_k", "routing"),
+        idle_fields=("batch", "d_ff", "experts", "top_k", "routing", "gated"),
+        idle_compute=idle_compute,
+        idle_term="AI(N) = rho with E_act",
+        idle_place="paper sec. 3.3, app. B.1",
+        idle=Equation(
+            "N_idle = 2 rho s E_act d_ff / (b (4 k d_ff - rho s (1 + 3 k + eta k))), unbounded "
+            "where 4 k d_ff <= rho s (1 + 3 k + eta k)",
+            "sec. 3.3.1 and app. B.1",
+        ),
+        term_fields=("batch", "experts", "top_k", "routing"),
+        terms=principle_terms,
+        principle_place="paper sec. 4.2",
+        principle=Equation(
+            "N_max = min(M_moe E / (b k), tau / b) if balanced, M_moe / b if skewed; the paper: "
+            "b = 1",
+            "sec. 4.2",
+        ),
+        letter="M_moe",
+        printed=printed,
+    ),
+    question=MoeQuestion,
+    question_fields=MoeQuestion.__struct_fields__,
+)

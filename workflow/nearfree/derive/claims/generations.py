@@ -5,10 +5,10 @@ from itertools import combinations
 
 import polars as pl
 
+from nearfree.core.modules.attention import M_ATTN
+from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.derive.claims.cases import Case, Group, plain
 from nearfree.derive.claims.scope_tables import Log, Row
-from nearfree.derive.laws.attention import M_ATTN
-from nearfree.derive.laws.laws import DENSE_TERM
 
 _LOOKUP = Group(None, None, None, None, "published")
 _DENSE, _ATTENTION = (Group(None, m, None, None, "published") for m in ("dense_ffn", "attention"))
@@ -96,7 +96,7 @@ def tile_stays(log: Log) -> Iterator[Case]:
 
 
 def _generations(log: Log) -> Iterator[tuple[Row, Row]]:
-    frame = log.frames["trend"].filter(pl.col("term") == DENSE_TERM, pl.col("batch") == 1)
+    frame = log.frames["trend"].filter(pl.col("term") == IDLE, pl.col("batch") == 1)
     known = frame.drop_nulls(["n_max", "year"]).drop("from_ids").sort("year", "platform")
     for rows in known.partition_by("dtype"):
         yield from ((a, b) for a, b in combinations(rows.to_dicts(), 2) if a["year"] < b["year"])

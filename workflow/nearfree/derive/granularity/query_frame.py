@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import polars as pl
 from msgspec import Struct
 
-from nearfree.core.modules.moe_ffn import first_full
+from nearfree.core.modules.routing import first_full
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.derive.tables.settings import setting_row

@@ -3,8 +3,7 @@
 import re
 from typing import NamedTuple
 
-import polars as pl
-
+from nearfree.core.modules.moe_ffn import is_triton_moe
 from nearfree.errors import EvidenceError
 from nearfree.sources.packages import parse_release
 
@@ -16,9 +15,6 @@ class Release(NamedTuple):
     version: str
 
 
-TRITON_MOE = r"(?i)fused_moe|tritonexperts|^triton$"
-OTHER_MOE = r"(?i)cutlass|marlin|trtllm|flashinfer|deep_?gemm|oaitriton|aiter|xpu"
-"""Names of kernels by which sources of curves tell Triton's fused MoE from all others."""
 MODULAR_MOE = re.compile(r"(?i)tritonexperts")
 """Names of the same kernel where it runs inside the class that serving uses."""
 _PRINTED = {
@@ -50,16 +46,9 @@ Source: Requires-Dist in the METADATA of each wheel: torch==2.9.1 (0.5.9, 0.5.10
 of torch 2.14.1, triton~=3.8.0."""
 
 
-def is_moe_package(backend: pl.Expr) -> pl.Expr:
+def is_moe_package(backend: str) -> bool:
     """Return whether a backend is a release whose fused-MoE rules are read."""
-    named = [name for name in (*_PRINTED, *_PACKAGES) if _package(name) in _MOE_PACKAGES]
-    return backend.is_in(named)
-
-
-def is_triton_moe(kernel: pl.Expr) -> pl.Expr:
-    """Return whether a kernel is Triton's fused MoE by its name; one without a name is."""
-    named = kernel.str.contains(TRITON_MOE) & ~kernel.str.contains(OTHER_MOE)
-    return kernel.is_null() | named
+    return _package(backend) in _MOE_PACKAGES
 
 
 def moe_release(backend: str, version: str | None, kernel: str | None) -> Release:
@@ -79,10 +68,9 @@ def moe_release(backend: str, version: str | None, kernel: str | None) -> Releas
     EvidenceError
         No rules are read of this backend or kernel, or its version is not given.
     """
-    if _package(backend) not in _MOE_PACKAGES:
+    if not is_moe_package(backend):
         raise _refused(f"no rules of the MoE kernels of {backend} are read")
-    triton = kernel is None or (re.search(TRITON_MOE, kernel) and not re.search(OTHER_MOE, kernel))
-    if not triton:
+    if not is_triton_moe(kernel):
         raise _refused(f"no rules of the MoE kernel {kernel} of {backend} are read")
     return _release(backend, version)
 

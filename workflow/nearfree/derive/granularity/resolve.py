@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Literal, TypeVar, cast, get_args
 
-from msgspec import Struct
-
+from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.releases import (
     MODULAR_MOE,
     PINNED_TRITON,
@@ -35,41 +35,6 @@ _RUNS_ON = {"flashinfer_fa3": {90}, "flash_attn_3": {80, 86, 89, 90}}
 """Compute capabilities that backends have kernels for, where their rules do not ask."""
 _TILED = ("bfloat16", "float16")
 """Element types of which tile rules are read."""
-
-
-class MoeQuestion(Struct, frozen=True, kw_only=True):
-    """One fused-MoE layer on one platform; the names are those of the asked frame and the facts."""
-
-    backend: str
-    backend_version: str | None
-    kernel: str | None
-    dtype: str
-    d_model: int
-    d_ff: int
-    experts: int
-    top_k: int
-    block_size_m: int | None
-    sm: int | None
-    device_name: str | None
-
-
-class AttentionQuestion(Struct, frozen=True, kw_only=True):
-    """One attention call on one platform; `most` is the largest N of its grid."""
-
-    backend: str
-    backend_version: str | None
-    dtype: str
-    batch: int
-    context: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    api: str | None
-    page_size: int | None
-    cuda_graph: bool
-    most: int
-    sm: int | None
-    sm_count: int | None
 
 
 class Resolver:

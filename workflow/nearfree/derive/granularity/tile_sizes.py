@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from nearfree.derive.granularity.resolve import AttentionQuestion, Resolver
+from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.tiles import Whole
 from nearfree.errors import NearfreeError
 

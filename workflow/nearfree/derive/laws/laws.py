@@ -2,22 +2,24 @@
 
 A law knows no tolerance: its answer is the same at each. Beside the paper's value stands that of
 the extended formula: batch in the MoE law, g = heads / kv_heads in attention's idle compute, three
-matrices where experts are gated; it is equal where the extension changes nothing.
+matrices where experts are gated; it is equal where the extension changes nothing. The laws
+themselves stand in `core.modules`; each distinct question is asked once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import polars as pl
 
-from nearfree.derive.granularity import printed
+from nearfree.core.modules.kind import Granularity, Laws, ModuleKind, smallest
+from nearfree.core.modules.registry import KINDS
+from nearfree.core.setting import Module, Setting
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.laws import attention, dense, moe
-from nearfree.derive.laws.refusals import idle_refusal, principle_refusal, resolved_refusal
-from nearfree.derive.laws.resolved import resolved_inputs
-from nearfree.derive.laws.smallest import smallest
-from nearfree.errors import ConfigError
-from nearfree.units import BYTES_PER_ELEMENT
+from nearfree.derive.laws.refusals import GRANULAR, LAWFUL, law_refusal, written
+from nearfree.derive.laws.resolved import resolved
+from nearfree.derive.tables.distinct import ask_distinct
+from nearfree.errors import ConfigError, NearfreeError
 
 ANSWERS_SCHEMA = {
     "asked": pl.Int64,
@@ -38,15 +40,14 @@ ANSWERS_SCHEMA = {
 """What a predictor says of a question at a tolerance: a value (+inf: unbounded) or a refusal.
 
 `evidence` is where its rule or formula stands, `calibration` the event of its constants."""
-DENSE_TERM, _DENSE_PLACE = "rho s / 2 b", "paper sec. 4.1"
 _KEYS = {"asked", "predictor", "epsilon", "refusal"}
+_ANSWER = {
+    name: ANSWERS_SCHEMA[name]
+    for name in ("n_max", "n_max_extended", "limiting_term", "evidence", "margin", "refusal")
+}
+_BALANCE = "balance_flop_per_byte"
 _module = pl.col("module")
-_balance = pl.col("balance_flop_per_byte")
-_element_bytes = pl.col("dtype").replace_strict(
-    BYTES_PER_ELEMENT, default=None, return_dtype=pl.Float64
-)
-_batch, _experts, _top_k = pl.col("batch"), pl.col("experts"), pl.col("top_k")
-_routing = pl.col("routing")
+Answer = Mapping[str, Any]
 
 
 def answer_laws(
@@ -106,87 +107,137 @@ def _said(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataFram
 
 def _idle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     del resolver
-    group = pl.col("heads") / pl.col("kv_heads")
-    gated = pl.when(pl.col("gated").fill_null(value=True)).then(moe.GATED_MATRICES)
-    n_dense = dense.idle_compute(_balance, _batch, _element_bytes)
-    n_moe, n_gated = _idle_moe(moe.MATRICES), _idle_moe(gated.otherwise(moe.MATRICES))
-    n_alone, n_grouped = (
-        attention.idle_compute(_balance, _element_bytes, pl.col("context"), each)
-        for each in (pl.lit(1), group)
-    )
-    return rows.with_columns(
-        _by_module(n_dense, n_moe, n_alone).alias("n_max"),
-        _by_module(n_dense, n_gated, n_grouped).alias("n_max_extended"),
-        _by_module(
-            pl.lit(DENSE_TERM), pl.lit("AI(N) = rho with E_act"), pl.lit("rho s L / (2 L - rho s)")
-        ).alias("limiting_term"),
-        _by_module(
-            pl.lit("paper sec. 3.2"),
-            pl.lit("paper sec. 3.3, app. B.1"),
-            pl.lit("paper sec. 3.4, app. B.2"),
-        ).alias("evidence"),
-        pl.lit(None, pl.Float64).alias("margin"),
-        idle_refusal().alias("refusal"),
-    )
 
+    def answer(module: str, **question: Any) -> Answer:
+        laws = LAWFUL[module]
+        setting, balance = _setting(module, laws.idle_fields, question), question[_BALANCE]
+        return {
+            "n_max": laws.idle_compute(setting, balance, extended=False),
+            "n_max_extended": laws.idle_compute(setting, balance, extended=True),
+            "limiting_term": laws.idle_term,
+            "evidence": laws.idle_place,
+        }
 
-def _by_module(dense_value: pl.Expr, moe_value: pl.Expr, attention_value: pl.Expr) -> pl.Expr:
-    return (
-        pl.when(_module == "moe_ffn")
-        .then(moe_value)
-        .when(_module == "attention")
-        .then(attention_value)
-        .otherwise(dense_value)
-    )
-
-
-def _idle_moe(matrices: pl.Expr | int) -> pl.Expr:
-    return moe.idle_compute(
-        balance=_balance,
-        element_bytes=_element_bytes,
-        batch=_batch,
-        active_experts=moe.active_experts(_routing, _experts, _top_k),
-        top_k=_top_k,
-        d_ff=pl.col("d_ff"),
-        matrices=matrices,
-    )
+    judged = rows.with_columns(law_refusal(by_balance=True).alias("refusal"))
+    return _ask(judged, lambda laws, _: ("dtype", _BALANCE, *laws.idle_fields), answer)
 
 
 def _principle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     del resolver
-    tau = pl.when(_routing == "balanced").then(_experts)
-    m_attn = pl.when(_module == "attention").then(printed.m_attn())
-    paper = smallest(rows, _terms(printed.m_moe(), tau, m_attn, pl.lit(1)))
-    wider = smallest(rows, _terms(printed.m_moe(), tau, m_attn, _batch))
-    return paper.with_columns(
-        wider["n_max"].alias("n_max_extended"),
-        _by_module(pl.lit(_DENSE_PLACE), printed.m_moe_place(), printed.m_attn_place()).alias(
-            "evidence"
-        ),
-        principle_refusal().alias("refusal"),
+
+    def answer(module: str, **question: Any) -> Answer:
+        laws = LAWFUL[module]
+        setting = _setting(module, laws.term_fields, question)
+        try:
+            granularity = laws.printed(setting, question["kernel"]) if laws.printed else None
+        except NearfreeError as error:
+            return {"refusal": error.what}
+        return _smallest(laws, setting, question[_BALANCE], granularity)
+
+    found = _ask(
+        rows.with_columns(law_refusal(by_balance=False).alias("refusal")),
+        lambda laws, _: ("backend", "dtype", "kernel", *laws.term_fields, *_balance(laws)),
+        answer,
     )
+    nowhere = pl.when(_module.is_in(GRANULAR) & pl.col("sm").is_null()).then(
+        written("{} has no compute capability for {}", "platform", "backend")
+    )
+    return found.with_columns(pl.coalesce("refusal", nowhere).alias("refusal"))
 
 
 def _resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
-    judged = rows.with_columns(resolved_refusal().alias("refusal"))
-    found = resolved_inputs(judged, resolver)
-    terms = _terms(pl.col("m_moe"), pl.col("tau"), pl.col("m_attn"), _batch)
-    return smallest(found, terms).with_columns(
-        pl.col("n_max").alias("n_max_extended"),
-        pl.coalesce("rule", pl.lit(_DENSE_PLACE)).alias("evidence"),
-        pl.coalesce("refusal", "unresolved").alias("refusal"),
+    def answer(module: str, **question: Any) -> Answer:
+        kind, laws = KINDS[module], LAWFUL[module]
+        setting = _setting(module, laws.term_fields, question)
+        if kind.question is None:
+            return _smallest(laws, setting, question[_BALANCE], None)
+        asked = kind.question(**{name: question[name] for name in kind.question_fields})
+        baseline = question["baseline"]
+        try:
+            granularity = resolved(resolver, asked, baseline, question["batch"] * baseline)
+        except NearfreeError as error:
+            return {"refusal": error.what}
+        return _smallest(laws, setting, question[_BALANCE], granularity, extended_alone=True)
+
+    given = rows.with_columns(
+        law_refusal(by_balance=False).alias("refusal"),
+        pl.col("grid").list.max().fill_null(pl.col("baseline")).alias("most"),
+        pl.col("backend_version").replace("", None),
+    )
+    return _ask(
+        given,
+        lambda laws, kind: (
+            *("backend", "dtype", "batch", *laws.term_fields, *_balance(laws)),
+            *((*kind.question_fields, "baseline") if kind.question else ()),
+        ),
+        answer,
     )
 
 
-def _terms(m_moe: pl.Expr, tau: pl.Expr, m_attn: pl.Expr, batch: pl.Expr) -> dict[str, pl.Expr]:
-    """Return the terms of every module's law by itself, null for the other modules."""
-    routing = pl.when(_module == "moe_ffn").then(_routing)
-    slack = moe.slack_terms(
-        routing=routing, m_moe=m_moe, tau=tau, experts=_experts, top_k=_top_k, batch=batch
+def _ask(
+    rows: pl.DataFrame,
+    names: Callable[[Laws, ModuleKind], Sequence[str]],
+    answer: Callable[..., Answer],
+) -> pl.DataFrame:
+    """Return the rows with what a law says of those that have no refusal.
+
+    `names` are the columns that the law asks for of a module. All others are null, so that
+    questions which differ in nothing else are one.
+    """
+    own = {module: names(laws, KINDS[module]) for module, laws in LAWFUL.items()}
+    open_ = pl.col("refusal").is_null()
+    columns = dict.fromkeys(name for asked in own.values() for name in asked)
+    question = rows.select(
+        pl.when(open_).then(_module).alias("module"),
+        *(
+            pl.when(open_ & _module.is_in([m for m, asked in own.items() if name in asked]))
+            .then(name)
+            .alias(name)
+            for name in columns
+        ),
     )
-    n_dense = dense.principle(_balance, _batch, _element_bytes)
-    idle = pl.when(_module.is_in(["gemm", "dense_ffn"])).then(n_dense)
-    return {DENSE_TERM: idle, **slack, attention.M_ATTN: m_attn}
+    found = ask_distinct(
+        question,
+        lambda module, **asked: {} if module is None else answer(module, **asked),
+        _ANSWER,
+    )
+    refusal = rows.select(pl.coalesce("refusal", found["refusal"]))
+    return rows.drop("refusal").hstack(found.drop("refusal")).hstack(refusal)
+
+
+def _setting(module: str, fields: Sequence[str], question: Answer) -> Setting:
+    given = {name: question[name] for name in fields}
+    backend = question.get("backend") or ""
+    return Setting(module=cast("Module", module), backend=backend, dtype=question["dtype"], **given)
+
+
+def _balance(laws: Laws) -> tuple[str, ...]:
+    """Return the column of rho, where the principle asks for it and not for a granularity."""
+    return () if laws.letter else (_BALANCE,)
+
+
+def _smallest(
+    laws: Laws,
+    setting: Setting,
+    balance: float,
+    granularity: Granularity | None,
+    *,
+    extended_alone: bool = False,
+) -> Answer:
+    """Return the smallest term; resolved, the extended form alone is stated."""
+    wider = smallest(laws.terms(setting, balance, granularity, extended=True))
+    paper = (
+        wider
+        if extended_alone
+        else smallest(laws.terms(setting, balance, granularity, extended=False))
+    )
+    return {
+        "n_max": paper.value,
+        "n_max_extended": wider.value,
+        "limiting_term": paper.names[0],
+        "evidence": granularity.place if granularity else laws.principle_place,
+        "margin": paper.margin,
+    }
 
 
 _LAWS = {"idle_compute": _idle, "principle": _principle, "principle_resolved": _resolved}

@@ -1,51 +1,27 @@
-"""Why a law has no value for a question: the field, fact or rule that is missing, by name."""
+"""Why a law has no value for a question: the field or fact that is missing, by name."""
 
 import polars as pl
 
-from nearfree.derive.granularity import printed
-from nearfree.derive.granularity.releases import is_triton_moe
+from nearfree.core.modules.kind import Laws
+from nearfree.core.modules.registry import KINDS
+from nearfree.core.modules.routing import SPREADS
 
-_module, _kernel = pl.col("module"), pl.col("kernel")
-_DENSE = ("gemm", "dense_ffn")
-_NEEDED = {
-    "gemm": ("batch",),
-    "dense_ffn": ("batch",),
-    "moe_ffn": ("batch", "d_model", "d_ff", "experts", "top_k", "routing"),
-    "attention": ("batch", "context", "heads", "kv_heads", "head_dim"),
-}
-"""What a question of each module must hold; other modules have no law of their own."""
+_module = pl.col("module")
+LAWFUL: dict[str, Laws] = {name: kind.laws for name, kind in KINDS.items() if kind.laws}
+"""The laws of the kinds of modules that have some."""
+GRANULAR = [name for name, laws in LAWFUL.items() if laws.letter]
+ROUTED = [name for name, kind in KINDS.items() if kind.routed]
+CACHED = [name for name, kind in KINDS.items() if kind.has_cache]
 
 
-def idle_refusal() -> pl.Expr:
-    """Return why idle compute says nothing; null where it does."""
-    return pl.coalesce(shape_refusal(), facts_refusal())
+def law_refusal(*, by_balance: bool) -> pl.Expr:
+    """Return why a law cannot be asked; null where it can.
 
-
-def principle_refusal() -> pl.Expr:
-    """Return why the paper's principle says nothing; null where it does."""
-    unnamed = (_module == "moe_ffn") & ~is_triton_moe(_kernel)
-    no_block = (_module == "moe_ffn") & printed.m_moe().is_null()
-    no_tile = (_module == "attention") & printed.m_attn().is_null()
-    nowhere = _module.is_in(["moe_ffn", "attention"]) & pl.col("sm").is_null()
-    return pl.coalesce(
-        shape_refusal(),
-        pl.when(_module.is_in(_DENSE)).then(facts_refusal()),
-        pl.when(no_block).then(
-            written("the paper prints no M_moe of {} for {}", "backend", "dtype")
-        ),
-        pl.when(unnamed).then(written("the paper prints no M_moe of the kernel {}", "kernel")),
-        pl.when(no_tile).then(
-            written("the paper prints no M_attn of {} for {}", "backend", "dtype")
-        ),
-        pl.when(nowhere).then(
-            written("{} has no compute capability for {}", "platform", "backend")
-        ),
-    )
-
-
-def resolved_refusal() -> pl.Expr:
-    """Return why the principle cannot be asked of a release's rules; null where it can."""
-    return pl.coalesce(shape_refusal(), pl.when(_module.is_in(_DENSE)).then(facts_refusal()))
+    `by_balance` says that it asks for rho whatever the module is; else only the laws without a
+    granularity do.
+    """
+    bare = [name for name in LAWFUL if by_balance or name not in GRANULAR]
+    return pl.coalesce(shape_refusal(), pl.when(_module.is_in(bare)).then(facts_refusal()))
 
 
 def shape_refusal(*, cached: bool = True) -> pl.Expr:
@@ -53,17 +29,17 @@ def shape_refusal(*, cached: bool = True) -> pl.Expr:
 
     The paper's laws speak of attention over a cache alone; `cached` says whether that is asked.
     """
-    unspread = (_module == "moe_ffn") & ~pl.col("routing").is_in(["balanced", "skewed"])
-    uncached = (_module == "attention") & (pl.col("context") == 0) & cached
+    unspread = _module.is_in(ROUTED) & ~pl.col("routing").is_in(SPREADS)
+    uncached = _module.is_in(CACHED) & (pl.col("context") == 0) & cached
     missing = [
         pl.when((_module == module) & pl.col(field).is_null()).then(
             written(f"the {{}} setting lacks {field}", "module")
         )
-        for module, fields in _NEEDED.items()
-        for field in fields
+        for module, laws in LAWFUL.items()
+        for field in laws.needs
     ]
     return pl.coalesce(
-        pl.when(~_module.is_in(list(_NEEDED))).then(
+        pl.when(~_module.is_in(list(LAWFUL))).then(
             written("no law for the module {} yet", "module")
         ),
         *missing,

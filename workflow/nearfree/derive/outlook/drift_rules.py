@@ -4,7 +4,9 @@ from typing import Any
 
 import polars as pl
 
-from nearfree.derive.granularity.resolve import AttentionQuestion, MoeQuestion, Resolver
+from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import NearfreeError
 
 RULES_SCHEMA = {

@@ -6,12 +6,14 @@ rho, s, b, E, k, d_ff; M_attn is given, M_moe is that of the fallback rules, and
 
 import polars as pl
 
-from nearfree.derive.granularity import printed
+from nearfree.core.modules.moe_ffn import printed
+from nearfree.core.setting import Dtype, Setting
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.laws.lookup_law import idle_compute, is_moe, principle
+from nearfree.derive.laws.model_law import idle_compute, principle
 from nearfree.derive.laws.refusals import facts_refusal
 from nearfree.derive.outlook.lookup_sources import lookup_sources
+from nearfree.derive.tables.distinct import ask_distinct
 from nearfree.derive.tables.schema import Table, amount, count, flag, text
 from nearfree.errors import EvidenceError
 from nearfree.log.events import BoundaryPublished
@@ -117,13 +119,9 @@ def published_lookup(given: pl.DataFrame, facts: pl.DataFrame, resolver: Resolve
     resolver
         The rules of releases.
     """
-    paper = (
-        with_facts(given, facts)
-        .with_columns(pl.lit("sglang").alias("backend"))
-        .with_columns(
-            pl.when(is_moe()).then(printed.m_moe()).alias("m_moe"),
-            (is_moe() & pl.col("top_k").is_null()).alias("any_k"),
-        )
+    paper = with_facts(given, facts).with_columns(
+        ask_distinct(given.select("dtype", "experts"), _printed, {"m_moe": pl.Int64}).to_series(),
+        (pl.col("experts").is_not_null() & pl.col("top_k").is_null()).alias("any_k"),
     )
     return (
         paper.join(_computed(_over_k(paper)), on="row", how="left", maintain_order="left")
@@ -135,6 +133,14 @@ def published_lookup(given: pl.DataFrame, facts: pl.DataFrame, resolver: Resolve
         )
         .select(*PUBLISHED_LOOKUP.body, "from_ids")
     )
+
+
+def _printed(dtype: Dtype, experts: int | None) -> dict[str, float]:
+    """Return M_moe of the fallback rules, as the paper prints it of the rows' engine."""
+    if experts is None:
+        return {}
+    layer = Setting(module="moe_ffn", backend="sglang", dtype=dtype)
+    return {"m_moe": printed(layer).rows}
 
 
 def _over_k(paper: pl.DataFrame) -> pl.DataFrame:
@@ -149,8 +155,8 @@ def _over_k(paper: pl.DataFrame) -> pl.DataFrame:
 def _computed(rows: pl.DataFrame) -> pl.DataFrame:
     """Return idle compute and the principle of each row, over all its k."""
     tau = pl.when(pl.col("routing") == "balanced").then("experts")
-    known = rows.with_columns(idle_compute().alias("idle"))
-    found = principle(known, pl.col("m_moe"), tau, pl.col("m_attn"))
+    known = rows.with_columns(idle_compute(rows))
+    found = principle(known.with_columns(tau.alias("tau")))
     unsteady = pl.col("top_k").filter(_idle.round() != _idle.last().round()).max()
     first = (pl.col(name).sort_by("n_max").first() for name in ("limiting_term", "tie"))
     return (

@@ -6,12 +6,13 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.backends.names import PAGES
-from nearfree.core.modules.moe_ffn import first_full
-from nearfree.derive.granularity.resolve import AttentionQuestion, MoeQuestion, Resolver
+from nearfree.core.modules.attention import M_ATTN, AttentionQuestion
+from nearfree.core.modules.dense_ffn import IDLE
+from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.core.modules.routing import first_full
+from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.steps import MOST_TOKENS, TileSteps
-from nearfree.derive.laws.attention import M_ATTN
-from nearfree.derive.laws.laws import DENSE_TERM
-from nearfree.derive.laws.lookup_law import principle
+from nearfree.derive.laws.model_law import principle
 from nearfree.errors import NearfreeError
 from nearfree.sources.backends.fused_moe import ALIGNED
 
@@ -77,20 +78,16 @@ def lookup_sources(paper: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     said = pl.DataFrame([_said(row, resolver) for row in paper.to_dicts()], schema=SOURCED_SCHEMA)
     routed = pl.coalesce("top_k", pl.when(pl.col("model_type") == "moe").then(_OWN_K))
     rows = paper.join(said, on="row", how="left", maintain_order="left").with_columns(routed)
-    found = principle(
-        rows, pl.col("resolved_m_moe"), pl.col("resolved_tau"), pl.col("resolved_m_attn")
-    )
+    found = principle(_inputs(rows, "resolved_m_attn"))
     stands, term = pl.col("unresolved").is_null(), pl.col("limiting_term")
     rule = (
         pl.when(term == M_ATTN)
         .then("attention_rule")
-        .when(term == DENSE_TERM)
+        .when(term == IDLE)
         .then(pl.lit("paper sec. 4.1"))
         .otherwise("moe_rule")
     )
-    one_tile = principle(
-        rows, pl.col("resolved_m_moe"), pl.col("resolved_tau"), pl.col("one_tile_until")
-    )
+    one_tile = principle(_inputs(rows, "one_tile_until"))
     return found.select(
         "row",
         pl.when(stands).then("n_max").alias("resolved"),
@@ -99,6 +96,15 @@ def lookup_sources(paper: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
         pl.when(stands).then(rule).alias("rule"),
         *(name for name in SOURCED_SCHEMA if name.startswith("resolved_")),
         *("one_tile_until", "difference", "unresolved"),
+    )
+
+
+def _inputs(rows: pl.DataFrame, m_attn: str) -> pl.DataFrame:
+    """Return the rows with what releases say as the law's inputs."""
+    return rows.with_columns(
+        pl.col("resolved_m_moe").alias("m_moe"),
+        pl.col("resolved_tau").alias("tau"),
+        pl.col(m_attn).alias("m_attn"),
     )
 
 

@@ -11,10 +11,10 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.backends.names import PAGES
+from nearfree.core.modules.attention import M_ATTN
+from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.core.setting import Dtype, Setting
 from nearfree.derive.granularity.query_frame import Question, asked_frame
-from nearfree.derive.laws.attention import M_ATTN
-from nearfree.derive.laws.laws import DENSE_TERM
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.datasheet_facts import sheet_facts
 from nearfree.derive.tables.schema import Table, amount, count, flag, text
@@ -34,7 +34,7 @@ TREND = Table(
         "peak_tflops": amount("phi"),
         "bandwidth_gb_s": amount("beta"),
         "balance_flop_per_byte": amount("rho"),
-        "term": text("rho s / 2 b, or M_attn", one_of=(DENSE_TERM, M_ATTN)),
+        "term": text("rho s / 2 b, or M_attn", one_of=(IDLE, M_ATTN)),
         "reference": text("whose M_attn: the paper's, or a backend's and its version; the paper's "
                           "formula for the other term"),
         "query_group": count("g, query heads to a key-value head", nullable=True),
@@ -127,7 +127,7 @@ def _terms(
         return _Asked(term=term, reference=reference, query_group=group, law=law, question=question)
 
     ffn = Setting(module="dense_ffn", backend="any", dtype=dtype, batch=batch)
-    yield asked(DENSE_TERM, PAPER, None, "principle", Question(platform=platform, setting=ffn))
+    yield asked(IDLE, PAPER, None, "principle", Question(platform=platform, setting=ffn))
     printed = Question(platform=platform, setting=_attention("flash_attn_2", dtype, batch, 1))
     yield asked(M_ATTN, PAPER, None, "principle", printed)
     for (backend, version), group in product(references, GROUPS):

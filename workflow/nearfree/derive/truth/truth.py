@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nearfree.core.modules.moe_ffn import first_full
+from nearfree.core.modules.routing import first_full
 from nearfree.derive.tables.distinct import ask_distinct
 from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.derive.truth.exits import first_exit, last_pass
@@ -162,8 +162,7 @@ def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
 def _from_baseline(settings: pl.DataFrame, points: pl.DataFrame) -> pl.DataFrame:
     """Return the points from each curve's baseline upwards, sorted."""
     least = ask_distinct(
-        settings,
-        ("routing", "experts", "top_k", "batch"),
+        settings.select("routing", "experts", "top_k", "batch"),
         lambda **spread: {"least": first_full(**spread)},
         {"least": pl.Int64},
     )

@@ -6,6 +6,7 @@ cache, kernels split the keys so that all SMs work, and T(N) steps where a tile 
 
 import numpy as np
 
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
     Array,
@@ -73,9 +74,22 @@ _CONSTANTS = (
              meaning="what one tile costs an SM besides"),
 )  # fmt: skip
 
+
+def _is_prefill(*, backend: str, kernel: str | None, cached: bool) -> bool:
+    del backend, kernel
+    return not cached
+
+
+def _is_cached(*, backend: str, kernel: str | None, cached: bool) -> bool:
+    del backend, kernel
+    return cached
+
+
 ATTENTION_PREFILL = Family(
     name="attention_prefill",
     meaning="attention of N queries among themselves, in the kernel for several queries",
+    modules=(ATTENTION.name,),
+    speaks=_is_prefill,
     constants=_CONSTANTS,
     hypotheses=("tile_128",),
     latency_us=prefill_latency_us,
@@ -83,6 +97,8 @@ ATTENTION_PREFILL = Family(
 ATTENTION_CACHED = Family(
     name="attention_cached",
     meaning="attention of N queries over a cache, with the tiles that rules say",
+    modules=(ATTENTION.name,),
+    speaks=_is_cached,
     constants=_CONSTANTS,
     hypotheses=("split_keys",),
     latency_us=cached_latency_us,

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from nearfree.derive.granularity.resolve import AttentionQuestion, MoeQuestion, Resolver
+from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.work_model.family import Family
 
 NO_RULE = "no rule: the library picks its own tile"

@@ -1,9 +1,11 @@
 """Which form of T(N) speaks of a question, or why none does."""
 
+from typing import Any
+
 import polars as pl
 
-from nearfree.derive.granularity.releases import OTHER_MOE, is_moe_package, is_triton_moe
 from nearfree.derive.laws.refusals import facts_refusal, shape_refusal, written
+from nearfree.derive.tables.distinct import ask_distinct
 from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PREFILL
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
@@ -15,36 +17,36 @@ FAMILIES: dict[str, Family] = {
 }
 CALIBRATED_DTYPES = ("bfloat16", "float16")
 """Element types that the constants speak of; those of 16 bits run the same kernels."""
-_LIBRARY_BACKENDS = ("trtllm",)
-_module, _kernel = pl.col("module"), pl.col("kernel")
+_family = pl.col("family")
 
 
-def family_name() -> pl.Expr:
-    """Return the family of a question; null where no form speaks of it."""
-    moe = _module == "moe_ffn"
-    library = pl.col("backend").is_in(_LIBRARY_BACKENDS) | _kernel.str.contains(OTHER_MOE)
-    return (
-        pl.when(_module.is_in(["gemm", "dense_ffn"]))
-        .then(pl.lit(GEMM.name))
-        .when(moe & is_moe_package(pl.col("backend")) & is_triton_moe(_kernel))
-        .then(pl.lit(MOE_TRITON.name))
-        .when(moe & library)
-        .then(pl.lit(MOE_LIBRARY.name))
-        .when((_module == "attention") & (pl.col("context") == 0))
-        .then(pl.lit(ATTENTION_PREFILL.name))
-        .when(_module == "attention")
-        .then(pl.lit(ATTENTION_CACHED.name))
+def family_of(rows: pl.DataFrame) -> pl.Series:
+    """Return the family of each question, null where no form speaks of it."""
+    cached = (pl.col("context") > 0).alias("cached")
+    found = ask_distinct(
+        rows.select("module", "backend", "kernel", cached), _form, {"family": pl.String}
     )
+    return found["family"]
+
+
+def _form(module: str, **question: Any) -> dict[str, str]:
+    speaking = (
+        family
+        for family in FAMILIES.values()
+        if module in family.modules and family.speaks(**question)
+    )
+    found = next(speaking, None)
+    return {"family": found.name} if found else {}
 
 
 def times_refusal() -> pl.Expr:
-    """Return why no T(N) is known of a question; null where one is."""
-    product = _module.is_in(["gemm", "dense_ffn"])
+    """Return why no T(N) is known of a question with its family; null where one is."""
     lacking = [
-        pl.when(product & pl.col(field).is_null()).then(
+        pl.when((_family == family.name) & pl.col(field).is_null()).then(
             written(f"the {{}} setting lacks {field}", "module")
         )
-        for field in ("d_model", "d_ff")
+        for family in FAMILIES.values()
+        for field in family.needs
     ]
     return pl.coalesce(
         shape_refusal(cached=False),
@@ -54,7 +56,7 @@ def times_refusal() -> pl.Expr:
         pl.when(~pl.col("dtype").is_in(CALIBRATED_DTYPES)).then(
             written("no constants of {} are calibrated for {}", "module", "dtype")
         ),
-        pl.when(family_name().is_null()).then(
+        pl.when(_family.is_null()).then(
             written("no form of T(N) for the MoE kernel {} of {}", "kernel", "backend")
         ),
     )

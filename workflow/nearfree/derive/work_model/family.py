@@ -29,9 +29,16 @@ class Constant(Struct, frozen=True, kw_only=True):
     high: float
 
 
+def _of_any(*, backend: str, kernel: str | None, cached: bool) -> bool:
+    del backend, kernel, cached
+    return True
+
+
 class Family(Struct, frozen=True, kw_only=True):
     """Kernels of one form.
 
+    It is the form of some kinds of modules, for the `backend`, `kernel` and `cached` (a call over a
+    KV cache) that it `speaks` of; a setting must have the fields `needs` besides those of any law.
     `latency_us` maps features, constants and a hypothesis to T(N) in microseconds, [rows, grid].
     There is a hypothesis for each way in which what the source does not say may be (a library's
     tile), with constants of its own; the prediction is the geometric mean over them.
@@ -39,6 +46,9 @@ class Family(Struct, frozen=True, kw_only=True):
 
     name: str
     meaning: str
+    modules: tuple[str, ...]
+    speaks: Callable[..., bool] = _of_any
+    needs: tuple[str, ...] = ()
     constants: tuple[Constant, ...]
     hypotheses: tuple[str, ...]
     latency_us: Callable[[Features, Values, str], Array]

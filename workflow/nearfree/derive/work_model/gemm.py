@@ -52,6 +52,8 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
 GEMM = Family(
     name="gemm",
     meaning="matrix products of a library that picks its own tile",
+    modules=("gemm", "dense_ffn"),
+    needs=("d_model", "d_ff"),
     constants=(
         Constant(name="compute_share", unit="1", start=0.85, low=0.2, high=1.3,
                  meaning="share of phi that padded products reach"),

@@ -4,8 +4,12 @@ On the chip, the larger of the compute of padded blocks and the traffic between 
 each tile costs besides. Weights that are loaded in narrow steps of K are loaded slower.
 """
 
+import re
+
 import numpy as np
 
+from nearfree.core.modules.moe_ffn import OTHER_MOE, is_triton_moe
+from nearfree.derive.granularity.releases import is_moe_package
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
     Array,
@@ -16,6 +20,7 @@ from nearfree.derive.work_model.family import (
     power_mean_sum,
 )
 
+_LIBRARY_BACKENDS = ("trtllm",)
 _NARROW_K, _HALF_K = 32, 64
 _OWN_TILES = (16.0, 32.0, 64.0, 128.0)
 _OWN_COLUMNS, _OWN_K = 128.0, 64.0
@@ -114,9 +119,22 @@ _SHARED = (
              meaning="activations moved, as a multiple of each operand once"),
 )  # fmt: skip
 
+
+def _is_triton(*, backend: str, kernel: str | None, cached: bool) -> bool:
+    del cached
+    return is_moe_package(backend) and is_triton_moe(kernel)
+
+
+def _is_library(*, backend: str, kernel: str | None, cached: bool) -> bool:
+    del cached
+    return backend in _LIBRARY_BACKENDS or bool(kernel and re.search(OTHER_MOE, kernel))
+
+
 MOE_TRITON = Family(
     name="moe_triton",
     meaning="Triton's fused MoE of vLLM and SGLang, with the blocks that their rules say",
+    modules=("moe_ffn",),
+    speaks=_is_triton,
     constants=(
         *_SHARED,
         Constant(name="narrow_k", unit="1", start=1.45, low=1.0, high=3.0,
@@ -131,6 +149,8 @@ MOE_TRITON = Family(
 MOE_LIBRARY = Family(
     name="moe_library",
     meaning="grouped products of a library that picks its own tile",
+    modules=("moe_ffn",),
+    speaks=_is_library,
     constants=_SHARED,
     hypotheses=("best_tile",),
     latency_us=own_tile_latency_us,

@@ -7,9 +7,11 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nearfree.derive.granularity.resolve import AttentionQuestion, MoeQuestion, Resolver
+from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.tile_sizes import tile_sizes
-from nearfree.derive.work_model.families import FAMILIES, family_name, times_refusal
+from nearfree.derive.work_model.families import FAMILIES, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Flags
 from nearfree.derive.work_model.features import (
     attention_features,
@@ -51,7 +53,8 @@ def prepare(
     rows
         Questions with the facts of their platform; each grid rises and begins at its baseline.
     """
-    judged = rows.with_columns(times_refusal().alias("refusal"), family_name().alias("family"))
+    formed = rows.with_columns(family_of(rows))
+    judged = formed.with_columns(times_refusal().alias("refusal"))
     yield Refused(judged.filter(pl.col("refusal").is_not_null()).select("asked", "refusal"))
     open_ = judged.filter(pl.col("refusal").is_null())
     for name in FAMILIES:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import altair as alt
 import polars as pl
 
-from nearfree.derive.laws.attention import M_ATTN
-from nearfree.derive.laws.laws import DENSE_TERM
+from nearfree.core.modules.attention import M_ATTN
+from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.derive.outlook.trend import DTYPES, PAPER
 from nearfree.show.figures.families import Drawing
 from nearfree.show.figures.listing import OUTLOOK, drawn_by
@@ -129,7 +129,7 @@ def _said(trend: pl.DataFrame) -> str:
 
 def _points(shown: pl.DataFrame) -> pl.DataFrame:
     """Return a mark a GPU and element type: rho once, and its boundary at each batch."""
-    dense = shown.filter(pl.col("term") == DENSE_TERM).sort("batch", "year", "platform")
+    dense = shown.filter(pl.col("term") == IDLE).sort("batch", "year", "platform")
     each = dense.with_columns(
         pl.col("dtype").alias("series"),
         pl.lit("gpu").alias("kind"),
@@ -144,7 +144,7 @@ def _points(shown: pl.DataFrame) -> pl.DataFrame:
 
 
 def _panel() -> pl.Expr:
-    return pl.format("dense boundary {}, b = {}, positions N", pl.lit(DENSE_TERM), "batch")
+    return pl.format("dense boundary {}, b = {}, positions N", pl.lit(IDLE), "batch")
 
 
 def _labels(points: pl.DataFrame) -> pl.DataFrame:

@@ -7,7 +7,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.backends.names import Backend
-from nearfree.core.modules.moe_ffn import first_full
+from nearfree.core.modules.routing import first_full
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Dtype, Routing, Setting
 from nearfree.decoders.decoder import Decoder

@@ -10,7 +10,8 @@ from derive.tables.logs import copy_config
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.config.files import Config
-from nearfree.config.studies import Study, StudyBase
+from nearfree.core.modules.registry import STUDIES
+from nearfree.core.modules.study import StudyBase
 from nearfree.core.setting import setting_key
 from nearfree.errors import ConfigError
 
@@ -44,7 +45,7 @@ KINDS = {"dense": DENSE, "moe": MOE, "attention": ATTENTION}
 
 def study(document: dict[str, Any], **changes: Any) -> StudyBase:
     """Return a study as studies.yaml gives it, with some of its keys changed."""
-    kind: Any = Study
+    kind: Any = STUDIES
     found: StudyBase = msgspec.convert(document | changes, kind)
     return found
 

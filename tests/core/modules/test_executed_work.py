@@ -7,8 +7,11 @@ from backends.adapters.shapes import make_moe, make_sdpa
 from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.core.modules.attention import attention_work
+from nearfree.core.modules.dense_ffn import dense_work
+from nearfree.core.modules.moe_ffn import moe_work
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
-from nearfree.core.work import attention_work, dense_work, moe_work, routed_pairs
 
 SMALL = st.integers(1, 40)
 

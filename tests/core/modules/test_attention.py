@@ -1,0 +1,79 @@
+"""Idle compute of attention: the paper's two branches, and query heads that share keys."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from nearfree.core.modules.attention import M_ATTN, idle_compute, principle_terms, printed
+from nearfree.core.modules.kind import Granularity
+from nearfree.core.setting import Setting
+from nearfree.errors import EvidenceError
+
+balances = st.floats(0.1, 2000.0)
+contexts = st.integers(1, 1 << 20)
+
+
+def n_idle(balance: float, context: int, group: int = 1, *, extended: bool = True) -> float:
+    """Return N_idle of 16-bit elements, with so many query heads to a key-value head."""
+    given = Setting(module="attention", backend="", dtype="bfloat16", context=context,
+                    heads=group, kv_heads=1)  # fmt: skip
+    return idle_compute(given, balance, extended=extended)
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"), [(37, math.inf), (38, 37 * 38.0), (74, 74.0), (1 << 20, 37.0)]
+)
+def test_both_branches_of_the_paper(context: int, expected: float) -> None:
+    """On H20: unbounded up to L = rho s / 2 = 37, then falling towards rho s / 2."""
+    assert n_idle(37.0, context) == pytest.approx(expected, rel=1e-3)
+
+
+@given(balances, contexts, st.integers(1, 64))
+def test_intensity_meets_the_balance_point_or_never_does(
+    balance: float, context: int, group: int
+) -> None:
+    """With g query heads to a key-value head FLOPs grow g-fold, and bytes do not."""
+    n = n_idle(balance, context, group)
+
+    def intensity(n: float) -> float:
+        return 4 * group * n * context / (2 * (context + n) * 2)
+
+    if math.isfinite(n):
+        assert intensity(n) == pytest.approx(balance, rel=1e-6)
+    else:
+        assert intensity(1e15) <= balance * (1 + 1e-6)
+
+
+@given(balances, contexts)
+def test_one_head_a_key_value_head_is_the_papers(balance: float, context: int) -> None:
+    """With g = 1 the extension is the paper's formula, which knows no g."""
+    expected = (
+        2 * balance * context / (2 * context - 2 * balance) if context > balance else math.inf
+    )
+    assert n_idle(balance, context) == pytest.approx(expected, rel=1e-6)
+    assert n_idle(balance, context, 8, extended=False) == n_idle(balance, context)
+
+
+def test_the_term_is_the_tile() -> None:
+    """M_attn positions fill a query tile; without one there is no law."""
+    given = Setting(module="attention", backend="", dtype="bfloat16")
+    assert principle_terms(given, 0.0, Granularity(rows=64)) == {M_ATTN: 64}
+    with pytest.raises(EvidenceError, match="no M_attn"):
+        principle_terms(given, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "api", "rows"),
+    [("flash_attn_2", None, 64), ("flash_attn", "kvcache", 64), ("flashinfer", None, 16),
+     ("flashinfer_fa2", None, 16), ("flash_attn", "varlen", None), ("vllm", None, None)],
+)  # fmt: skip
+def test_m_attn_as_printed(backend: str, api: str | None, rows: int | None) -> None:
+    """Of FlashAttention-2 over a cache and FlashInfer's fa2, for elements of 16 bits."""
+    given = Setting(module="attention", backend=backend, dtype="float16", api=api)
+    if rows is not None:
+        assert printed(given).rows == rows
+        given = structs.replace(given, dtype="float8")
+    with pytest.raises(EvidenceError, match="prints no M_attn"):
+        printed(given)

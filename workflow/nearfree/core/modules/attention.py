@@ -1,0 +1,227 @@
+"""Attention over a KV cache: idle compute, and the slack of a query tile.
+
+Batch cancels: b requests read b caches. With g = heads / kv_heads query heads to a key-value head
+the width of the cache cancels too, and the query heads' FLOPs do not (paper, sec. 3.4, 4.1,
+app. B.2 and C.4).
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+from msgspec import Struct
+
+from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
+from nearfree.core.modules.study import Axis, StudyBase
+from nearfree.core.protocols import Positive
+from nearfree.core.setting import Name, Setting
+from nearfree.core.work import ExecutedWork, element_bytes
+from nearfree.errors import EvidenceError
+
+M_ATTN = "M_attn"
+_SPLIT_KV = Granularity(rows=64, place="paper sec. 4.1, M_attn of tab:fa2-kblockm, split-KV")
+_FA2 = Granularity(rows=16, place="paper sec. 4.1, M_attn of tab:flashinfer-cta-tile-q, x <= 16")
+_PRINTED = {"flash_attn_2": _SPLIT_KV, "flashinfer": _FA2, "flashinfer_fa2": _FA2}
+_TILED = ("bfloat16", "float16")
+
+
+class AttentionShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Query heads, key and value heads, and their width in elements."""
+
+    heads: Positive
+    kv_heads: Positive
+    head_dim: Positive
+
+
+class AttentionStudy(StudyBase, frozen=True, kw_only=True, tag="attention"):
+    """Attention over context lengths L (paper, app. C.4)."""
+
+    shape: AttentionShape
+    context: Axis
+    api: Name | None = None
+    page_size: Positive | None = None
+    cuda_graph: bool = False
+
+    def settings(self) -> Iterator[Setting]:
+        """Yield a setting a batch size and context."""
+        for batch, context in product(self.batch, self.context):
+            yield Setting(
+                module="attention",
+                backend=self.backend,
+                dtype=self.dtype,
+                batch=batch,
+                context=context,
+                heads=self.shape.heads,
+                kv_heads=self.shape.kv_heads,
+                head_dim=self.shape.head_dim,
+                api=self.api,
+                page_size=self.page_size,
+                cuda_graph=self.cuda_graph,
+            )
+
+
+class AttentionQuestion(Struct, frozen=True, kw_only=True):
+    """One attention call on one platform; `most` is the largest N of its grid."""
+
+    backend: str
+    backend_version: str | None
+    dtype: str
+    batch: int
+    context: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    api: str | None
+    page_size: int | None
+    cuda_graph: bool
+    most: int
+    sm: int | None
+    sm_count: int | None
+
+
+def is_causal(setting: Setting) -> bool:
+    """Return whether a new position of an attention setting sees no later one."""
+    return setting.mask != "block"
+
+
+def attention_work(
+    setting: Setting,
+    n: int,
+    basis: str,
+    *,
+    tile_rows: int,
+    tile_keys: int = 1,
+    group: int = 1,
+    padded: bool = True,
+    causal_skip: bool = True,
+    splits: int = 1,
+    sms: int | None = None,
+) -> ExecutedWork:
+    """Return the work of N new queries over L cached and N new keys.
+
+    Under the causal mask, aligned bottom-right, query i sees the L cached and i + 1 new keys;
+    in a block it sees all L + N.
+
+    Parameters
+    ----------
+    tile_rows, tile_keys
+        Query rows and keys of a tile.
+    group
+        Query heads that share a row axis: heads / kv_heads where the kernel packs them, else 1.
+    padded
+        Whether rows that only fill a tile are computed.
+    causal_skip
+        Whether a tile stops after the last key that any of its rows sees; in a block all see all.
+    splits
+        Parts that the keys are cut into, each a tile of its own.
+    """
+    context, heads = setting.context or 0, setting.heads or 0
+    kv_heads, head_dim = setting.kv_heads or 0, setting.head_dim or 0
+    keys = context + n
+    causal = is_causal(setting)
+    seen = n * context + n * (n + 1) // 2 if causal else n * keys
+    rows_all = n * group
+    computed = 0
+    tiles = -(-rows_all // tile_rows)
+    for tile in range(tiles):
+        first = tile * tile_rows
+        last = min(first + tile_rows, rows_all)
+        visible = context + math.ceil(last / group) if causal and causal_skip else keys
+        wide = -(-visible // tile_keys) * tile_keys
+        computed += (tile_rows if padded else last - first) * wide
+    per_pair = 4 * setting.batch * head_dim
+    rows_of_heads = heads // group
+    elements = 2 * setting.batch * (kv_heads * keys + heads * n) * head_dim
+    grid = tiles * rows_of_heads * setting.batch * splits
+    return ExecutedWork(
+        flop_logical=per_pair * heads * seen,
+        flop_executed=per_pair * rows_of_heads * computed,
+        bytes_compulsory=elements * element_bytes(setting),
+        blocks=tiles * rows_of_heads * setting.batch,
+        block_rows=tile_rows,
+        tiles=grid if sms else None,
+        waves=grid / sms if sms else None,
+        basis=basis,
+    )
+
+
+def _work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
+    padded = rows is not None
+    return attention_work(setting, n, basis, tile_rows=rows or 1, group=group, padded=padded)
+
+
+def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
+    """Return N_idle = rho s L / (2 g L - rho s), +inf if 2 g L <= rho s (paper, app. B.2).
+
+    The paper's form has g = 1; extended, g = heads / kv_heads query heads share a key-value head.
+    Causal masking is not counted, as there. L is at least 1.
+    """
+    context = setting.context or 0
+    group = (setting.heads or 1) / (setting.kv_heads or 1) if extended else 1
+    moved = balance * element_bytes(setting)
+    room = 2 * group * context - moved
+    return moved * context / room if room > 0 else float("inf")
+
+
+def principle_terms(
+    setting: Setting, balance: float, granularity: Granularity | None, *, extended: bool = True
+) -> dict[str, float]:
+    """Return the term of the law of attention: the positions of a query tile (paper, sec. 4.1)."""
+    del setting, balance, extended
+    if granularity is None:
+        raise EvidenceError("no M_attn is known", remedy="Give the positions of a query tile")
+    return {M_ATTN: granularity.rows}
+
+
+def printed(setting: Setting, kernel: str | None = None) -> Granularity:
+    """Return M_attn as the paper's tables print it: the query tile at N = 1.
+
+    It is that of FlashAttention-2's split-KV kernel, or of FlashInfer's fa2 scheduler (paper,
+    sec. 4 and app. D).
+
+    Raises
+    ------
+    EvidenceError
+        The paper prints none of this backend or element type.
+    """
+    del kernel
+    split = setting.backend == "flash_attn" and setting.api == "kvcache"
+    found = _SPLIT_KV if split else _PRINTED.get(setting.backend)
+    if found is None or setting.dtype not in _TILED:
+        raise EvidenceError(
+            f"the paper prints no M_attn of {setting.backend} for {setting.dtype}",
+            remedy="Ask for a case that the paper prints",
+        )
+    return found
+
+
+ATTENTION = ModuleKind(
+    name="attention",
+    title="attention",
+    own="context",
+    main=True,
+    has_cache=True,
+    study=AttentionStudy,
+    work=_work,
+    laws=Laws(
+        needs=("batch", "context", "heads", "kv_heads", "head_dim"),
+        idle_fields=("context", "heads", "kv_heads"),
+        idle_compute=idle_compute,
+        idle_term="rho s L / (2 L - rho s)",
+        idle_place="paper sec. 3.4, app. B.2",
+        idle=Equation(
+            "N_idle = rho s L / (2 L - rho s), unbounded where 2 L <= rho s",
+            "sec. 3.4.1 and app. B.2",
+        ),
+        term_fields=("api",),
+        terms=principle_terms,
+        principle_place="paper sec. 4.1",
+        principle=Equation("N_max = M_attn", "sec. 4.1"),
+        letter=M_ATTN,
+        printed=printed,
+    ),
+    question=AttentionQuestion,
+    question_fields=AttentionQuestion.__struct_fields__,
+)

@@ -1,0 +1,108 @@
+"""Dense FFN: two matrices, or three of a gated one (paper, sec. 3.2, 4.1 and app. C.2)."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
+from nearfree.core.modules.study import StudyBase
+from nearfree.core.protocols import Positive
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork, element_bytes, unpadded
+
+_GATED_MATRICES = 3
+IDLE = "rho s / 2 b"
+"""The term of the law of a product or Dense FFN."""
+
+
+class DenseShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Widths of a two-matrix FFN, in elements."""
+
+    d_model: Positive
+    d_ff: Positive
+
+
+class DenseStudy(StudyBase, frozen=True, kw_only=True, tag="dense_ffn"):
+    """A Dense FFN over batch sizes (paper, app. C.2)."""
+
+    shape: DenseShape
+
+    def settings(self) -> Iterator[Setting]:
+        """Yield a setting a batch size."""
+        for batch in self.batch:
+            yield Setting(
+                module="dense_ffn",
+                backend=self.backend,
+                dtype=self.dtype,
+                batch=batch,
+                d_model=self.shape.d_model,
+                d_ff=self.shape.d_ff,
+            )
+
+
+def dense_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
+    """Return the work of an up and a down projection (paper, sec. 3.2): 4 b N d_model d_ff FLOPs.
+
+    A gated FFN has a third projection, whose output joins that of the first. Nothing is padded
+    that torch tells of, so executed and logical FLOPs are the same.
+    """
+    rows, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
+    matrices, between = (_GATED_MATRICES, 6) if setting.gated else (2, 2)
+    elements = matrices * d_model * d_ff + rows * (2 * d_model + between * d_ff)
+    return unpadded(setting, matrices * rows * d_model * d_ff, elements, basis)
+
+
+def _work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
+    del rows, group  # nothing is padded
+    return dense_work(setting, n, basis)
+
+
+def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
+    """Return N_idle = rho s / (2 b), where AI(N) = 2 b N / s meets rho (paper, sec. 3.2).
+
+    C(N) = 4 b N d_model d_ff and B(N) = 2 d_model d_ff s. Only weights count as traffic, so the
+    number of matrices cancels: one product (`gemm`), an FFN of two, and a gated one of three have
+    the same N_idle, and the extended form is the paper's.
+    """
+    del extended
+    return balance * element_bytes(setting) / (2 * setting.batch)
+
+
+def principle_terms(
+    setting: Setting,
+    balance: float,
+    granularity: Granularity | None = None,
+    *,
+    extended: bool = True,
+) -> dict[str, float]:
+    """Return the paper's law for a Dense FFN by itself: its idle-compute term (paper, sec. 4.1).
+
+    The law's other term, M_attn, belongs to a model's attention and enters only there.
+    """
+    del granularity
+    return {IDLE: idle_compute(setting, balance, extended=extended)}
+
+
+LAWS = Laws(
+    needs=("batch",),
+    idle_fields=("batch",),
+    idle_compute=idle_compute,
+    idle_term=IDLE,
+    idle_place="paper sec. 3.2",
+    idle=Equation("N_idle = rho s / (2 b)", "sec. 3.2.1"),
+    term_fields=("batch",),
+    terms=principle_terms,
+    principle_place="paper sec. 4.1",
+    principle=Equation("N_max = rho s / (2 b)", "sec. 4.1"),
+)
+DENSE_FFN = ModuleKind(
+    name="dense_ffn",
+    title="dense FFN",
+    own="batch",
+    main=True,
+    study=DenseStudy,
+    work=_work,
+    laws=LAWS,
+)

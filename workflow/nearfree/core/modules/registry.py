@@ -1,0 +1,24 @@
+"""The kinds of modules: what is known of a module is looked up here by its name."""
+
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.dense_ffn import DENSE_FFN
+from nearfree.core.modules.gemm import GEMM
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.modules.model import MODEL
+from nearfree.core.modules.moe_ffn import MOE_FFN
+from nearfree.core.setting import Setting
+
+KINDS = {kind.name: kind for kind in (GEMM, DENSE_FFN, MOE_FFN, ATTENTION, MODEL)}
+MAIN = tuple(kind for kind in KINDS.values() if kind.main)
+"""Those that the paper speaks of by themselves."""
+STUDIES: Any = reduce(or_, (kind.study for kind in KINDS.values() if kind.study))
+"""The union of all studies, of which a type checker makes no `type`."""
+
+
+def kind_of(setting: Setting) -> ModuleKind:
+    """Return the kind of module that a setting is of."""
+    return KINDS[setting.module]

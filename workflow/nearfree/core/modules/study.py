@@ -1,0 +1,72 @@
+"""What every study of studies.yaml says: a module or model with one backend over its axes."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from nearfree.core.modules.routing import first_full
+from nearfree.core.plan import Sweep
+from nearfree.core.protocols import Positive, Timing
+from nearfree.core.setting import Dtype, Name, Setting
+from nearfree.errors import ConfigError
+
+Axis = Annotated[tuple[Positive, ...], Meta(min_length=1)]
+"""The values of an axis of a study."""
+
+
+class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="module"):
+    """What every study says.
+
+    `positions` is the grid of N, without points of more than `tokens_max` tokens b N; `edges` are
+    N at which the work is expected to jump: each edge and the N after it join the grid. `set`
+    names the group of studies that it belongs to, as config.yaml chooses among them.
+    """
+
+    set: Name = "default"
+    backend: Name
+    platforms: tuple[Name, ...]
+    batch: Axis = (1,)
+    positions: Axis
+    edges: tuple[Positive, ...] = ()
+    tokens_max: Positive | None = None
+    baseline: Positive | None = None
+    dtype: Dtype = "auto"
+    protocol: Timing
+
+    def settings(self) -> Iterator[Setting]:
+        """Yield the study's settings, in the order of its axes."""
+        raise NotImplementedError
+
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """Return one sweep a setting; ConfigError for an axis or grid that cannot be swept."""
+        self.check_axes()
+        return tuple(
+            Sweep(
+                setting=setting,
+                positions=self.grid(setting.batch),
+                baseline=self.baseline
+                or first_full(setting.routing, setting.experts, setting.top_k, setting.batch),
+            )
+            for setting in self.settings()
+        )
+
+    def check_axes(self) -> None:
+        """Raise ConfigError for an axis that names a value twice."""
+        for name in self.__struct_fields__:
+            values = getattr(self, name)
+            if isinstance(values, tuple) and len(set(values)) != len(values):
+                raise ConfigError(
+                    f"{name} {list(values)} names a value twice", remedy="List each value once"
+                )
+
+    def grid(self, batch: int) -> tuple[int, ...]:
+        """Return the grid of N at a batch size; ConfigError if it does not rise."""
+        if list(self.positions) != sorted(set(self.positions)):
+            raise ConfigError(
+                f"positions {list(self.positions)} are not strictly rising",
+                remedy="List each N once, smallest first",
+            )
+        every = sorted({*self.positions, *self.edges, *(edge + 1 for edge in self.edges)})
+        most = max(self.tokens_max or every[-1] * batch, batch)
+        return tuple(n for n in every if n * batch <= most)

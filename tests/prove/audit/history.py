@@ -12,7 +12,7 @@ from nearfree.log.ledger import Ledger, read_chain, seals_root, write_ledger
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.retract import retract
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit.ledgers import Named, find_ledger
+from nearfree.prove.audit.ledgers import NamedLedger, find_ledger
 from nearfree.prove.audit.rebuild import make_all
 
 RECORDED = CONFIG.parent / "results/events"
@@ -42,7 +42,7 @@ class History(NamedTuple):
         """What was derived when the first ledger was written."""
         return self.folder / "kept"
 
-    def ledger(self, step: str) -> Named:
+    def ledger(self, step: str) -> NamedLedger:
         """Return the ledger after a step."""
         return find_ledger(self.layout, str(STEPS.index(step) + 1))
 
@@ -53,7 +53,7 @@ class History(NamedTuple):
         shutil.copytree(self.config, folder / "config")
         return History(folder, Layout(folder / "results"), self.first, self.second)
 
-    def write(self, **changes: object) -> Named:
+    def write(self, **changes: object) -> NamedLedger:
         """Write one more ledger as another one would have it, whole but for what it says."""
         chain = read_chain(self.layout.ledgers / "local")
         fields = {name: getattr(chain[-1], name) for name in Ledger.__struct_fields__}

@@ -15,8 +15,8 @@ from nearfree.log.codebase import package_digest
 from nearfree.log.ledger import read_chain, write_ledger
 from nearfree.log.verify import verify
 from nearfree.prove.audit.as_of import NOTE, as_of
-from nearfree.prove.audit.ledgers import Named, find_ledger
-from nearfree.prove.audit.restore import put_back
+from nearfree.prove.audit.ledgers import NamedLedger, find_ledger
+from nearfree.prove.audit.restore import restore
 from prove.audit.history import DERIVED, STEPS, History
 
 Call = Callable[..., tuple[int, str, str]]
@@ -75,7 +75,7 @@ def test_a_tracked_ledger_without_this_machine_has_no_tables_of_it(own: History)
 def test_a_ledger_holds_its_own_takes_alone(own: History, tmp_path: Path, step: str) -> None:
     """The takes that are put back are those that the ledger lists, and the config its texts."""
     named = own.ledger(step)
-    found = put_back(own.layout, named, tmp_path / "into")
+    found = restore(own.layout, named, tmp_path / "into")
     assert [*map(str, found.layout.takes())] == sorted(named.ledger.seals)
     texts = {name: raw.decode() for name, raw in files(tmp_path / "into" / "config").items()}
     assert texts == named.ledger.config
@@ -99,7 +99,7 @@ def test_a_changed_byte_of_a_take_is_named(own: History, suffix: str) -> None:
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b"1", b"2", 1))
     with pytest.raises(DamageError, match=str(take)):
-        put_back(own.layout, own.ledger("first"), own.folder / "into")
+        restore(own.layout, own.ledger("first"), own.folder / "into")
 
 
 def test_a_take_that_was_made_anew_is_not_the_one(own: History) -> None:
@@ -107,16 +107,16 @@ def test_a_take_that_was_made_anew_is_not_the_one(own: History) -> None:
     take = str(own.layout.takes("cpu")[0])
     named = own.write(seals={**own.ledger("first").ledger.seals, take: "0" * 64})
     with pytest.raises(DamageError, match=f"{take} is not the one that ledger 10 lists"):
-        put_back(own.layout, named, own.folder / "into")
+        restore(own.layout, named, own.folder / "into")
 
 
 def test_a_damaged_take_that_was_retracted_is_not_missed(own: History) -> None:
     """Once a take is retracted nobody reads it; before, it is refused."""
     path = own.layout.segment(own.second, 1)
     path.write_bytes(b"x" + path.read_bytes()[1:])
-    put_back(own.layout, own.ledger("retraction"), own.folder / "into")
+    restore(own.layout, own.ledger("retraction"), own.folder / "into")
     with pytest.raises(DamageError, match=str(own.second)):
-        put_back(own.layout, own.ledger("tolerance"), own.folder / "into")
+        restore(own.layout, own.ledger("tolerance"), own.folder / "into")
 
 
 def test_what_was_made_before_stays_until_all_is_there(
@@ -235,7 +235,7 @@ def test_a_config_file_never_leaves_its_folder(own: History, name: str) -> None:
     named = own.write(config={**own.ledger("first").ledger.config, name: "a: 1\n"})
     before = files(own.folder)
     with pytest.raises(DamageError, match="no name of a config file"):
-        put_back(own.layout, named, own.folder / "into")
+        restore(own.layout, named, own.folder / "into")
     assert files(own.folder) == before
 
 
@@ -249,7 +249,7 @@ def test_any_config_name_stays_inside_or_is_refused(
         history.ledger("first").ledger, seals={}, config={f"{name}.yaml": "a: 1\n"}
     )
     with suppress(NearfreeError):
-        put_back(history.layout, Named("1", ledger), folder / "into")
+        restore(history.layout, NamedLedger("1", ledger), folder / "into")
     written = {path.relative_to(folder).parts[:2] for path in folder.rglob("*")}
     assert written <= {("into",), ("into", "config"), ("into", "results")}
 
@@ -262,7 +262,7 @@ def test_a_model_outside_of_the_ledger_is_refused(own: History) -> None:
     config["deployments.yaml"] = config["deployments.yaml"].replace("qwen3_8b", str(outside))
     named = own.write(config=config)
     with pytest.raises(ConfigError, match="ledger 10 does not hold the model file"):
-        put_back(own.layout, named, own.folder / "into")
+        restore(own.layout, named, own.folder / "into")
 
 
 def test_a_config_that_does_not_fit_is_told_as_the_ledgers(own: History) -> None:
@@ -271,7 +271,7 @@ def test_a_config_that_does_not_fit_is_told_as_the_ledgers(own: History) -> None
     with pytest.raises(
         ConfigError, match=r"config of ledger 10 does not fit this code: config\.yaml"
     ):
-        put_back(own.layout, named, own.folder / "into")
+        restore(own.layout, named, own.folder / "into")
 
 
 @pytest.mark.parametrize("take", ["../../x/1-00000000", "cpu/dense_ffn/1", "a/b/c/1-00000000"])
@@ -279,7 +279,7 @@ def test_a_take_that_is_no_name_is_refused(own: History, take: str) -> None:
     """A ledger of others cannot have files linked from anywhere but the log."""
     named = own.write(seals={take: "0" * 64})
     with pytest.raises(LogError, match="is not the name of a take"):
-        put_back(own.layout, named, own.folder / "into")
+        restore(own.layout, named, own.folder / "into")
 
 
 def test_the_chain_is_as_long_as_the_history(history: History) -> None:

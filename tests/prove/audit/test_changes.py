@@ -13,8 +13,8 @@ from nearfree.derive.tables.store import read_table
 from nearfree.log.codebase import package_digest
 from nearfree.log.names import Layout
 from nearfree.prove.audit.causes import Cause
-from nearfree.prove.audit.changes import Change, by_cause, changes, restored
-from nearfree.prove.audit.ledger_snapshot import Side
+from nearfree.prove.audit.changes import Change, by_cause, changes, make_snapshot
+from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot
 from prove.audit.history import REASON, RELEASE, STEPS, History
 
 Rows = dict[tuple[str, str], dict[str, Any]]
@@ -22,19 +22,21 @@ Diff = Callable[[str, str], list[Change]]
 
 
 @pytest.fixture(scope="module")
-def sides(history: History, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Side]:
+def snapshots(
+    history: History, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, LedgerSnapshot]:
     """Return every ledger of the history with its tables, each taken over where it can be."""
-    work, found = tmp_path_factory.mktemp("sides"), dict[str, Side]()
+    work, found = tmp_path_factory.mktemp("sides"), dict[str, LedgerSnapshot]()
     for before, step in zip((None, *STEPS), STEPS, strict=False):
         like = found[before] if before else None
-        found[step] = restored(history.layout, history.ledger(step), work / step, like)
+        found[step] = make_snapshot(history.layout, history.ledger(step), work / step, like)
     return found
 
 
 @pytest.fixture(scope="module")
-def diff(sides: dict[str, Side]) -> Diff:
+def diff(snapshots: dict[str, LedgerSnapshot]) -> Diff:
     """Return a function that compares two steps of the history."""
-    return lambda old, new: changes(sides[old], sides[new])
+    return lambda old, new: changes(snapshots[old], snapshots[new])
 
 
 def rows(layout: Layout) -> Rows:
@@ -61,11 +63,11 @@ PAIRS = [*pairwise(STEPS), ("first", "sample"), ("sample", "first"), ("tolerance
 
 @pytest.mark.parametrize(("old", "new"), PAIRS)
 def test_the_changes_are_all_that_differs(
-    diff: Diff, sides: dict[str, Side], old: str, new: str
+    diff: Diff, snapshots: dict[str, LedgerSnapshot], old: str, new: str
 ) -> None:
     """What is told, done to the old rows, gives the new rows, and no cell is told in vain."""
     found = diff(old, new)
-    table, after = (rows(sides[step].layout) for step in (old, new))
+    table, after = (rows(snapshots[step].layout) for step in (old, new))
     assert found
     for change in found:
         place = change.scope, change.row_id
@@ -181,14 +183,16 @@ def test_a_ledger_does_not_differ_from_itself(diff: Diff, step: str) -> None:
 
 @pytest.mark.parametrize("step", ["retake", "retraction"])
 def test_tables_that_are_taken_over_are_those_that_would_be_made(
-    history: History, sides: dict[str, Side], tmp_path: Path, step: str
+    history: History, snapshots: dict[str, LedgerSnapshot], tmp_path: Path, step: str
 ) -> None:
     """A scope that is not made a second time has the bytes that it would have."""
-    alone = restored(history.layout, history.ledger(step), tmp_path / "alone").layout.root
+    alone = make_snapshot(history.layout, history.ledger(step), tmp_path / "alone").layout.root
     files = sorted(path.relative_to(alone) for path in (alone / "tables").rglob("*.*"))
     assert len(files) > 30
     for name in files:
-        assert (sides[step].layout.root / name).read_bytes() == (alone / name).read_bytes(), name
+        assert (snapshots[step].layout.root / name).read_bytes() == (alone / name).read_bytes(), (
+            name
+        )
 
 
 def test_changes_are_grouped_by_cause_with_numbers_first(diff: Diff) -> None:

@@ -4,14 +4,14 @@ import pytest
 from nearfree.derive.formulas import formula
 from nearfree.derive.stages import TABLES
 from nearfree.log.codebase import closure
-from nearfree.prove.audit.table_index import Book
+from nearfree.prove.audit.table_index import TableIndex
 
 
 def test_every_table_has_a_formula_and_code_that_is_there(shared):
     """Each row of each table, and its code is a module of this project."""
-    book = Book(shared.layout)
+    index = TableIndex(shared.layout)
     for name in TABLES:
-        for _, frame in book.parts(name):
+        for _, frame in index.parts(name):
             for row in frame.head(50).iter_rows(named=True):
                 said = formula(name, row)
                 assert said.text

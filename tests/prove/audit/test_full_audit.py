@@ -17,7 +17,7 @@ from nearfree.log.line import sha256
 from nearfree.log.manifest import Manifest, manifest_path, write_folder_manifest
 from nearfree.log.names import Layout, parse_take
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit import full_audit as every
+from nearfree.prove.audit import full_audit
 from nearfree.prove.audit.full_audit import audit_all
 from nearfree.prove.audit.marks import odd_figures
 from nearfree.prove.audit.rebuild import jobs, scratch_root
@@ -42,7 +42,7 @@ def test_everything_of_a_root_is_what_its_log_gives(shared):
 
 
 @pytest.fixture(scope="module")
-def remade(shared, tmp_path_factory) -> Layout:
+def recomputed(shared, tmp_path_factory) -> Layout:
     """Return a scratch root in which every table was made again."""
     scratch = scratch_root(shared.layout, tmp_path_factory.mktemp("scratch") / "results")
     pipeline = Pipeline(scratch.root, shared.config)
@@ -51,9 +51,11 @@ def remade(shared, tmp_path_factory) -> Layout:
     return scratch
 
 
-def audited(job: Job, made, remade: Layout) -> tuple[str, ...]:
+def audited(job: Job, made, recomputed: Layout) -> tuple[str, ...]:
     """Return what the audit of one stage finds."""
-    return every._audit(job, made.layout.root, remade.root, made.config, drawn=False).findings
+    return full_audit._audit(
+        job, made.layout.root, recomputed.root, made.config, drawn=False
+    ).findings
 
 
 def rewrite(made: Made, name: str, frame: pl.DataFrame) -> None:
@@ -67,7 +69,7 @@ FILLED = ("latency", "boundaries", "sensitivity", "predictions", "validation", "
 
 
 @pytest.mark.parametrize("name", FILLED)
-def test_a_changed_cell_with_a_valid_manifest_is_found(made, remade, name):
+def test_a_changed_cell_with_a_valid_manifest_is_found(made, recomputed, name):
     """Whoever changes a number and its manifest, too, is still found: the log says otherwise."""
     path = made.layout.table("cpu", name)
     frame, chance = pl.read_parquet(path), random.Random(name)  # noqa: S311
@@ -78,28 +80,28 @@ def test_a_changed_cell_with_a_valid_manifest_is_found(made, remade, name):
     values = frame[column].to_list()
     values[place] = f"{values[place]}x" if column == "platform" else (values[place] or 0) + 1
     rewrite(made, name, frame.with_columns(pl.Series(column, values, dtype=frame.schema[column])))
-    (found,) = audited(job_of("cpu", name), made, remade)
+    (found,) = audited(job_of("cpu", name), made, recomputed)
     assert found.startswith(f"{path}: {frame['row_id'][place]} says {column} = ")
 
 
-def test_a_valid_id_of_another_row_is_found(made, remade):
+def test_a_valid_id_of_another_row_is_found(made, recomputed):
     """A row that points at rows that exist, but not at those that it was made from."""
     frame = pl.read_parquet(made.layout.table("cpu", "boundaries"))
     ids = frame["from_ids"].to_list()
     swapped = frame.with_columns(pl.Series("from_ids", [*ids[1:], ids[0]]))
     rewrite(made, "boundaries", swapped)
-    found = audited(Job("boundaries", "cpu"), made, remade)
+    found = audited(Job("boundaries", "cpu"), made, recomputed)
     assert all("says from_ids = " in each for each in found)
     assert found
 
 
-def test_a_changed_byte_of_a_table_is_found(made, remade):
+def test_a_changed_byte_of_a_table_is_found(made, recomputed):
     """A table that is not what its manifest says is not read at all."""
     path = made.layout.table("cpu", "latency")
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
-    found = audited(Job("project", "cpu"), made, remade)
+    found = audited(Job("project", "cpu"), made, recomputed)
     assert any("latency.parquet" in each and "manifest" in each for each in found)
 
 
@@ -109,7 +111,7 @@ def test_a_removed_segment_fails_the_audit(made):
     made.layout.segment(take, 1).unlink()
     found = audit_all(made.layout, made.config).findings
     (first, *others) = found
-    assert first.startswith("project of cpu cannot be made again: ")
+    assert first.startswith("project of cpu cannot be recomputed: ")
     assert str(made.layout.segment(take, 1)) in first
     rests = {each.partition(" rests on ")[0] for each in others}
     stages = ("boundaries", "predictions", "validation", "claims", "figures")
@@ -137,17 +139,17 @@ def test_a_table_that_no_stage_makes_is_found(made):
     """A file that lies among the tables is accounted for or named."""
     path = made.layout.table("cpu", "boundaries")
     path.with_name("more.parquet").write_bytes(path.read_bytes())
-    found = every._odd_tables(made.layout, Pipeline(made.layout.root, made.config))
+    found = full_audit._odd_tables(made.layout, Pipeline(made.layout.root, made.config))
     odd = path.with_name("more.parquet")
     assert found == [f"{odd}: no stage makes this table from this log and config"]
 
 
-def test_forged_inputs_are_found(made, remade):
+def test_forged_inputs_are_found(made, recomputed):
     """A manifest that names other inputs than the table was made from."""
     path = manifest_path(made.layout.table("cpu", "boundaries"))
     told = read_document(path, Manifest)
     replace(path, render(structs.replace(told, made_from={"events/evil": "0" * 64})))
-    (found,) = audited(Job("boundaries", "cpu"), made, remade)
+    (found,) = audited(Job("boundaries", "cpu"), made, recomputed)
     assert "its manifest names other inputs" in found
 
 
@@ -158,7 +160,7 @@ def fit(folder: Path) -> None:
     replace(folder / "figures.json", render(structs.replace(listed, files=files)))
 
 
-def test_a_changed_mark_is_found(made, remade):
+def test_a_changed_mark_is_found(made, recomputed):
     """A figure's page of which data were changed is not the one that the log gives."""
     folder = made.layout.root / "figures/cpu"
     path = next(folder.glob("*latency_against_n.html"))
@@ -166,17 +168,17 @@ def test_a_changed_mark_is_found(made, remade):
     assert text != path.read_text()
     path.write_text(text)
     fit(folder)
-    (found,) = audited(Job("figures", "cpu"), made, remade)
+    (found,) = audited(Job("figures", "cpu"), made, recomputed)
     assert found == f"{path}: is not what the log and config give"
 
 
-def test_another_specification_in_a_page_is_found(made, remade):
+def test_another_specification_in_a_page_is_found(made, recomputed):
     """A page that draws a second specification, whatever the first one says."""
     folder = made.layout.root / "figures/cpu"
     path = next(folder.glob("*latency_against_n.html"))
     path.write_text(path.read_text().replace("<div", '<script id="spec">{}</script><div', 1))
     fit(folder)
-    (found,) = audited(Job("figures", "cpu"), made, remade)
+    (found,) = audited(Job("figures", "cpu"), made, recomputed)
     assert found == f"{path}: is not what the log and config give"
 
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from nearfree.cli import main
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.store import read_table, write_table
-from nearfree.prove.audit.recompute import differences, remade
+from nearfree.prove.audit.recompute import differences, recompute
 from prove.audit.independent import Root
 
 
 def test_every_row_of_every_table_is_made_again_the_same(shared):
     """All of them, as `nearfree audit ROW_ID` does it one by one."""
     every = list(Root(shared.layout.root).rows)
-    found = remade(shared.layout, shared.config, every)
+    found = recompute(shared.layout, shared.config, every)
     assert [each.row_id for each in found] == every
     assert [each.differences for each in found if each.differences] == []
 
@@ -72,7 +72,7 @@ def test_any_changed_cell_is_told_with_both_values(shared, data):
     other = frame.with_columns(pl.Series(column, new, dtype=frame.schema[column]))
     (found,) = differences(BOUNDARIES, other, frame)
     assert (found.row_id, found.column) == (frame["row_id"][place], column)
-    assert (found.said, found.made) == (new[place], old[place])
+    assert (found.on_disk, found.recomputed) == (new[place], old[place])
     assert found.row_id in str(found)
 
 

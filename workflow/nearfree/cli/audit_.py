@@ -46,13 +46,13 @@ def _one(args: argparse.Namespace) -> int:
     from nearfree.config.files import Config
     from nearfree.log.names import Layout, require_log
     from nearfree.prove.audit.query import ask
-    from nearfree.prove.audit.recompute import remade
+    from nearfree.prove.audit.recompute import recompute
     from nearfree.prove.audit.render import as_json, as_mermaid, as_text
 
     layout = require_log(Layout(args.results))
     graph = ask(layout, Config(args.config), args.what)
     root = graph.nodes[graph.root]
-    again = remade(layout, args.config, [root.id]) if root.kind == "row" else []
+    again = recompute(layout, args.config, [root.id]) if root.kind == "row" else []
     differing = [str(each) for found in again for each in found.differences]
     if args.format == "json":
         print(as_json(graph, differing if again else None))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nearfree.prove.audit.changes import Change
-    from nearfree.prove.audit.ledgers import Named
+    from nearfree.prove.audit.ledgers import NamedLedger
 
 _MOST = 5
 _DIGESTS = ("setting_key", "plan8")
@@ -38,14 +38,14 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from nearfree.log.names import Layout, require_log
-    from nearfree.prove.audit.changes import changes, restored
+    from nearfree.prove.audit.changes import changes, make_snapshot
     from nearfree.prove.audit.ledgers import find_ledger
 
     layout = require_log(Layout(args.results))
     old, new = (find_ledger(layout, name) for name in (args.old, args.new))
     with tempfile.TemporaryDirectory() as folder:
-        before = restored(layout, old, Path(folder) / "old")
-        found = changes(before, restored(layout, new, Path(folder) / "new", like=before))
+        before = make_snapshot(layout, old, Path(folder) / "old")
+        found = changes(before, make_snapshot(layout, new, Path(folder) / "new", like=before))
     if args.format == "json":
         print(_json(old, new, found))
         return 0
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _heads(*both: "Named") -> "Iterator[str]":
+def _heads(*both: "NamedLedger") -> "Iterator[str]":
     from nearfree.prove.audit.ledgers import differences
     from nearfree.prove.audit.render import plain
 
@@ -90,7 +90,7 @@ def _text(found: "list[Change]") -> "Iterator[str]":
             yield f"  and {len(rows) - _MOST} more: --format json lists them"
 
 
-def _json(old: "Named", new: "Named", found: "list[Change]") -> str:
+def _json(old: "NamedLedger", new: "NamedLedger", found: "list[Change]") -> str:
     import msgspec
 
     from nearfree.prove.audit.ledgers import differences

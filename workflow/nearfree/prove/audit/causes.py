@@ -8,7 +8,7 @@ from msgspec import Struct
 from nearfree.log.evidence import RETRACTED
 from nearfree.log.names import TakeName
 from nearfree.pipeline.pipeline import CONSTANTS, IMPORTED
-from nearfree.prove.audit.ledger_snapshot import Place, Side
+from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot, RowKey
 from nearfree.prove.audit.table_index import ROW_ID
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.sources.record import SCOPE as SOURCES
@@ -19,7 +19,7 @@ _TOLERANCES = f"{_CONFIG}config.yaml:tolerances"
 
 
 class Cause(Struct, frozen=True, order=True):
-    """One reason: its kind, what it is about, and what happened to it."""
+    """A reason for a difference: its kind, its subject, and what happened to it."""
 
     kind: str
     what: str
@@ -33,7 +33,7 @@ _UNKNOWN = Cause("unknown", "cause", "nothing that its table is made from differ
 
 
 class Causes:
-    """Finds causes along the rows that a row is made from, down to takes and config.
+    """Follows the inputs of a row down to takes and config.
 
     Parameters
     ----------
@@ -41,38 +41,40 @@ class Causes:
         The rows that differ, each with its key.
     """
 
-    def __init__(self, old: Side, new: Side, differing: dict[Place, dict[str, Any]]) -> None:
+    def __init__(
+        self, old: LedgerSnapshot, new: LedgerSnapshot, differing: dict[RowKey, dict[str, Any]]
+    ) -> None:
         self._old, self._new = old, new
         self._differing = differing
-        self._known: dict[Place, frozenset[Cause]] = {}
+        self._known: dict[RowKey, frozenset[Cause]] = {}
         self._takes = dict(self._changed_takes())
         self._retracted = dict(self._changed_retractions())
         self._config = dict(self._changed_config())
 
-    def of(self, place: Place) -> frozenset[Cause]:
+    def of(self, row_key: RowKey) -> frozenset[Cause]:
         """Return the causes of a row that differs."""
-        if place not in self._known:
-            found = {*self._along(place), *self._by_key(place)}
+        if row_key not in self._known:
+            causes = {*self._from_inputs(row_key), *self._by_key(row_key)}
             for further in (self._in_stream, self._of_table, self._of_config):
-                found = found or {*further(place)}
-            self._known[place] = frozenset(found or {_UNKNOWN})
-        return self._known[place]
+                causes = causes or {*further(row_key)}
+            self._known[row_key] = frozenset(causes or {_UNKNOWN})
+        return self._known[row_key]
 
-    def _along(self, place: Place) -> Iterator[Cause]:
-        """Yield the causes of what the row names now or named before, and not both times alike."""
-        ids = [{*side.made_from.get(place, ())} for side in (self._old, self._new)]
-        for each in ids[0] | ids[1]:
-            if ROW_ID.fullmatch(each):
-                there = self._new.place(place[0], each)
-                if there not in self._differing:
-                    there = self._old.place(place[0], each)
-                if there in self._differing:
-                    yield from self.of(there)
-            elif each not in ids[0] & ids[1]:
-                yield from self._leaf(each)
+    def _from_inputs(self, row_key: RowKey) -> Iterator[Cause]:
+        """Yield the causes of inputs that differ, or that only one of the ledgers has."""
+        ids = [{*snapshot.from_ids.get(row_key, ())} for snapshot in (self._old, self._new)]
+        for identifier in ids[0] | ids[1]:
+            if ROW_ID.fullmatch(identifier):
+                parent = self._new.row_key(row_key[0], identifier)
+                if parent not in self._differing:
+                    parent = self._old.row_key(row_key[0], identifier)
+                if parent in self._differing:
+                    yield from self.of(parent)
+            elif identifier not in ids[0] & ids[1]:
+                yield from self._leaf(identifier)
 
     def _leaf(self, identifier: str) -> Iterator[Cause]:
-        """Yield why an event or an entry of the config is in one of the two alone."""
+        """Yield why only one ledger has an event or a config entry."""
         if identifier.startswith(_CONFIG):
             yield from self._in_config(identifier)
             return
@@ -83,36 +85,40 @@ class Causes:
         if take in self._takes:
             yield self._takes[take]
 
-    def _by_key(self, place: Place) -> Iterator[Cause]:
-        """Yield what the config changed so that a row is asked for, or no longer."""
-        if place in self._old.made_from and place in self._new.made_from:
+    def _by_key(self, row_key: RowKey) -> Iterator[Cause]:
+        """Yield the config changes that add a row or remove it."""
+        if row_key in self._old.from_ids and row_key in self._new.from_ids:
             return
-        about = self._differing[place]
-        asked = [{*side.config.site.tolerances} for side in (self._old, self._new)]
-        if sum(about.get("epsilon") in each for each in asked) == 1:
+        about = self._differing[row_key]
+        tolerances = [{*snapshot.config.site.tolerances} for snapshot in (self._old, self._new)]
+        if sum(about.get("epsilon") in epsilons for epsilons in tolerances) == 1:
             yield from self._in_config(_TOLERANCES)
         if "deployment" in about:
             yield from self._in_config(f"{_CONFIG}deployments.yaml:{about['deployment']}")
 
-    def _in_stream(self, place: Place) -> Iterator[Cause]:
-        """Yield what happened to the takes of a row's own stream, which decides what is newest."""
-        yield from self._under(f"{place[0]}/{self._differing[place].get('stream')}/")
+    def _in_stream(self, row_key: RowKey) -> Iterator[Cause]:
+        """Yield the changes of takes in a row's own stream, which decide what is newest."""
+        yield from self._under(f"{row_key[0]}/{self._differing[row_key].get('stream')}/")
 
-    def _of_table(self, place: Place) -> Iterator[Cause]:
-        """Yield what differs of the inputs that a table's rows share without naming them."""
-        scope, table = place[0], place[1].partition(":")[0]
-        old, new = (side.inputs(scope, table) for side in (self._old, self._new))
-        own = f"{_EVENTS}{scope}"
+    def _of_table(self, row_key: RowKey) -> Iterator[Cause]:
+        """Yield the changed inputs that a table's rows share without naming them."""
+        scope, table = row_key[0], row_key[1].partition(":")[0]
+        old, new = (snapshot.inputs(scope, table) for snapshot in (self._old, self._new))
+        own_events = f"{_EVENTS}{scope}"
         names = {name for name in {*old, *new} if old.get(name) != new.get(name)}
-        for some in (names - {own, _TOLERANCES}, names & {_TOLERANCES}, names & {own}):
-            found = [cause for name in some for cause in self._input(name)]
-            if found:
-                yield from found
+        for group in (
+            names - {own_events, _TOLERANCES},
+            names & {_TOLERANCES},
+            names & {own_events},
+        ):
+            causes = [cause for name in group for cause in self._input(name)]
+            if causes:
+                yield from causes
                 return
 
-    def _of_config(self, place: Place) -> Iterator[Cause]:
-        """Yield every change of the config that may change what is derived."""
-        del place
+    def _of_config(self, row_key: RowKey) -> Iterator[Cause]:
+        """Yield every config change that may change derived tables."""
+        del row_key
         yield from self._config.values()
 
     def _input(self, name: str) -> Iterator[Cause]:
@@ -128,12 +134,12 @@ class Causes:
             yield from (cause for name, cause in names.items() if name.startswith(prefix))
 
     def _in_config(self, identifier: str) -> Iterator[Cause]:
-        """Yield the changes at, below or above a place such as config/platforms.yaml:h20@digest."""
-        place = f"{identifier.partition('@')[0].removeprefix(_CONFIG)}."
-        if place.startswith("models:"):
-            place = f"models/{place.removeprefix('models:')}json."
+        """Yield the changes of an entry such as config/platforms.yaml:h20@digest, or around it."""
+        entry = f"{identifier.partition('@')[0].removeprefix(_CONFIG)}."
+        if entry.startswith("models:"):
+            entry = f"models/{entry.removeprefix('models:')}json."
         for key, cause in self._config.items():
-            if f"{key}.".startswith(place) or place.startswith((f"{key}.", f"{key}:")):
+            if f"{key}.".startswith(entry) or entry.startswith((f"{key}.", f"{key}:")):
                 yield cause
         if identifier == _TOLERANCES:
             yield from self._in_config(f"{_CONFIG}config.yaml:epsilon")
@@ -153,24 +159,24 @@ class Causes:
             yield target, Cause("no retraction of", target, was[target])
 
     def _changed_config(self) -> Iterator[tuple[str, Cause]]:
-        for key, says in _differences("", self._old.asked, self._new.asked):
+        for key, says in _differences("", self._old.config_inputs, self._new.config_inputs):
             kind = "datasheet" if key.startswith("platforms.yaml") else "config"
             yield key, Cause(kind, key, says)
 
 
-def _differences(place: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
-    """Yield where two documents differ, as file:key.key, and how."""
+def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
+    """Yield the paths at which two documents differ, as file:key.key, and how."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
-            yield place, f"{old} became {new}"
+            yield path, f"{old} became {new}"
         return
-    joint = "." if ":" in place else ":" if place else ""
+    joint = "." if ":" in path else ":" if path else ""
     for key in sorted({*old, *new}, key=str):
-        there = f"{place}{joint}{key}"
+        key_path = f"{path}{joint}{key}"
         if key not in old or key not in new:
-            yield there, "was added" if key in new else "was taken out"
+            yield key_path, "was added" if key in new else "was taken out"
         else:
-            yield from _differences(there, old[key], new[key])
+            yield from _differences(key_path, old[key], new[key])
 
 
 def _what(take: TakeName) -> str:

@@ -1,4 +1,4 @@
-"""What differs between the tables of two ledgers, row by row, each with its causes."""
+"""Rows that differ between the tables of two ledgers, each with its causes."""
 
 import shutil
 from collections import Counter, defaultdict
@@ -13,11 +13,11 @@ from nearfree.derive.stages import OBSERVED, TABLES, make
 from nearfree.log.names import Layout
 from nearfree.log.reader import no_collection
 from nearfree.prove.audit.causes import Cause, Causes
-from nearfree.prove.audit.ledger_snapshot import Side
-from nearfree.prove.audit.ledgers import Named
+from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot
+from nearfree.prove.audit.ledgers import NamedLedger
 from nearfree.prove.audit.rebuild import jobs
-from nearfree.prove.audit.restore import put_back
-from nearfree.prove.audit.table_index import Book
+from nearfree.prove.audit.restore import restore
+from nearfree.prove.audit.table_index import TableIndex
 
 _SETTING = ("module", "model", "backend", "dtype", "batch", "context", "top_k", "routing")
 _IDENTITY = ("row_id", "from_ids")
@@ -36,10 +36,10 @@ class Cell(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """A row that is not in both ledgers' tables, or not with the same numbers.
+    """A row that only one ledger's tables have, or that has other numbers in the other.
 
-    A row is superseded if a newer take took its place and it is otherwise as it was. `about` holds
-    its key, and what its setting is.
+    A row is superseded if a newer take replaced it and nothing else changed. `about` holds its key
+    and its setting.
     """
 
     kind: Kind
@@ -52,52 +52,54 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 @no_collection()
-def restored(log: Layout, named: Named, folder: Path, like: Side | None = None) -> Side:
-    """Return a ledger that is put back and whose tables are made.
+def make_snapshot(
+    log: Layout, named: NamedLedger, folder: Path, like: LedgerSnapshot | None = None
+) -> LedgerSnapshot:
+    """Restore a ledger and recompute its tables.
 
     Parameters
     ----------
     folder
-        Where; it holds nothing yet.
+        An empty folder.
     like
-        Another one, of which tables are taken over that rest on the same.
+        Another snapshot; tables with equal inputs are copied from it.
 
     Raises
     ------
     NearfreeError
-        It cannot be put back; see `put_back`.
+        The ledger cannot be restored; see `restore`.
     """
-    pipeline = put_back(log, named, folder)
-    side = Side(pipeline, named.ledger)
-    alike = side.alike(like) if like else set()
-    for scope in alike:
-        if like and like.tables(scope).exists():
-            shutil.copytree(like.tables(scope), side.tables(scope))
+    pipeline = restore(log, named, folder)
+    snapshot = LedgerSnapshot(pipeline, named.ledger)
+    unchanged = snapshot.unchanged_scopes(like) if like else set()
+    for scope in unchanged:
+        if like and like.table_folder(scope).exists():
+            shutil.copytree(like.table_folder(scope), snapshot.table_folder(scope))
     for job in jobs(pipeline):
-        if job.scope not in alike:
+        if job.scope not in unchanged:
             make(pipeline.layout, pipeline.config, job)
-    return side
+    return snapshot
 
 
-def changes(old: Side, new: Side) -> list[Change]:
+def changes(old: LedgerSnapshot, new: LedgerSnapshot) -> list[Change]:
     """Return every row that differs between two ledgers, with its causes."""
-    found = [
+    changed = [
         change
-        for scope in sorted({*old.book.scopes, *new.book.scopes})
+        for scope in sorted({*old.tables.scopes, *new.tables.scopes})
         for table in TABLES
-        for change in _of_table(old.book, new.book, scope, table)
+        for change in _of_table(old.tables, new.tables, scope, table)
     ]
-    causes = Causes(old, new, {(each.scope, each.row_id): each.about for each in found})
+    causes = Causes(old, new, {(change.scope, change.row_id): change.about for change in changed})
     return [
-        structs.replace(each, causes=tuple(sorted(causes.of((each.scope, each.row_id)))))
-        for each in found
+        structs.replace(change, causes=tuple(sorted(causes.of((change.scope, change.row_id)))))
+        for change in changed
     ]
 
 
-def by_cause(found: list[Change]) -> list[tuple[tuple[Cause, ...], list[Change]]]:
-    """Return changes by their causes; of each, the changed numbers and what is derived first."""
+def by_cause(changed: list[Change]) -> list[tuple[tuple[Cause, ...], list[Change]]]:
+    """Return changes by their causes; within each, changed numbers and derived tables first."""
     groups: dict[tuple[Cause, ...], list[Change]] = defaultdict(list)
-    for change in sorted(found, key=_rank):
+    for change in sorted(changed, key=_rank):
         groups[change.causes].append(change)
     return sorted(groups.items())
 
@@ -117,10 +119,10 @@ def _rank(change: Change) -> tuple[bool, int]:
     return observed, _KINDS.index(change.kind)
 
 
-def _of_table(old: Book, new: Book, scope: str, table: str) -> Iterator[Change]:
+def _of_table(old: TableIndex, new: TableIndex, scope: str, table: str) -> Iterator[Change]:
     none = pl.DataFrame(schema=TABLES[table].dtypes)
     before, after = (
-        none if (frame := book.table(scope, table)) is None else frame for book in (old, new)
+        none if (frame := index.table(scope, table)) is None else frame for index in (old, new)
     )
     for kind, frame, other in (("gone", before, after), ("added", after, before)):
         for row in frame.join(other, on="row_id", how="anti", maintain_order="left").iter_rows(

@@ -1,4 +1,4 @@
-"""Everything that is reported, made again from the log in processes, and compared."""
+"""The full audit: every table, figure and report recomputed from the log in processes, compared."""
 
 import multiprocessing
 import os
@@ -22,15 +22,15 @@ from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.marks import figure_findings, file_findings, odd_figures
 from nearfree.prove.audit.rebuild import jobs, scratch_root
 from nearfree.prove.audit.recompute import MOST, differences
-from nearfree.prove.audit.table_index import Book, dangling, table_files
+from nearfree.prove.audit.table_index import TableIndex, table_files, unresolved_ids
 from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.show.page.whole import report_of
 
 _FIGURES, _REPORT = "figures", "report"
 
 
-class Audited(Struct, frozen=True):
-    """How much was made again, and what is not what the log gives, each with its file."""
+class AuditResult(Struct, frozen=True):
+    """Counts of what was recomputed, and the findings, each with its file."""
 
     tables: int
     rows: int
@@ -40,25 +40,25 @@ class Audited(Struct, frozen=True):
     findings: tuple[str, ...]
 
 
-class _Part(Struct, frozen=True):
-    """What one job found."""
+class _JobResult(Struct, frozen=True):
+    """Counts and findings of one job."""
 
     counts: dict[str, int]
     findings: tuple[str, ...]
     failed: bool = False
-    """Whether nothing could be made, so that nothing can be made of it either."""
+    """Whether the job produced nothing, so that later jobs cannot use it."""
 
 
-def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> Audited:
-    """Make every table and figure of a root again from its log, and compare.
+def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> AuditResult:
+    """Recompute every table and figure of a root from its log, and compare.
 
     Parameters
     ----------
     config
         The config folder.
     drawn
-        Whether figures are drawn and the report is written again, too, and compared byte by byte;
-        else figures are compared by what they hold, and the report is not.
+        Draw the figures and write the report again, too, and compare them byte by byte; else
+        figures are compared by their data and the report is not.
 
     Raises
     ------
@@ -73,9 +73,9 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> Audited:
     counts: Counter[str] = Counter()
     for part in parts:
         counts.update(part.counts)
-    findings = [each for part in parts for each in part.findings]
+    findings = [finding for part in parts for finding in part.findings]
     findings += [*_odd_tables(layout, pipeline), *odd_figures(layout, pipeline)]
-    return Audited(
+    return AuditResult(
         tables=counts["tables"],
         rows=counts["rows"],
         cells=counts["cells"],
@@ -85,15 +85,17 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> Audited:
     )
 
 
-def _parts(layout: Layout, pipeline: Pipeline, config: Path, *, drawn: bool) -> Iterator[_Part]:
-    """Yield what each job found, each done when those before it are."""
-    every = jobs(pipeline)
-    graph = {job: before(job) & set(every) for job in every}
+def _parts(
+    layout: Layout, pipeline: Pipeline, config: Path, *, drawn: bool
+) -> Iterator[_JobResult]:
+    """Run every job after those that it needs, and yield its result."""
+    all_jobs = jobs(pipeline)
+    graph = {job: before(job) & set(all_jobs) for job in all_jobs}
     for scope in pipeline.scopes:
         shown = {scope, PUBLIC, *(pipeline.imported if scope == PUBLIC else [])}
-        apart = {"claims", "schedules", *({"outlook"} if scope != PUBLIC else {})}
+        not_drawn = {"claims", "schedules", *({"outlook"} if scope != PUBLIC else {})}
         graph[Job(_FIGURES, scope)] = {
-            job for job in every if job.scope in shown and job.stage not in apart
+            job for job in all_jobs if job.scope in shown and job.stage not in not_drawn
         }
     if drawn:
         graph[Job(_REPORT, "")] = set(graph)
@@ -103,14 +105,15 @@ def _parts(layout: Layout, pipeline: Pipeline, config: Path, *, drawn: bool) -> 
     ends = layout.root, pipeline.layout.root, config
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), mp_context=context) as pool:
         named = pool.submit(_resolve, layout.root)
-        running: dict[Future[_Part], Job] = {}
+        running: dict[Future[_JobResult], Job] = {}
         failed: set[Job] = set()
         while order.is_active():
             for job in sorted(order.get_ready(), key=_turn):
                 if graph[job] & failed:
                     failed.add(job)
                     order.done(job)
-                    yield _Part({}, (f"{job.stage} of {job.scope} rests on what cannot be made",))
+                    message = f"{job.stage} of {job.scope} needs a table that cannot be recomputed"
+                    yield _JobResult({}, (message,))
                 else:
                     running[pool.submit(_audit, job, *ends, drawn=drawn)] = job
             done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -123,16 +126,16 @@ def _parts(layout: Layout, pipeline: Pipeline, config: Path, *, drawn: bool) -> 
 
 
 def _turn(job: Job) -> tuple[bool, bool]:
-    """Return what puts first those jobs that take long, and what they wait for."""
+    """Return a sort key that puts first the jobs that take long, and what they wait for."""
     return job.stage not in {"schedules", "outlook"}, job.scope != PUBLIC
 
 
-def _resolve(root: Path) -> _Part:
-    """Return the ids that name nothing; tables that cannot be read are found by their stage."""
+def _resolve(root: Path) -> _JobResult:
+    """Return the unresolved ids; unreadable tables are reported by their own stage."""
     try:
-        return _Part({}, tuple(dangling(Layout(root))))
+        return _JobResult({}, tuple(unresolved_ids(Layout(root))))
     except NearfreeError:
-        return _Part({}, ())
+        return _JobResult({}, ())
 
 
 @cache
@@ -141,47 +144,50 @@ def _pipeline(scratch: Path, config: Path) -> Pipeline:
 
 
 @no_collection()
-def _audit(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) -> _Part:
-    """Make one stage again and compare; a stage that cannot be made is a finding."""
-    said, made = Layout(root), Layout(scratch)
+def _audit(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) -> _JobResult:
+    """Recompute one stage and compare; a stage that fails is a finding."""
+    on_disk, made = Layout(root), Layout(scratch)
     pipeline = _pipeline(scratch, config)
     try:
         if job.stage == _FIGURES:
-            marks, findings = figure_findings(said, made, pipeline, job.scope, drawn=drawn)
-            return _Part(marks, tuple(findings))
+            marks, findings = figure_findings(on_disk, made, pipeline, job.scope, drawn=drawn)
+            return _JobResult(marks, tuple(findings))
         if job.stage == _REPORT:
             page = report_of(pipeline)
-            return _Part({}, tuple(file_findings(said.root / "report", page.parent)))
+            return _JobResult({}, tuple(file_findings(on_disk.root / "report", page.parent)))
         make(pipeline.layout, pipeline.config, job)
     except NearfreeError as error:
         why = str(error).replace(str(scratch), str(root))
-        return _Part({}, (f"{job.stage} of {job.scope} cannot be made again: {why}",), failed=True)
+        message = f"{job.stage} of {job.scope} cannot be recomputed: {why}"
+        return _JobResult({}, (message,), failed=True)
     counts: Counter[str] = Counter()
     findings = []
     for table in STAGES[job.stage]:
         frame = read_table(made, job.scope, table)
         counts.update(tables=1, rows=frame.height, cells=frame.height * frame.width)
-        path = said.table(job.scope, table.name)
+        path = on_disk.table(job.scope, table.name)
         try:
-            found = differences(table, read_table(said, job.scope, table), frame)
-            findings += _first(f"{path}: ", found)
-            if Book(said).inputs(job.scope, table.name) != Book(made).inputs(job.scope, table.name):
+            differing = differences(table, read_table(on_disk, job.scope, table), frame)
+            findings += _first(f"{path}: ", differing)
+            if TableIndex(on_disk).inputs(job.scope, table.name) != TableIndex(made).inputs(
+                job.scope, table.name
+            ):
                 findings.append(f"{path}: its manifest names other inputs than log and config give")
         except NearfreeError as error:
             findings.append(str(error))
-    return _Part(dict(counts), tuple(findings))
+    return _JobResult(dict(counts), tuple(findings))
 
 
-def _first(place: str, found: Iterable[object]) -> list[str]:
-    """Return the first of some differences at a place, and how many others there are."""
-    every = iter(found)
-    shown = [f"{place}{each}" for each in islice(every, MOST)]
-    more = sum(1 for _ in every)
+def _first(place: str, differing: Iterable[object]) -> list[str]:
+    """Return the first differences of a table, and the number of the others."""
+    remaining = iter(differing)
+    shown = [f"{place}{difference}" for difference in islice(remaining, MOST)]
+    more = sum(1 for _ in remaining)
     return [*shown, *([f"{place}and {more} more"] if more else [])]
 
 
 def _odd_tables(layout: Layout, pipeline: Pipeline) -> list[str]:
-    """Return the tables that lie there and that no stage makes."""
+    """Return the tables on disk that no stage makes."""
     made = {
         layout.table(job.scope, table.name) for job in jobs(pipeline) for table in STAGES[job.stage]
     }

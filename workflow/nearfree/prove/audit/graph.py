@@ -1,4 +1,4 @@
-"""The way from a number down: rows, events, runs, rules and config values, as nodes."""
+"""The provenance graph of a number: rows, events, runs, rules and config values as nodes."""
 
 import re
 from collections import defaultdict
@@ -20,17 +20,17 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
 from nearfree.prove.audit.rules import rules_behind
-from nearfree.prove.audit.table_index import ROW_ID, Book, Found
+from nearfree.prove.audit.table_index import ROW_ID, TableIndex, TableRow
 
 _TAKE = re.compile(r"[a-z0-9_]+/[a-z0-9_]+/[1-9][0-9]*-[0-9a-f]{8}")
 _CONFIG = "config/"
 
 
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that a number rests on.
+    """One input of a number.
 
-    `kind` is row, event, run, config or figure; `values` what it says, by name; `place` where it
-    lies, with lines; `made_from` the ids of the nodes below it.
+    `kind` is row, event, run, config or figure; `values` its fields by name; `place` its file, with
+    lines; `made_from` the ids of its own inputs.
     """
 
     id: str
@@ -41,11 +41,11 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: str = ""
     made_from: tuple[str, ...] = ()
     inputs: dict[str, str] = {}
-    """Of a row: what its table was made from, by name and digest."""
+    """For a row: its table's inputs, by name and digest."""
 
 
 class Graph(Struct, frozen=True):
-    """All that a node rests on: the nodes by id, and the id that was asked about."""
+    """The nodes behind a root node, by id."""
 
     root: str
     nodes: dict[str, Node]
@@ -56,42 +56,42 @@ class Tracer:
 
     Parameters
     ----------
-    book
+    tables
         The root's tables.
     config
         The datasheets and models that rows name.
     """
 
-    def __init__(self, book: Book, config: Config) -> None:
-        self.book, self.config = book, config
-        self.layout: Layout = book.layout
+    def __init__(self, tables: TableIndex, config: Config) -> None:
+        self.tables, self.config = tables, config
+        self.layout: Layout = tables.layout
         self._takes: dict[str, tuple[Take, dict[str, Event]]] = {}
 
     def trace(self, root: str, *, first: Node | None = None) -> Graph:
-        """Return everything below an id.
+        """Return the graph below an id.
 
         Parameters
         ----------
         first
-            The node itself, where no table or event is it.
+            The root node, where it is neither a row nor an event.
 
         Raises
         ------
         EvidenceError
-            An id names nothing.
+            An id cannot be resolved.
         """
         nodes: dict[str, Node] = {} if first is None else {root: first}
-        wanted = [root] if first is None else list(first.made_from)
-        while wanted:
-            for node in self._nodes(wanted):
+        pending = [root] if first is None else list(first.made_from)
+        while pending:
+            for node in self._nodes(pending):
                 nodes[node.id] = node
-            below = (each for name in wanted for each in nodes[name].made_from)
-            wanted = [each for each in dict.fromkeys(below) if each not in nodes]
+            below = (parent for name in pending for parent in nodes[name].made_from)
+            pending = [name for name in dict.fromkeys(below) if name not in nodes]
         return Graph(root, nodes)
 
-    def _nodes(self, wanted: Sequence[str]) -> Iterable[Node]:
-        rows = self.book.rows([each for each in wanted if ROW_ID.fullmatch(each)])
-        for name in wanted:
+    def _nodes(self, identifiers: Sequence[str]) -> Iterable[Node]:
+        rows = self.tables.rows([name for name in identifiers if ROW_ID.fullmatch(name)])
+        for name in identifiers:
             if name in rows:
                 yield self._row(rows[name])
             elif name.startswith(_CONFIG):
@@ -103,8 +103,8 @@ class Tracer:
             else:
                 raise EvidenceError(f"{name!r} names nothing", remedy="Name a row or an event")
 
-    def _row(self, found: Found) -> Node:
-        row, table = found.row, found.table
+    def _row(self, located: TableRow) -> Node:
+        row, table = located.row, located.table
         values = {k: v for k, v in row.items() if k not in ("row_id", "from_ids") and v is not None}
         return Node(
             id=row["row_id"],
@@ -112,9 +112,9 @@ class Tracer:
             title=table.row,
             values=values,
             formula=formula(table.name, row),
-            place=f"tables/{found.scope}/{table.name}.parquet",
-            made_from=(*row["from_ids"], *rules_behind(row, self.book)),
-            inputs=self.book.inputs(found.scope, table.name),
+            place=f"tables/{located.scope}/{table.name}.parquet",
+            made_from=(*row["from_ids"], *rules_behind(row, self.tables)),
+            inputs=self.tables.inputs(located.scope, table.name),
         )
 
     def _take(self, name: TakeName) -> tuple[Take, dict[str, Event]]:
@@ -173,7 +173,7 @@ class Tracer:
         )
 
     def _config(self, name: str) -> Node:
-        sheets = {config_id(k, each): (k, each) for k, each in self.config.platforms.items()}
+        sheets = {config_id(k, sheet): (k, sheet) for k, sheet in self.config.platforms.items()}
         if name in sheets:
             platform, sheet = sheets[name]
             return Node(
@@ -187,7 +187,7 @@ class Tracer:
         decoder = find_decoder(self.config.folder, model)
         if not name.startswith(MODELS) or model_id(decoder) != name:
             raise EvidenceError(
-                f"{name} is no longer what the config says", remedy="Run the workflow again"
+                f"the config no longer holds {name}", remedy="Run the workflow again"
             )
         return Node(
             id=name,
@@ -199,8 +199,8 @@ class Tracer:
 
 
 def by_kind(graph: Graph) -> dict[str, list[Node]]:
-    """Return the nodes of each kind, in the order in which they were found."""
-    found: dict[str, list[Node]] = defaultdict(list)
+    """Return the nodes by kind, in the order of the graph."""
+    nodes: dict[str, list[Node]] = defaultdict(list)
     for node in graph.nodes.values():
-        found[node.kind].append(node)
-    return found
+        nodes[node.kind].append(node)
+    return nodes

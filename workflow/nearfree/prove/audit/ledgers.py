@@ -1,4 +1,4 @@
-"""Ledgers by name, how their config files may be named, and whether the code at hand is theirs."""
+"""Ledgers by name, checks of their config's file names, and differences of code and libraries."""
 
 import re
 from importlib import metadata
@@ -12,12 +12,12 @@ from nearfree.log.ledger import Ledger, read_chain
 from nearfree.log.names import Layout
 
 ADOPTED = "adopted:"
-"""What the names of tracked ledgers begin with."""
+"""Prefix of tracked ledgers' names."""
 _NAME = re.compile(rf"({ADOPTED})?([1-9][0-9]{{0,5}})")
 
 
-class Named(Struct, frozen=True):
-    """A ledger, and how it was asked for: `N` is this machine's own, `adopted:N` a tracked one."""
+class NamedLedger(Struct, frozen=True):
+    """A ledger and its name: `N` is this machine's own, `adopted:N` a tracked one."""
 
     name: str
     ledger: Ledger
@@ -29,17 +29,17 @@ class Named(Struct, frozen=True):
 
     @property
     def folder(self) -> str:
-        """The name of a folder for it."""
+        """The name of its folder under `results/as_of/`."""
         return f"{'adopted_' if self.adopted else ''}{self.ledger.number:06}"
 
 
-def find_ledger(layout: Layout, name: str) -> Named:
+def find_ledger(layout: Layout, name: str) -> NamedLedger:
     """Return a ledger by its name.
 
     Raises
     ------
     LogError
-        There is none of that name; DamageError if the chain that it is in is not whole.
+        No ledger has that name; DamageError if its chain is broken.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -52,11 +52,11 @@ def find_ledger(layout: Layout, name: str) -> Named:
     if number > len(chain):
         known = f"{prefix}1 to {prefix}{len(chain)}" if chain else "none"
         raise LogError(f"there is no ledger {name}", remedy=f"There are {known}")
-    return Named(name, chain[number - 1])
+    return NamedLedger(name, chain[number - 1])
 
 
 def check_names(ledger: Ledger) -> None:
-    """Refuse a ledger whose config would be written anywhere but into its own folder."""
+    """Raise DamageError if a config file's name leads out of the config folder."""
     for name in ledger.config:
         path = PurePosixPath(name)
         model = path.parts[:-1] == ("models",) and path.suffix == ".json"
@@ -69,7 +69,7 @@ def check_names(ledger: Ledger) -> None:
 
 
 def differences(ledger: Ledger) -> str:
-    """Return how the code and libraries at hand differ from a ledger's, nothing if they do not."""
+    """Return how the installed code and libraries differ from a ledger's; empty if they do not."""
     pairs: dict[str, tuple[str, str | None]] = {"code": (ledger.code_digest, package_digest())}
     pairs |= {name: (version, _version(name)) for name, version in ledger.libraries.items()}
     return "; ".join(

@@ -1,4 +1,4 @@
-"""Figures on disk against the same figures made again from remade tables, mark by mark."""
+"""Figures on disk against the same figures recomputed from the log and config, mark by mark."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,18 +15,18 @@ _OTHER = "is not what the log and config give"
 
 
 def figure_findings(
-    said: Layout, made: Layout, pipeline: Pipeline, scope: str, *, drawn: bool
+    on_disk: Layout, made: Layout, pipeline: Pipeline, scope: str, *, drawn: bool
 ) -> tuple[dict[str, int], list[str]]:
-    """Return how many figures and marks a scope has, and what is not as log and config give it.
+    """Return the counts of a scope's figures and marks, and its findings.
 
     Parameters
     ----------
-    said, made
-        The root whose figures lie on disk, and the one with tables that were made again.
+    on_disk, made
+        The root whose figures are audited, and the one with recomputed tables.
     drawn
-        Whether they are drawn again, too, so that every byte is compared.
+        Draw the figures again, too, and compare every byte.
     """
-    folder, imported = said.root / "figures" / scope, bool(pipeline.imported)
+    folder, imported = on_disk.root / "figures" / scope, bool(pipeline.imported)
     try:
         listed = read_figures(folder)
     except NearfreeError as error:
@@ -38,7 +38,7 @@ def figure_findings(
         draw(made, scope, pipeline.site.epsilon, imported=imported)
         findings += file_findings(folder, made.root / "figures" / scope)
         shared = "figures/vega.js"
-        findings += _same(said.root / shared, (made.root / shared).read_bytes())
+        findings += _same(on_disk.root / shared, (made.root / shared).read_bytes())
     return counts, list(dict.fromkeys(findings))
 
 
@@ -57,13 +57,13 @@ def _entries(folder: Path, listed: FigureList, again: list[Chart]) -> Iterator[s
         yield from _same(folder / f"{figure.name}.html", page(spec, figure.name))
 
 
-def file_findings(said: Path, made: Path) -> Iterator[str]:
-    """Yield the files of a folder that are not those of the same folder when made again."""
+def file_findings(on_disk: Path, made: Path) -> Iterator[str]:
+    """Yield a finding for each file that differs between a folder and its recomputed copy."""
     names = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
     for name in sorted(names):
-        yield from _same(said / name, (made / name).read_bytes())
-    for path in sorted(said.rglob("*")):
-        if not path.is_dir() and path.relative_to(said) not in names:
+        yield from _same(on_disk / name, (made / name).read_bytes())
+    for path in sorted(on_disk.rglob("*")):
+        if not path.is_dir() and path.relative_to(on_disk) not in names:
             yield f"{path}: nothing makes this file from this log and config"
 
 

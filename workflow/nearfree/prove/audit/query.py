@@ -1,4 +1,4 @@
-"""What a person may ask the audit about: a row, a table's key, a figure, an event or a take."""
+"""Audit queries: a row, a table's key, a figure, an event or a take."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,12 @@ from nearfree.config.files import Config
 from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
 from nearfree.prove.audit.graph import Graph, Node, Tracer
-from nearfree.prove.audit.table_index import ROW_ID, Book
+from nearfree.prove.audit.table_index import ROW_ID, TableIndex
 from nearfree.show.figures.listing import Figure, read_figures
 
 
 def ask(layout: Layout, config: Config, text: str) -> Graph:
-    """Return all that one thing rests on.
+    """Return the provenance graph of a row, figure, event or take.
 
     Parameters
     ----------
@@ -22,14 +22,14 @@ def ask(layout: Layout, config: Config, text: str) -> Graph:
     Raises
     ------
     EvidenceError
-        It names nothing, or several things, which are listed.
+        The text names nothing, or several things, which the message lists.
     """
-    book = Book(layout)
-    tracer = Tracer(book, config)
+    index = TableIndex(layout)
+    tracer = Tracer(index, config)
     if ROW_ID.fullmatch(text) or "#" in text or text.count("/") == 2:
         return tracer.trace(text)
     if ":" in text:
-        return tracer.trace(book.by_key(text).row["row_id"])
+        return tracer.trace(index.by_key(text).row["row_id"])
     name, figure = _figure(layout, text)
     node = Node(
         id=name,
@@ -50,12 +50,16 @@ def listed_figures(layout: Layout) -> Iterator[tuple[str, Figure]]:
 
 
 def _figure(layout: Layout, text: str) -> tuple[str, Figure]:
-    every = list(listed_figures(layout))
-    found = [each for each in every if text in (each[0], each[1].name)]
-    if len(found) == 1:
-        return found[0]
-    close = [name for name, figure in every if text in name] if not found else [n for n, _ in found]
+    figures = list(listed_figures(layout))
+    matching = [entry for entry in figures if text in (entry[0], entry[1].name)]
+    if len(matching) == 1:
+        return matching[0]
+    close = (
+        [name for name, figure in figures if text in name]
+        if not matching
+        else [n for n, _ in matching]
+    )
     raise EvidenceError(
-        f"{len(found)} figures are named {text!r}{': ' if close else ''}{', '.join(close[:20])}",
+        f"{len(matching)} figures are named {text!r}{': ' if close else ''}{', '.join(close[:20])}",
         remedy="Name a row (TABLE:DIGEST), TABLE:column=value,..., SCOPE/FIGURE or SEGMENT#LINE",
     )

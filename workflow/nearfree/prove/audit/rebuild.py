@@ -1,4 +1,4 @@
-"""Everything that is derived, made again from a log alone, as the workflow's rules make it."""
+"""All derived tables and figures, recomputed from a log alone in the order of the workflow."""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from nearfree.show.figures.stage import draw
 
 
 def jobs(pipeline: Pipeline) -> list[Job]:
-    """Return what the workflow's rules do after everything was observed, in such an order."""
+    """Return the workflow's deriving jobs, each after those that it needs."""
     scopes = {
         "project": [*pipeline.sources, *pipeline.scopes],
         "accuracy": pipeline.imported,
@@ -26,7 +26,7 @@ def jobs(pipeline: Pipeline) -> list[Job]:
 
 @no_collection()
 def make_all(pipeline: Pipeline, *, figures: bool) -> None:
-    """Make every table of a root, and its figures if they are wanted, from its log and config."""
+    """Make every table of a root, and optionally its figures, from its log and config."""
     for job in jobs(pipeline):
         make(pipeline.layout, pipeline.config, job)
     if figures:
@@ -36,26 +36,26 @@ def make_all(pipeline: Pipeline, *, figures: bool) -> None:
 
 
 def scratch_root(log: Layout, into: Path, takes: Iterable[TakeName] | None = None) -> Layout:
-    """Return another results root that holds a log's sealed takes, by links, and nothing else.
+    """Return a new results root that holds links to a log's sealed takes, and nothing else.
 
     Parameters
     ----------
     into
-        A folder, empty or not yet there.
+        A folder that is empty or does not exist.
     takes
-        Those that it is to hold; all if nothing is said.
+        The takes to link (default: all).
 
     Raises
     ------
     DamageError
-        A seal is not one.
+        A seal cannot be read.
     """
-    found = Layout(into)
+    scratch = Layout(into)
     for take in log.takes() if takes is None else takes:
         seal = read_seal(log, take)
         paths = [log.segment(take, part.attempt) for part in seal.segments]
         for path in (*paths, log.seal(take)):
-            there = found.events / path.relative_to(log.events)
-            there.parent.mkdir(parents=True, exist_ok=True)
-            os.symlink(path.resolve(), there)  # noqa: PTH211 (the short form reads backwards)
-    return found
+            link = scratch.events / path.relative_to(log.events)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(path.resolve(), link)  # noqa: PTH211 (the short form reads backwards)
+    return scratch

@@ -11,12 +11,12 @@ from nearfree.prove.audit.graph import Graph, Node, by_kind
 
 _FIRST = 3
 _LONGEST = 160
-_TELLING = (
+_IDENTIFYING = (
     *("platform", "origin", "model", "module", "backend", "package", "version", "versions"),
     *("dtype", "batch", "context", "top_k", "routing", "n", "epsilon", "predictor", "basis"),
     *("condition", "place", "lines", "claim"),
 )
-_SAYING = (
+_RESULTS = (
     *("latency_us", "ratio", "n_max", "n_low", "n_high", "predicted", "value", "hit", "verdict"),
     *("balance_flop_per_byte", "peak_tflops", "bandwidth_gb_s", "flop_executed", "block_size_m"),
     *("limiting_term", "evidence", "refusal", "share", "quote", "why"),
@@ -34,7 +34,7 @@ def as_json(graph: Graph, differs: Sequence[str] | None = None) -> str:
     Parameters
     ----------
     differs
-        Where the row is not what the log gives; None if that was not asked.
+        Cells that differ from the recomputed row; None if it was not recomputed.
     """
     nodes = {name: _builtin(node) for name, node in graph.nodes.items()}
     raw = msgspec.json.encode({"root": graph.root, "differs": differs, "nodes": nodes})
@@ -42,14 +42,14 @@ def as_json(graph: Graph, differs: Sequence[str] | None = None) -> str:
 
 
 def _builtin(node: Node) -> Any:
-    said = msgspec.to_builtins(node)
+    fields = msgspec.to_builtins(node)
     if node.kind == "row":
-        said["recompute"] = f"nearfree audit {node.id}"
-    return said
+        fields["recompute"] = f"nearfree audit {node.id}"
+    return fields
 
 
 def as_text(graph: Graph) -> Iterator[str]:
-    """Yield lines: the number, what it was made from by and by, then runs, and config values."""
+    """Yield lines: the number, its inputs level by level, then runs and config values."""
     root = graph.nodes[graph.root]
     yield f"{root.id}  {root.title}"
     yield from _values(root)
@@ -83,55 +83,58 @@ def _values(node: Node, names: Sequence[str] = ()) -> Iterator[str]:
 
 
 def _below(graph: Graph, node: Node, indent: str, shown: set[str]) -> Iterator[str]:
-    """Yield what a node was made from; of many rows of a kind the telling ones, and their count."""
+    """Yield a node's inputs; of many rows of a kind the deciding ones, and their count."""
     parts = [graph.nodes[name] for name in node.made_from]
     parts = [part for part in parts if part.kind in ("row", "event")]
     lines = [part for part in parts if part.kind == "event"]
     rows = [part for part in parts if part.kind == "row"]
     for _, group in groupby(rows, key=lambda part: part.id.partition(":")[0]):
-        every = list(group)
-        chosen = _chosen(node, every)
+        all_rows = list(group)
+        chosen = _chosen(node, all_rows)
         for part in chosen:
             yield f"{indent}+ {_line(part)}"
             if part.id not in shown:
                 shown.add(part.id)
                 yield from _below(graph, part, f"{indent}| ", shown)
-        if len(every) > len(chosen):
-            more = len(every) - len(chosen)
+        if len(all_rows) > len(chosen):
+            more = len(all_rows) - len(chosen)
             yield f"{indent}+ ... and {more} more rows like these (--format json has all)"
     yield from _events(lines, indent)
 
 
 def _chosen(node: Node, rows: list[Node]) -> list[Node]:
-    """Return the rows that decide: of a boundary its baseline, its last N and the next."""
+    """Return the deciding rows: of a boundary its baseline, its last N and the next."""
     if len(rows) <= _FIRST:
         return rows
     deciding = {node.values.get(name) for name in ("baseline", "n_max", "next_n")} - {None}
-    found = [row for row in rows if row.values.get("n") in deciding]
-    return found or rows[:_FIRST]
+    deciding_rows = [row for row in rows if row.values.get("n") in deciding]
+    return deciding_rows or rows[:_FIRST]
 
 
 def _events(events: Iterable[Node], indent: str) -> Iterator[str]:
     segments: dict[str, list[Node]] = defaultdict(list)
     for event in events:
         segments[event.id.partition("#")[0]].append(event)
-    for segment, found in segments.items():
-        numbers = [event.id.partition("#")[2] for event in found]
+    for segment, segment_events in segments.items():
+        numbers = [event.id.partition("#")[2] for event in segment_events]
         yield (
-            f"{indent}+ {found[0].title}, {len(found)} event(s): events/{segment}.jsonl "
-            f"line {', '.join(numbers)}"
+            f"{indent}+ {segment_events[0].title}, {len(segment_events)} event(s): "
+            f"events/{segment}.jsonl line {', '.join(numbers)}"
         )
-        first = found[0].values
-        said = f"{plain(first['wall_us'])} us" if "wall_us" in first else plain(first)
-        yield f"{indent}|   the first says {said}"
+        first = segment_events[0].values
+        first_value = f"{plain(first['wall_us'])} us" if "wall_us" in first else plain(first)
+        yield f"{indent}|   the first says {first_value}"
 
 
 def _line(node: Node) -> str:
-    about = ", ".join(f"{node.values[name]}" if name not in _NAMED else
-                      f"{_NAMED[name]} = {node.values[name]}"
-                      for name in _TELLING if node.values.get(name) not in (None, ""))  # fmt: skip
+    identifying = {name: node.values.get(name) for name in _IDENTIFYING}
+    about = ", ".join(
+        f"{_NAMED[name]} = {value}" if name in _NAMED else f"{value}"
+        for name, value in identifying.items()
+        if value not in (None, "")
+    )
     says = ", ".join(
-        f"{name} = {plain(node.values[name])}" for name in _SAYING if name in node.values
+        f"{name} = {plain(node.values[name])}" for name in _RESULTS if name in node.values
     )
     return f"{node.id}  {about}: {says}"
 
@@ -140,13 +143,13 @@ _NAMED = {"batch": "b", "context": "L", "top_k": "k", "n": "N", "epsilon": "epsi
 
 
 def plain(value: Any) -> str:
-    """Return a value as a person reads it, cut where it is long."""
+    """Return a value as readable text, cut where it is long."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict):
-        text = ", ".join(f"{name} {plain(each)}" for name, each in value.items())
+        text = ", ".join(f"{name} {plain(item)}" for name, item in value.items())
     elif isinstance(value, list | tuple):
-        text = ", ".join(plain(each) for each in value)
+        text = ", ".join(plain(item) for item in value)
     else:
         text = str(value)
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -163,9 +166,9 @@ def as_mermaid(graph: Graph) -> Iterator[str]:
         return names.setdefault(text, f"n{len(names)}")
 
     for node in graph.nodes.values():
-        own = _grouped(node)
-        if own not in names:
-            yield f'  {name(own)}["{_label(node, own)}"]'
+        group = _grouped(node)
+        if group not in names:
+            yield f'  {name(group)}["{_label(node, group)}"]'
     for node in graph.nodes.values():
         for below in node.made_from:
             pair = name(_grouped(graph.nodes[below])), name(_grouped(node))
@@ -178,6 +181,8 @@ def _grouped(node: Node) -> str:
     return node.id.partition("#")[0] if node.kind == "event" else node.id
 
 
-def _label(node: Node, own: str) -> str:
-    text = {"row": _line(node), "event": f"events of {own}"}.get(node.kind, f"{node.kind} {own}")
+def _label(node: Node, group: str) -> str:
+    text = {"row": _line(node), "event": f"events of {group}"}.get(
+        node.kind, f"{node.kind} {group}"
+    )
     return "".join(c if c.isalnum() or c in " .,:=/_-()" else f"#{ord(c)};" for c in plain(text))

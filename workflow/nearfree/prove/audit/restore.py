@@ -1,4 +1,4 @@
-"""An earlier ledger's takes and config, put back as a project of their own."""
+"""An earlier ledger's takes and config, restored as a project of their own."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
 from nearfree.log.seal import iter_sealed, read_seal
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit.ledgers import Named, check_names
+from nearfree.prove.audit.ledgers import NamedLedger, check_names
 from nearfree.prove.audit.rebuild import scratch_root
 
 
-class Past(Pipeline):
-    """The pipeline of what a log holds: a scope that was only asked for has no tables."""
+class RestoredPipeline(Pipeline):
+    """The pipeline of what a log holds: a requested scope without takes has no tables."""
 
     @cached_property
     def platforms(self) -> list[str]:
@@ -36,20 +36,20 @@ class Past(Pipeline):
 
     @property
     def imported(self) -> list[str]:
-        """The scope of imported curves, if they were asked for and are on record."""
+        """The scope of imported curves, if they are configured and on record."""
         return [scope for scope in super().imported if scope in self._sealed]
 
 
-def put_back(log: Layout, named: Named, into: Path) -> Past:
+def restore(log: Layout, named: NamedLedger, into: Path) -> RestoredPipeline:
     """Write a ledger's config and link its takes below a folder, and return the pipeline of both.
 
-    Nothing is derived yet. The folder then holds `config` and `results`, as a project does; before,
-    it holds nothing.
+    The folder must be empty. It then holds `config` and `results` like a project; nothing is
+    derived yet.
 
     Raises
     ------
     DamageError
-        A take is gone or is not what the ledger lists, or a config file has a name that none has.
+        A take is gone or differs from the ledger's list, or a config file has an invalid name.
     ConfigError
         The config does not fit this code, or names a model that the ledger does not hold.
     """
@@ -59,9 +59,9 @@ def put_back(log: Layout, named: Named, into: Path) -> Past:
     for name, text in named.ledger.config.items():
         replace(folder / name, text.encode())
     try:
-        strangers = [given for given in _models(folder) if not _own(folder, given)]
+        strangers = [model for model in _models(folder) if not _own(folder, model)]
         if not strangers:
-            return Past(scratch_root(log, into / "results", takes).root, folder)
+            return RestoredPipeline(scratch_root(log, into / "results", takes).root, folder)
     except ConfigError as error:
         raise ConfigError(
             f"the config of ledger {named.name} does not fit this code: "
@@ -74,15 +74,15 @@ def put_back(log: Layout, named: Named, into: Path) -> Past:
     )
 
 
-def _believed(log: Layout, named: Named) -> Iterator[TakeName]:
-    """Yield the takes of a ledger, each compared with what it lists, to the last byte."""
+def _believed(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
+    """Yield the takes of a ledger, each verified byte by byte."""
     takes = {parse_take(name): digest for name, digest in named.ledger.seals.items()}
     for take, digest in takes.items():
         path = log.seal(take)
         if not path.exists() or sha256(read_bytes(path)) != digest:
             state = "is not the one" if path.exists() else "is gone"
             raise DamageError(f"{take} {state} that ledger {named.name} lists", remedy=REMEDY)
-    gone = {
+    retracted = {
         event.data.target
         for take in takes
         if take.stream == RETRACTED
@@ -90,15 +90,15 @@ def _believed(log: Layout, named: Named) -> Iterator[TakeName]:
     }
     for take in takes:
         seal = read_seal(log, take)
-        if str(take) not in gone:  # what was retracted may be damaged: nobody reads it
+        if str(take) not in retracted:  # what was retracted may be damaged: nobody reads it
             deque(iter_sealed(log, seal, ()), maxlen=0)
         yield take
 
 
 def _models(folder: Path) -> Iterator[str]:
     """Yield the models that a config names."""
-    for asked in Config(folder).deployments.values():
-        yield from asked.models
+    for deployment in Config(folder).deployments.values():
+        yield from deployment.models
     if (folder / "studies.yaml").exists():
         studies = load(folder / "studies.yaml")
         for study in studies.values() if isinstance(studies, dict) else ():

@@ -24,16 +24,16 @@ _CLOSE = 20
 Row = dict[str, Any]
 
 
-class Found(Struct, frozen=True):
-    """A row, and the scope and table that hold it."""
+class TableRow(Struct, frozen=True):
+    """A row with its scope and table."""
 
     scope: str
     table: Table
     row: Row
 
 
-class Book:
-    """The tables of a results root, each read when it is first asked for, and believed."""
+class TableIndex:
+    """The tables of a results root, each read once, when it is first needed."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -44,15 +44,15 @@ class Book:
         folder = self.layout.root / "tables"
         return sorted(path.name for path in folder.glob("*") if path.is_dir())
 
-    @cache  # noqa: B019 (a book lives as long as a command)
+    @cache  # noqa: B019 (an index lives as long as a command)
     def table(self, scope: str, name: str) -> pl.DataFrame | None:
         """Return a scope's table, None where it has none of that name."""
         path = self.layout.table(scope, name)
         return read_table(self.layout, scope, TABLES[name]) if path.exists() else None
 
-    @cache  # noqa: B019 (a book lives as long as a command)
+    @cache  # noqa: B019 (an index lives as long as a command)
     def inputs(self, scope: str, name: str) -> dict[str, str]:
-        """Return what a table was made from, by name and digest, as its manifest says it."""
+        """Return the digests of a table's inputs from its manifest, by name."""
         path = manifest_path(self.layout.table(scope, name))
         return read_document(path, Manifest).made_from
 
@@ -63,66 +63,66 @@ class Book:
             if frame is not None:
                 yield scope, frame
 
-    def rows(self, identifiers: Sequence[str]) -> dict[str, Found]:
+    def rows(self, identifiers: Sequence[str]) -> dict[str, TableRow]:
         """Return rows by their ids; EvidenceError if no table has one of them."""
-        found: dict[str, Found] = {}
-        wanted: dict[str, list[str]] = {}
+        located: dict[str, TableRow] = {}
+        ids_by_table: dict[str, list[str]] = {}
         for identifier in identifiers:
             match = ROW_ID.fullmatch(identifier)
             if match and match[1] in TABLES:
-                wanted.setdefault(match[1], []).append(identifier)
-        for name, ids in wanted.items():
+                ids_by_table.setdefault(match[1], []).append(identifier)
+        for name, ids in ids_by_table.items():
             for scope, frame in self.parts(name):
                 for row in frame.filter(pl.col("row_id").is_in(ids)).iter_rows(named=True):
-                    found.setdefault(row["row_id"], Found(scope, TABLES[name], row))
+                    located.setdefault(row["row_id"], TableRow(scope, TABLES[name], row))
         for identifier in identifiers:
-            if identifier not in found:
+            if identifier not in located:
                 raise EvidenceError(
                     f"no table has the row {identifier}",
                     remedy="Run the workflow, or name a row as TABLE:column=value,column=value",
                 )
-        return found
+        return located
 
-    def by_key(self, text: str) -> Found:
+    def by_key(self, text: str) -> TableRow:
         """Return the one row that `TABLE:column=value,...` names.
 
         Raises
         ------
         EvidenceError
-            There is no such table or column, or none or several rows; those are named.
+            The table or column does not exist, or not exactly one row fits; the message lists them.
         """
         name, _, rest = text.partition(":")
         if name not in TABLES:
             raise EvidenceError(
                 f"there is no table {name!r}", remedy=f"There are {', '.join(TABLES)}"
             )
-        wanted = self._wanted(TABLES[name], rest)
-        found = [
-            Found(scope, TABLES[name], row)
+        condition = self._wanted(TABLES[name], rest)
+        matching = [
+            TableRow(scope, TABLES[name], row)
             for scope, frame in self.parts(name)
-            for row in frame.filter(wanted).iter_rows(named=True)
+            for row in frame.filter(condition).iter_rows(named=True)
         ]
-        if len({each.row["row_id"] for each in found}) == 1:
-            return found[0]
-        ids = [each.row["row_id"] for each in found][:_CLOSE]
+        if len({match.row["row_id"] for match in matching}) == 1:
+            return matching[0]
+        ids = [match.row["row_id"] for match in matching][:_CLOSE]
         raise EvidenceError(
-            f"{len(found)} rows of {name} fit {rest!r}{': ' if ids else ''}{', '.join(ids)}"
-            f"{', ...' if len(found) > _CLOSE else ''}",
+            f"{len(matching)} rows of {name} fit {rest!r}{': ' if ids else ''}{', '.join(ids)}"
+            f"{', ...' if len(matching) > _CLOSE else ''}",
             remedy=f"Name one of them, or more columns of {', '.join(TABLES[name].key)}",
         )
 
     @staticmethod
     def _wanted(table: Table, text: str) -> pl.Expr:
-        wanted = pl.lit(value=True)
+        condition = pl.lit(value=True)
         for part in filter(None, text.split(",")):
-            column, _, value = (each.strip() for each in part.partition("="))
+            column, _, value = (token.strip() for token in part.partition("="))
             if column not in table.dtypes or table.dtypes[column] == pl.List:
                 raise EvidenceError(
-                    f"{table.name} has no column {column!r} to look for",
+                    f"{table.name} has no column {column!r} to search",
                     remedy=f"Its key is {', '.join(table.key)}",
                 )
-            wanted &= _same(column, table.dtypes[column], value)
-        return wanted
+            condition &= _same(column, table.dtypes[column], value)
+        return condition
 
 
 def _same(column: str, dtype: Any, value: str) -> pl.Expr:
@@ -154,24 +154,25 @@ def known_events(layout: Layout) -> EventIds:
     )
 
 
-def row_ids(book: Book) -> pl.Series:
+def row_ids(index: TableIndex) -> pl.Series:
     """Return the ids of all rows of all tables."""
-    parts = [frame["row_id"] for name in TABLES for _, frame in book.parts(name)]
+    parts = [frame["row_id"] for name in TABLES for _, frame in index.parts(name)]
     return pl.concat(parts).unique() if parts else pl.Series([], dtype=pl.String)
 
 
-def dangling(layout: Layout) -> list[str]:
-    """Return what tables name that is not there, each with the table that names it."""
-    book = Book(layout)
-    rows, events = row_ids(book), known_events(layout)
-    found = []
+def unresolved_ids(layout: Layout) -> list[str]:
+    """Return a message for each table that names ids which cannot be resolved."""
+    index = TableIndex(layout)
+    rows, events = row_ids(index), known_events(layout)
+    messages = []
     for name in TABLES:
-        for scope, frame in book.parts(name):
+        for scope, frame in index.parts(name):
             ids = frame["from_ids"].explode().drop_nulls().unique()
             ids = ids.filter(~ids.is_in(rows.implode()) & ~ids.str.starts_with("config/"))
             is_event = ids.str.contains("#", literal=True)
-            odd = [*ids.filter(~is_event), *events.absent(ids.filter(is_event))]
-            if odd:
-                others = f" and {len(odd) - 1} more" if odd[1:] else ""
-                found.append(f"{layout.table(scope, name)}: names {min(odd)!r}{others}, not there")
-    return found
+            unresolved = [*ids.filter(~is_event), *events.absent(ids.filter(is_event))]
+            if unresolved:
+                others = f" and {len(unresolved) - 1} more" if unresolved[1:] else ""
+                path = layout.table(scope, name)
+                messages.append(f"{path}: names {min(unresolved)!r}{others}, not there")
+    return messages

@@ -1,7 +1,7 @@
-"""Reading a crate back: its metadata, its files, its log and its description are one.
+"""Verification of a crate: its metadata, files, log and description must agree.
 
-Nothing of the metadata is used as a path: the files on disk are named as the metadata would name
-them, and the two lists are compared.
+No value of the metadata is used as a path: the files on disk get the ids that the metadata would
+give them, and the two lists are compared.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from nearfree.errors import DamageError, NearfreeError
 from nearfree.log.ledger import read_chain
 from nearfree.log.reader import read_bytes
 from nearfree.log.verify import Finding, verify
-from nearfree.prove.crate.chosen import misfit
+from nearfree.prove.crate.chosen import find_mismatch
 from nearfree.prove.crate.describe import describe
 from nearfree.prove.crate.folder import (
     Contents,
@@ -37,12 +37,12 @@ class _Document(Struct, forbid_unknown_fields=True):
 
 
 def check_crate(folder: Path) -> list[Finding]:
-    """Compare a crate with what it says of itself, and return what does not fit.
+    """Compare a crate with its own metadata, and return the differences.
 
     Raises
     ------
     DamageError
-        Its metadata are not there, or cannot be read as such.
+        The metadata is missing or unreadable.
     """
     entities = _read_metadata(folder / METADATA)
     findings = [*_check_ids(entities), *_check_kinds_of_files(folder)]
@@ -74,24 +74,24 @@ def _read_metadata(path: Path) -> list[Entity]:
 def _kinds(entity: Entity) -> list[str]:
     kinds = entity.get("@type")
     listed = kinds if isinstance(kinds, list) else [kinds]
-    found = [kind for kind in listed if isinstance(kind, str)]
-    return found if len(found) == len(listed) else []
+    names = [kind for kind in listed if isinstance(kind, str)]
+    return names if len(names) == len(listed) else []
 
 
 def _check_ids(entities: list[Entity]) -> Iterator[Finding]:
-    """Find ids that stand twice, values that are not flat, and references to nothing."""
+    """Yield duplicate ids, values that are not flat, and unresolved references."""
     known = Counter(entity["@id"] for entity in entities)
     for name, times in known.items():
         if times > 1:
             yield Finding(METADATA, f"describes {name!r} {times} times")
     for entity in entities:
         for key, value in entity.items():
-            for each in value if isinstance(value, list) else [value]:
+            for item in value if isinstance(value, list) else [value]:
                 what = f"has a {key!r} of {entity['@id']!r} that"
-                if isinstance(each, list) or (isinstance(each, dict) and [*each] != ["@id"]):
+                if isinstance(item, list) or (isinstance(item, dict) and [*item] != ["@id"]):
                     yield Finding(METADATA, f"{what} is neither a value nor a reference")
-                elif isinstance(each, dict) and not _resolves(each["@id"], known):
-                    yield Finding(METADATA, f"{what} refers to nothing: {each['@id']!r}")
+                elif isinstance(item, dict) and not _resolves(item["@id"], known):
+                    yield Finding(METADATA, f"{what} refers to nothing: {item['@id']!r}")
 
 
 def _resolves(name: object, known: Counter[str]) -> bool:
@@ -105,7 +105,7 @@ def _check_kinds_of_files(folder: Path) -> Iterator[Finding]:
 
 
 def _check_files(entities: list[Entity], files: dict[str, Contents]) -> Iterator[Finding]:
-    declared = {each["@id"]: each for each in entities if "File" in _kinds(each)}
+    declared = {entity["@id"]: entity for entity in entities if "File" in _kinds(entity)}
     for name in sorted(files.keys() - declared.keys()):
         yield Finding(name, "is not described")
     for name, entity in declared.items():
@@ -114,21 +114,21 @@ def _check_files(entities: list[Entity], files: dict[str, Contents]) -> Iterator
             leads_out = ".." in parts or parts[0] == "" or ":" in parts[0]
             yield Finding(name, "leads out of the crate" if leads_out else "is not there")
             continue
-        found = files[name]
-        if entity.get("contentSize") != str(found.size):
-            yield Finding(name, f"has {found.size} bytes, not {entity.get('contentSize')!r}")
-        if entity.get("sha256") != found.sha256:
-            yield Finding(name, f"has other bytes than described: SHA-256 {found.sha256[:16]}")
+        contents = files[name]
+        if entity.get("contentSize") != str(contents.size):
+            yield Finding(name, f"has {contents.size} bytes, not {entity.get('contentSize')!r}")
+        if entity.get("sha256") != contents.sha256:
+            yield Finding(name, f"has other bytes than described: SHA-256 {contents.sha256[:16]}")
 
 
 def _check_log(folder: Path) -> Iterator[Finding]:
-    """Find what is damaged in the results root inside, and takes that the ledger does not list."""
+    """Yield damage in the crate's results root, and takes that the ledger does not list."""
     layout = crate_layout(folder)
     below = layout.root.relative_to(folder)
     try:
-        for found in verify(layout.root).findings:
-            if not found.notice:
-                yield Finding(f"{below}/{found.path}", found.message)
+        for finding in verify(layout.root).findings:
+            if not finding.notice:
+                yield Finding(f"{below}/{finding.path}", finding.message)
         chain = read_chain(ledger_folder(layout))
         if not chain:
             yield Finding(f"{below}/ledger", "holds no ledger")
@@ -137,14 +137,14 @@ def _check_log(folder: Path) -> Iterator[Finding]:
             if str(take) not in chain[-1].seals:
                 path = layout.seal(take).relative_to(folder).as_posix()
                 yield Finding(path, f"is not a seal of ledger {chain[-1].number}")
-        if other := misfit(layout, chain[-1]):
+        if other := find_mismatch(layout, chain[-1]):
             yield Finding(f"{below}", f"{other} than ledger {chain[-1].number} vouches for")
     except NearfreeError as error:
         yield Finding(f"{below}", str(error))
 
 
 def _check_description(folder: Path, entities: list[Entity]) -> Iterator[Finding]:
-    """Describe the crate again and find what its metadata say otherwise."""
+    """Describe the crate again, and yield the entities whose metadata differs."""
     try:
         expected = describe(folder)
     except NearfreeError as error:
@@ -152,9 +152,11 @@ def _check_description(folder: Path, entities: list[Entity]) -> Iterator[Finding
         return
     if read_bytes(folder / METADATA) == expected:
         return
-    told = {each["@id"]: each for each in entities}
-    true = {each["@id"]: each for each in msgspec.json.decode(expected, type=_Document).graph}
-    differ = [name for name in [*true, *(told.keys() - true)] if told.get(name) != true.get(name)]
+    stored = {entity["@id"]: entity for entity in entities}
+    true = {entity["@id"]: entity for entity in msgspec.json.decode(expected, type=_Document).graph}
+    differ = [
+        name for name in [*true, *(stored.keys() - true)] if stored.get(name) != true.get(name)
+    ]
     for name in differ:
         yield Finding(METADATA, f"describes {name!r} otherwise than its log and its files have it")
     if not differ:

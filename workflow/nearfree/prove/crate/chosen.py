@@ -16,7 +16,7 @@ from nearfree.log.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, Manifest, ma
 from nearfree.log.names import Layout
 from nearfree.log.private import home
 from nearfree.log.reader import read_bytes
-from nearfree.prove.audit.ledgers import ADOPTED, Named, check_names, differences
+from nearfree.prove.audit.ledgers import ADOPTED, NamedLedger, check_names, differences
 from nearfree.prove.crate.folder import RESULTS, ledger_folder
 
 CONFIG = "config/"
@@ -26,14 +26,14 @@ CONFIG = "config/"
 def config_digests(ledger: Ledger) -> dict[str, set[str]]:
     """Return the digests that each part of a ledger's config can have in a manifest.
 
-    Tables rest on the tolerances, on the headline one, or on both.
+    Tables depend on the tolerances, on the headline one, or on both.
 
     Raises
     ------
     ConfigError
         The config does not fit this code.
     DamageError
-        One of its files has a name that none has.
+        One of its files has an invalid name.
     """
     check_names(ledger)
     from nearfree.derive.outlook.outlook import model_id
@@ -46,7 +46,7 @@ def config_digests(ledger: Ledger) -> dict[str, set[str]]:
         config = Config(Path(folder))
         try:
             site = config.site
-            ids = [config_id(*each) for each in config.platforms.items()]
+            ids = [config_id(*platform) for platform in config.platforms.items()]
             names = decoder_names(config.folder)
             ids += [model_id(find_decoder(config.folder, name)) for name in names]
         except ConfigError as error:
@@ -55,26 +55,28 @@ def config_digests(ledger: Ledger) -> dict[str, set[str]]:
                 f"{error.what.replace(f'{folder}/', '')}",
                 remedy=f"Use the code that wrote it: {ledger.code_digest!a:.40}",
             ) from error
-    found = {name: {digest} for name, _, digest in (each.rpartition("@") for each in ids)}
-    found["config/config.yaml:epsilon"] = {sha256(repr(site.epsilon).encode())}
-    for some in (site.tolerances, [site.epsilon, *site.tolerances], [site.epsilon]):
-        for name, digest in tolerances_digest(some).items():
-            found.setdefault(name, set()).add(digest)
-    return found
+    digests = {
+        name: {digest} for name, _, digest in (config_part.rpartition("@") for config_part in ids)
+    }
+    digests["config/config.yaml:epsilon"] = {sha256(repr(site.epsilon).encode())}
+    for tolerances in (site.tolerances, [site.epsilon, *site.tolerances], [site.epsilon]):
+        for name, digest in tolerances_digest(tolerances).items():
+            digests.setdefault(name, set()).add(digest)
+    return digests
 
 
 DERIVED = ("tables", "figures", "report")
-"""The folders of a root that hold what was made from its log."""
+"""The folders of a root that are derived from its log."""
 
 
-class _Made(Struct, frozen=True):
-    """What manifests say, of a table, of a scope's figures or of the report, as far as needed."""
+class _ManifestFields(Struct, frozen=True):
+    """The fields that are read of the manifests of tables, figures and the report."""
 
     made_from: dict[str, str] = {}
     files: dict[str, str] = {}
 
 
-def newest(layout: Layout) -> str:
+def newest_ledger(layout: Layout) -> str:
     """Return the name of the newest ledger: this machine's own, or else a tracked one."""
     folder = ledger_folder(layout)
     number = len(ledger_paths(folder))
@@ -85,49 +87,49 @@ def newest(layout: Layout) -> str:
     return f"{number}" if folder != layout.ledgers else f"{ADOPTED}{number}"
 
 
-def check_config(named: Named) -> None:
-    """Refuse a ledger whose config names files elsewhere, or what must not leave this machine."""
+def check_config(named: NamedLedger) -> None:
+    """Refuse a ledger whose config names files elsewhere, or holds the path of the home folder."""
     check_names(named.ledger)
-    found = home()
+    home_path = home()
     for name, text in named.ledger.config.items():
-        if found and found in text:
+        if home_path and home_path in text:
             raise ConfigError(
                 f"config/{name} of ledger {named.name} holds the path of your home folder",
                 remedy="Take it out, write a ledger, and make the crate of that one",
             )
 
 
-def derived_of(layout: Layout, config: Path, named: Named) -> Layout:
+def derived_root(layout: Layout, config: Path, named: NamedLedger) -> Layout:
     """Return the root whose tables are made from a ledger: this one, or its `as_of`.
 
     Parameters
     ----------
     config
-        The config that the tables of this root are made under.
+        The config folder of this root's tables.
     """
-    found = _misfit_here(layout, config, named.ledger)
-    if not found:
+    mismatch = _find_mismatch_here(layout, config, named.ledger)
+    if not mismatch:
         return layout
     from nearfree.prove.audit.as_of import FOLDER, NOTE
 
     again = layout.root / FOLDER / named.folder
     if again.is_dir() and not (again / NOTE).exists():
         made = Layout(again / RESULTS)
-        if not (_other_config(again / "config", named.ledger) or misfit(made, named.ledger)):
+        if not (_other_config(again / "config", named.ledger) or find_mismatch(made, named.ledger)):
             return made
     raise EvidenceError(
-        f"{found} than ledger {named.name} vouches for",
+        f"{mismatch} than ledger {named.name} vouches for",
         remedy="Run the workflow and take its newest ledger, or make this one's tables by the code "
         f"that wrote it: nearfree report --as-of {named.name}",
     )
 
 
-def _misfit_here(layout: Layout, config: Path, ledger: Ledger) -> str | None:
-    """Return what does not fit a ledger where something is derived: files, config or code."""
-    if not any((layout.root / each).is_dir() for each in DERIVED):
+def _find_mismatch_here(layout: Layout, config: Path, ledger: Ledger) -> str | None:
+    """Return how derived files, config or code differ from a ledger's; None if nothing does."""
+    if not any((layout.root / name).is_dir() for name in DERIVED):
         return None
-    if found := misfit(layout, ledger) or _other_config(config, ledger):
-        return found
+    if mismatch := find_mismatch(layout, ledger) or _other_config(config, ledger):
+        return mismatch
     other = differences(ledger)
     return f"there are other code or libraries at hand ({other})" if other else None
 
@@ -140,16 +142,16 @@ def _other_config(config: Path, ledger: Ledger) -> str | None:
     return None
 
 
-def misfit(layout: Layout, ledger: Ledger) -> str | None:
-    """Return what is made from other seals, config, tables or figures than a ledger's.
+def find_mismatch(layout: Layout, ledger: Ledger) -> str | None:
+    """Return the first file made from other seals, config, tables or figures than a ledger's.
 
-    Manifests say it, which are believed: only making the tables again can tell more.
+    Manifests are taken as they are: only recomputing the tables can show more.
     """
     root = layout.root
     configured = cache(lambda: config_digests(ledger))
     tables = sorted(root.glob(f"tables/*/*{MANIFEST_SUFFIX}"))
     for path in (*tables, *sorted(root.glob("figures/*/figures.json"))):
-        for name, sha in read_document(path, _Made).made_from.items():
+        for name, sha in read_document(path, _ManifestFields).made_from.items():
             if name.startswith(CONFIG):
                 fits = sha in configured().get(name, ())
             else:
@@ -157,19 +159,19 @@ def misfit(layout: Layout, ledger: Ledger) -> str | None:
             if not fits:
                 return f"{path} is made from other {name}"
     report = root / "report" / FOLDER_MANIFEST
-    shown = read_document(report, _Made).files if report.is_file() else {}
+    shown = read_document(report, _ManifestFields).files if report.is_file() else {}
     for name in (name for name in shown if name.startswith("figures/")):
         if (root / name).is_file() and shown[name] != sha256(read_bytes(root / name)):
             return f"{report} shows another {name}"
     return None
 
 
-def _digest(root: Path, ledger: Ledger, beside: Path, name: str, told: str) -> str:
-    """Return the digest of an input by the name that manifests give it, `told` if it is no file."""
+def _digest(root: Path, ledger: Ledger, beside: Path, name: str, recorded: str) -> str:
+    """Return the digest of an input by its name in manifests, `recorded` if it is no file."""
     kind, _, scope = name.partition("/")
     if kind == "events":
         return seals_root({t: s for t, s in ledger.seals.items() if t.startswith(f"{scope}/")})
     manifest = manifest_path((root if kind == "tables" else beside) / f"{name}.parquet")
     if manifest.is_file():
         return read_document(manifest, Manifest).sha256
-    return "" if kind == "tables" else told
+    return "" if kind == "tables" else recorded

@@ -1,4 +1,4 @@
-"""What the workflow derived, as actions: tables and figures of a scope, the report, the ledger."""
+"""Derivations as actions: tables and figures of a scope, the report, the ledger."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def add_derivations(
         References to the actions, by subcommand.
     """
     made = _derived(files)
-    tables = [file for (tool, _), found in made.items() if tool == "tables" for file in found]
+    tables = [file for (tool, _), results in made.items() if tool == "tables" for file in results]
     seals = [file for file in files if file.endswith(".seal.json")]
     needed = {
         "tables": seals,
@@ -35,7 +35,7 @@ def add_derivations(
     }
     agent = deriving_software(graph, ledger)
     actions: dict[str, list[Entity]] = defaultdict(list)
-    for (tool, scope), found in made.items():
+    for (tool, scope), results in made.items():
         action = graph.add(
             f"#derived/{tool}/{scope}" if scope else f"#derived/{tool}",
             "CreateAction",
@@ -46,10 +46,10 @@ def add_derivations(
             agent=agent,
             instrument={"@id": tool_id(tool)},
             object=refs(needed[tool]),
-            result=refs(found),
+            result=refs(results),
         )
         actions[tool].append(action)
-    starts = [each["startTime"] for each in graph.entities.values() if "startTime" in each]
+    starts = [entity["startTime"] for entity in graph.entities.values() if "startTime" in entity]
     graph.add(
         WORKFLOW_RUN,
         "CreateAction",
@@ -61,7 +61,7 @@ def add_derivations(
         agent=agent,
         instrument={"@id": SNAKEFILE},
         object=refs([*_config(files), *seals]),
-        result=refs(file for found in made.values() for file in found),
+        result=refs(file for results in made.values() for file in results),
     )
     return actions
 

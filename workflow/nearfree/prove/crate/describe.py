@@ -1,4 +1,4 @@
-"""What a crate's metadata says: a function of the files that lie in its folder, and of no clock."""
+"""A crate's metadata, as a function of the files in its folder alone, without a clock."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ def describe(folder: Path) -> bytes:
     files = read_contents(folder)
     layout = crate_layout(folder)
     ledger = read_chain(ledger_folder(layout))[-1]
-    takes = [read_run(layout, each) for each in ledger.seals]
+    takes = [read_run(layout, name) for name in ledger.seals]
     for name, sha in _vouched(ledger, takes):
         if name not in files or files[name].sha256 != sha:
             raise DamageError(
@@ -68,7 +68,7 @@ def describe(folder: Path) -> bytes:
 
 
 def _vouched(ledger: Ledger, takes: list[Take]) -> Iterator[tuple[str, str]]:
-    """Yield the files that a ledger or a take holds the text of, by id and digest."""
+    """Yield the config files and plans that a ledger or a take holds, by id and digest."""
     for name, text in ledger.config.items():
         yield file_id(PurePosixPath("config", name)), sha256(text.encode())
     for take in takes:

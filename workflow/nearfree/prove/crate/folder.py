@@ -1,4 +1,4 @@
-"""The files of a crate's folder as they are on disk, without following any link."""
+"""The files of a crate's folder, without following links."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ _BLOCK_BYTES = 1024**2
 
 
 class Contents(Struct, frozen=True):
-    """What a file holds: its size in bytes and its SHA-256."""
+    """A file's size in bytes and its SHA-256."""
 
     size: int
     sha256: str
@@ -28,16 +28,13 @@ def crate_layout(folder: Path) -> Layout:
 
 
 def ledger_folder(layout: Layout) -> Path:
-    """Return where the ledgers of a root are: this machine's own if it wrote one."""
-    own = layout.ledgers / "local"
-    return own if any(own.glob("*.json")) else layout.ledgers
+    """Return the folder of a root's ledgers: this machine's own if it has any, else the tracked."""
+    local = layout.ledgers / "local"
+    return local if any(local.glob("*.json")) else layout.ledgers
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield every path below a folder that is not a folder with something in it, sorted.
-
-    Links are among them, and folders that are empty.
-    """
+    """Yield all files, links and empty folders below a folder, sorted."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         inside = walk(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else ()
         yield from [*inside] or [Path(entry.path)]

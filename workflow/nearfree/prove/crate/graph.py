@@ -25,13 +25,13 @@ Entity = dict[str, Any]
 
 
 class Graph:
-    """Entities by id, in the order in which they came; what is empty is left out."""
+    """Entities by id, in the order of their addition; empty properties are left out."""
 
     def __init__(self) -> None:
         self.entities: dict[str, Entity] = {}
 
     def add(self, identifier: str, kind: str | list[str], /, **properties: object) -> Entity:
-        """Add an entity, or return the one that has this id already, and refer to it."""
+        """Add an entity unless its id exists, and return a reference to it."""
         entity = {"@id": identifier, "@type": kind} | {
             name: value for name, value in properties.items() if value not in (None, [], "")
         }
@@ -39,7 +39,7 @@ class Graph:
         return {"@id": identifier}
 
     def facts(self, owner: str, facts: Mapping[str, object]) -> list[Entity]:
-        """Add what is known of an owner, a value each, and refer to them."""
+        """Add an owner's facts as property values, and return references to them."""
         return [
             self.add(f"{owner}/{quote(name)}", "PropertyValue", name=name, value=value)
             for name, value in facts.items()
@@ -48,7 +48,7 @@ class Graph:
 
     def of_type(self, kind: str) -> list[Entity]:
         """Return references to all entities of one type."""
-        return refs(each["@id"] for each in self.entities.values() if each["@type"] == kind)
+        return refs(entity["@id"] for entity in self.entities.values() if entity["@type"] == kind)
 
     def render(self) -> bytes:
         """Return the document's bytes."""
@@ -61,13 +61,13 @@ class Graph:
 
 
 def _single(value: object) -> object:
-    """Return the only one of a list of one, as RO-Crate wants it written."""
+    """Return the item of a list of one, as RO-Crate requires, or else the value."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def refs(identifiers: Iterable[str]) -> list[Entity]:
     """Return references to entities."""
-    return [{"@id": each} for each in identifiers]
+    return [{"@id": identifier} for identifier in identifiers]
 
 
 def file_id(path: PurePath) -> str:
@@ -76,5 +76,5 @@ def file_id(path: PurePath) -> str:
 
 
 def media_type(path: PurePath) -> str:
-    """Return the media type of a file by its suffix; what is not known is text."""
+    """Return the media type of a file by its suffix; unknown suffixes are text."""
     return _MEDIA_TYPES.get(path.suffix, "text/plain")

@@ -1,6 +1,6 @@
-"""The runs of a ledger's takes as actions: what was asked, by which software, and what came of it.
+"""The runs of a ledger's takes as actions: the command, its software, and its outcome.
 
-What software a run had is an entity of its own, shared by all runs that had the same.
+The software of a run is an entity of its own, shared by all runs with the same software.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def tool_id(tool: str) -> str:
 
 
 def read_run(layout: Layout, name: str) -> Take:
-    """Return a sealed take with the start and end of its runs; DamageError if it has no start."""
+    """Return a sealed take with the start and end of its runs; DamageError without a start."""
     take = read_take(layout, parse_take(name), only=(RunFinished,))
     if not take.of(RunStarted):
         raise DamageError(f"{name} does not say who ran it", remedy="Restore it from a copy")
@@ -50,13 +50,13 @@ def read_run(layout: Layout, name: str) -> Take:
 
 
 def main_run(take: Take) -> RunStarted:
-    """Return the start of a take's last attempt at what was asked, not that of who closed it."""
+    """Return the start of the take's last attempt, not that of a command which closed it."""
     starts: list[RunStarted] = [event.data for event in take.of(RunStarted)]
-    return [each for each in starts if each.command == starts[0].command][-1]
+    return [start for start in starts if start.command == starts[0].command][-1]
 
 
 def add_run(graph: Graph, layout: Layout, take: Take, step: Step | None) -> Entity:
-    """Add the action of one sealed take and refer to it; no step is a command given by hand."""
+    """Add the action of one sealed take; without a step the command was given by hand."""
     started = main_run(take)
     first, *_ = take.of(RunStarted)
     ended = take.of(RunFinished)
@@ -85,8 +85,8 @@ def _on_the_run(started: RunStarted) -> dict[str, object]:
     facts: dict[str, object] = {name: getattr(started, name) for name in _ON_THE_RUN}
     facts |= {f"clock_{name}_mhz": mhz for name, mhz in sorted((started.clocks_mhz or {}).items())}
     if started.scheduler:
-        asked: dict[str, Any] = msgspec.to_builtins(started.scheduler)
-        facts |= {f"scheduler_{name}": value for name, value in asked.items()}
+        scheduler: dict[str, Any] = msgspec.to_builtins(started.scheduler)
+        facts |= {f"scheduler_{name}": value for name, value in scheduler.items()}
     return facts | {"attempt": started.attempt}
 
 
@@ -97,14 +97,14 @@ def _software(graph: Graph, started: RunStarted) -> Entity:
 
 
 def deriving_software(graph: Graph, ledger: Ledger) -> Entity:
-    """Add the software that a ledger names, of which its tables and figures are."""
+    """Add the software that made a ledger's tables and figures."""
     return _add_software(graph, ledger.libraries, {"code_digest": ledger.code_digest})
 
 
 def _add_software(graph: Graph, packages: Mapping[str, str], facts: Mapping[str, object]) -> Entity:
-    """Add this program as it was then: its version, the packages it had, and what is known of it.
+    """Add nearfree with its version then, its packages and its facts.
 
-    Its id is a digest of all that, so equal software is one entity.
+    The id is a digest of these, so that equal software is one entity.
     """
     others = {name: packages[name] for name in sorted(packages) if name != "nearfree"}
     known = msgspec.json.encode([packages, facts], order="deterministic")
@@ -114,7 +114,7 @@ def _add_software(graph: Graph, packages: Mapping[str, str], facts: Mapping[str,
         "SoftwareApplication",
         name="nearfree",
         softwareVersion=packages.get("nearfree"),
-        softwareRequirements=[_package(graph, *each) for each in others.items()],
+        softwareRequirements=[_package(graph, *package) for package in others.items()],
         additionalProperty=graph.facts(name, facts),
     )
 

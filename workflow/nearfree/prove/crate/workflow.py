@@ -7,7 +7,7 @@ from nearfree.prove.crate.steps import SNAKEFILE, Step
 
 
 def add_workflow(graph: Graph, ran: list[tuple[Step, list[Entity]]]) -> None:
-    """Add the workflow, the steps of it that ran with their actions, and who ordered them."""
+    """Add the workflow, its executed steps with their actions, and their orchestration."""
     for number, (step, actions) in enumerate(ran, start=1):
         _add_step(graph, number, step)
         graph.add(

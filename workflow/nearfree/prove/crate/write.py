@@ -1,4 +1,4 @@
-"""Writing a crate: what a ledger vouches for is copied, and then described.
+"""Writing a crate: a ledger's evidence and results are copied, and then described.
 
 Files are copies, never links: a link would change with its original.
 """
@@ -14,8 +14,8 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
 from nearfree.log.verify import verify
-from nearfree.prove.audit.ledgers import Named, differences, find_ledger
-from nearfree.prove.crate.chosen import DERIVED, check_config, derived_of, newest
+from nearfree.prove.audit.ledgers import NamedLedger, differences, find_ledger
+from nearfree.prove.crate.chosen import DERIVED, check_config, derived_root, newest_ledger
 from nearfree.prove.crate.describe import describe
 from nearfree.prove.crate.folder import crate_layout, read_contents, walk
 from nearfree.prove.crate.graph import METADATA
@@ -25,20 +25,20 @@ from nearfree.prove.crate.steps import SNAKEFILE
 _AGAIN = "Run the workflow, which makes what is derived and a ledger, then name that one"
 
 
-class Written(Struct, frozen=True):
-    """What a crate holds: its ledger by name, its takes, its files and their bytes."""
+class WrittenCrate(Struct, frozen=True):
+    """A written crate: its ledger by name, its takes, its files and their bytes."""
 
     ledger: str
     takes: int
     files: int
     size: int
     other_code: str
-    """How the code at hand, which the rules are of, differs from the ledger's; empty if not."""
+    """How the installed code differs from the ledger's; empty if it does not."""
 
 
 def write_crate(
     layout: Layout, project: Path, config: Path, out: Path, name: str | None = None
-) -> Written:
+) -> WrittenCrate:
     """Write the crate of a ledger into a new folder; the same ledger gives the same bytes.
 
     Parameters
@@ -46,26 +46,26 @@ def write_crate(
     project
         The folder with the Snakefile and its rules.
     config
-        The config folder, which tables at hand are made under.
+        The config folder of the tables in `layout`.
     name
-        The ledger, as `find_ledger` knows it; the newest of this machine if nothing is said.
+        The ledger, as in `find_ledger` (default: the newest of this machine).
 
     Raises
     ------
     EvidenceError
-        There is no ledger, or what is derived is not made from its takes and config.
+        There is no ledger, or derived files are not made from its takes and config.
     ConfigError
-        The workflow is not here, or the config holds what must not leave this machine.
+        There is no Snakefile, or the config holds what must not leave this machine.
     DamageError
-        What the ledger vouches for is not there any more.
+        A file that the ledger vouches for is gone.
     WriteError
-        Something is where the crate is to be, or that is among the results.
+        The crate's folder is not empty, or lies among the results.
     """
-    named = find_ledger(layout, newest(layout) if name is None else name)
+    named = find_ledger(layout, newest_ledger(layout) if name is None else name)
     ledger = named.ledger
     check_config(named)
     _check_place(layout, out)
-    derived = derived_of(layout, config, named)
+    derived = derived_root(layout, config, named)
     with new_folder(out) as folder:
         copied = crate_layout(folder)
         _copy_workflow(project, folder)
@@ -73,17 +73,17 @@ def write_crate(
         for take in ledger.seals:
             _copy_take(layout, copied, take)
         _copy_ledgers(layout, copied, named)
-        for each in DERIVED:
-            _copy_derived(derived.root, copied.root, each)
+        for kind in DERIVED:
+            _copy_derived(derived.root, copied.root, kind)
         _check_sound(copied, derived)
         _put(folder / METADATA, describe(folder))
-        found = read_contents(folder)
-    size = sum(each.size for each in found.values())
-    return Written(named.name, len(ledger.seals), len(found), size, differences(ledger))
+        contents = read_contents(folder)
+    size = sum(file.size for file in contents.values())
+    return WrittenCrate(named.name, len(ledger.seals), len(contents), size, differences(ledger))
 
 
-def _copy_ledgers(layout: Layout, copied: Layout, named: Named) -> None:
-    """Copy a ledger and those before it, which it is chained to."""
+def _copy_ledgers(layout: Layout, copied: Layout, named: NamedLedger) -> None:
+    """Copy a ledger and the chain before it."""
     for number in range(1, named.ledger.number + 1):
         below = Path("." if named.adopted else "local", f"{number:06}.json")
         _put(copied.ledgers / below, read_bytes(layout.ledgers / below))
@@ -92,8 +92,8 @@ def _copy_ledgers(layout: Layout, copied: Layout, named: Named) -> None:
 def _check_sound(copied: Layout, original: Layout) -> None:
     for finding in verify(copied.root).findings:
         if not finding.notice:
-            told = finding.message.replace(str(copied.root), str(original.root))
-            raise DamageError(f"{original.root}/{finding.path}: {told}", remedy=_AGAIN)
+            message = finding.message.replace(str(copied.root), str(original.root))
+            raise DamageError(f"{original.root}/{finding.path}: {message}", remedy=_AGAIN)
 
 
 def _check_place(layout: Layout, out: Path) -> None:
@@ -104,7 +104,7 @@ def _check_place(layout: Layout, out: Path) -> None:
 
 
 def _copy_derived(root: Path, copied: Path, name: str) -> None:
-    """Copy a folder's files; what an interrupted write left, and empty folders, stay behind."""
+    """Copy a folder's files, without the remains of interrupted writes and empty folders."""
     for path in walk(root / name) if (root / name).is_dir() else ():
         below = path.relative_to(root)
         if path.is_file() and not any(part.startswith(".") for part in below.parts):
@@ -125,7 +125,7 @@ def _write_texts(ledger: Ledger, folder: Path) -> None:
 
 
 def _copy_take(layout: Layout, copied: Layout, name: str) -> None:
-    """Copy a take's seal, the part of its segments that it seals, and its plan."""
+    """Copy a take's seal, the sealed part of its segments, and its plan."""
     take = read_run(layout, name)
     for part in take.seal.segments:
         raw = read_bytes(layout.segment(take.name, part.attempt))[: part.bytes]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nearfree.config.deployments import Asked
+from nearfree.config.deployments import DeploymentSpec
 from nearfree.config.files import Config
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
@@ -24,9 +24,9 @@ BATCHES = tuple(range(1, 21))
 CONTEXTS = tuple(1024 * step for step in range(1, 21))
 
 
-def wanted(model: str, attention: str, batch: Sequence[int], context: Sequence[int]) -> Asked:
+def wanted(model: str, attention: str, batch: Sequence[int], context: Sequence[int]) -> DeploymentSpec:
     """Return what is asked of one model on one platform."""
-    return Asked(models=(model,), platforms=("h200",), attention=(attention,), batch=tuple(batch),
+    return DeploymentSpec(models=(model,), platforms=("h200",), attention=(attention,), batch=tuple(batch),
                  context=tuple(context), routing=("balanced",))  # fmt: skip
 
 

@@ -89,7 +89,7 @@ def test_what_says_nothing_with_curves_is_refused(
 ) -> None:
     """Settings come from the studies: another argument is a mistake, not passed over."""
     answer = call("predict", "--curves", str(project / "made"), "--platform", "h20", *more)
-    one_message(answer, f"{more[0]} says nothing with --curves", "leave --curves out")
+    one_message(answer, f"{more[0]} has no effect with --curves", "or --curves")
     assert not (project / "made").exists()
 
 

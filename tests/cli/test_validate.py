@@ -29,7 +29,7 @@ KEYS = {
 @pytest.fixture(autouse=True)
 def law(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one law answer, which needs neither rules nor constants."""
-    monkeypatch.setattr(validate_, "answering", lambda *_: IdleCompute())
+    monkeypatch.setattr(validate_, "make_answerer", lambda *_: IdleCompute())
 
 
 def scored(call: Call, *argv: str) -> list[dict[str, object]]:
@@ -176,8 +176,8 @@ def test_a_platform_may_be_named_by_an_alias(call: Call) -> None:
     [
         ("--platform mars", "no boundary of the platform 'mars'. Choose from h20"),
         ("--module gemm", "no boundary of the module 'gemm'. Choose from attention, dense_ffn"),
-        ("--by predictor,colour", "'colour' is nothing to group by: choose from predictor,"),
-        ("--by ", "'' is nothing to group by"),
+        ("--by predictor,colour", "'colour' is no column to group by: choose from predictor,"),
+        ("--by ", "'' is no column to group by"),
         ("--predictor oracle", "invalid choice: 'oracle'"),
         ("--dataset mine", "invalid choice: 'mine'"),
         ("--epsilon 0", "0 is not between 0 and 1"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from derive.questions import ROOT
-from nearfree.config.deployments import BOUNDS, Asked
+from nearfree.config.deployments import BOUNDS, DeploymentSpec
 from nearfree.config.files import Config
 from nearfree.derive.predict.forecast.expand_deployments import deployments
 from nearfree.errors import ConfigError
@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "config", tmp_path / "config"))
 
 
-def given(folder: Path, text: str) -> dict[str, Asked]:
+def given(folder: Path, text: str) -> dict[str, DeploymentSpec]:
     """Return what a config with this deployments.yaml asks about."""
     (folder / "deployments.yaml").write_text(text, encoding="utf-8")
     return Config(folder).deployments
@@ -44,7 +44,7 @@ def test_an_absent_file_asks_nothing(folder: Path) -> None:
 def test_the_least_that_is_said(folder: Path) -> None:
     """Models and platforms are enough; the rest is b = 1, L = 4096 and both bounds."""
     assert given(folder, f"a: {{{LEAST}}}") == {
-        "a": Asked(models=("qwen3_8b",), platforms=("h20",), batch=(1,), context=(4096,))
+        "a": DeploymentSpec(models=("qwen3_8b",), platforms=("h20",), batch=(1,), context=(4096,))
     }
     assert given(folder, f"a: {{{LEAST}}}")["a"].routing == BOUNDS
 

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.cluster import Cluster
-from nearfree.config.deployments import Asked
+from nearfree.config.deployments import DeploymentSpec
 from nearfree.config.files import Backend, Site, Sources, schemas
 from nearfree.core.modules.registry import STUDIES
 from nearfree.core.setting import Name, Positive
@@ -26,7 +26,7 @@ KINDS: dict[str, Any] = {
     "backends": dict[Name, Backend],
     "studies": dict[Name, STUDIES],
     "sources": Sources,
-    "deployments": dict[Name, Asked],
+    "deployments": dict[Name, DeploymentSpec],
     "cluster": Cluster,
     "takes": dict[Name, dict[Name, Positive]],
 }

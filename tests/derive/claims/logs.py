@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 from nearfree.derive.claims.judge import CLAIMS_CHECKED, claim_rows
-from nearfree.derive.claims.scope_tables import Log
+from nearfree.derive.claims.scope_tables import ScopeTables
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION
 from nearfree.derive.tables.boundaries import BOUNDARIES
@@ -94,7 +94,7 @@ def composed(bound: Row, predictor: str, n: float, limiter: str, measured: str) 
     return own | told | seen | {"n_max": bound["n_max"], "basis": "datasheet"}
 
 
-def log(bounds: Sequence[Row], *rest: Iterable[Row], scope: str = "cpu") -> Log:
+def log(bounds: Sequence[Row], *rest: Iterable[Row], scope: str = "cpu") -> ScopeTables:
     """Return the log of some boundaries and of other rows, told apart by their columns."""
     frames = {BOUNDARIES.name: rows_of(BOUNDARIES, bounds)}
     other = [row for rows in rest for row in rows]
@@ -103,10 +103,10 @@ def log(bounds: Sequence[Row], *rest: Iterable[Row], scope: str = "cpu") -> Log:
         rows = [row for row, by in zip(other, told, strict=True) if by == name]
         if rows:
             frames[table.name] = rows_of(table, rows)
-    return Log(scope, EPSILON, frames)
+    return ScopeTables(scope, EPSILON, frames)
 
 
-def judge(name: str, log: Log) -> Row:
+def judge(name: str, log: ScopeTables) -> Row:
     """Return the one row of a claim that has any case, or the row that says that none has."""
     rows = list(claim_rows(log, [claim for claim in CLAIMS_CHECKED if claim.name == name]))
     checked = [row for row in rows if row["checked"]]

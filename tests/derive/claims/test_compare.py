@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.claims.compare import at_floor, at_least, lands, reach, same
+from nearfree.derive.claims.compare import at_floor, at_least, reach, same, within_step
 
 from derive.claims.logs import Row, at
 
@@ -48,7 +48,7 @@ def test_a_prediction_lands_where_the_boundary_lies(row: Row, value: float) -> N
     """It is right between N_max and the next N alone, and wrong only outside of the interval."""
     low, high = row["n_low"] or row["n_max"], row["n_high"] or row["n_max"]
     inside = row["n_max"] <= value < reach(row)[1]
-    found = lands(row, value)
+    found = within_step(row, value)
     assert not found or inside
     assert found is not False or not (inside or (row["n_low"] and low <= value <= high))
 

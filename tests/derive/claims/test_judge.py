@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.derive.claims.cases import Case, Group
 from nearfree.derive.claims.judge import CLAIMS_CHECKED, both, claim_rows, verdict
-from nearfree.derive.claims.scope_tables import Log
+from nearfree.derive.claims.scope_tables import ScopeTables
 from nearfree.derive.claims.table import CLAIMS, FAILS, HOLDS, PARTLY, UNDECIDED, VERDICTS
 from nearfree.derive.tables.boundaries import BOUNDARIES
 
@@ -96,8 +96,8 @@ def mixed() -> list[dict[str, Any]]:
 def test_the_order_of_rows_changes_nothing(order: list[int]) -> None:
     """The same rows give the same verdicts in whatever order they come."""
     frame = rows_of(BOUNDARIES, mixed())
-    rows = claim_rows(Log("cpu", EPSILON, {"boundaries": frame}))
-    again = claim_rows(Log("cpu", EPSILON, {"boundaries": frame[order]}))
+    rows = claim_rows(ScopeTables("cpu", EPSILON, {"boundaries": frame}))
+    again = claim_rows(ScopeTables("cpu", EPSILON, {"boundaries": frame[order]}))
     assert list(rows) == list(again)
 
 

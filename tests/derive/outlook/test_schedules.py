@@ -5,26 +5,26 @@ from pathlib import Path
 import polars as pl
 import pytest
 from msgspec.structs import replace
-from nearfree.config.deployments import Asked
+from nearfree.config.deployments import DeploymentSpec
 from nearfree.config.files import Config
 from nearfree.derive.outlook import schedules as module
 from nearfree.derive.outlook.schedules import SCHEDULES, schedules
 
 from derive.sheeted import ANSWERER, CONFIG, sheet_table
 
-DENSE = Asked(models=("qwen3_8b",), platforms=("h20", "b200"), context=(1024, 4096))
-SPARSE = Asked(models=("mixtral_8x7b",), platforms=("h100",), moe=("vllm==0.20.2",))
+DENSE = DeploymentSpec(models=("qwen3_8b",), platforms=("h20", "b200"), context=(1024, 4096))
+SPARSE = DeploymentSpec(models=("mixtral_8x7b",), platforms=("h100",), moe=("vllm==0.20.2",))
 
 
 class Given(Config):
     """The shipped config with deployments of its own."""
 
-    def __init__(self, folder: Path, **asked: Asked) -> None:
+    def __init__(self, folder: Path, **asked: DeploymentSpec) -> None:
         super().__init__(folder)
         self.__dict__["deployments"] = asked
 
 
-def rows(**asked: Asked) -> pl.DataFrame:
+def rows(**asked: DeploymentSpec) -> pl.DataFrame:
     """Return the rows of some deployments, checked as they are when they are written."""
     found = schedules(Given(CONFIG.folder, **asked), ANSWERER, sheet_table())
     return SCHEDULES.build(found, found["from_ids"].explode().drop_nulls().unique().to_list())

@@ -6,12 +6,12 @@ from log.faults import HERE
 from nearfree.config.files import Config
 from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout
-from nearfree.prove.audit.query import ask, listed_figures
+from nearfree.prove.audit.query import listed_figures, trace_query
 
 
 def asked(made, text: str):
     """Return the graph of a text."""
-    return ask(made.layout, Config(made.config), text)
+    return trace_query(made.layout, Config(made.config), text)
 
 
 def boundary(made) -> dict:
@@ -76,7 +76,7 @@ def test_an_event_is_shown_in_the_version_on_disk(shared):
     """An event that readers see upcast is shown as it was written, with its own type."""
     layout = Layout(HERE / "golden_versions" / "log")
     name = "public/constants/1-08c0841e.1#2"
-    node = ask(layout, Config(shared.config), name).nodes[name]
+    node = trace_query(layout, Config(shared.config), name).nodes[name]
     assert node.title == "nearfree.constants.calibrated.v1"
     assert node.values["family"] == "gemm"
     assert "dtypes" not in node.values

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from nearfree.config.files import Config
 from nearfree.prove.audit.graph import Graph, Node
-from nearfree.prove.audit.query import ask
+from nearfree.prove.audit.query import trace_query
 from nearfree.prove.audit.render import as_json, as_mermaid, as_text
 
 HOSTILE = '<script>"]\n end --> x\u202e' + "y" * 1000
@@ -18,7 +18,7 @@ def graph(shared) -> Graph:
     """Return what a boundary rests on."""
     frame = pl.read_parquet(shared.layout.table("cpu", "boundaries"))
     row = frame.filter(epsilon=0.2, take=2).row(0, named=True)
-    return ask(shared.layout, Config(shared.config), row["row_id"])
+    return trace_query(shared.layout, Config(shared.config), row["row_id"])
 
 
 def test_text_says_the_number_its_formula_points_lines_and_run(graph):

@@ -1,4 +1,4 @@
-"""The command line: one file a command, imported only as far as the command needs."""
+"""The command line: one file a command, each importing only what its command needs."""
 
 import argparse
 import os

@@ -1,12 +1,12 @@
-"""Fit the work model's constants to imported curves of some platforms, and keep them in the log.
+"""Fit the work model's constants to imported curves of some platforms, and record them in the log.
 
 Every other platform is out of sample. The constants are never edited by hand: the same curves and
-the same version give the same ones.
+the same version give the same constants.
 
 `--own PLATFORM --from published` fits one number on a platform, the host's launch floor of fused
 MoE layers, to the paper's boundaries; `--own PLATFORM --from STREAM` fits two factors for a family
-of kernels to at most three curves a kernel. Own constants stand apart from the others and are used
-where `nearfree validate --own` asks for them.
+of kernels to at most three curves a kernel. Own constants are kept separately and used only by
+`nearfree validate --own`.
 """
 
 import argparse
@@ -36,13 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="source",
         metavar="SOURCE",
-        help="what --own is fitted to: `published`, or a stream of imported curves",
+        help="data for --own: `published`, or a stream of imported curves",
     )
     parser.add_argument("--offline", action="store_true", help="do without the network")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make sure that the constants are sealed, and print them."""
+    """Fit and seal the constants unless they are sealed, and print them."""
     from nearfree.config.files import Config
     from nearfree.derive.work_model.calibrate import calibrate
     from nearfree.derive.work_model.calibrate_own import calibrate_own
@@ -59,19 +59,19 @@ def run(args: argparse.Namespace) -> int:
         )
     layout, config = Layout(args.results), Config(args.config)
     if args.own is not None:
-        own = resolve(config.platforms, args.own)
+        own_platform = resolve(config.platforms, args.own)
         seal = calibrate_own(
             layout,
             config.platforms,
-            own,
+            own_platform,
             source=args.source,
             epsilon=config.site.epsilon,
             offline=args.offline,
         )
         print(f"{seal.name}: sealed")
         for of in recorded_own(layout, recorded_constants(layout)).values():
-            if own in of:
-                _show(of[own].event.data)
+            if own_platform in of:
+                _show(of[own_platform].event.data)
         return 0
     on = tuple(dict.fromkeys(resolve(config.platforms, name) for name in args.on))
     seal = calibrate(
@@ -88,16 +88,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(said: "ConstantsCalibrated") -> None:
-    print(f"  {said.family}, {said.curves} curves: {said.selection.partition(': ')[0]}")
-    for each in said.constants:
-        print(f"    {each.hypothesis:12} {each.name:16} {each.value:8g} {each.unit:8} "
-              f"{each.meaning}")  # fmt: skip
-    print(f"    {'band':29} {said.band:8g} {'1':8} how far ln T(N)/T(baseline) may be off")
+def _show(calibrated: "ConstantsCalibrated") -> None:
+    print(
+        f"  {calibrated.family}, {calibrated.curves} curves: "
+        f"{calibrated.selection.partition(': ')[0]}"
+    )
+    for constant in calibrated.constants:
+        print(
+            f"    {constant.hypothesis:12} {constant.name:16} {constant.value:8g} "
+            f"{constant.unit:8} {constant.meaning}"
+        )
+    print(f"    {'band':29} {calibrated.band:8g} {'1':8} how far ln T(N)/T(baseline) may be off")
 
 
 def _names(text: str) -> tuple[str, ...]:
-    names = tuple(each for each in text.split(",") if each)
+    names = tuple(name for name in text.split(",") if name)
     if not names:
         raise argparse.ArgumentTypeError("name at least one platform")
     return names

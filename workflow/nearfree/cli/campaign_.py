@@ -1,9 +1,9 @@
 """Make every take of an order file, one after the other, on a machine without the workflow.
 
-The file is what `nearfree plan PLATFORM` prints elsewhere; only msgspec, torch and, on a GPU,
-nvidia-ml-py are needed here. What is sealed already is left alone, what fails is told and the rest
-goes on, and no take begins after the deadline. Bring the results root back and run `nearfree adopt
-PLATFORM` there.
+`nearfree plan PLATFORM` prints the file elsewhere; this machine needs only msgspec, torch and, with
+a GPU, nvidia-ml-py. Sealed takes are skipped, a failure is reported and the next take follows, and
+no take begins after the deadline. Copy the results root back and run `nearfree adopt PLATFORM`
+there.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--untested",
         action="store_true",
-        help="let adapters run on a GPU of which the log holds no sealed run there",
+        help="allow adapters on a GPU on which the log holds no sealed run of theirs",
     )
 
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     failed = 0
     for number, order in enumerate(orders):
         if args.deadline and time.monotonic() - began > args.deadline:
-            left = ", ".join(each.stream for each in orders[number:])
+            left = ", ".join(order.stream for order in orders[number:])
             print(f"the deadline of {args.deadline} s is over; left: {left}", flush=True)
             break
         try:

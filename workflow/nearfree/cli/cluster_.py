@@ -1,6 +1,6 @@
-"""Try the SLURM cluster out: a one-second job on a node of every platform, and what it saw there.
+"""Test the SLURM cluster: run a one-second job on a node of every platform, and print its report.
 
-What a job asks for stands in config/cluster.yaml; the platforms are those of `here`.
+config/cluster.yaml sets the resources of a job; the platforms are those of `here`.
 """
 
 import argparse
@@ -11,15 +11,15 @@ from nearfree.cli.common import add_roots, positive
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    check = actions.add_parser("check", help="submit a job a platform, and print what it saw")
+    check = actions.add_parser("check", help="submit a job a platform, and print its report")
     check.add_argument(
         "--timeout",
         type=positive,
         default=300,
         metavar="S",
-        help="cancel what has not begun after S seconds (default: 300)",
+        help="cancel jobs that have not begun after S seconds (default: 300)",
     )
-    check.add_argument("--logs", default="logs", help="a folder that every node sees")
+    check.add_argument("--logs", default="logs", help="a folder on a shared file system")
     add_roots(check, inner=True)
 
 
@@ -32,22 +32,22 @@ def run(args: argparse.Namespace) -> int:
 
     pipeline = Pipeline(args.results, args.config)
     failed = 0
-    for found in check(pipeline, Path(args.logs), args.timeout):
-        seen = found.seen
-        where = f"asked for {found.asked or 'SLURM defaults'}"
+    for finding in check(pipeline, Path(args.logs), args.timeout):
+        seen = finding.seen
+        where = f"asked for {finding.asked or 'SLURM defaults'}"
         if seen is not None:
             gpus = ", ".join(seen.gpus) or f"GPUs {seen.visible}" * (seen.visible is not None)
             what = [f"{seen.cpus} CPUs", *[gpus] * bool(gpus)]
             where += f"; job {seen.job_id} on {seen.node} ({seen.partition}): {', '.join(what)}"
-        print(f"{found.platform}: {'wrong' if found.wrong else 'fine'}; {where}")
-        for text in found.wrong:
+        print(f"{finding.platform}: {'wrong' if finding.wrong else 'fine'}; {where}")
+        for text in finding.wrong:
             print(f"  wrong: {text}")
-        for text in found.notes:
+        for text in finding.notes:
             print(f"  note: {text}")
-        failed = 2 if found.wrong else failed
+        failed = 2 if finding.wrong else failed
     if not accounting():
         print(
-            "note: the cluster keeps no accounts, so sacct knows nothing: set "
+            "note: the cluster keeps no accounts, so sacct reports nothing: set "
             "`slurm-status-command: squeue` in profiles/slurm/config.yaml"
         )
     return failed

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_roots(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
-    """Add the two folders that every command takes; `inner` keeps what was given further left."""
+    """Add the two folders that every command takes; `inner` keeps values of the outer parser."""
     for name, what in (("results", "results root"), ("config", "config folder")):
         parser.add_argument(
             f"--{name}",
@@ -32,15 +32,17 @@ def positive(text: str) -> int:
 
 
 def printable(text: str) -> str:
-    """Return a text as one line that no terminal acts on; what cannot be shown is escaped."""
+    """Return a text as one line without control characters; unprintable ones are escaped."""
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
-        for each in text
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "surrogatepass").decode()
+        for character in text
     )
 
 
 def here(args: argparse.Namespace) -> "tuple[Config, str]":
-    """Return the config and the platform that a command names; it must be this machine."""
+    """Return the config and the scope of `--platform`; ConfigError if it is not this machine."""
     from nearfree.config.files import Config
     from nearfree.hardware.platforms import resolve
 

@@ -1,6 +1,6 @@
-"""Write a ledger with all that it vouches for as a Workflow Run RO-Crate, or verify such a crate.
+"""Write a ledger with its evidence and results as a Workflow Run RO-Crate, or verify such a crate.
 
-With --verify every byte is compared; exits with 2 if anything is damaged, missing or too much.
+With --verify every byte is compared; exits with 2 if anything is damaged, missing or superfluous.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def _write(args: argparse.Namespace) -> int:
     layout = require_log(Layout(args.results))
     done = write_crate(layout, Path(), args.config, args.out, args.ledger)
     if done.other_code:
-        print(f"notice: rules and Snakefile are of now, not of the ledger: {done.other_code}")
+        print(f"notice: rules and Snakefile are newer than the ledger: {done.other_code}")
     written = f"ledger {done.ledger}, {done.takes} takes, {done.files} files"
     print(printable(f"{args.out}: {written}, {done.size / 1e6:.1f} MB"))
     return 0
@@ -43,8 +43,8 @@ def _verify(out: Path) -> int:
     from nearfree.cli import MISTAKE
     from nearfree.prove.crate.check import check_crate
 
-    found = check_crate(out)
-    for finding in found:
+    findings = check_crate(out)
+    for finding in findings:
         print(printable(f"DAMAGE: {out}/{finding.path} {finding.message}"))
-    print(printable(f"{out}: {len(found)} damaged"))
-    return MISTAKE if found else 0
+    print(printable(f"{out}: {len(findings)} damaged"))
+    return MISTAKE if findings else 0

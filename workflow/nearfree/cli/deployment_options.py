@@ -1,4 +1,4 @@
-"""What predictions are asked of on the command line: models, platforms, backends, conditions."""
+"""Options that describe deployments: models, platforms, backends and conditions."""
 
 import argparse
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from nearfree.cli.common import positive
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nearfree.config.deployments import Asked
+    from nearfree.config.deployments import DeploymentSpec
     from nearfree.config.files import Config
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROUTINGS = ("balanced", "skewed")
 DTYPES = ("bfloat16", "float16", "float8", "float32")
 ATTENTION, MOE = "flash-attn", "vllm"
-Each = TypeVar("Each")
+Value = TypeVar("Value")
 
 
 def add_deployment(
@@ -32,15 +32,15 @@ def add_deployment(
     Parameters
     ----------
     many
-        Whether each takes a list, parted by commas.
+        Options take lists with commas.
     required
-        Whether a model and a platform must be named.
+        `--model` and `--platform` are required.
     batch
-        Whether batch sizes are named, too.
+        Add `--batch`.
     """
     listed = ", or several: a,b,c" if many else ""
 
-    def of(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
+    def of(kind: Callable[[str], Value]) -> Callable[[str], list[Value]]:
         return _several(kind) if many else _one(kind)
 
     parser.add_argument(
@@ -58,8 +58,7 @@ def add_deployment(
     )
     parser.add_argument(
         "--moe",
-        help="the same of the MoE layers, where there are any (default: vllm, but sglang for a "
-        "schedule of SGLang)",
+        help="the same for MoE layers (default: vllm, but sglang for a schedule of SGLang)",
     )
     if batch:
         parser.add_argument("--batch", type=of(positive), help=f"b, requests{listed}")
@@ -72,12 +71,12 @@ def add_deployment(
     parser.add_argument("--dtype", choices=DTYPES, help="element type (default: the model's)")
 
 
-def add_looking(parser: argparse.ArgumentParser, *, largest: bool = True) -> None:
-    """Add what answers share: the tolerance, the largest N, and whether releases are fetched."""
+def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True) -> None:
+    """Add the options of all answers: tolerance, largest N, and fetching of releases."""
     parser.add_argument("--epsilon", type=_tolerance, help="tolerance (default: config.yaml's)")
     if largest:
         parser.add_argument(
-            "--largest", type=positive, default=512, help="the largest N looked at (default: 512)"
+            "--largest", type=positive, default=512, help="the largest N (default: 512)"
         )
     parser.add_argument(
         "--online",
@@ -86,15 +85,15 @@ def add_looking(parser: argparse.ArgumentParser, *, largest: bool = True) -> Non
     )
 
 
-def answering(
-    args: argparse.Namespace, config: "Config", wanted: "Sequence[Deployment]"
+def make_answerer(
+    args: argparse.Namespace, config: "Config", queries: "Sequence[Deployment]"
 ) -> "Answerer":
-    """Return the predictors, on datasheets, and on the newest probe of a platform without one.
+    """Return the predictors with datasheet facts, or a platform's newest probe where it has none.
 
     Raises
     ------
     ConfigError
-        A deployment names a release whose rules are neither here nor to be had.
+        A deployment names a release whose rules are not on record and cannot be fetched.
     """
     from nearfree.derive.granularity.facts import known_facts
     from nearfree.derive.predict.answers import Answerer
@@ -103,27 +102,27 @@ def answering(
 
     layout = Layout(args.results)
     answerer = Answerer(layout, config, offline=not args.online)
-    check_releases(config, answerer, wanted)
+    check_releases(config, answerer, queries)
     return answerer.on(known_facts(layout, config.platforms))
 
 
 def tolerance(args: argparse.Namespace, config: "Config") -> float:
-    """Return the tolerance that is asked for, or the config's."""
+    """Return the tolerance of `--epsilon`, or the config's."""
     return float(args.epsilon or config.site.epsilon)
 
 
-def asked(
+def make_spec(
     args: argparse.Namespace,
     *,
     batch: "Sequence[int]" = (1,),
     context: "Sequence[int]" = (4096,),
     routing: "Sequence[str]" = ("balanced",),
     moe: str = MOE,
-) -> "Asked":
-    """Return what the arguments ask about; the rest is what counts where they say nothing."""
-    from nearfree.config.deployments import Asked
+) -> "DeploymentSpec":
+    """Return the deployments that the options describe; the other arguments are their defaults."""
+    from nearfree.config.deployments import DeploymentSpec
 
-    return Asked(
+    return DeploymentSpec(
         models=tuple(args.model),
         platforms=tuple(args.platform),
         attention=(args.attention or ATTENTION,),
@@ -135,13 +134,13 @@ def asked(
     )
 
 
-def _several(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
-    def listed(text: str) -> list[Each]:
-        parts = [each.strip() for each in text.split(",")]
+def _several(kind: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+    def listed(text: str) -> list[Value]:
+        parts = [part.strip() for part in text.split(",")]
         if not all(parts):
             raise argparse.ArgumentTypeError(f"{text!r:.200} has an empty entry")
         try:
-            return [kind(each) for each in parts]
+            return [kind(part) for part in parts]
         except ValueError:
             raise argparse.ArgumentTypeError(
                 f"{text!r:.200} is no list of whole numbers with commas between"
@@ -150,8 +149,8 @@ def _several(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
     return listed
 
 
-def _one(kind: Callable[[str], Each]) -> Callable[[str], list[Each]]:
-    def single(text: str) -> list[Each]:
+def _one(kind: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+    def single(text: str) -> list[Value]:
         if not text.strip():
             raise argparse.ArgumentTypeError("it is empty")
         return [kind(text)]

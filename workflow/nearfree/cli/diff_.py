@@ -1,8 +1,8 @@
-"""Say which reported numbers differ between two ledgers, and why.
+"""List the reported numbers that differ between two ledgers, and why.
 
-Both are made again by the code at hand, so nothing that differs is the code's. A row is reported
-under its causes: new takes, retractions, rules, constants, and changes of the config. OLD and NEW
-are N for ledger N of this machine, adopted:N for one that git tracks.
+Both are recomputed by the installed code, so no difference is the code's. A row is reported under
+its causes: new takes, retractions, rules, constants, and changes of the config. OLD and NEW are N
+for ledger N of this machine, adopted:N for one that git tracks.
 """
 
 import argparse
@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("text", "json"),
         default="text",
-        help=f"how to print; text shows {_MOST} rows a cause, json all (default: text)",
+        help=f"output format; text shows {_MOST} rows a cause, json all (default: text)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what differs."""
+    """Print the differences."""
     import tempfile
     from pathlib import Path
 
@@ -45,11 +45,11 @@ def run(args: argparse.Namespace) -> int:
     old, new = (find_ledger(layout, name) for name in (args.old, args.new))
     with tempfile.TemporaryDirectory() as folder:
         before = make_snapshot(layout, old, Path(folder) / "old")
-        found = changes(before, make_snapshot(layout, new, Path(folder) / "new", like=before))
+        changed = changes(before, make_snapshot(layout, new, Path(folder) / "new", like=before))
     if args.format == "json":
-        print(_json(old, new, found))
+        print(_json(old, new, changed))
         return 0
-    for line in (*_heads(old, new), *_text(found)):
+    for line in (*_heads(old, new), *_text(changed)):
         print(printable(line))
     return 0
 
@@ -67,21 +67,21 @@ def _heads(*both: "NamedLedger") -> "Iterator[str]":
     for named in both:
         if other := differences(named.ledger):
             yield f"not the code of ledger {named.name}: {other}"
-    yield "both were made again by the code at hand, so nothing below is the code's"
+    yield "both were recomputed by the installed code, so no difference below is the code's"
 
 
-def _text(found: "list[Change]") -> "Iterator[str]":
+def _text(changed: "list[Change]") -> "Iterator[str]":
     from nearfree.prove.audit.changes import by_cause, summary
     from nearfree.prove.audit.render import plain
 
-    if not found:
+    if not changed:
         yield "no number differs"
-    for causes, rows in by_cause(found):
+    for causes, rows in by_cause(changed):
         yield ""
         yield from map(plain, causes)
         yield f"  {summary(rows)}"
         for change in rows[:_MOST]:
-            shown = (each for each in change.about.items() if each[0] not in _DIGESTS)
+            shown = (field for field in change.about.items() if field[0] not in _DIGESTS)
             about = ", ".join(f"{name} {plain(value)}" for name, value in shown)
             yield f"  {change.kind} {change.row_id} ({change.scope}; {about})"
             for cell in change.cells:
@@ -90,7 +90,7 @@ def _text(found: "list[Change]") -> "Iterator[str]":
             yield f"  and {len(rows) - _MOST} more: --format json lists them"
 
 
-def _json(old: "NamedLedger", new: "NamedLedger", found: "list[Change]") -> str:
+def _json(old: "NamedLedger", new: "NamedLedger", changed: "list[Change]") -> str:
     import msgspec
 
     from nearfree.prove.audit.ledgers import differences
@@ -105,4 +105,4 @@ def _json(old: "NamedLedger", new: "NamedLedger", found: "list[Change]") -> str:
         }
         for named in (old, new)
     ]
-    return msgspec.json.encode({"ledgers": ledgers, "changes": found}).decode()
+    return msgspec.json.encode({"ledgers": ledgers, "changes": changed}).decode()

@@ -1,8 +1,8 @@
 """Make a backend's environment from its lock, or check that this interpreter is one.
 
-`make` installs envs/NAME.lock and nearfree into .environments/NAME-DIGEST and prints the
-interpreter there; it returns at once where that was done. `check` is about the interpreter that
-runs it, whoever installed it: PYTHON -m nearfree environment check NAME.
+`make` installs envs/NAME.lock and nearfree into .environments/NAME-DIGEST and prints its
+interpreter; it returns at once if that exists. `check` checks the interpreter that runs it, however
+it was installed: PYTHON -m nearfree environment check NAME.
 """
 
 import argparse
@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, text in (
-        ("make", "make sure that an environment is there, and print its interpreter"),
-        ("check", "compare what is installed here with what an environment's lock pins"),
+        ("make", "install an environment if it is missing, and print its interpreter"),
+        ("check", "compare the installed packages with an environment's lock"),
     ):
         added = actions.add_parser(action, help=text, description=text.capitalize() + ".")
         add_roots(added, inner=True)
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do one of the actions."""
+    """Run one of the actions."""
     if args.action == "check":
         from nearfree.backends.environments.lock import lock_path, require
 

@@ -1,7 +1,7 @@
-"""Put on record what is predicted of a model's study, before it is measured.
+"""Record the predictions for a model's study before it is measured.
 
-The sum of its modules' times and the paper's minimum rule come from the modules measured apart
-(the stream STUDY_modules); the paper's law from the blocks and tiles that those runs counted.
+The sum of its modules' times and the paper's minimum rule come from the isolated modules (the
+stream STUDY_modules); the paper's law from the blocks and tiles that those runs counted.
 """
 
 import argparse
@@ -14,12 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("platform", help="a platform of `here`")
     parser.add_argument("study", help="a study of a model; the stream of its events STUDY_foretold")
     parser.add_argument(
-        "--take", type=positive, help="which take (default: as config/takes.yaml says)"
+        "--take", type=positive, help="the take's number (default: that of config/takes.yaml)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record, and print what is predicted at the reported tolerance."""
+    """Record, and print the predictions at the headline tolerance."""
     from nearfree.cli.common import here
     from nearfree.config.plans import Plans
     from nearfree.core.plan import FORETOLD
@@ -38,14 +38,20 @@ def run(args: argparse.Namespace) -> int:
     events = sum(part.events for part in seal.segments)
     print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")
     for event in read_take(layout, take_name(scope, stream, take, plan)).of(PredictionRecorded):
-        said = event.data
-        if said.epsilon == config.site.epsilon:
-            where = f"L = {said.setting.context}, b = {said.setting.batch}"
-            if said.setting.routing:
-                where += f", {said.setting.routing}, k = {said.setting.top_k}"
-            value = said.refusal or f"{said.n_max:.0f} [{said.low:.0f}, {said.high:.0f}], " + (
-                said.limiting_module or ""
+        prediction = event.data
+        if prediction.epsilon == config.site.epsilon:
+            where = f"L = {prediction.setting.context}, b = {prediction.setting.batch}"
+            if prediction.setting.routing:
+                where += f", {prediction.setting.routing}, k = {prediction.setting.top_k}"
+            value = (
+                prediction.refusal
+                or f"{prediction.n_max:.0f} [{prediction.low:.0f}, {prediction.high:.0f}], "
+                + (prediction.limiting_module or "")
             )
-            name = said.predictor if said.basis is None else f"{said.predictor} ({said.basis})"
+            name = (
+                prediction.predictor
+                if prediction.basis is None
+                else f"{prediction.predictor} ({prediction.basis})"
+            )
             print(f"  {where}: {name}: {value}")
     return 0

@@ -1,4 +1,4 @@
-"""Say which block or tile a backend's release takes, where that holds, and which lines say so.
+"""Print the block or tile that a backend's release uses, by range, with its source lines.
 
 For MoE layers (vllm, sglang) give --experts, --top-k, --d-ff, --d-model and --tokens; for
 attention (flash-attn, flashinfer, xformers for FlashAttention 3, flash-attn-4) give --heads,
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offline", action="store_true", help="do without the network")
     parser.add_argument("--device", help="the device's name, such as 'NVIDIA H20'")
     parser.add_argument("--sm", type=positive, help="compute capability: 90 for 9.0")
-    parser.add_argument("--api", choices=[*MOE_APIS, *ATTENTION_APIS], help="how it is called")
+    parser.add_argument("--api", choices=[*MOE_APIS, *ATTENTION_APIS], help="the called API")
     moe = parser.add_argument_group("MoE layers")
     for name, text in (
         ("experts", "E, on one rank"),
@@ -81,9 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--causal", action=argparse.BooleanOptionalAction, default=True, help="causal mask"
     )
     attention.add_argument("--paged", action="store_true", help="keys and values in pages")
-    attention.add_argument("--page-size", type=positive, help="tokens of a page, if it matters")
+    attention.add_argument("--page-size", type=positive, help="tokens of a page")
     attention.add_argument(
-        "--cuda-graph", action="store_true", help="captured for the largest number of positions"
+        "--cuda-graph", action="store_true", help="graph captured for the largest number of N"
     )
 
 
@@ -95,14 +95,14 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.sources.record import find_extraction
 
     package, version = parse_release(args.release)
-    found = find_extraction(
+    extraction = find_extraction(
         Layout(args.results),
         package,
         version,
         cache=Cache(default_cache()),
         offline=args.offline,
     )
-    answer = _moe(args, found) if is_moe(package) else _attention(args, found)
+    answer = _moe(args, extraction) if is_moe(package) else _attention(args, extraction)
     if args.format == "json":
         import msgspec
 
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _moe(args: argparse.Namespace, found: "Extraction") -> "Granularity":
+def _moe(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
     from nearfree.sources.answers.granularity import moe_granularity
     from nearfree.sources.answers.moe import MoeQuery
 
@@ -134,12 +134,12 @@ def _moe(args: argparse.Namespace, found: "Extraction") -> "Granularity":
         deterministic=args.deterministic,
         modular=args.api == "modular",
         override=args.override,
-        own=_own(args.tuned_folder, found),
+        own=_own(args.tuned_folder, extraction),
     )
-    return moe_granularity(found, query, *args.tokens)
+    return moe_granularity(extraction, query, *args.tokens)
 
 
-def _attention(args: argparse.Namespace, found: "Extraction") -> "Granularity":
+def _attention(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
     from nearfree.sources.answers.granularity import attention_granularity
     from nearfree.sources.attention import AttentionQuery
 
@@ -161,11 +161,11 @@ def _attention(args: argparse.Namespace, found: "Extraction") -> "Granularity":
         page_size=args.page_size,
         capture_positions=args.positions[1] if args.cuda_graph else None,
     )
-    return attention_granularity(found, query, *args.positions)
+    return attention_granularity(extraction, query, *args.positions)
 
 
 def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | None]:
-    """Return what is known of the device: capability, SMs, shared memory a block may opt in to."""
+    """Return the device's capability, SMs, and opt-in shared memory a block; None if unknown."""
     from nearfree.config.files import Config
     from nearfree.errors import ConfigError, EvidenceError
     from nearfree.hardware.compute_capability import shared_memory
@@ -186,7 +186,7 @@ def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | Non
     return sm, sms, smem
 
 
-def _own(folder: Path | None, found: "Extraction") -> "tuple[TunedIndexed, ...]":
+def _own(folder: Path | None, extraction: "Extraction") -> "tuple[TunedIndexed, ...]":
     if folder is None:
         return ()
     from nearfree.errors import ConfigError
@@ -194,8 +194,8 @@ def _own(folder: Path | None, found: "Extraction") -> "tuple[TunedIndexed, ...]"
 
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder", remedy="Name the folder of your tuned files")
-    files = {each.name: each.read_bytes() for each in sorted(folder.glob("*.json"))}
-    return tuple(index_tuned(found.package, found.version, files))
+    files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.json"))}
+    return tuple(index_tuned(extraction.package, extraction.version, files))
 
 
 def _need(args: argparse.Namespace, *names: str) -> None:
@@ -221,11 +221,13 @@ def _table(answer: "Granularity") -> None:
     print(f"{answer.package} {answer.version}  ({answer.artefact}, by {answer.verified})")
     for path in answer.kernel_path:
         print(f"  {path.first:>6} to {path.last:<6} path {path.path}")
-    for each in answer.intervals:
-        tile = "" if each.tile is None else f"  tile {each.tile} rows, {each.tiles} tiles"
-        lines = "" if each.lines is None else f":{each.lines[0]}-{each.lines[1]}"
-        where = f"{each.source}  {each.file}{lines}"
-        print(f"  {each.first:>6} to {each.last:<6} {each.value:>4}{tile}  {where}")
+    for interval in answer.intervals:
+        tile = (
+            "" if interval.tile is None else f"  tile {interval.tile} rows, {interval.tiles} tiles"
+        )
+        lines = "" if interval.lines is None else f":{interval.lines[0]}-{interval.lines[1]}"
+        where = f"{interval.source}  {interval.file}{lines}"
+        print(f"  {interval.first:>6} to {interval.last:<6} {interval.value:>4}{tile}  {where}")
     if answer.backend_order is not None:
         print(f"  served, kernels are tried in the order {', '.join(answer.backend_order.kernels)}")
     for note in answer.notes:

@@ -1,8 +1,7 @@
-"""Import what others published or measured into the event log.
+"""Import published values and public measurements into the event log.
 
-`published` takes in the reference values of config/published: the tables of the paper;
-`aiconfigurator` the public latency tables of AIConfigurator's wheel; `curves` anyone's curves T(N)
-from a CSV file.
+`published` imports the paper's tables from config/published, `aiconfigurator` the public latency
+tables of AIConfigurator's wheel, and `curves` curves T(N) from a CSV file.
 """
 
 import argparse
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tables.add_argument("--offline", action="store_true", help="do without the network")
     curves = _dataset(datasets, "curves", "curves T(N) from a CSV file")
     curves.add_argument("file", type=Path, metavar="FILE.csv", help="the file")
-    curves.add_argument("--name", help="what the curves are called (default: the file's name)")
+    curves.add_argument("--name", help="a name for the curves (default: the file's name)")
 
 
 def _dataset(
@@ -38,7 +37,7 @@ def _dataset(
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make sure that the import is sealed."""
+    """Import and seal a dataset unless it is sealed."""
     {"published": _published, "aiconfigurator": _aiconfigurator, "curves": _curves}[args.dataset](
         args
     )
@@ -69,7 +68,7 @@ def _aiconfigurator(args: argparse.Namespace) -> None:
     if done.fresh is None:
         print("  it was there already")
     else:
-        _tell(done.fresh)
+        _print_summary(done.fresh)
 
 
 def _curves(args: argparse.Namespace) -> None:
@@ -77,42 +76,42 @@ def _curves(args: argparse.Namespace) -> None:
     from nearfree.log.names import Layout
     from nearfree.public.curve_file import import_curves
 
-    seal, found = import_curves(
+    seal, imported = import_curves(
         Layout(args.results), args.file, Config(args.config), name=args.name
     )
     _sealed(seal)
-    print(f"  {len(found.curves)} curves of {args.file.name}")
-    for name in found.unchecked:
-        print(f"  {name}: not all of its latencies can be held against its hardware")
+    print(f"  {len(imported.curves)} curves of {args.file.name}")
+    for name in imported.unchecked:
+        print(f"  {name}: not all of its latencies can be checked against its hardware")
 
 
 def _sealed(seal: "Seal") -> None:
     print(f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events")
 
 
-def _tell(found: "Found") -> None:
-    """Print what a release held: curves, what was left out, and where its facts are others."""
-    print(f"  {found.notice}")
-    curves = Counter((each.platform, each.setting.module) for each in found.events)
+def _print_summary(imported: "Found") -> None:
+    """Print a release's curves, the rows left out, and facts that differ from the config's."""
+    print(f"  {imported.notice}")
+    curves = Counter((event.platform, event.setting.module) for event in imported.events)
     modules = sorted({module for _, module in curves})
     print(f"\n  {'curves of':<20}{''.join(f'{name:>12}' for name in modules)}")
-    for system in found.systems:
+    for system in imported.systems:
         counts = "".join(f"{curves[system.platform, name]:>12}" for name in modules)
         print(f"  {system.platform:<20}{counts}")
-    own = [system.name for system in found.systems if not system.known]
-    if own:
-        print(f"  not in config/platforms.yaml, under their own names: {', '.join(own)}")
-    for name, why in found.left_out.items():
+    unknown = [system.name for system in imported.systems if not system.known]
+    if unknown:
+        print(f"  not in config/platforms.yaml, under their own names: {', '.join(unknown)}")
+    for name, why in imported.left_out.items():
         print(f"  left out: {name}, {why}")
-    print(f"  {found.repeats} points were measured several times: their median counts")
+    print(f"  {imported.repeats} points were measured several times: their median counts")
     print("\n  left out: rows that are no point of a setting")
-    for (table, why), rows in sorted(found.rows_skipped.items()):
+    for (table, why), rows in sorted(imported.rows_skipped.items()):
         print(f"  {rows:>10}  {table}: {why}")
-    if found.curves_skipped:
-        print("\n  left out: curves that are not believed, or too short")
-    for (platform, why), many in sorted(found.curves_skipped.items()):
+    if imported.curves_skipped:
+        print("\n  left out: curves that are implausible, or too short")
+    for (platform, why), many in sorted(imported.curves_skipped.items()):
         print(f"  {many:>10}  {platform}: {why}")
-    for why, example in sorted(found.examples.items()):
+    for why, example in sorted(imported.examples.items()):
         print(f"  such as ({why}) {example}")
-    for text in found.differences:
+    for text in imported.differences:
         print(f"  differs: {text}")

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked."""
+    """Run one of the actions."""
     from nearfree.log.names import Layout
 
     layout = Layout(args.results)

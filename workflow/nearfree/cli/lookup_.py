@@ -1,31 +1,31 @@
 """Print the deployment table: N_max by every predictor for a list of models and conditions.
 
-Without a model it answers for what deployments.yaml lists and has drawn. With --published it
-computes the paper's own table anew and sets it beside what is printed, and what the sources say.
+Without a model it covers the drawn deployments of deployments.yaml. With --published it recomputes
+the paper's own table and compares it with the printed values and with the rules of the sources.
 """
 
 import argparse
 from typing import TYPE_CHECKING
 
 from nearfree.cli.deployment_options import (
+    add_answer_options,
     add_deployment,
-    add_looking,
-    answering,
-    asked,
+    make_answerer,
+    make_spec,
     tolerance,
 )
 
 if TYPE_CHECKING:
-    from nearfree.config.deployments import Asked
+    from nearfree.config.deployments import DeploymentSpec
     from nearfree.config.files import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     add_deployment(parser, required=False)
-    add_looking(parser)
+    add_answer_options(parser)
     parser.add_argument(
-        "--published", action="store_true", help="the paper's table, computed anew and compared"
+        "--published", action="store_true", help="recompute the paper's table and compare"
     )
     parser.add_argument(
         "--format", choices=["text", "csv"], default="text", help="how to print (default: text)"
@@ -48,32 +48,32 @@ def _lookup(args: argparse.Namespace, config: "Config") -> list[str]:
     from nearfree.show.text.lookup import lookup_report
 
     epsilon = tolerance(args, config)
-    wanted = [each for one in _asked(args, config) for each in deployments(config, one)]
+    queries = [query for spec in _specs(args, config) for query in deployments(config, spec)]
     grid = positions(args.largest)
-    found = forecast(wanted, answering(args, config, wanted), [epsilon], grid=grid)
+    answers = forecast(queries, make_answerer(args, config, queries), [epsilon], grid=grid)
     if args.format == "csv":
-        rows = found.answers.drop("calibration")
-        return [with_about(found.deployments, rows).write_csv().rstrip("\n")]
-    return list(lookup_report(found, epsilon))
+        rows = answers.answers.drop("calibration")
+        return [with_about(answers.deployments, rows).write_csv().rstrip("\n")]
+    return list(lookup_report(answers, epsilon))
 
 
-def _asked(args: argparse.Namespace, config: "Config") -> "list[Asked]":
+def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]":
     from nearfree.config.deployments import BOUNDS
     from nearfree.errors import ConfigError
 
     if (args.model is None) != (args.platform is None):
         raise ConfigError(
-            "of --model and --platform one is given without the other",
-            remedy="Give both, or neither for what deployments.yaml lists",
+            "one of --model and --platform is given without the other",
+            remedy="Give both, or neither for the deployments of deployments.yaml",
         )
     if args.model is not None:
-        return [asked(args, routing=BOUNDS)]
+        return [make_spec(args, routing=BOUNDS)]
     if not config.deployments:
         raise ConfigError(
             f"{config.folder}/deployments.yaml lists no deployment",
             remedy="Name --model and --platform, or add one",
         )
-    return [each for each in config.deployments.values() if each.drawn]
+    return [spec for spec in config.deployments.values() if spec.drawn]
 
 
 def _published(args: argparse.Namespace, config: "Config") -> list[str]:
@@ -83,5 +83,5 @@ def _published(args: argparse.Namespace, config: "Config") -> list[str]:
     from nearfree.show.text.lookup import published_report
 
     nowhere = PLATFORMS.frame([]).with_columns(row_id=None)
-    found = published_answers(Layout(args.results), config.platforms, nowhere).rows.drop("from_ids")
-    return [found.write_csv().rstrip("\n")] if args.format == "csv" else [*published_report(found)]
+    rows = published_answers(Layout(args.results), config.platforms, nowhere).rows.drop("from_ids")
+    return [rows.write_csv().rstrip("\n")] if args.format == "csv" else [*published_report(rows)]

@@ -1,4 +1,4 @@
-"""Make sure that a study's take is sealed: measure what is missing, or return at once."""
+"""Measure and seal a study's take; return at once if it is sealed."""
 
 import argparse
 import sys
@@ -19,25 +19,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("platform", help="a platform of `here`")
     parser.add_argument("study", help="a study of config/studies.yaml; the stream of its events")
     parser.add_argument(
-        "--take", type=positive, help="which take (default: as config/takes.yaml says)"
+        "--take", type=positive, help="the take's number (default: that of config/takes.yaml)"
     )
     parser.add_argument(
         "--plan",
         metavar="FILE",
-        help="the plan as `nearfree plan` prints it, - for standard input; then config/ is not "
-        "read and only msgspec and torch are needed",
+        help="a plan printed by `nearfree plan`, - for standard input; config/ is not read, and "
+        "only msgspec and torch are needed",
     )
     parser.add_argument(
         "--curves",
         type=Path,
         metavar="FILE",
-        help="the curve file of a simulated platform (default: as config.yaml says); then neither "
+        help="the curve file of a simulated platform (default: that of config.yaml); neither "
         "torch nor a backend is needed",
     )
     parser.add_argument(
         "--untested",
         action="store_true",
-        help="let adapters run on a GPU of which the log holds no sealed run there",
+        help="allow adapters on a GPU on which the log holds no sealed run of theirs",
     )
     parser.add_argument(
         "--wait",
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, and print what was sealed."""
+    """Measure, and print the seal."""
     from nearfree.cli.waiting import Bar, patiently
     from nearfree.log.names import check_part
 
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 Make = Callable[[Callable[[float], None]], "Seal"]
-"""What makes a take, given what is told of its progress."""
+"""A function that makes a take and reports its progress, from 0 to 1."""
 
 
 def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") -> Make:
@@ -111,9 +111,9 @@ def _simulated(
 def require_environment(
     layout: "Layout", scope: str, stream: str, take: int, plan: "MeasurePlan | ProfilePlan"
 ) -> None:
-    """Raise LockError where a plan is yet to be measured and this is not its environment.
+    """Raise LockError if the plan is not sealed and this interpreter is not its environment.
 
-    A folder without the plan's lock, to which only the plan was brought, cannot tell.
+    Without the plan's lock under envs/, nothing is checked.
     """
     from nearfree.backends.environments.lock import FOLDER, require
     from nearfree.log.take import take_name
@@ -124,7 +124,7 @@ def require_environment(
 
 
 def read_plan(name: str) -> "MeasurePlan":
-    """Return the plan in a file, or in standard input for -; ConfigError if it is none."""
+    """Return the plan in a file, or in standard input for -; ConfigError if it is not one."""
     import msgspec
 
     from nearfree.core.plan import MeasurePlan

@@ -1,7 +1,7 @@
-"""Print what is to be measured as JSON, for another environment or another machine.
+"""Print plans as JSON, for another environment or another machine.
 
-With a study: its plan, for `nearfree measure --plan -`. Without: the probe and every study of the
-platform, a line each, for `nearfree campaign`.
+With a study it prints the plan, for `nearfree measure --plan -`; without one the orders of the
+platform's probe and all its studies, a line each, for `nearfree campaign`.
 """
 
 import argparse

@@ -9,12 +9,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("platform", help="the platform that this machine is, such as cpu")
     parser.add_argument(
-        "--take", type=positive, help="which take (default: as config/takes.yaml says)"
+        "--take", type=positive, help="the take's number (default: that of config/takes.yaml)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make sure that the probe is sealed, and print what it found."""
+    """Run and seal the probe unless it is sealed, and print its values."""
     from nearfree.cli.common import here
     from nearfree.config.plans import Plans
     from nearfree.hardware.identity import STREAM, require_probe
@@ -39,15 +39,15 @@ def run(args: argparse.Namespace) -> int:
         platform = config.platform(scope)
         names = driver_names(scope, platform)
         seal = probe(layout, scope, platform.kind, take, plan, names=names)
-    found = require_probe(layout, scope)
-    print(f"{seal.name}: {found.fingerprint.model}, {found.threads} thread")
-    for compute in found.compute:
+    probed = require_probe(layout, scope)
+    print(f"{seal.name}: {probed.fingerprint.model}, {probed.threads} thread")
+    for compute in probed.compute:
         rho = ", ".join(
             f"rho {balance_flop_per_byte(compute.gflop_s / 1000, b.gb_s):.2f} ({b.method})"
-            for b in found.bandwidth
+            for b in probed.bandwidth
         )
         guarded = f", stopped by the time guard at {compute.size}" if compute.guarded else ""
         print(f"  {compute.dtype}: phi {compute.gflop_s:.1f} GFLOP/s, {rho}{guarded}")
-    for bandwidth in found.bandwidth:
+    for bandwidth in probed.bandwidth:
         print(f"  {bandwidth.method}: beta {bandwidth.gb_s:.1f} GB/s")
     return 0

@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("platform", help="a platform of `here` with an NVIDIA GPU")
     parser.add_argument("study", help="a study of config/studies.yaml; its stream is STUDY_profile")
     parser.add_argument(
-        "--take", type=positive, help="which take (default: as config/takes.yaml says)"
+        "--take", type=positive, help="the take's number (default: that of config/takes.yaml)"
     )
     parser.add_argument(
         "--forwards", type=positive, default=1, help="forwards of each N (default: 1)"
@@ -19,16 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan",
         metavar="FILE",
-        help="the study's plan as `nearfree plan` prints it, - for standard input; then config/ "
-        "is not read and only msgspec and torch are needed",
+        help="a plan printed by `nearfree plan`, - for standard input; config/ is not read, and "
+        "only msgspec and torch are needed",
     )
     parser.add_argument(
-        "--inside", metavar="FILE", type=Path, help="only run forwards: `ncu` calls this by itself"
+        "--inside", metavar="FILE", type=Path, help="only run forwards; `ncu` calls this itself"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Profile, and print what was sealed."""
+    """Profile, and print the seal."""
     from nearfree.cli.common import need_torch
 
     need_torch()
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if plan.models:
         raise ConfigError(
             f"{args.study} measures a whole model, which has too many kernels to profile",
-            remedy=f"Profile its modules, where it has any apart: {args.study}{MODULES}",
+            remedy=f"Profile its isolated modules, where it has any: {args.study}{MODULES}",
         )
     profiled = ProfilePlan(sweeps=plan.sweeps, environment=plan.environment, forwards=args.forwards)
     layout, study = Layout(args.results), check_part(args.study)

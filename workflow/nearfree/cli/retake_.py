@@ -1,4 +1,4 @@
-"""Ask for another take: raises the number in config/takes.yaml, so that the workflow measures."""
+"""Request another take: raise its number in config/takes.yaml, so that the workflow measures."""
 
 import argparse
 
@@ -7,7 +7,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("platform", help="a platform of `here`")
     parser.add_argument("study", nargs="?", help="one study (default: all of the platform)")
-    parser.add_argument("--backend", metavar="NAME", help="only what runs on this backend")
+    parser.add_argument("--backend", metavar="NAME", help="only settings of this backend")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Read backends' block and tile rules from their own sources, any release.
 
-`extract` puts a release's rules into the event log; `show` prints them with file and lines; `diff`
-compares two releases; `history` goes through all releases and says where the rules changed.
+`extract` records a release's rules in the event log; `show` prints them with file and lines; `diff`
+compares two releases; `history` reads all releases and lists those at which the rules changed.
 """
 
 import argparse
@@ -22,10 +22,10 @@ LOCK = "rules.lock"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    extract = _action(actions, "extract", "put a release's rules into the event log")
+    extract = _action(actions, "extract", "record a release's rules in the event log")
     extract.add_argument("release", help="package==version, such as vllm==0.20.2")
     extract.add_argument(
-        "--take", type=positive, help="which take (default: as config/takes.yaml says)"
+        "--take", type=positive, help="the take's number (default: that of config/takes.yaml)"
     )
     show = _action(actions, "show", "print a release's rules, with file and lines")
     show.add_argument("release", help="package==version, such as vllm==0.20.2")
@@ -36,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff.add_argument("package", help="such as vllm")
     diff.add_argument("first", metavar="VERSION", help="the older release")
     diff.add_argument("second", metavar="VERSION", help="the newer release")
-    past = _action(actions, "history", "say at which releases a package's rules changed")
+    past = _action(actions, "history", "list the releases at which a package's rules changed")
     past.add_argument("package", help="such as vllm")
     past.add_argument("--from", dest="oldest", metavar="VERSION", help="the first release")
-    past.add_argument("--lock", action="store_true", help="write what was read into the lock")
+    past.add_argument("--lock", action="store_true", help="write the rules read into the lock")
 
 
 def _action(
@@ -91,48 +91,50 @@ def _extract(args: argparse.Namespace, cache: "Cache") -> int:
     layout = Layout(args.results)
     take = args.take or Config(args.config).take(SCOPE, stream_name(package, version))
     seal = record_extraction(layout, package, version, cache=cache, offline=args.offline, take=take)
-    found = recorded_extraction(layout, package, version)
+    extraction = recorded_extraction(layout, package, version)
     print(f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events")
-    if found is None:
+    if extraction is None:
         return 0
-    for source in found.fetched:
+    for source in extraction.fetched:
         print(f"  {len(source.members)} files of {source.artefact}, checked by {source.verified}")
-    for rule in found.rules:
+    for rule in extraction.rules:
         print(f"  {rule.rule}: {len(rule.branches)} branches, {rule.points} points agree")
-    odd = [each for each in found.tuned if each.odd is not None]
-    if found.tuned:
-        print(f"  {len(found.tuned)} tuned files, {len(odd)} of them odd")
-    for each in odd:
-        print(f"    {each.file}: {each.odd}")
-    print(f"  {standing(_lock(args), found)}")
+    unread = [tuned for tuned in extraction.tuned if tuned.odd is not None]
+    if extraction.tuned:
+        print(f"  {len(extraction.tuned)} tuned files, {len(unread)} of them odd")
+    for tuned in unread:
+        print(f"    {tuned.file}: {tuned.odd}")
+    print(f"  {standing(_lock(args), extraction)}")
     return 0
 
 
 def _show(args: argparse.Namespace, cache: "Cache") -> int:
-    found = _find(args, args.release, cache)
+    extraction = _find(args, args.release, cache)
     if args.format == "json":
         import msgspec
 
         shown = {
-            "package": found.package,
-            "version": found.version,
-            "sources": [msgspec.to_builtins(each) for each in found.fetched],
-            "rules": [msgspec.to_builtins(each) for each in found.rules],
+            "package": extraction.package,
+            "version": extraction.version,
+            "sources": [msgspec.to_builtins(source) for source in extraction.fetched],
+            "rules": [msgspec.to_builtins(rule) for rule in extraction.rules],
         }
         print(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
         return 0
     from nearfree.sources.history import standing
     from nearfree.sources.language.reading import shown as condition
 
-    first = found.fetched[0]
-    print(f"{found.package} {found.version}: {first.artefact}, checked by {first.verified}")
-    for rule in found.rules:
+    first = extraction.fetched[0]
+    print(
+        f"{extraction.package} {extraction.version}: {first.artefact}, checked by {first.verified}"
+    )
+    for rule in extraction.rules:
         print(f"\n{rule.rule}  ({rule.symbol}; inputs {', '.join(rule.inputs) or 'none'})")
         for branch in rule.branches:
             place = branch.quotes[-1] if branch.quotes else None
             where = "" if place is None else f"   {place.file}:{place.lines[0]}"
             print(f"  {branch.value}  if {condition(branch)}{where}")
-    print(f"\n{standing(_lock(args), found)}")
+    print(f"\n{standing(_lock(args), extraction)}")
     return 0
 
 
@@ -148,8 +150,8 @@ def _diff(args: argparse.Namespace, cache: "Cache") -> int:
         print(f"{package} {first.version} and {second.version} have the same rules")
     for name in changed:
         print(f"{name}")
-        for found, sign in ((first, "-"), (second, "+")):
-            rules = [rule for rule in found.rules if rule.rule == name]
+        for extraction, sign in ((first, "-"), (second, "+")):
+            rules = [rule for rule in extraction.rules if rule.rule == name]
             for branch in (branch for rule in rules for branch in rule.branches):
                 place = branch.quotes[-1] if branch.quotes else None
                 where = "" if place is None else f"   {place.file}:{place.lines[0]}"
@@ -166,35 +168,35 @@ def _history(args: argparse.Namespace, cache: "Cache") -> int:
     package, lock = package_name(args.package), _lock(args)
     oldest = args.oldest and parse_release(f"{package}=={args.oldest}")[1]
     versions = known_versions(package, lock, offline=args.offline, oldest=oldest)
-    found = history(package, versions, lock, cache=cache, offline=args.offline)
-    for text, group in groupby(found, _said):
-        releases = list(group)
-        span = releases[0].version
-        if len(releases) > 1:
-            span += f" to {releases[-1].version} ({len(releases)} releases)"
+    releases = history(package, versions, lock, cache=cache, offline=args.offline)
+    for text, group in groupby(releases, _describe_change):
+        alike = list(group)
+        span = alike[0].version
+        if len(alike) > 1:
+            span += f" to {alike[-1].version} ({len(alike)} releases)"
         print(f"{span}: {text}")
-    read = sum(each.refused is None for each in found)
+    read = sum(release.refused is None for release in releases)
     print(
-        f"{len(found)} releases: {read} read, {len(found) - read} refused;"
+        f"{len(releases)} releases: {read} read, {len(releases) - read} refused;"
         f" {fetched_bytes() / 1e6:.1f} MB fetched"
     )
     if args.lock:
-        write_lock(args.config / LOCK, locked_again(lock, package, found))
+        write_lock(args.config / LOCK, locked_again(lock, package, releases))
         print(f"wrote {args.config / LOCK}")
     return 0
 
 
-def _said(release: "Release") -> str:
-    """Return what there is to say of a release, beside those before it."""
-    said = f"changed: {', '.join(release.changed)}" if release.changed else "the same rules"
+def _describe_change(release: "Release") -> str:
+    """Return how a release's rules relate to those of the release before it, and to the lock."""
+    text = f"changed: {', '.join(release.changed)}" if release.changed else "the same rules"
     if release.refused is not None:
-        said = f"refused: {release.refused.removeprefix(_own_name(release))}"
+        text = f"refused: {release.refused.removeprefix(_own_name(release))}"
     if release.locked is None:
-        return f"{said}; not in the lock"
-    return said if release.locked else f"{said}; differs from the lock"
+        return f"{text}; not in the lock"
+    return text if release.locked else f"{text}; differs from the lock"
 
 
 def _own_name(release: "Release") -> str:
-    """Return how a refusal begins: the package and the version, which differ from line to line."""
+    """Return the package and version with which a refusal begins; they vary from line to line."""
     before, _, _ = (release.refused or "").partition(f" {release.version}: ")
     return f"{before} {release.version}: "

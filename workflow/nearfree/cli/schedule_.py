@@ -1,8 +1,8 @@
 """Write draft lengths by batch size as an engine takes them, from predicted boundaries or times.
 
-Without an acceptance, K = N_max - 1 drafts: what the forward that verifies them takes nearly for
-free. With --acceptance and --draft-cost, the K of most expected tokens per second. The option goes
-to standard output, what stands behind it to standard error.
+Without an acceptance, K = N_max - 1 drafts, which the verifying forward processes near-free. With
+--acceptance and --draft-cost, the K of most expected tokens per second. The option goes to standard
+output, its evidence to standard error.
 """
 
 import argparse
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from nearfree.cli.common import positive
 from nearfree.cli.deployment_options import (
+    add_answer_options,
     add_deployment,
-    add_looking,
-    answering,
-    asked,
+    make_answerer,
+    make_spec,
     tolerance,
 )
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", choices=ENGINES, help="which engine's option")
     add_deployment(parser, many=False, batch=False)
     parser.set_defaults(batch=None)
-    add_looking(parser, largest=False)
+    add_answer_options(parser, largest=False)
     parser.add_argument(
         "--largest-batch",
         type=positive,
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         choices=[*LAWS, "work_model"],
         default="work_model",
-        help="whose boundary counts, laws with batch in them (default: work_model)",
+        help="the predictor of the boundary, laws with batch in them (default: work_model)",
     )
     parser.add_argument(
         "--cautious", action="store_true", help="take the lower end of the boundary's interval"
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the option, and what stands behind it."""
+    """Print the option and its evidence."""
     from nearfree.config.files import Config
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
@@ -75,28 +75,28 @@ def run(args: argparse.Namespace) -> int:
     epsilon = tolerance(args, config)
     most = 1 if args.engine == "llama.cpp" else args.largest_batch
     moe = "sglang" if args.engine == "sglang" else "vllm"
-    wanted = deployments(config, asked(args, batch=range(1, most + 1), moe=moe))
-    found = forecast(
-        wanted, answering(args, config, wanted), [epsilon], grid=positions(args.longest + 1),
+    queries = deployments(config, make_spec(args, batch=range(1, most + 1), moe=moe))
+    answers = forecast(
+        queries, make_answerer(args, config, queries), [epsilon], grid=positions(args.longest + 1),
         predictors=[args.by], full=False,
     )  # fmt: skip
-    option, choices = _option(args, found)
+    option, choices = _option(args, answers)
     print(option.text)
     assumed = args.attention is None
-    print("\n".join(schedule_report(found, choices, option, assumed=assumed)), file=sys.stderr)
+    print("\n".join(schedule_report(answers, choices, option, assumed=assumed)), file=sys.stderr)
     return 0
 
 
-def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[int, Choice]]":
+def _option(args: argparse.Namespace, answers: "Forecast") -> "tuple[Option, dict[int, Choice]]":
     from nearfree.derive.schedule import expected, llama_cpp
     from nearfree.derive.schedule.draft_lengths import draft_lengths
     from nearfree.derive.schedule.engines import ENGINES as WRITERS
     from nearfree.show.text.schedule import boundary_by_batch, ratio_by_batch
 
     if args.engine == "llama.cpp":
-        return llama_cpp.option(ratio_by_batch(found)[1]), {}
+        return llama_cpp.option(ratio_by_batch(answers)[1]), {}
     if args.acceptance is None:
-        limits = boundary_by_batch(found, cautious=args.cautious)
+        limits = boundary_by_batch(answers, cautious=args.cautious)
         lengths = draft_lengths(limits, most=args.longest)
         choices = {batch: expected.Choice(k, math.nan) for batch, k in lengths.items()}
     else:
@@ -106,8 +106,10 @@ def _option(args: argparse.Namespace, found: "Forecast") -> "tuple[Option, dict[
             if len(rates) == 1
             else expected.measured(rates)
         )
-        choices = expected.best_lengths(ratio_by_batch(found), accepted, draft_cost=args.draft_cost)
-    option = WRITERS[args.engine]({batch: each.k for batch, each in choices.items()})
+        choices = expected.best_lengths(
+            ratio_by_batch(answers), accepted, draft_cost=args.draft_cost
+        )
+    option = WRITERS[args.engine]({batch: choice.k for batch, choice in choices.items()})
     return option, choices
 
 
@@ -118,29 +120,30 @@ def _check(args: argparse.Namespace) -> None:
     check_most(args.longest)
     if (args.acceptance is None) != (args.draft_cost is None):
         raise ConfigError(
-            "of --acceptance and --draft-cost one is given without the other",
+            "one of --acceptance and --draft-cost is given without the other",
             remedy="Give both, as measured, or neither; a drafter that costs nothing is 0",
         )
     if args.engine == "llama.cpp" and args.acceptance is not None:
         raise ConfigError(
-            "llama.cpp takes costs, and weighs them against acceptance itself",
+            "llama.cpp takes costs, and weighs acceptance itself",
             remedy="Leave --acceptance and --draft-cost out",
         )
     timed = args.acceptance is not None or args.engine == "llama.cpp"
     if args.cautious and args.by in LAWS:
         raise ConfigError(
-            f"{args.by} has no interval to be cautious in", remedy="Leave --cautious or --by out"
+            f"{args.by} gives no interval, which --cautious needs",
+            remedy="Leave --cautious or --by out",
         )
     if timed and (args.by != "work_model" or args.cautious):
         raise ConfigError(
-            "expected tokens per second and costs ask for T(N), which only the work model has",
+            "expected tokens per second and costs need T(N), which only the work model gives",
             remedy="Leave --by and --cautious out",
         )
 
 
 def _acceptance(text: str) -> list[float]:
     try:
-        return [float(each) for each in text.split(",")]
+        return [float(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of probabilities") from None
 

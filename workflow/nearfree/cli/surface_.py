@@ -1,18 +1,18 @@
-"""Write T(N) over batch sizes and contexts, by the work model, and print N_max over both.
+"""Write the work model's T(N) over batch sizes and contexts, and print N_max over both.
 
-Where a model has experts, both routings are asked unless one is named, and ratios are given from
-N = 1 and from the paper's baseline, where balanced routing has woken every expert. Unless they are
-given, b goes from 1 to 256 and L from 512 to 131072.
+A model with experts is answered for both routings unless one is named, with ratios from N = 1 and
+from the paper's baseline, at which balanced routing activates every expert. The defaults are b from
+1 to 256 and L from 512 to 131072.
 """
 
 import argparse
 from pathlib import Path
 
 from nearfree.cli.deployment_options import (
+    add_answer_options,
     add_deployment,
-    add_looking,
-    answering,
-    asked,
+    make_answerer,
+    make_spec,
     tolerance,
 )
 
@@ -23,9 +23,9 @@ _CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     add_deployment(parser)
-    add_looking(parser)
+    add_answer_options(parser)
     parser.add_argument(
-        "--output", type=Path, help="where the points go: a .parquet or .csv file (default: none)"
+        "--output", type=Path, help="a .parquet or .csv file for the points (default: none)"
     )
 
 
@@ -42,11 +42,13 @@ def run(args: argparse.Namespace) -> int:
     config = Config(args.config)
     epsilon = tolerance(args, config)
     routings = ("balanced", "skewed")
-    wanted = deployments(config, asked(args, batch=_BATCHES, context=_CONTEXTS, routing=routings))
+    queries = deployments(
+        config, make_spec(args, batch=_BATCHES, context=_CONTEXTS, routing=routings)
+    )
     points, boundaries = surface(
-        wanted, answering(args, config, wanted), positions(args.largest), epsilon
+        queries, make_answerer(args, config, queries), positions(args.largest), epsilon
     )
     if args.output:
-        write_points(args.output, wanted, points)
-    print("\n".join(surface_report(wanted, boundaries, epsilon)))
+        write_points(args.output, queries, points)
+    print("\n".join(surface_report(queries, boundaries, epsilon)))
     return 0

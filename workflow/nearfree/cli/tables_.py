@@ -13,7 +13,7 @@ STAGES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("stage", choices=STAGES, help="which tables")
+    parser.add_argument("stage", choices=STAGES, help="the stage that makes the tables")
     parser.add_argument("scope", help="a platform, public, or imported")
 
 

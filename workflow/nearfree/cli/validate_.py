@@ -2,11 +2,11 @@
 
 Truth is the last pass over the grid from the baseline upwards, where the baseline is the smallest
 N, and the smallest N >= ceil(E / (b k)) where routing is balanced. A hit is a real-valued
-prediction in [N_max, next grid N), unbounded above where N_max is the last grid N. What is refused
-or undecided counts as a miss. `twin_version` is the noise ceiling: another version's curve.
+prediction in [N_max, next grid N), unbounded above where N_max is the last grid N. Refused and
+undecided settings count as misses. `twin_version` is the noise ceiling: another version's curve.
 
-The platforms that constants were calibrated on are in sample; `--unseen` leaves them out. Rows that
-rest on a platform's own constants (`--own`) are in sample, too, and listed apart.
+The platforms that constants were calibrated on are in sample; `--unseen` leaves them out. Rows by a
+platform's own constants (`--own`) are in sample, too, and listed separately.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dataset", choices=DATASETS, default="published", help="which data (default: published)"
     )
     data.add_argument(
-        "--curves", type=Path, metavar="FILE", help="a CSV file of curves, not put into the log"
+        "--curves", type=Path, metavar="FILE", help="a CSV file of curves, not added to the log"
     )
     parser.add_argument(
         "--epsilon",
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         type=_by,
-        help=f"what to group by, with commas between: {', '.join(BY)} "
+        help=f"columns to group by, with commas between: {', '.join(BY)} "
         f"(default: {','.join(_BY)}, and in_sample with --own)",
     )
     parser.add_argument(
@@ -84,13 +84,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leave-one-out",
         action="store_true",
-        help="score the work model with constants of all platforms but the one asked of, too",
+        help="also score the work model with constants of all platforms but the scored one",
     )
     parser.add_argument(
         "--least-n",
         type=count,
         default=1,
-        help="drop smaller grid N of curves; with 2, attention is judged inside the kernel for "
+        help="drop smaller grid N of curves; with 2, attention is scored within the kernel for "
         "several positions (default: 1)",
     )
     parser.add_argument(
@@ -121,36 +121,40 @@ def run(args: argparse.Namespace) -> int:
     source, known = _truth(args, layout, config, epsilons)
     known = _narrowed(args, source, known, layout, config)
     predictors = list(dict.fromkeys(args.predictor or PREDICTORS))
-    left_out = left_out_answering(args, layout, config) if args.leave_one_out else None
-    found = evaluate(known, answering(args, layout, config), epsilons, predictors, left_out)
-    if found.scores.is_empty():
+    left_out = make_left_out_answerer(args, layout, config) if args.leave_one_out else None
+    evaluation = evaluate(
+        known, make_answerer(args, layout, config), epsilons, predictors, left_out
+    )
+    if evaluation.scores.is_empty():
         raise EvidenceError(
             f"{source}: no setting of it can be scored by {', '.join(predictors)}",
             remedy="Choose other predictors; twin_version needs a second version of a curve",
         )
     by = args.by or (*_BY[:3], *(["in_sample"] if args.own else []), *_BY[3:])
-    rows = groups(found.scores, by)
+    rows = groups(evaluation.scores, by)
     if args.format == "json":
         import msgspec
 
         print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
         return 0
     about = basis(recorded_constants(layout), every_form=args.tried)
-    for line in (*head(source, known, found, epsilons), *_chosen(args), *about, "",
+    for line in (*head(source, known, evaluation, epsilons), *_chosen(args), *about, "",
                  *table(rows, by)):  # fmt: skip
         print(line)
     return 0
 
 
-def answering(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answering":
-    """Return what answers users' questions, which is what is scored."""
+def make_answerer(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answering":
+    """Return the predictors of `nearfree predict`, which are scored."""
     from nearfree.derive.predict.answers import Answerer
 
     return Answerer(layout, config, offline=args.offline, own=args.own)
 
 
-def left_out_answering(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answering":
-    """Return what answers without the platform asked of: constants of the others' curves."""
+def make_left_out_answerer(
+    args: argparse.Namespace, layout: "Layout", config: "Config"
+) -> "Answering":
+    """Return predictors with constants of the other platforms' curves, for each platform."""
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.truth.datasets import newest_release
     from nearfree.public.curve_file import curves_from_csv
@@ -170,20 +174,22 @@ def _by(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in BY:
             raise argparse.ArgumentTypeError(
-                f"{name!r} is nothing to group by: choose from {', '.join(BY)}"
+                f"{name!r} is no column to group by: choose from {', '.join(BY)}"
             )
     return names
 
 
 def _tolerances(args: argparse.Namespace, config: "Config") -> list[float]:
-    asked = args.epsilon or [config.site.epsilon]
-    return sorted({*(e for e in asked if e), *(config.site.tolerances if None in asked else ())})
+    tolerances = args.epsilon or [config.site.epsilon]
+    return sorted(
+        {*(e for e in tolerances if e), *(config.site.tolerances if None in tolerances else ())}
+    )
 
 
 def _truth(
     args: argparse.Namespace, layout: "Layout", config: "Config", epsilons: list[float]
 ) -> "tuple[str, Truth]":
-    """Return the name of the data and what is known of them."""
+    """Return the name of the dataset and its truth."""
     from nearfree.derive.truth import datasets
     from nearfree.errors import ConfigError
 
@@ -192,7 +198,7 @@ def _truth(
         return datasets.load_file(args.curves, config, epsilons, least, args.least_n)
     if args.dataset != "aiconfigurator" and args.least_n > 1:
         raise ConfigError(
-            f"the boundaries of {args.dataset} are given, whatever --least-n is",
+            f"{args.dataset} has boundaries without curves, so --least-n has no effect",
             remedy="Use --least-n with curves: --dataset aiconfigurator, or --curves FILE",
         )
     if args.dataset == "published":
@@ -206,13 +212,13 @@ def _truth(
 def _narrowed(
     args: argparse.Namespace, source: str, known: "Truth", layout: "Layout", config: "Config"
 ) -> "Truth":
-    """Return the truth of what was chosen; ConfigError if that is nothing."""
+    """Return the truth of the chosen settings; ConfigError if there are none."""
     from nearfree.derive.score.narrowing import chosen, not_fitted, unseen
     from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.derive.work_model.own import recorded_own
 
     constants = recorded_constants(layout)
-    aliases = {alias: name for name, each in config.platforms.items() for alias in each.aliases}
+    aliases = {alias: name for name, sheet in config.platforms.items() for alias in sheet.aliases}
     for column in _FILTERS:
         names = getattr(args, column) or ()
         if column == "platform":
@@ -224,7 +230,7 @@ def _narrowed(
 
 
 def _chosen(args: argparse.Namespace) -> "Iterator[str]":
-    """Yield the lines that say what was left out by choice."""
+    """Yield a line with the chosen filters."""
     parts = [f"{name} {', '.join(getattr(args, name))}" for name in _FILTERS if getattr(args, name)]
     parts += ["platforms that constants were not calibrated on"] if args.unseen else []
     parts += [f"N of {args.least_n} or more"] if args.least_n > 1 else []

@@ -22,15 +22,15 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.log.verify import verify
 
     root = args.path or args.results
-    found = verify(root)
-    for finding in found.findings:
+    report = verify(root)
+    for finding in report.findings:
         kind = "notice" if finding.notice else "DAMAGE"
         print(printable(f"{kind}: {root}/{finding.path} {finding.message}"))
-    damage = sum(not finding.notice for finding in found.findings)
+    damage = sum(not finding.notice for finding in report.findings)
     counted = (
-        f"{root}: {found.takes} sealed takes, {found.events} events, {found.figures} figures, "
-        f"{found.tables} tables; "
-        f"{damage} damaged, {len(found.findings) - damage} notices"
+        f"{root}: {report.takes} sealed takes, {report.events} events, {report.figures} figures, "
+        f"{report.tables} tables; "
+        f"{damage} damaged, {len(report.findings) - damage} notices"
     )
     print(printable(counted))
-    return MISTAKE if found.damaged else 0
+    return MISTAKE if report.damaged else 0

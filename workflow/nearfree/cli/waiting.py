@@ -25,16 +25,16 @@ def patiently(wait_s: float, make: Callable[[], Made]) -> Made:
         The other process is still there.
     """
     until = time.monotonic() + wait_s
-    told = False
+    announced = False
     while True:
         try:
             return make()
         except BusyError as error:
             if time.monotonic() >= until:
                 raise
-            if not told:
+            if not announced:
                 print(f"{error.what}; waiting up to {wait_s:.0f} s", file=sys.stderr, flush=True)
-            told = True
+            announced = True
         time.sleep(min(_PAUSE_S, max(0.0, until - time.monotonic())))
 
 

@@ -15,7 +15,7 @@ Small = Annotated[int, Meta(ge=1, lt=1_000_000)]
 Listed = Annotated[tuple[Small, ...], Meta(min_length=1)]
 
 
-class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Deployments, one for each combination of what is listed.
 
     `models` are names under config/models or paths of files, `attention` and `moe` releases as

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nearfree.config.cluster import Cluster, Place
-from nearfree.config.deployments import Asked
+from nearfree.config.deployments import DeploymentSpec
 from nearfree.config.model_studies import model_sweeps
 from nearfree.config.yaml_file import entries, read_entries, read_file
 from nearfree.core.modules.model import ModelStudy
@@ -175,10 +175,10 @@ class Config:
         return found
 
     @cached_property
-    def deployments(self) -> dict[str, Asked]:
+    def deployments(self) -> dict[str, DeploymentSpec]:
         """What the tables of deployments answer about; nothing if there is no deployments.yaml."""
         path = self.folder / "deployments.yaml"
-        found = read_entries(path, Asked) if path.exists() else {}
+        found = read_entries(path, DeploymentSpec) if path.exists() else {}
         for name, asked in found.items():
             for platform in asked.platforms:
                 self._known("deployments.yaml", name, "platforms", platform, list(self.platforms))
@@ -274,7 +274,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "backends": dict[Name, Backend],
         "studies": dict[Name, STUDIES],
         "sources": Sources,
-        "deployments": dict[Name, Asked],
+        "deployments": dict[Name, DeploymentSpec],
         "cluster": Cluster,
         "takes": dict[Name, dict[Name, Positive]],
     }

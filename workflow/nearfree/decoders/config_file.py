@@ -119,10 +119,10 @@ def _head_dim(keys: Keys, heads: int, *, required: bool) -> int:
 
 def _dtype(keys: Keys) -> Dtype:
     key = keys.one_of("dtype", "torch_dtype")
-    given = keys.text(key)
-    if given not in _DTYPES:
+    dtype = keys.text(key)
+    if dtype not in _DTYPES:
         raise keys.wrong(key, f"is none of {', '.join(_DTYPES)}")
-    return _DTYPES[given]
+    return _DTYPES[dtype]
 
 
 def _name(file: Path) -> str:
@@ -132,23 +132,23 @@ def _name(file: Path) -> str:
 
 def decoder_names(config_folder: Path) -> list[str]:
     """Return the names of the decoders under a config folder's models/, sorted."""
-    found = (config_folder / "models").glob("*.json")
-    return sorted(path.stem for path in found if re.fullmatch(NAME, path.stem))
+    paths = (config_folder / "models").glob("*.json")
+    return sorted(path.stem for path in paths if re.fullmatch(NAME, path.stem))
 
 
-def find_decoder(config_folder: Path, given: str) -> Decoder:
+def find_decoder(config_folder: Path, model: str) -> Decoder:
     """Return a decoder by its name or path; ConfigError as `find_file` and `read_decoder` do."""
-    return read_decoder(find_file(config_folder, given))
+    return read_decoder(find_file(config_folder, model))
 
 
-def find_file(config_folder: Path, given: str) -> Path:
+def find_file(config_folder: Path, model: str) -> Path:
     """Return the file of a model by its name, or the file or folder that is given.
 
     Parameters
     ----------
     config_folder
         The folder whose models/ holds the named files.
-    given
+    model
         A name, in which case does not matter and `-` and `.` are `_`, such as Qwen3-8B; or a path.
 
     Raises
@@ -157,21 +157,21 @@ def find_file(config_folder: Path, given: str) -> Path:
         It is neither, with the nearest names.
     """
     names = decoder_names(config_folder)
-    plain = re.sub(r"[-.]", "_", given.lower())
+    plain = re.sub(r"[-.]", "_", model.lower())
     if plain in names:
         return config_folder / "models" / f"{plain}.json"
-    if _exists(given):
-        return Path(given)
+    if _exists(model):
+        return Path(model)
     near = get_close_matches(plain.rpartition("/")[2][:80], names, n=3)
     known = f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(names) or 'none'}"
     raise ConfigError(
-        f"no model {given!r:.120}: neither a name in {config_folder}/models nor a file",
+        f"no model {model!r:.120}: neither a name in {config_folder}/models nor a file",
         remedy=f"{known}; or give the path of a config.json",
     )
 
 
-def _exists(given: str) -> bool:
+def _exists(model: str) -> bool:
     try:
-        return Path(given).exists()
+        return Path(model).exists()
     except (OSError, ValueError):  # no system has such a name
         return False

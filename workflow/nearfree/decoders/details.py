@@ -55,7 +55,7 @@ def _always(keys: Keys) -> bool:  # noqa: ARG001
     return True
 
 
-def _said(key: str) -> Callable[[Keys], bool]:
+def _flag(key: str) -> Callable[[Keys], bool]:
     return lambda keys: keys.flag(keys.one_of(key))
 
 
@@ -72,8 +72,8 @@ def _inner(keys: Keys) -> tuple[bool, bool]:
 
 
 _LING = _Rules(
-    lambda keys: (_said("use_qkv_bias")(keys), _said("use_bias")(keys)),
-    _said("use_qk_norm"),
+    lambda keys: (_flag("use_qkv_bias")(keys), _flag("use_bias")(keys)),
+    _flag("use_qk_norm"),
     routers.sigmoid_groups,
     routers.after_first,
     partial_rope=True,
@@ -86,7 +86,7 @@ _RULES = {
     "qwen2_moe": _Rules(_inner, _never, routers.softmax, routers.every_step),
     "qwen3": _Rules(_both, _always),
     "qwen3_moe": _Rules(_both, _always, routers.softmax, routers.every_step),
-    "wedlm": _Rules(lambda keys: (_said("attention_bias")(keys), False), _said("qk_norm")),
+    "wedlm": _Rules(lambda keys: (_flag("attention_bias")(keys), False), _flag("qk_norm")),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING),
 }
 """By `model_type`, those that a forward runs; all have RMS norms before attention and FFN.

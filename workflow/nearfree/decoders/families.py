@@ -105,11 +105,11 @@ inclusionAI/Ling-V2 (its second version, whose files say either model type), inc
 
 def family(keys: Keys) -> Family:
     """Return the rules of a file's model type; ConfigError names the nearest if it is not read."""
-    given = keys.text("model_type")
-    if given not in FAMILIES:
-        near = get_close_matches(given[:80], FAMILIES, n=3)
+    model_type = keys.text("model_type")
+    if model_type not in FAMILIES:
+        near = get_close_matches(model_type[:80], FAMILIES, n=3)
         known = (
             f"Nearest are {', '.join(near)}" if near else f"Read are {', '.join(sorted(FAMILIES))}"
         )
         raise keys.wrong("model_type", "is not read", f"{known}; others may work differently")
-    return FAMILIES[given]
+    return FAMILIES[model_type]

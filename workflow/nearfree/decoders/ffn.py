@@ -33,8 +33,8 @@ def qwen_moe(keys: Keys, layers: int) -> Ffn:
     Source: Qwen2MoeDecoderLayer and Qwen3MoeDecoderLayer of transformers 5.23.
     """
     step = keys.whole("decoder_sparse_step")
-    without = {each for each in keys.list_of("mlp_only_layers", int) if 0 <= each < layers}
-    moe_layers = layers // step - sum((each + 1) % step == 0 for each in without)
+    without = {layer for layer in keys.list_of("mlp_only_layers", int) if 0 <= layer < layers}
+    moe_layers = layers // step - sum((layer + 1) % step == 0 for layer in without)
     qwen2 = keys.text("model_type") == "qwen2_moe"
     shared = keys.whole("shared_expert_intermediate_size", least=0) if qwen2 else 0
     count = keys.one_of("num_experts", "num_local_experts")
@@ -54,9 +54,9 @@ def first_dense(keys: Keys, layers: int) -> Ffn:
     )
     shared_experts = keys.whole(shared, least=0)
     shared_d_ff = shared_experts * keys.whole("moe_intermediate_size")
-    said = "moe_shared_expert_intermediate_size"
-    if keys.has(said) and shared_experts and keys.whole(said) * shared_experts != shared_d_ff:
-        raise keys.wrong(said, "differs from moe_intermediate_size, and engines disagree on it")
+    key = "moe_shared_expert_intermediate_size"
+    if keys.has(key) and shared_experts and keys.whole(key) * shared_experts != shared_d_ff:
+        raise keys.wrong(key, "differs from moe_intermediate_size, and engines disagree on it")
     moe_layers = max(0, layers - keys.whole("first_k_dense_replace", least=0))
     return _mixed(keys, layers, moe_layers, _experts(keys, count, shared_d_ff=shared_d_ff))
 
@@ -72,13 +72,13 @@ def ernie_moe(keys: Keys, layers: int) -> Ffn:
     end = layers - 1 if end == -1 else min(end, layers - 1)
     moe_layers = max(0, (end + 1) // interval - start // interval)
     shared = keys.whole("moe_num_shared_experts", least=0) * keys.whole("moe_intermediate_size")
-    found = _experts(keys, "moe_num_experts", top_k="moe_k", shared_d_ff=shared)
-    return _mixed(keys, layers, moe_layers, found)
+    experts = _experts(keys, "moe_num_experts", top_k="moe_k", shared_d_ff=shared)
+    return _mixed(keys, layers, moe_layers, experts)
 
 
-def _mixed(keys: Keys, layers: int, moe_layers: int, found: Experts) -> Ffn:
+def _mixed(keys: Keys, layers: int, moe_layers: int, experts: Experts) -> Ffn:
     d_ff = keys.whole("intermediate_size") if moe_layers < layers else None
-    return Ffn(d_ff, moe_layers, found if moe_layers else None)
+    return Ffn(d_ff, moe_layers, experts if moe_layers else None)
 
 
 def _experts(
@@ -89,12 +89,12 @@ def _experts(
     width: str = "moe_intermediate_size",
     shared_d_ff: int = 0,
 ) -> Experts:
-    found = Experts(
+    experts = Experts(
         experts=keys.whole(count),
         top_k=keys.whole(top_k),
         d_ff=keys.whole(width),
         shared_d_ff=shared_d_ff,
     )
-    if found.top_k > found.experts:
-        raise keys.wrong(top_k, f"is larger than {count} {found.experts}")
-    return found
+    if experts.top_k > experts.experts:
+        raise keys.wrong(top_k, f"is larger than {count} {experts.experts}")
+    return experts

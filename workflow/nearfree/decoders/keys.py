@@ -36,10 +36,10 @@ class Keys:
         ConfigError
             None is there, or two are and differ.
         """
-        given = [name for name in names if self.has(name)]
-        if len({_shown(self._values[name]) for name in given}) > 1:
-            raise self.wrong(given[0], f"differs from {given[1]}", "Leave one of them out")
-        return given[0] if given else self._missing(" or ".join(names))
+        present = [name for name in names if self.has(name)]
+        if len({_shown(self._values[name]) for name in present}) > 1:
+            raise self.wrong(present[0], f"differs from {present[1]}", "Leave one of them out")
+        return present[0] if present else self._missing(" or ".join(names))
 
     def whole(self, key: str, *, least: int = 1) -> int:
         """Return a whole number from `least` to ten million; ConfigError if it is none."""
@@ -71,7 +71,7 @@ class Keys:
     def list_of(self, key: str, kind: type[T]) -> list[T]:
         """Return a list whose entries all are of one type, empty where the key is not there."""
         value = self._values[key] if self.has(key) else []
-        if not isinstance(value, list) or any(type(each) is not kind for each in value):
+        if not isinstance(value, list) or any(type(item) is not kind for item in value):
             raise self.wrong(key, f"is no list of {_KINDS[kind]}")
         return value
 
@@ -129,14 +129,16 @@ def read_object(path: Path) -> dict[str, Any]:
         deeply, holds NaN or infinity, has a key twice in one object, or is no object.
     """
     try:
-        found = json.loads(_text(path), object_pairs_hook=_object, parse_constant=_refuse_constant)
+        document = json.loads(
+            _text(path), object_pairs_hook=_object, parse_constant=_refuse_constant
+        )
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path} is not JSON: {error}", remedy="Give the config.json of a model"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ConfigError(f"{path} holds no JSON object", remedy="Give the config.json of a model")
-    return found
+    return document
 
 
 def _text(path: Path) -> str:
@@ -159,12 +161,12 @@ def _text(path: Path) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in values:
             raise ValueError(f"the key {key!r:.80} stands twice")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _refuse_constant(name: str) -> NoReturn:

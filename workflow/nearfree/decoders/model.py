@@ -24,8 +24,8 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def plain(self) -> dict[str, Any]:
         """The same as data that JSON knows, which is how a plan carries it."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return found
+        fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return fields
 
     @property
     def digest(self) -> str:

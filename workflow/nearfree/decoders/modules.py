@@ -93,7 +93,7 @@ def modules(
     ffn = partial(use, backend=_TORCH, module="dense_ffn", d_model=decoder.d_model, gated=True)
     d_model, layers, width = decoder.d_model, decoder.layers, decoder.heads * decoder.head_dim
     qkv = width + 2 * decoder.kv_heads * decoder.head_dim
-    found = [
+    uses = [
         gemm(QKV, layers, d_model=d_model, d_ff=qkv),
         use(
             ATTENTION,
@@ -112,10 +112,10 @@ def modules(
     ]
     if decoder.d_ff and decoder.dense_layers:
         main = not decoder.moe_layers
-        found.append(ffn(DENSE, decoder.dense_layers, main=main, d_ff=decoder.d_ff))
+        uses.append(ffn(DENSE, decoder.dense_layers, main=main, d_ff=decoder.d_ff))
     if decoder.experts:
         experts, moe_layers = decoder.experts, decoder.moe_layers
-        found += [
+        uses += [
             gemm(ROUTER, moe_layers, d_model=d_model, d_ff=experts.experts),
             use(
                 MOE,
@@ -131,9 +131,9 @@ def modules(
             ),
         ]
         if experts.shared_d_ff:
-            found.append(ffn(SHARED, moe_layers, d_ff=experts.shared_d_ff))
-    found.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary))
-    return tuple(found)
+            uses.append(ffn(SHARED, moe_layers, d_ff=experts.shared_d_ff))
+    uses.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary))
+    return tuple(uses)
 
 
 def _use(

@@ -70,13 +70,13 @@ def _width(keys: Keys, inner: Keys, head_dim: int, partial: bool) -> int:  # noq
 
 
 def _llama3(inner: Keys) -> Llama3 | None:
-    given = [key for key in ("rope_type", "type") if inner.has(key)]
-    if not given:
+    present = [key for key in ("rope_type", "type") if inner.has(key)]
+    if not present:
         others = [key for key in ("factor", "mrope_section") if inner.has(key)]
         if others:
             raise inner.wrong(others[0], "stands without rope_type")
         return None
-    kind = inner.one_of(*given)
+    kind = inner.one_of(*present)
     if inner.text(kind) == "default":
         return None
     if inner.text(kind) != "llama3":

@@ -73,7 +73,7 @@ def every_step(keys: Keys, layers: int) -> tuple[int, ...]:
     """Return every `decoder_sparse_step`-th layer that is not in `mlp_only_layers`."""
     step = keys.whole("decoder_sparse_step")
     without = set(keys.list_of("mlp_only_layers", int))
-    return tuple(each for each in range(step - 1, layers, step) if each not in without)
+    return tuple(layer for layer in range(step - 1, layers, step) if layer not in without)
 
 
 def after_first(keys: Keys, layers: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 from decoders.files import refusal
-from nearfree.config.deployments import BOUNDS, Asked
+from nearfree.config.deployments import BOUNDS, DeploymentSpec
 from nearfree.config.files import Config
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
 from nearfree.errors import NearfreeError
@@ -15,7 +15,7 @@ from derive.predict.forecast.pool import CONFIG, GRID, deployment
 
 def test_one_deployment_a_combination() -> None:
     """Each model, platform, routing, batch and context has one; routing counts for experts."""
-    asked = Asked(
+    asked = DeploymentSpec(
         models=("qwen3_8b", "mixtral_8x7b"), platforms=("h20", "b200"), batch=(1, 4),
         context=(512, 1024), attention=("flash-attn==2.8.3",), moe=("vllm==0.20.2",),
     )  # fmt: skip
@@ -34,7 +34,7 @@ def test_each_release_of_attention_and_of_experts_is_asked() -> None:
     """Every attention is asked with every release of the experts, where there are experts."""
     attention = ("flash-attn==2.8.3", "flashinfer==0.6.13")
     moe = ("vllm==0.20.2", "sglang==0.5.9", "vllm==0.33.0")
-    asked = Asked(
+    asked = DeploymentSpec(
         models=("qwen3_8b", "mixtral_8x7b"), platforms=("h20",), routing=("skewed",),
         attention=attention, moe=moe,
     )  # fmt: skip
@@ -47,7 +47,7 @@ def test_each_release_of_attention_and_of_experts_is_asked() -> None:
 
 def test_what_is_listed_twice_is_asked_once() -> None:
     """The same model by two names, and the same number twice, are one deployment."""
-    asked = Asked(
+    asked = DeploymentSpec(
         models=("qwen3_8b", "Qwen3-8B"), platforms=("h20", "h20_sxm"), batch=(1, 1),
         context=(512, 512), attention=("flash-attn==2.8.3", "flash_attn==2.8.3"),
     )  # fmt: skip
@@ -97,13 +97,13 @@ def test_what_nothing_knows(changes: dict[str, object], thing: str) -> None:
     """An unknown model, platform or backend is refused by its name."""
     fields = {"models": ("qwen3_8b",), "platforms": ("h20",)} | changes
     with pytest.raises(NearfreeError, match=thing):
-        deployments(CONFIG, Asked(**fields))  # type: ignore[arg-type]
+        deployments(CONFIG, DeploymentSpec(**fields))  # type: ignore[arg-type]
 
 
 def test_too_many_at_once() -> None:
     """More combinations than a bound are refused before one is made."""
     listed = tuple(range(1, MOST + 2))
-    asked = Asked(models=("qwen3_8b",), platforms=("h20",), batch=listed, context=listed)
+    asked = DeploymentSpec(models=("qwen3_8b",), platforms=("h20",), batch=listed, context=listed)
     error = refusal(lambda: deployments(CONFIG, asked))
     assert error is not None
     assert str((MOST + 1) ** 2) in error.what

@@ -1,18 +1,18 @@
-"""A claim and the cases that it is checked on: each agrees, disagrees, or cannot be told."""
+"""Claims and their cases: a case agrees, disagrees, or is undecided."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from nearfree.derive.claims.scope_tables import Log, Row
+from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
-MODULES = ("dense_ffn", "moe_ffn", "attention")
-"""Those that the paper studies."""
+PAPER_MODULES = ("dense_ffn", "moe_ffn", "attention")
+"""The module kinds that the paper studies."""
 
 
 class Group(NamedTuple):
-    """What one verdict is of."""
+    """The rows that one verdict covers."""
 
     platform: str | None
     module: str | None
@@ -22,27 +22,27 @@ class Group(NamedTuple):
 
 
 class Case(Struct, frozen=True):
-    """One case: whether it agrees, None where it cannot be told, its numbers and its rows.
+    """One case: whether it agrees, None where undecided, its numbers and its rows.
 
-    `gap` says how far it is from agreeing; only its order matters.
+    `gap` is its distance from agreeing; only its order matters.
     """
 
     group: Group
     agrees: bool | None
-    tells: str
+    text: str
     ids: tuple[str, ...]
     gap: float = 0.0
 
 
-Check = Callable[[Log], Iterable[Case]]
+Check = Callable[[ScopeTables], Iterable[Case]]
 
 
 class Claim(Struct, frozen=True, kw_only=True):
     """A claim of the paper.
 
-    Each of `checks` is a part of it. `unit` is what a case is, and `needs` what has to be in the
-    log. `across` says that its verdict is over all routings, and `public` that it speaks of
-    datasheets or of the paper's own table, which the public scope alone has.
+    `checks` are its parts. `unit` names a case, and `needs` the rows that it needs. With `across`
+    its verdict covers all routings; with `public` it is about datasheets or the paper's own table,
+    which only the public scope has.
     """
 
     name: str
@@ -58,35 +58,35 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 def group_of(row: Row, *, routing: bool = True) -> Group:
-    """Return what a row's verdict is of.
+    """Return the group of a row.
 
     Parameters
     ----------
     routing
-        Whether routings are told apart.
+        Group by routing, too.
     """
     kept = row["routing"] if routing else None
     return Group(row["platform"], row["module"], row["backend"], kept, row["origin"])
 
 
-def named(row: Row, *without: str) -> str:
-    """Return what tells a setting from others of its kind, as the paper writes it.
+def describe_setting(row: Row, *without: str) -> str:
+    """Return a setting's varying fields as the paper writes them.
 
     Parameters
     ----------
     without
-        Columns that are said elsewhere.
+        Columns to leave out.
     """
     letters = {"batch": "b", "context": "L", "top_k": "k"}
     if row["model"] is None:
         letters = {"d_ff": "d_ff", "heads": "heads", "kv_heads": "KV heads"} | letters
-    told = {name: row[name] for name in letters if name not in without}
-    parts = [f"{letters[name]} = {value}" for name, value in told.items() if value is not None]
+    values = {name: row[name] for name in letters if name not in without}
+    parts = [f"{letters[name]} = {value}" for name, value in values.items() if value is not None]
     return " ".join([*([row["model"]] if row["model"] else []), ", ".join(parts)]).strip()
 
 
 def n_max(row: Row) -> str:
-    """Return a boundary with its interval, where it has one that is wider."""
+    """Return a boundary with its interval, where that is wider."""
     noise = " (marked as noise in the paper)" if row["noisy"] else ""
     if row["n_low"] is None or row["n_low"] == row["n_high"]:
         return f"N_max {row['n_max']}{noise}"

@@ -1,6 +1,6 @@
-"""How boundaries compare: each is known to a step of its grid, and to its interval.
+"""Comparison of boundaries, each known to a step of its grid and to its interval.
 
-Every function returns None where the numbers cannot tell: the interval holds both answers, the
+Every function returns None where the comparison is undecided: the interval holds both answers, the
 grid ends there, or nothing is near-free on either side.
 """
 
@@ -10,14 +10,14 @@ from nearfree.derive.claims.scope_tables import Row
 
 
 def reach(row: Row, factor: float = 1) -> tuple[float, float]:
-    """Return between which N the boundary lies: N_max, and the next N of the grid.
+    """Return the range of N that holds the boundary: from N_max to the next N of the grid.
 
-    At the baseline nothing is known from below, at the grid's end nothing from above.
+    It is open below at the baseline, and above at the grid's end.
 
     Parameters
     ----------
     factor
-        What both are multiplied by.
+        A factor on both.
     """
     low = 0.0 if at_floor(row) else row["n_max"] * factor
     return low, inf if row["next_n"] is None else row["next_n"] * factor
@@ -30,9 +30,9 @@ def at_floor(row: Row) -> bool:
 
 def same(a: Row, b: Row, factors: tuple[float, float] = (1, 1)) -> bool | None:
     """Return whether two boundaries, each times its factor, lie within a grid step of another."""
-    one, other = reach(a, factors[0]), reach(b, factors[1])
-    if one[0] < other[1] and other[0] < one[1]:
-        open_ended = inf in (one[1], other[1]) or (at_floor(a) and at_floor(b))
+    first_reach, other = reach(a, factors[0]), reach(b, factors[1])
+    if first_reach[0] < other[1] and other[0] < first_reach[1]:
+        open_ended = inf in (first_reach[1], other[1]) or (at_floor(a) and at_floor(b))
         return None if open_ended or _loose(a, b) else True
     first, second = _interval(a, factors[0]), _interval(b, factors[1])
     return None if first[0] <= second[1] and second[0] <= first[1] else False
@@ -50,7 +50,7 @@ def at_least(a: Row, b: Row) -> bool | None:
     return None if first[1] >= second[0] else False
 
 
-def lands(row: Row, value: float) -> bool | None:
+def within_step(row: Row, value: float) -> bool | None:
     """Return whether a predicted N lies between N_max and the next N of the grid."""
     if row["next_n"] is None and value >= row["n_max"]:
         return None
@@ -60,7 +60,7 @@ def lands(row: Row, value: float) -> bool | None:
     return None if row["n_low"] is not None and low <= value <= high else False
 
 
-def apart(a: float, b: float) -> float:
+def doublings(a: float, b: float) -> float:
     """Return how many doublings lie between two numbers."""
     return inf if inf in (a, b) or min(a, b) <= 0 else abs(log2(a / b))
 

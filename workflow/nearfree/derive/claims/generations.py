@@ -8,7 +8,7 @@ import polars as pl
 from nearfree.core.modules.attention import M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.derive.claims.cases import Case, Group, plain
-from nearfree.derive.claims.scope_tables import Log, Row
+from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
 _LOOKUP = Group(None, None, None, None, "published")
 _DENSE, _ATTENTION = (Group(None, m, None, None, "published") for m in ("dense_ffn", "attention"))
@@ -17,28 +17,28 @@ _LEAST, _MOST = 22.5, 23.5
 """What rounds to 23 times."""
 
 
-def up_to_23(log: Log) -> Iterator[Case]:
+def up_to_23(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether the largest over-prediction of the deployment table, recomputed, is 23."""
-    rows = [(row["idle_compute"] / row["principle"], row) for row in _table(log)]
+    rows = [(row["idle_compute"] / row["principle"], row) for row in _table(tables)]
     if rows:
-        top, row = max(rows, key=lambda each: each[0])
+        top, row = max(rows, key=lambda pair: pair[0])
         text = f"the largest is {top:.3g} times: {_place(row)}"
         agrees = _LEAST <= top < _MOST
         yield Case(_LOOKUP, agrees, text, tuple(row["row_id"] for _, row in rows))
 
 
-def most_over(log: Log) -> Iterator[Case]:
+def most_over(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether more than half of the table's rows over-predict by 2.4 times or more."""
-    rows = list(_table(log))
+    rows = list(_table(tables))
     over = [row for row in rows if (row["over_prediction"] or 1) >= _FROM]
     if rows:
         text = f"{len(over)} of {len(rows)} rows of the table"
         yield Case(_LOOKUP, 2 * len(over) > len(rows), text, tuple(r["row_id"] for r in rows))
 
 
-def reprints(log: Log) -> Iterator[Case]:
+def reprints(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether each row of the table follows from its formulas."""
-    for row in _table(log):
+    for row in _table(tables):
         text = (
             f"{_place(row)}: N_idle {plain(row['idle_compute'])} against "
             f"{plain(row['printed_idle_compute'])} printed, principle {plain(row['principle'])} "
@@ -47,32 +47,32 @@ def reprints(log: Log) -> Iterator[Case]:
         yield Case(_LOOKUP, row["equal"], text, (row["row_id"],))
 
 
-def holds_for_releases(log: Log) -> Iterator[Case]:
+def holds_for_releases(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether each row of the table says the same with what releases do at real shapes."""
-    for row in _table(log):
-        said = row["resolved"]
+    for row in _table(tables):
+        resolved = row["resolved"]
         text = f"{_place(row)}: {plain(row['principle'])} in the table"
-        if said is not None:
-            text += f", {plain(said)} by the rules of releases ({row['resolved_term']})"
-        agrees = None if said is None else round(said) == round(row["principle"])
-        gap = row["principle"] / said if said else 0.0
+        if resolved is not None:
+            text += f", {plain(resolved)} by the rules of releases ({row['resolved_term']})"
+        agrees = None if resolved is None else round(resolved) == round(row["principle"])
+        gap = row["principle"] / resolved if resolved else 0.0
         yield Case(_LOOKUP, agrees, text, (row["row_id"],), gap)
 
 
-def balance_grows(log: Log) -> Iterator[Case]:
+def balance_grows(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether of two platforms the later one has the larger rho, at one element type."""
-    for a, b in _generations(log):
-        one, other = a["balance_flop_per_byte"], b["balance_flop_per_byte"]
+    for a, b in _generations(tables):
+        balance, other = a["balance_flop_per_byte"], b["balance_flop_per_byte"]
         text = (
-            f"{a['platform']} ({a['year']}) has rho {plain(one)}, "
+            f"{a['platform']} ({a['year']}) has rho {plain(balance)}, "
             f"{b['platform']} ({b['year']}) {plain(other)}, {a['dtype']}"
         )
-        yield Case(_DENSE, other > one, text, (a["row_id"], b["row_id"]), one / other)
+        yield Case(_DENSE, other > balance, text, (a["row_id"], b["row_id"]), balance / other)
 
 
-def boundary_grows(log: Log) -> Iterator[Case]:
+def boundary_grows(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether of two platforms the later one has the larger boundary of dense FFNs."""
-    for a, b in _generations(log):
+    for a, b in _generations(tables):
         text = (
             f"{a['platform']} ({a['year']}) has {plain(a['n_max'])}, "
             f"{b['platform']} ({b['year']}) {plain(b['n_max'])}, {a['dtype']}"
@@ -81,9 +81,9 @@ def boundary_grows(log: Log) -> Iterator[Case]:
         yield Case(_DENSE, b["n_max"] > a["n_max"], text, (a["row_id"], b["row_id"]), gap)
 
 
-def tile_stays(log: Log) -> Iterator[Case]:
+def tile_stays(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether one backend's M_attn is the same on every two platforms."""
-    frame = log.frames["trend"].filter(pl.col("term") == M_ATTN, pl.col("batch") == 1)
+    frame = tables.frames["trend"].filter(pl.col("term") == M_ATTN, pl.col("batch") == 1)
     known = frame.drop_nulls("n_max").drop("from_ids")
     for rows in known.partition_by("reference", "query_group", "dtype"):
         for a, b in combinations(rows.to_dicts(), 2):
@@ -95,15 +95,15 @@ def tile_stays(log: Log) -> Iterator[Case]:
             yield Case(_ATTENTION, a["n_max"] == b["n_max"], text, ids)
 
 
-def _generations(log: Log) -> Iterator[tuple[Row, Row]]:
-    frame = log.frames["trend"].filter(pl.col("term") == IDLE, pl.col("batch") == 1)
+def _generations(tables: ScopeTables) -> Iterator[tuple[Row, Row]]:
+    frame = tables.frames["trend"].filter(pl.col("term") == IDLE, pl.col("batch") == 1)
     known = frame.drop_nulls(["n_max", "year"]).drop("from_ids").sort("year", "platform")
     for rows in known.partition_by("dtype"):
         yield from ((a, b) for a, b in combinations(rows.to_dicts(), 2) if a["year"] < b["year"])
 
 
-def _table(log: Log) -> Iterator[Row]:
-    frame = log.frames["published_lookup"].drop_nulls(["idle_compute", "principle"])
+def _table(tables: ScopeTables) -> Iterator[Row]:
+    frame = tables.frames["published_lookup"].drop_nulls(["idle_compute", "principle"])
     yield from frame.drop("from_ids").sort("row").iter_rows(named=True)
 
 

@@ -10,7 +10,7 @@ from nearfree.derive.claims.other_claims import (
     TOLERANCE_CLAIMS,
 )
 from nearfree.derive.claims.questions import FINDINGS, QUESTIONS
-from nearfree.derive.claims.scope_tables import Log
+from nearfree.derive.claims.scope_tables import ScopeTables
 from nearfree.derive.claims.table import FAILS, HOLDS, PARTLY, UNDECIDED
 from nearfree.public.published import SCOPE as PUBLIC
 
@@ -23,7 +23,7 @@ _CASES_SHOWN = 4
 Row = dict[str, object]
 
 
-def claim_rows(log: Log, claims: Iterable[Claim] = CLAIMS_CHECKED) -> Iterator[Row]:
+def claim_rows(tables: ScopeTables, claims: Iterable[Claim] = CLAIMS_CHECKED) -> Iterator[Row]:
     """Yield the verdicts of a scope; a claim that the log has no case of is undecided.
 
     Parameters
@@ -34,9 +34,9 @@ def claim_rows(log: Log, claims: Iterable[Claim] = CLAIMS_CHECKED) -> Iterator[R
         Which claims, in the order of the paper.
     """
     for place, claim in enumerate(claims, start=1):
-        if claim.public and log.scope != PUBLIC:
+        if claim.public and tables.scope != PUBLIC:
             continue
-        parts = [list(check(log)) for check in claim.checks]
+        parts = [list(check(tables)) for check in claim.checks]
         about = {"claim": claim.name, "kind": claim.kind, "place": place, "section": claim.section,
                  "says": claim.says}  # fmt: skip
         groups = _groups(claim, parts)
@@ -45,17 +45,17 @@ def claim_rows(log: Log, claims: Iterable[Claim] = CLAIMS_CHECKED) -> Iterator[R
         seen = {group.module for group in groups}
         for module in claim.modules or (None,):
             if module not in seen:
-                yield about | _nothing(log, claim, module)
+                yield about | _nothing(tables, claim, module)
 
 
 def _groups(claim: Claim, parts: Sequence[list[Case]]) -> dict[Group, list[list[Case]]]:
     """Return the cases of each verdict, part by part."""
-    found: dict[Group, list[list[Case]]] = {}
+    groups: dict[Group, list[list[Case]]] = {}
     for number, part in enumerate(parts):
         for case in part:
             group = case.group._replace(routing=None) if claim.across else case.group
-            found.setdefault(group, [[] for _ in parts])[number].append(case)
-    return found
+            groups.setdefault(group, [[] for _ in parts])[number].append(case)
+    return groups
 
 
 def verdict(cases: Sequence[Case]) -> str:
@@ -71,12 +71,12 @@ def verdict(cases: Sequence[Case]) -> str:
 
 def both(verdicts: Sequence[str]) -> str:
     """Return the verdict on a claim of several parts: it holds only if each of them does."""
-    told = {each for each in verdicts if each != UNDECIDED}
-    if len(told) > 1:
+    decided = {verdict for verdict in verdicts if verdict != UNDECIDED}
+    if len(decided) > 1:
         return PARTLY
-    if told == {HOLDS} and UNDECIDED in verdicts:
+    if decided == {HOLDS} and UNDECIDED in verdicts:
         return UNDECIDED
-    return told.pop() if told else UNDECIDED
+    return decided.pop() if decided else UNDECIDED
 
 
 def judged(claim: Claim, parts: Sequence[Sequence[Case]]) -> Row:
@@ -90,9 +90,9 @@ def judged(claim: Claim, parts: Sequence[Sequence[Case]]) -> Row:
         "checked": len(cases),
         "kept": len(kept),
         "unclear": len(unclear),
-        "worst": lost[0].tells if lost else "",
+        "worst": lost[0].text if lost else "",
         "why": _why(claim, kept, lost, unclear),
-        "from_ids": sorted({each for case in cases for each in case.ids}),
+        "from_ids": sorted({row_id for case in cases for row_id in case.ids}),
     }
 
 
@@ -109,15 +109,15 @@ def _why(claim: Claim, kept: list[Case], lost: list[Case], unclear: list[Case]) 
 
 
 def _some(cases: Sequence[Case]) -> str:
-    shown = " / ".join(case.tells for case in cases[:_CASES_SHOWN])
+    shown = " / ".join(case.text for case in cases[:_CASES_SHOWN])
     left = len(cases) - _CASES_SHOWN
     return f"{shown} / and {left} more" if left > 0 else shown
 
 
-def _nothing(log: Log, claim: Claim, module: str | None) -> Row:
-    own = log.scope != PUBLIC
+def _nothing(tables: ScopeTables, claim: Claim, module: str | None) -> Row:
+    is_platform = tables.scope != PUBLIC
     return {
-        "platform": log.scope if own else None,
+        "platform": tables.scope if is_platform else None,
         "module": module,
         "backend": None,
         "routing": None,
@@ -127,6 +127,6 @@ def _nothing(log: Log, claim: Claim, module: str | None) -> Row:
         "kept": 0,
         "unclear": 0,
         "worst": "",
-        "why": f"not in the log of {log.scope}: {claim.needs}",
+        "why": f"not in the log of {tables.scope}: {claim.needs}",
         "from_ids": [],
     }

@@ -8,30 +8,30 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
-from nearfree.derive.claims.cases import Case, group_of, n_max, named, plain
-from nearfree.derive.claims.compare import apart, lands
-from nearfree.derive.claims.scope_tables import Log, Row
+from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max, plain
+from nearfree.derive.claims.compare import doublings, within_step
+from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
 
 class Granularity(NamedTuple):
-    """What a law says of one setting, in words, and the rows behind it."""
+    """A law's prediction for one setting, in words, and the rows behind it."""
 
     n_max: float
     text: str
     ids: tuple[str, ...]
 
 
-def granularity(log: Log, row: Row) -> Granularity | None:
-    """Return the boundary of an MoE layer or of attention by its granularity, None if unknown."""
-    said = log.said(row, "principle", "principle_resolved")
-    if said is not None and not said["unbounded"]:
-        text = f"{said['limiting_term'] or 'the law'} {plain(said['n_max'])}"
-        return Granularity(said["n_max"], text, (said["row_id"],))
-    return _counted(log, row)
+def granularity(tables: ScopeTables, row: Row) -> Granularity | None:
+    """Return the boundary that an MoE or attention granularity predicts, None if unknown."""
+    prediction = tables.prediction(row, "principle", "principle_resolved")
+    if prediction is not None and not prediction["unbounded"]:
+        text = f"{prediction['limiting_term'] or 'the law'} {plain(prediction['n_max'])}"
+        return Granularity(prediction["n_max"], text, (prediction["row_id"],))
+    return _counted(tables, row)
 
 
-def _counted(log: Log, row: Row) -> Granularity | None:
-    work = log.work(row)
+def _counted(tables: ScopeTables, row: Row) -> Granularity | None:
+    work = tables.work(row)
     first = work.get(row["baseline"])
     if first is None or first["block_rows"] is None:
         return None
@@ -46,30 +46,32 @@ def _counted(log: Log, row: Row) -> Granularity | None:
     return Granularity(value, f"{term} {plain(value)}, by counted blocks", (first["row_id"],))
 
 
-def follows_granularity(module: str, routing: str | None = None) -> Callable[[Log], Iterator[Case]]:
+def follows_granularity(
+    module: str, routing: str | None = None
+) -> Callable[[ScopeTables], Iterator[Case]]:
     """Return the check that the law of granularity lies between N_max and the grid's next N.
 
     Parameters
     ----------
     module
-        Which.
+        The module kind.
     routing
-        Which routing alone, any if nothing is said.
+        A routing (default: any).
     """
 
-    def check(log: Log) -> Iterator[Case]:
-        for row in log.bounds(module):
+    def check(tables: ScopeTables) -> Iterator[Case]:
+        for row in tables.bounds(module):
             if routing not in (None, row["routing"]):
                 continue
-            law = granularity(log, row)
+            law = granularity(tables, row)
             if law is None:
-                text = f"{named(row)}: {n_max(row)}, no known granularity"
+                text = f"{describe_setting(row)}: {n_max(row)}, no known granularity"
                 yield Case(group_of(row), None, text, (row["row_id"],))
                 continue
-            text = f"{named(row)}: {n_max(row)}, {law.text}"
-            gap = apart(law.n_max, row["n_max"])
+            text = f"{describe_setting(row)}: {n_max(row)}, {law.text}"
+            gap = doublings(law.n_max, row["n_max"])
             ids = (row["row_id"], *law.ids)
-            yield Case(group_of(row), lands(row, law.n_max), text, ids, gap)
+            yield Case(group_of(row), within_step(row, law.n_max), text, ids, gap)
 
     return check
 
@@ -79,45 +81,47 @@ _NEAR = 2.0
 
 def predicts(
     *modules: str, near: bool = False, wrong: bool = False
-) -> Callable[[Log], Iterator[Case]]:
+) -> Callable[[ScopeTables], Iterator[Case]]:
     """Return the check that N_idle lies between N_max and the next N of the grid.
 
     Parameters
     ----------
     modules
-        Which.
+        The module kinds.
     near
-        Whether a factor of two beyond either end is close enough.
+        Accept a factor of two beyond either end.
     wrong
-        Whether the claim is that it does not.
+        Check that it does not lie there.
     """
 
-    def check(log: Log) -> Iterator[Case]:
-        for row, value, ids in _said(log, *modules):
-            hit = _near(row, value) if near else lands(row, value)
+    def check(tables: ScopeTables) -> Iterator[Case]:
+        for row, value, ids in _idle_predictions(tables, *modules):
+            hit = _near(row, value) if near else within_step(row, value)
             agrees = hit if hit is None or not wrong else not hit
-            text = f"{named(row)}: N_idle {_n(value)}, {n_max(row)}"
-            yield Case(group_of(row), agrees, text, ids, apart(value, row["n_max"]))
+            text = f"{describe_setting(row)}: N_idle {_n(value)}, {n_max(row)}"
+            yield Case(group_of(row), agrees, text, ids, doublings(value, row["n_max"]))
 
     return check
 
 
-def tile_before_idle(log: Log) -> Iterator[Case]:
+def tile_before_idle(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether attention's query tile is smaller than N_idle."""
-    for row, value, ids in _said(log, "attention"):
-        tile = granularity(log, row)
+    for row, value, ids in _idle_predictions(tables, "attention"):
+        tile = granularity(tables, row)
         if tile is not None:
-            text = f"{named(row)}: {tile.text}, N_idle {_n(value)}"
+            text = f"{describe_setting(row)}: {tile.text}, N_idle {_n(value)}"
             gap = tile.n_max / value
             yield Case(group_of(row), tile.n_max < value, text, (*ids, *tile.ids), gap)
 
 
-def _said(log: Log, *modules: str) -> Iterator[tuple[Row, float, tuple[str, ...]]]:
-    for row in log.bounds(*modules):
-        said = log.said(row, "idle_compute")
-        if said is not None:
-            value = inf if said["unbounded"] else said["n_max"]
-            yield row, value, (row["row_id"], said["row_id"])
+def _idle_predictions(
+    tables: ScopeTables, *modules: str
+) -> Iterator[tuple[Row, float, tuple[str, ...]]]:
+    for row in tables.bounds(*modules):
+        prediction = tables.prediction(row, "idle_compute")
+        if prediction is not None:
+            value = inf if prediction["unbounded"] else prediction["n_max"]
+            yield row, value, (row["row_id"], prediction["row_id"])
 
 
 def _near(row: Row, value: float) -> bool | None:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from nearfree.derive.claims.cases import Case, group_of, n_max, named, share
-from nearfree.derive.claims.compare import apart, at_floor
-from nearfree.derive.claims.scope_tables import Log, Row, pairs
+from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max, share
+from nearfree.derive.claims.compare import at_floor, doublings
+from nearfree.derive.claims.scope_tables import Row, ScopeTables, pairs
 
 HIGH = 0.5
 """From which share of its peak a bandwidth counts as high."""
@@ -13,10 +13,10 @@ _EQUAL = 1.001
 _SHORTEST = 3
 
 
-def bandwidth_bound(log: Log) -> Iterator[Case]:
+def bandwidth_bound(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether memory is busy, and compute is not, at the baseline of a dense FFN."""
-    for row in log.bounds("dense_ffn"):
-        at = log.work(row).get(row["baseline"])
+    for row in tables.bounds("dense_ffn"):
+        at = tables.work(row).get(row["baseline"])
         if at is not None:
             c, m = at["compute_utilization"], at["bandwidth_utilization"]
             known = c is not None and m is not None
@@ -29,10 +29,10 @@ def bandwidth_bound(log: Log) -> Iterator[Case]:
             yield _case(row, agrees, f"{text}, {at['source']}", [at], -m if known else 0.0)
 
 
-def compute_rises(log: Log) -> Iterator[Case]:
+def compute_rises(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether compute use grows by more than bandwidth use moves, up to N_max."""
-    for row in log.bounds("dense_ffn"):
-        work = log.work(row)
+    for row in tables.bounds("dense_ffn"):
+        work = tables.work(row)
         first, last = work.get(row["baseline"]), work.get(row["n_max"])
         if first is None or last is None or at_floor(row):
             continue
@@ -46,17 +46,17 @@ def compute_rises(log: Log) -> Iterator[Case]:
             yield _case(row, grown > max(moved, 1 / moved), text, [first, last], 1 / grown)
 
 
-def compute_with_batch(log: Log) -> Iterator[Case]:
+def compute_with_batch(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether of two batch sizes the larger one uses more compute at the baseline."""
-    for a, b in pairs(log.bounds("dense_ffn"), "batch"):
-        one, other = (log.work(row).get(row["baseline"]) for row in (a, b))
-        if one and other and one["compute_utilization"] and other["compute_utilization"]:
-            grown = other["compute_utilization"] / one["compute_utilization"]
+    for a, b in pairs(tables.bounds("dense_ffn"), "batch"):
+        first, other = (tables.work(row).get(row["baseline"]) for row in (a, b))
+        if first and other and first["compute_utilization"] and other["compute_utilization"]:
+            grown = other["compute_utilization"] / first["compute_utilization"]
             text = f"compute use times {grown:.3g} at b = {b['batch']}, {other['source']}"
-            yield _case(a, grown > 1, text, [one, other], -grown)
+            yield _case(a, grown > 1, text, [first, other], -grown)
 
 
-def steps(*modules: str, of: str = "flop_executed") -> Callable[[Log], Iterator[Case]]:
+def steps(*modules: str, of: str = "flop_executed") -> Callable[[ScopeTables], Iterator[Case]]:
     """Return the check that what kernels do stands still at some N and rises at others.
 
     Parameters
@@ -67,9 +67,9 @@ def steps(*modules: str, of: str = "flop_executed") -> Callable[[Log], Iterator[
         What: executed FLOPs, or arithmetic intensity.
     """
 
-    def check(log: Log) -> Iterator[Case]:
-        for row in log.bounds(*modules):
-            curve = [at for at in _executed(log, row) if at[of]]
+    def check(tables: ScopeTables) -> Iterator[Case]:
+        for row in tables.bounds(*modules):
+            curve = [at for at in _executed(tables, row) if at[of]]
             if len(curve) < _SHORTEST:
                 continue
             rises = [b[of] / a[of] for a, b in pairwise(curve)]
@@ -80,12 +80,12 @@ def steps(*modules: str, of: str = "flop_executed") -> Callable[[Log], Iterator[
     return check
 
 
-def exceeds_logical(*modules: str) -> Callable[[Log], Iterator[Case]]:
+def exceeds_logical(*modules: str) -> Callable[[ScopeTables], Iterator[Case]]:
     """Return the check that executed FLOPs are no fewer than needed, and more at some N."""
 
-    def check(log: Log) -> Iterator[Case]:
-        for row in log.bounds(*modules):
-            curve = [at for at in _executed(log, row) if at["flop_logical"]]
+    def check(tables: ScopeTables) -> Iterator[Case]:
+        for row in tables.bounds(*modules):
+            curve = [at for at in _executed(tables, row) if at["flop_logical"]]
             if len(curve) < _SHORTEST:
                 continue
             over = [at["flop_executed"] / at["flop_logical"] for at in curve]
@@ -96,12 +96,12 @@ def exceeds_logical(*modules: str) -> Callable[[Log], Iterator[Case]]:
     return check
 
 
-def ends_with_block(*modules: str) -> Callable[[Log], Iterator[Case]]:
+def ends_with_block(*modules: str) -> Callable[[ScopeTables], Iterator[Case]]:
     """Return the check that N_max is the last N with the executed FLOPs of the baseline."""
 
-    def check(log: Log) -> Iterator[Case]:
-        for row in log.bounds(*modules):
-            curve = _executed(log, row)
+    def check(tables: ScopeTables) -> Iterator[Case]:
+        for row in tables.bounds(*modules):
+            curve = _executed(tables, row)
             if curve and curve[0]["n"] == row["baseline"]:
                 yield _ends(row, curve)
 
@@ -118,14 +118,14 @@ def _ends(row: Row, curve: list[Row]) -> Case:
         agrees = None if ends else True
     elif row["n_low"] is not None and row["n_low"] <= until <= row["n_high"]:
         agrees = None
-    return _case(row, agrees, text, curve, apart(until, row["n_max"]))
+    return _case(row, agrees, text, curve, doublings(until, row["n_max"]))
 
 
-def _executed(log: Log, row: Row) -> list[Row]:
-    points = sorted(log.work(row).items())
+def _executed(tables: ScopeTables, row: Row) -> list[Row]:
+    points = sorted(tables.work(row).items())
     return [at for n, at in points if n >= row["baseline"] and at["flop_executed"]]
 
 
 def _case(row: Row, agrees: bool | None, text: str, used: list[Row], gap: float) -> Case:  # noqa: FBT001
     ids = (row["row_id"], *(at["row_id"] for at in used))
-    return Case(group_of(row), agrees, f"{named(row)}: {text}", ids, gap)
+    return Case(group_of(row), agrees, f"{describe_setting(row)}: {text}", ids, gap)

@@ -1,7 +1,7 @@
 """What the paper's text claims of tolerances, whole models, its deployment table and hardware."""
 
 from nearfree.derive.claims import generations, models
-from nearfree.derive.claims.cases import MODULES, Claim
+from nearfree.derive.claims.cases import PAPER_MODULES, Claim
 from nearfree.derive.claims.scaling import constant, inverse_batch_anywhere, never_rises
 from nearfree.derive.claims.tolerance import never_falls, one_step, same_n, same_routed
 
@@ -33,10 +33,10 @@ TOLERANCE_CLAIMS = (
         unit="settings", needs=_SWEPT, checks=(one_step("dense_ffn"),),
     ),
     Claim(
-        name="tolerance_10_to_30", section=_TOLERANCES, modules=MODULES,
+        name="tolerance_10_to_30", section=_TOLERANCES, modules=PAPER_MODULES,
         says="Tolerances from 10 % to 30 % give consistent boundaries: at most one step of the "
         "grid, or a factor of two where the grid is finer, apart.",
-        unit="settings", needs=_SWEPT, checks=(one_step(*MODULES, least=0.0999),),
+        unit="settings", needs=_SWEPT, checks=(one_step(*PAPER_MODULES, least=0.0999),),
     ),
     Claim(
         name="tolerance_inverse_batch", section=_TOLERANCES, modules=("dense_ffn",),
@@ -46,9 +46,9 @@ TOLERANCE_CLAIMS = (
         checks=(inverse_batch_anywhere,),
     ),
     Claim(
-        name="tolerance_monotone", section="2.2", modules=MODULES,
+        name="tolerance_monotone", section="2.2", modules=PAPER_MODULES,
         says="By its definition N_max never falls where the tolerance grows.",
-        unit="settings", needs=_SWEPT, checks=(never_falls(*MODULES),),
+        unit="settings", needs=_SWEPT, checks=(never_falls(*PAPER_MODULES),),
     ),
 )  # fmt: skip
 

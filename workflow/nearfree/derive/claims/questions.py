@@ -1,6 +1,6 @@
 """The paper's three research questions and three findings, as claims."""
 
-from nearfree.derive.claims.cases import MODULES, Claim
+from nearfree.derive.claims.cases import PAPER_MODULES, Claim
 from nearfree.derive.claims.laws import follows_granularity, predicts
 from nearfree.derive.claims.mechanism import bandwidth_bound, ends_with_block
 from nearfree.derive.claims.regime import exists
@@ -13,22 +13,22 @@ _RQ, _FINDING = "research question", "finding"
 
 QUESTIONS = (
     Claim(
-        name="rq1", kind=_RQ, section="3.2 to 3.4, RQ1", modules=MODULES,
+        name="rq1", kind=_RQ, section="3.2 to 3.4, RQ1", modules=PAPER_MODULES,
         says="Is there a near-free range? Yes if N_max, by its whole interval, lies above the "
         "baseline.",
-        unit="settings", needs=_BOUNDARIES, checks=(exists(*MODULES),),
+        unit="settings", needs=_BOUNDARIES, checks=(exists(*PAPER_MODULES),),
     ),
     Claim(
-        name="rq2", kind=_RQ, section="3.2 to 3.4, RQ2", modules=MODULES,
+        name="rq2", kind=_RQ, section="3.2 to 3.4, RQ2", modules=PAPER_MODULES,
         says="Does idle compute predict the boundary? Yes if N_idle is at least N_max and below "
         "the next N of the grid.",
-        unit="settings", needs=_IDLE, checks=(predicts(*MODULES),),
+        unit="settings", needs=_IDLE, checks=(predicts(*PAPER_MODULES),),
     ),
     Claim(
-        name="rq2_within_two", kind=_RQ, section="3.2 to 3.4, RQ2", modules=MODULES,
+        name="rq2_within_two", kind=_RQ, section="3.2 to 3.4, RQ2", modules=PAPER_MODULES,
         says="Does idle compute predict the size of the boundary? Yes if N_idle is within a factor "
         "of two of the range from N_max to the next N of the grid.",
-        unit="settings", needs=_IDLE, checks=(predicts(*MODULES, near=True),),
+        unit="settings", needs=_IDLE, checks=(predicts(*PAPER_MODULES, near=True),),
     ),
     Claim(
         name="rq3", kind=_RQ, section="3.2, RQ3", modules=("dense_ffn",),

@@ -1,4 +1,4 @@
-"""What claims are checked on: the tables of one scope, read once and found by setting."""
+"""The tables of one scope, read once and looked up by setting, on which claims are checked."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,40 +19,50 @@ from nearfree.derive.tables.schema import SETTING_COLUMNS, Table
 from nearfree.derive.tables.work import WORK
 
 Row = dict[str, Any]
-OWN: tuple[Table, ...] = (PLATFORMS, LATENCY, WORK, BOUNDARIES, PREDICTIONS, COMPOSITION)
+PLATFORM_TABLES: tuple[Table, ...] = (
+    PLATFORMS,
+    LATENCY,
+    WORK,
+    BOUNDARIES,
+    PREDICTIONS,
+    COMPOSITION,
+)
 """The tables of every scope that claims are checked on."""
-OUTLOOK: tuple[Table, ...] = (TREND, PUBLISHED_LOOKUP)
-"""Those of the public scope alone."""
+PUBLIC_TABLES: tuple[Table, ...] = (TREND, PUBLISHED_LOOKUP)
+"""The tables that only the public scope has."""
 BASES = ("probed_stream", "datasheet", "probed_gemm", None)
-"""Whose hardware facts a prediction is taken with: the first that there is."""
+"""Sources of hardware facts, in order of preference."""
 _SOURCES = ("profiled", "counted")
 _TAKE = ("platform", "stream", "take", "plan8", "setting_key")
 _POINT = ("row_id", "n", "ratio", "ratio_low", "ratio_high")
 _SETTING = [name for name in SETTING_COLUMNS if name != "setting_key"]
 
 
-class Log:
+class ScopeTables:
     """One scope's tables at the headline tolerance.
 
     Parameters
     ----------
     scope
-        Whose tables they are.
+        A platform, or the public scope.
     epsilon
         The headline tolerance.
     frames
-        The tables by name; one that is missing is empty.
+        The tables by name; a missing one counts as empty.
     """
 
     def __init__(self, scope: str, epsilon: float, frames: Mapping[str, pl.DataFrame]) -> None:
         self.scope, self.epsilon = scope, epsilon
-        every = {table.name: pl.DataFrame(schema=table.dtypes) for table in (*OWN, *OUTLOOK)}
-        self.frames = every | dict(frames)
+        empty = {
+            table.name: pl.DataFrame(schema=table.dtypes)
+            for table in (*PLATFORM_TABLES, *PUBLIC_TABLES)
+        }
+        self.frames = empty | dict(frames)
 
     @property
     def ids(self) -> set[str]:
-        """The rows that a verdict may rest on."""
-        return {each for frame in self.frames.values() for each in frame["row_id"]}
+        """The ids of all rows that a verdict may name."""
+        return {row_id for frame in self.frames.values() for row_id in frame["row_id"]}
 
     @cached_property
     def curves(self) -> list[list[Row]]:
@@ -64,41 +74,35 @@ class Log:
         return [sorted(rows, key=lambda row: row["epsilon"]) for _, rows in sorted(found.items())]
 
     def bounds(self, *modules: str, epsilon: float | None = None) -> list[Row]:
-        """Return the newest boundaries of modules at a tolerance, the headline's if none is said.
-
-        Parameters
-        ----------
-        modules
-            Which.
-        """
+        """Return the newest boundaries of module kinds at a tolerance (default: the headline's)."""
         at = self.epsilon if epsilon is None else epsilon
-        every = (row for rows in self.curves for row in rows)
-        return [row for row in every if row["epsilon"] == at and row["module"] in modules]
+        boundaries = (row for rows in self.curves for row in rows)
+        return [row for row in boundaries if row["epsilon"] == at and row["module"] in modules]
 
     @cached_property
     def _predictions(self) -> dict[tuple[Any, ...], list[Row]]:
-        found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+        predictions: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
         at = (pl.col("epsilon") == self.epsilon) & pl.col("refusal").is_null()
         for row in self._rows("predictions", at):
             if row["unbounded"] or row["n_max"] is not None:
-                found[_setting(row)].append(row)
-        return found
+                predictions[_setting(row)].append(row)
+        return predictions
 
-    def said(self, bound: Row, *predictors: str) -> Row | None:
-        """Return what the first predictor that answers says of a boundary's setting."""
-        every = self._predictions.get(_setting(bound), [])
+    def prediction(self, bound: Row, *predictors: str) -> Row | None:
+        """Return the prediction for a boundary's setting, of the first predictor that answers."""
+        predictions = self._predictions.get(_setting(bound), [])
         for predictor in predictors:
-            own = [row for row in every if row["predictor"] == predictor]
-            if own:
-                return min(own, key=lambda row: BASES.index(row["basis"]))
+            candidates = [row for row in predictions if row["predictor"] == predictor]
+            if candidates:
+                return min(candidates, key=lambda row: BASES.index(row["basis"]))
         return None
 
     @cached_property
     def _latency(self) -> dict[tuple[Any, ...], dict[int, Row]]:
-        found: dict[tuple[Any, ...], dict[int, Row]] = defaultdict(dict)
+        points: dict[tuple[Any, ...], dict[int, Row]] = defaultdict(dict)
         for row in self._rows("latency", "newest", *_TAKE, *_POINT):
-            found[_take(row)][row["n"]] = row
-        return found
+            points[_take(row)][row["n"]] = row
+        return points
 
     def points(self, bound: Row) -> dict[int, Row]:
         """Return the latencies behind a boundary by N, none of a printed one."""
@@ -106,17 +110,17 @@ class Log:
 
     @cached_property
     def _work(self) -> dict[tuple[Any, ...], dict[tuple[int, str], dict[int, Row]]]:
-        found: dict[tuple[Any, ...], dict[tuple[int, str], dict[int, Row]]] = {}
+        work: dict[tuple[Any, ...], dict[tuple[int, str], dict[int, Row]]] = {}
         for row in self._rows("work", "newest"):
             told_by = (_SOURCES.index(row["source"]), row["stream"])
             key = (row["platform"], row["origin"], row["setting_key"])
-            found.setdefault(key, {}).setdefault(told_by, {})[row["n"]] = row
-        return found
+            work.setdefault(key, {}).setdefault(told_by, {})[row["n"]] = row
+        return work
 
     def work(self, bound: Row) -> dict[int, Row]:
-        """Return what a boundary's setting executes by N, as profiled, else as counted."""
-        every = self._work.get((bound["platform"], bound["origin"], bound["setting_key"]), {})
-        return every[min(every)] if every else {}
+        """Return the executed work of a boundary's setting by N: profiled, else counted."""
+        by_source = self._work.get((bound["platform"], bound["origin"], bound["setting_key"]), {})
+        return by_source[min(by_source)] if by_source else {}
 
     def _rows(self, table: str, which: str | pl.Expr, *columns: str) -> Iterator[Row]:
         frame = self.frames[table].filter(which)

@@ -2,7 +2,7 @@
 
 from nearfree.config.files import Config
 from nearfree.derive.claims.judge import claim_rows
-from nearfree.derive.claims.scope_tables import OUTLOOK, OWN, Log
+from nearfree.derive.claims.scope_tables import PLATFORM_TABLES, PUBLIC_TABLES, ScopeTables
 from nearfree.derive.claims.table import CLAIMS
 from nearfree.derive.predict.provenance import digests, tolerances_digest
 from nearfree.derive.tables.store import read_table, write_table
@@ -22,10 +22,10 @@ def write_claims(layout: Layout, scope: str, config: Config) -> None:
     config
         The headline tolerance.
     """
-    tables = (*OWN, *OUTLOOK) if scope == PUBLIC else OWN
+    tables = (*PLATFORM_TABLES, *PUBLIC_TABLES) if scope == PUBLIC else PLATFORM_TABLES
     frames = {table.name: read_table(layout, scope, table) for table in tables}
     epsilon = config.site.epsilon
-    log = Log(scope, epsilon, frames)
-    rows = CLAIMS.frame(claim_rows(log))
+    scope_tables = ScopeTables(scope, epsilon, frames)
+    rows = CLAIMS.frame(claim_rows(scope_tables))
     made_from = digests(layout, scope, *tables) | tolerances_digest([epsilon])
-    write_table(layout, scope, CLAIMS, CLAIMS.build(rows, log.ids), made_from)
+    write_table(layout, scope, CLAIMS, CLAIMS.build(rows, scope_tables.ids), made_from)

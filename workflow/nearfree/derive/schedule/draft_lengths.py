@@ -102,13 +102,13 @@ def _parts(known: list[tuple[int, int]]) -> Iterable[Range]:
 
 
 def _merged(parts: Iterable[Range]) -> tuple[Range, ...]:
-    found: list[Range] = []
+    merged: list[Range] = []
     for part in parts:
-        if found and found[-1].k == part.k:
-            found[-1] = found[-1]._replace(last=part.last)
+        if merged and merged[-1].k == part.k:
+            merged[-1] = merged[-1]._replace(last=part.last)
         else:
-            found.append(part)
-    return tuple(found)
+            merged.append(part)
+    return tuple(merged)
 
 
 def check_batch(batch: object) -> None:

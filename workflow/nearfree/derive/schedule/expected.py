@@ -160,7 +160,7 @@ def best_lengths(
             remedy="Give the drafter's time for one token as a share of T(1), 0 or more",
         )
     tokens = tuple(accumulate(accepted, initial=1.0))
-    found = {}
+    best = {}
     for batch, ratio in ratio_by_batch.items():
         check_batch(batch)
         curve = checked_curve(ratio, f"batch {batch}")
@@ -170,11 +170,11 @@ def best_lengths(
                 f"the latency curve of batch {batch} has no N from 2 to {len(tokens)}",
                 remedy="Give T(N) / T(1) at K + 1 positions for the K to choose from",
             )
-        found[batch] = max(
+        best[batch] = max(
             (Choice(k, tokens[k] / (curve[k + 1] + k * draft_cost)) for k in lengths),
             key=lambda choice: choice.speedup,
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(best.items()))
 
 
 def _is_probability(value: object) -> bool:

@@ -34,15 +34,15 @@ def option(k_by_batch: Mapping[int, int]) -> Option:
     ConfigError
         Batch 1 is missing, no K is above 0, or a number is out of range.
     """
-    found = ranges(k_by_batch)
-    steps = ", ".join(map(str, sorted({each.k for each in found})))
+    schedule = ranges(k_by_batch)
+    steps = ", ".join(map(str, sorted({part.k for part in schedule})))
     return Option(
         place="the file that --speculative-adaptive-config names",
-        text=json.dumps({str(each.first): {"candidate_steps": [each.k]} for each in found}),
+        text=json.dumps({str(part.first): {"candidate_steps": [part.k]} for part in schedule}),
         notes=(
             "Give --speculative-adaptive, and --speculative-eagle-topk 1 or none.",
             f"--speculative-num-steps must be left out or one of {steps}.",
-            f"Batches above {found[-1].last} keep the last K.",
+            f"Batches above {schedule[-1].last} keep the last K.",
             "Every distinct K has CUDA graphs of its own, and takes memory for them.",
             DROPPED,
         ),

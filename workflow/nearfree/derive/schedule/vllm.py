@@ -34,12 +34,12 @@ def option(k_by_batch: Mapping[int, int]) -> Option:
     ConfigError
         Batch 1 is missing, no K is above 0, or a number is out of range; vLLM refuses these too.
     """
-    found = ranges(k_by_batch)
-    most = max(each.k for each in found)
-    last = found[-1].last
+    schedule = ranges(k_by_batch)
+    most = max(part.k for part in schedule)
+    last = schedule[-1].last
     return Option(
         place="--speculative-config",
-        text=json.dumps({"num_speculative_tokens": most, KEY: found}),
+        text=json.dumps({"num_speculative_tokens": most, KEY: schedule}),
         notes=(
             "Add the keys of the drafter (method, model) and leave --spec-tokens out.",
             f"Batches above {last} keep the last K, up to max_num_seqs.",

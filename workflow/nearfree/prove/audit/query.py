@@ -10,7 +10,7 @@ from nearfree.prove.audit.table_index import ROW_ID, TableIndex
 from nearfree.show.figures.listing import Figure, read_figures
 
 
-def ask(layout: Layout, config: Config, text: str) -> Graph:
+def trace_query(layout: Layout, config: Config, text: str) -> Graph:
     """Return the provenance graph of a row, figure, event or take.
 
     Parameters

@@ -14,7 +14,7 @@ from nearfree.derive.predict.forecast.knobs import knobs
 
 
 def answer(
-    found: Forecast, place: int, epsilon: float, accepted: float | None = None
+    forecast: Forecast, place: int, epsilon: float, accepted: float | None = None
 ) -> dict[str, Any]:
     """Return all that is known of one deployment; unbounded is None with `unbounded` true.
 
@@ -23,43 +23,43 @@ def answer(
     accepted
         Tokens that a forward yields, as measured; then accepted / N_max is there, too.
     """
-    mine = found.answers.filter(deployment=place).drop("deployment")
-    rows = _with_share(mine, accepted).to_dicts()
-    known = found.total.refusals[place] is None
+    answers = forecast.answers.filter(deployment=place).drop("deployment")
+    rows = _with_share(answers, accepted).to_dicts()
+    known = forecast.total.refusals[place] is None
     return {
-        "deployment": found.deployments[place].about
-        | {"decoder": structs.asdict(found.deployments[place].decoder)},
+        "deployment": forecast.deployments[place].about
+        | {"decoder": structs.asdict(forecast.deployments[place].decoder)},
         "answers": [_finite(row) for row in rows],
-        "modules": _modules(found, place, epsilon) if known else [],
-        "curve": found.curve(place).to_dicts(),
+        "modules": _modules(forecast, place, epsilon) if known else [],
+        "curve": forecast.curve(place).to_dicts(),
     }
 
 
 def inverse_rows(
-    found: Forecast, positions: int, epsilon: float, accepted: float | None = None
+    forecast: Forecast, positions: int, epsilon: float, accepted: float | None = None
 ) -> pl.DataFrame:
     """Return what K positions cost in each deployment, with accepted / N_max where it is given."""
-    rows = _with_share(inverse(found, positions, epsilon), accepted)
-    return with_about(found.deployments, rows)
+    rows = _with_share(inverse(forecast, positions, epsilon), accepted)
+    return with_about(forecast.deployments, rows)
 
 
-def curve_rows(found: Forecast) -> pl.DataFrame:
+def curve_rows(forecast: Forecast) -> pl.DataFrame:
     """Return T(N) of all deployments, a row a deployment and N; a share by role of a module."""
     curves = [
-        found.curve(place)
+        forecast.curve(place)
         .rename(lambda name: name if name in CURVE else f"share of {name}")
         .with_columns(pl.lit(place).cast(pl.Int64).alias("deployment"))
-        for place in range(len(found.deployments))
+        for place in range(len(forecast.deployments))
     ]
-    return with_about(found.deployments, pl.concat(curves, how="diagonal"))
+    return with_about(forecast.deployments, pl.concat(curves, how="diagonal"))
 
 
-def with_about(asked: Sequence[Deployment], rows: pl.DataFrame) -> pl.DataFrame:
+def with_about(queries: Sequence[Deployment], rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows with what was asked about, by the deployment's place, in front of them."""
-    said = pl.DataFrame([each.about for each in asked], infer_schema_length=None)
-    keyed = said.with_row_index("deployment").with_columns(pl.col("deployment").cast(pl.Int64))
+    about = pl.DataFrame([query.about for query in queries], infer_schema_length=None)
+    keyed = about.with_row_index("deployment").with_columns(pl.col("deployment").cast(pl.Int64))
     joined = keyed.join(rows, on="deployment", how="right", maintain_order="right")
-    return joined.select(*said.columns, *(c for c in rows.columns if c != "deployment"))
+    return joined.select(*about.columns, *(c for c in rows.columns if c != "deployment"))
 
 
 def _with_share(rows: pl.DataFrame, accepted: float | None) -> pl.DataFrame:
@@ -68,15 +68,15 @@ def _with_share(rows: pl.DataFrame, accepted: float | None) -> pl.DataFrame:
     return rows.with_columns((accepted / pl.col("n_max")).alias("accepted_per_n_max"))
 
 
-def _modules(found: Forecast, place: int, epsilon: float) -> list[dict[str, Any]]:
-    rows = module_exits(found.total, place, epsilon).drop("deployment", "epsilon").to_dicts()
-    shares = found.curve(place).row(0, named=True)
+def _modules(forecast: Forecast, place: int, epsilon: float) -> list[dict[str, Any]]:
+    rows = module_exits(forecast.total, place, epsilon).drop("deployment", "epsilon").to_dicts()
+    shares = forecast.curve(place).row(0, named=True)
     return [
         {"module": row.pop("limiting_module")} | row | {
-            "share": shares[found.total.roles[place][at]],
-            "knobs": knobs(found.total.roles[place][at]),
+            "share": shares[forecast.total.roles[place][at]],
+            "knobs": knobs(forecast.total.roles[place][at]),
         }
-        for at, row in zip(found.total.roles[place], rows, strict=True)
+        for at, row in zip(forecast.total.roles[place], rows, strict=True)
     ]  # fmt: skip
 
 

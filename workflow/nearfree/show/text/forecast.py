@@ -18,27 +18,27 @@ _LEAST_SHARE = 0.005
 _NOTHING = "nothing up to there"
 
 
-def title(asked: Deployment) -> str:
+def title(query: Deployment) -> str:
     """Return one line that says what is asked about."""
-    decoder = asked.decoder
+    decoder = query.decoder
     parts = [
-        f"{decoder.name} on {asked.platform}",
-        asked.dtype or decoder.dtype,
-        f"b = {asked.batch}",
-        f"L = {asked.context}{_window(asked)}",
-        f"attention {asked.attention}",
-        *([f"MoE {asked.moe}", f"{asked.routing} routing"] if asked.moe else []),
+        f"{decoder.name} on {query.platform}",
+        query.dtype or decoder.dtype,
+        f"b = {query.batch}",
+        f"L = {query.context}{_window(query)}",
+        f"attention {query.attention}",
+        *([f"MoE {query.moe}", f"{query.routing} routing"] if query.moe else []),
     ]
     return ", ".join(parts)
 
 
-def _window(asked: Deployment) -> str:
-    window = asked.decoder.window
-    return f" (window {window})" if window and window < asked.context else ""
+def _window(query: Deployment) -> str:
+    window = query.decoder.window
+    return f" (window {window})" if window and window < query.context else ""
 
 
 def report(
-    asked: Forecast, place: int, epsilon: float, accepted: float | None = None
+    forecast: Forecast, place: int, epsilon: float, accepted: float | None = None
 ) -> Iterator[str]:
     """Yield the answer about one deployment of a forecast, as lines.
 
@@ -49,17 +49,17 @@ def report(
     accepted
         Tokens that a forward yields, as measured; then accepted / N_max is printed, too.
     """
-    yield title(asked.deployments[place])
-    answers = asked.answers.filter(deployment=place)
+    yield title(forecast.deployments[place])
+    answers = forecast.answers.filter(deployment=place)
     for baseline in answers["baseline"].unique(maintain_order=True):
         yield ""
         rows = answers.filter(baseline=baseline)
-        yield from _boundaries(asked, rows, epsilon, accepted)
-    if asked.total.refusals[place] is None:
+        yield from _boundaries(forecast, rows, epsilon, accepted)
+    if forecast.total.refusals[place] is None:
         yield ""
-        yield from _curve(asked, place, epsilon)
+        yield from _curve(forecast, place, epsilon)
         yield ""
-        yield from _modules(asked, place, epsilon)
+        yield from _modules(forecast, place, epsilon)
         yield from _limiter(answers)
         yield from _behind(answers)
 
@@ -90,9 +90,9 @@ def interval(row: dict[str, Any], end: float) -> str:
 
 
 def _boundaries(
-    asked: Forecast, answers: pl.DataFrame, epsilon: float, accepted: float | None
+    forecast: Forecast, answers: pl.DataFrame, epsilon: float, accepted: float | None
 ) -> Iterator[str]:
-    baseline, end = answers["baseline"][0], float(asked.total.grid[-1])
+    baseline, end = answers["baseline"][0], float(forecast.total.grid[-1])
     about = "" if baseline == 1 else ", where balanced routing has woken every expert"
     yield (
         f"N_max, the largest N with T(N) <= {1 + epsilon:g} T({baseline}), "
@@ -130,16 +130,16 @@ def _boundary(row: dict[str, Any], end: float, accepted: float | None) -> list[o
     return [name, shown, interval(row, end), *used, limited + more, row["evidence"]]
 
 
-def _curve(asked: Forecast, place: int, epsilon: float) -> Iterator[str]:
-    curve = asked.curve(place)
-    base = asked.total.model_us[place, 0]
-    low, high = (asked.total.moved_us(way)[place] / base for way in (-1.0, 1.0))
+def _curve(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
+    curve = forecast.curve(place)
+    base = forecast.total.model_us[place, 0]
+    low, high = (forecast.total.moved_us(way)[place] / base for way in (-1.0, 1.0))
     roles = [name for name in curve.columns[3:] if curve[name].max() >= _LEAST_SHARE]  # type: ignore[operator]
     chosen = telling(curve["ratio"].to_list(), epsilon)
     rows: list[list[object]] = [["N", "T(N)/T(1)", "interval", "us", *roles]]
-    for each in chosen:
-        row = curve.row(each, named=True)
-        interval = f"{low[each]:.2f} to {high[each]:.2f}" if each else ""
+    for number in chosen:
+        row = curve.row(number, named=True)
+        interval = f"{low[number]:.2f} to {high[number]:.2f}" if number else ""
         shares = [f"{row[name]:.0%}" for name in roles]
         rows.append(
             [row["n"], f"{row['ratio']:.3f}", interval, f"{row['latency_us']:.0f}", *shares]
@@ -160,9 +160,9 @@ def telling(ratio: list[float], epsilon: float) -> list[int]:
     return sorted(powers | sides | {len(ratio) - 1})
 
 
-def _modules(asked: Forecast, place: int, epsilon: float) -> Iterator[str]:
-    alone = module_exits(asked.total, place, epsilon)
-    share = asked.curve(place).row(0, named=True)
+def _modules(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
+    alone = module_exits(forecast.total, place, epsilon)
+    share = forecast.curve(place).row(0, named=True)
     rows: list[list[object]] = [["module", "share at N=1", "N_max alone", "limited by", "rule"]]
     for row in alone.to_dicts():
         role = row["limiting_module"]
@@ -183,7 +183,7 @@ def _limiter(answers: pl.DataFrame) -> Iterator[str]:
         role = best["limiting_module"][0]
         yield ""
         yield f"To move it, where {role} limits:"
-        yield from (f"  {each}" for each in knobs(role))
+        yield from (f"  {knob}" for knob in knobs(role))
 
 
 def _behind(answers: pl.DataFrame) -> Iterator[str]:

@@ -12,20 +12,21 @@ from nearfree.show.text.columns import columns
 from nearfree.show.text.forecast import amount, interval
 
 
-def lookup_report(found: Forecast, epsilon: float) -> Iterator[str]:
+def lookup_report(forecast: Forecast, epsilon: float) -> Iterator[str]:
     """Yield N_max by predictor, a line a deployment and baseline, and why where one refuses."""
-    answers, end = headline(found.answers), float(found.total.grid[-1])
+    answers, end = headline(forecast.answers), float(forecast.total.grid[-1])
     yield f"N_max at the tolerance {epsilon:g}; over: idle compute / work model"
     rows: list[list[object]] = [
         ["model", "platform", "backends", "routing", "b", "L", "from N", *LAWS, PREDICTOR,
          "interval", "over", "limited by"]
     ]  # fmt: skip
     for (place, baseline), part in answers.group_by("deployment", "baseline", maintain_order=True):
-        said = {row["predictor"]: row for row in part.to_dicts()}
-        asked = found.deployments[int(str(place))]
-        backends = ", ".join(str(each) for each in (asked.attention, asked.moe) if each)
-        rows.append([asked.decoder.name, asked.platform, backends, asked.routing or "-",
-                     asked.batch, asked.context, baseline, *_values(said, end)])  # fmt: skip
+        by_predictor = {row["predictor"]: row for row in part.to_dicts()}
+        query = forecast.deployments[int(str(place))]
+        backends = ", ".join(str(backend) for backend in (query.attention, query.moe) if backend)
+        setting = [query.decoder.name, query.platform, backends, query.routing or "-"]
+        values = _values(by_predictor, end)
+        rows.append([*setting, query.batch, query.context, baseline, *values])
     yield from columns(rows)
     refused = answers.drop_nulls("refusal")
     for predictor, reason in (
@@ -34,9 +35,9 @@ def lookup_report(found: Forecast, epsilon: float) -> Iterator[str]:
         yield f"refused by {predictor}: {reason}"
 
 
-def _values(said: dict[str, dict[str, Any]], end: float) -> list[object]:
-    laws = [amount(said[name]["n_max"]) for name in LAWS]
-    model, idle = said[PREDICTOR], said["idle_compute"]["n_max"]
+def _values(by_predictor: dict[str, dict[str, Any]], end: float) -> list[object]:
+    laws = [amount(by_predictor[name]["n_max"]) for name in LAWS]
+    model, idle = by_predictor[PREDICTOR], by_predictor["idle_compute"]["n_max"]
     if model["refusal"]:
         return [*laws, "refused", "", "", ""]
     over = "" if idle is None or model["censored"] else amount(idle / model["n_max"])
@@ -50,19 +51,19 @@ def _values(said: dict[str, dict[str, Any]], end: float) -> list[object]:
     ]
 
 
-def published_report(found: pl.DataFrame) -> Iterator[str]:
+def published_report(answers: pl.DataFrame) -> Iterator[str]:
     """Yield the paper's deployment table as computed, as printed, and as the sources have it."""
-    equal = int(found["equal"].sum())
-    yield f"paper, tab:practical_lookup: {equal} of {found.height} rows round to what is printed"
+    equal = int(answers["equal"].sum())
+    yield f"paper, tab:practical_lookup: {equal} of {answers.height} rows round to what is printed"
     rows: list[list[object]] = [
         ["row", "model", "platform", "b", "E", "k", "routing", "idle compute", "printed",
          "principle", "printed", "over", "limited by", "equal"]
     ]  # fmt: skip
-    rows += [_published(row) for row in found.to_dicts()]
+    rows += [_published(row) for row in answers.to_dicts()]
     yield from columns(rows)
     yield ""
     yield "with what the sources say of real shapes (M_attn, M_moe and tau of the releases)"
-    for row in found.to_dicts():
+    for row in answers.to_dicts():
         value = row["refusal"] or f"{row['resolved']:g} by {row['resolved_term']}"
         yield f"  row {row['row']}: {value}; {row['rule'] or ''}"
         if row["difference"]:

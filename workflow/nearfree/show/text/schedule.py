@@ -15,7 +15,7 @@ from nearfree.show.text.columns import columns
 from nearfree.show.text.forecast import title
 
 
-def boundary_by_batch(found: Forecast, *, cautious: bool) -> dict[int, float]:
+def boundary_by_batch(forecast: Forecast, *, cautious: bool) -> dict[int, float]:
     """Return N_max by batch size, of a forecast by one predictor whose deployments differ in it.
 
     Of a law the value with the batch in it counts.
@@ -30,30 +30,30 @@ def boundary_by_batch(found: Forecast, *, cautious: bool) -> dict[int, float]:
     EvidenceError
         The predictor refuses a batch size.
     """
-    rows = headline(found.answers).filter(baseline=1).sort("deployment")
+    rows = headline(forecast.answers).filter(baseline=1).sort("deployment")
     refused = rows.filter(pl.col("refusal").is_not_null())
     if not refused.is_empty():
         row = refused.row(0, named=True)
-        _refuse(found, row["deployment"], f"{row['predictor']} refuses: {row['refusal']}")
+        _refuse(forecast, row["deployment"], f"{row['predictor']} refuses: {row['refusal']}")
     value = pl.coalesce("n_max_extended", "n_max")
     limits = rows.select(pl.coalesce("low", value) if cautious else value).to_series()
-    return {each.batch: n for each, n in zip(found.deployments, limits, strict=True)}
+    return {query.batch: n for query, n in zip(forecast.deployments, limits, strict=True)}
 
 
-def ratio_by_batch(found: Forecast) -> dict[int, dict[int, float]]:
+def ratio_by_batch(forecast: Forecast) -> dict[int, dict[int, float]]:
     """Return T(N) / T(1) by batch size; EvidenceError where it is not known."""
-    model, grid = found.total.model_us, found.total.grid.tolist()
-    for place, reason in enumerate(found.total.refusals):
+    model, grid = forecast.total.model_us, forecast.total.grid.tolist()
+    for place, reason in enumerate(forecast.total.refusals):
         if reason is not None:
-            _refuse(found, place, f"T(N) is not known: {reason}")
+            _refuse(forecast, place, f"T(N) is not known: {reason}")
     return {
-        each.batch: dict(zip(grid, (model[place] / model[place, 0]).tolist(), strict=True))
-        for place, each in enumerate(found.deployments)
+        query.batch: dict(zip(grid, (model[place] / model[place, 0]).tolist(), strict=True))
+        for place, query in enumerate(forecast.deployments)
     }
 
 
 def schedule_report(
-    found: Forecast, choices: Mapping[int, Choice], option: Option, *, assumed: bool
+    forecast: Forecast, choices: Mapping[int, Choice], option: Option, *, assumed: bool
 ) -> Iterator[str]:
     """Yield what stands behind an option: where it goes, what reads it, and T(K + 1) / T(1).
 
@@ -64,7 +64,7 @@ def schedule_report(
     assumed
         Whether nobody named the attention that the engine runs.
     """
-    first = found.deployments[0]
+    first = forecast.deployments[0]
     yield f"# {title(first).replace(f'b = {first.batch}, ', '')}"
     if assumed:
         yield "# attention is assumed: name what the engine logs at start-up with --attention"
@@ -72,39 +72,41 @@ def schedule_report(
     yield from (f"# {note}" for note in option.notes)
     yield from (f"# read by {parser}" for parser in option.parsers)
     if choices:
-        anchored = [each.full_baseline for each in found.deployments if each.full_baseline > 1]
-        if anchored and found.answers["predictor"].is_in(LAWS).any():
+        anchored = [
+            query.full_baseline for query in forecast.deployments if query.full_baseline > 1
+        ]
+        if anchored and forecast.answers["predictor"].is_in(LAWS).any():
             yield (
                 "# with balanced routing a law's N_max is relative to T(ceil(E / (b k))), where "
                 "every expert is awake, not to T(1)"
             )
-        yield from (f"# {line}" for line in columns(list(_ranges(found, choices)), left=0))
+        yield from (f"# {line}" for line in columns(list(_ranges(forecast, choices)), left=0))
 
 
-def _ranges(found: Forecast, choices: Mapping[int, Choice]) -> Iterator[list[object]]:
+def _ranges(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[list[object]]:
     """Yield a row a range of batch sizes: K, what K + 1 positions cost in it at most, and why K.
 
     Where K was chosen by expected tokens per second, that is the least speedup in the range; else
     what limits the boundary at the range's end.
     """
-    place = {each.batch: number for number, each in enumerate(found.deployments)}
-    rows = headline(found.answers).filter(baseline=1)
+    place = {query.batch: number for number, query in enumerate(forecast.deployments)}
+    rows = headline(forecast.answers).filter(baseline=1)
     module = pl.coalesce("limiting_module_extended", "limiting_module")
     limiter = dict(rows.select("deployment", module).rows())
-    by_speed = not any(math.isnan(each.speedup) for each in choices.values())
-    model = found.total.model_us
+    by_speed = not any(math.isnan(choice.speedup) for choice in choices.values())
+    model = forecast.total.model_us
     yield ["from b", "to b", "K", "T(K+1)/T(1)", "speedup" if by_speed else "limited at its end by"]
-    for each in ranges({batch: choice.k for batch, choice in choices.items()}):
-        batches = [b for b in choices if each.first <= b <= each.last]
-        cost = max(model[place[b], each.k] / model[place[b], 0] for b in batches)
-        said = "-" if math.isnan(cost) else f"{cost:.3f}"
+    for part in ranges({batch: choice.k for batch, choice in choices.items()}):
+        batches = [b for b in choices if part.first <= b <= part.last]
+        cost = max(model[place[b], part.k] / model[place[b], 0] for b in batches)
+        shown_cost = "-" if math.isnan(cost) else f"{cost:.3f}"
         least = min(choices[b].speedup for b in batches)
         why = f"{least:.2f}" if by_speed else limiter.get(place[batches[-1]]) or "-"
-        yield [each.first, each.last, each.k, said, why]
+        yield [part.first, part.last, part.k, shown_cost, why]
 
 
-def _refuse(found: Forecast, place: int, why: str) -> None:
+def _refuse(forecast: Forecast, place: int, why: str) -> None:
     raise EvidenceError(
-        f"no schedule for {title(found.deployments[place])}: {why}",
+        f"no schedule for {title(forecast.deployments[place])}: {why}",
         remedy="Choose another predictor with --by, or ask for what is known",
     )

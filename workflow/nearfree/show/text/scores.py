@@ -34,20 +34,22 @@ _LEGEND = (
 )
 
 
-def head(source: str, known: Truth, found: Evaluation, epsilons: Sequence[float]) -> Iterator[str]:
+def head(
+    source: str, known: Truth, evaluation: Evaluation, epsilons: Sequence[float]
+) -> Iterator[str]:
     """Yield the lines that say what is scored: data, truth, constants and coverage."""
-    answered, asked = found.scores["answered"].sum(), found.scores.height
+    answered, total = evaluation.scores["answered"].sum(), evaluation.scores.height
     undecided = known.boundaries["undecided"].sum()
     yield f"data        {source}"
-    yield f"tolerance   {', '.join(f'{each:g}' for each in epsilons)}"
+    yield f"tolerance   {', '.join(f'{epsilon:g}' for epsilon in epsilons)}"
     yield f"truth       {TRUTH}"
     yield f"hit         {HIT}"
-    for predictor, texts in found.constants.items():
+    for predictor, texts in evaluation.constants.items():
         for text in texts:
             yield f"calibrated  {predictor}: {text}"
-    if not found.constants:
+    if not evaluation.constants:
         yield "calibrated  nothing: no answer rests on a calibrated constant"
-    yield f"coverage    {answered} of {asked} answered; {undecided} boundaries undecided"
+    yield f"coverage    {answered} of {total} answered; {undecided} boundaries undecided"
     reasons = known.excluded.group_by("reason", maintain_order=True).agg(
         pl.len().alias("curves"), pl.col("event_id").first()
     )

@@ -24,9 +24,9 @@ def check_points_file(path: Path) -> None:
         )
 
 
-def write_points(path: Path, asked: Sequence[Deployment], points: pl.DataFrame) -> None:
+def write_points(path: Path, queries: Sequence[Deployment], points: pl.DataFrame) -> None:
     """Write points with what was asked about beside them, to a file that was checked."""
-    rows = with_about(asked, points)
+    rows = with_about(queries, points)
     with path.open("wb") as file:
         if path.suffix == ".csv":
             rows.write_csv(file)
@@ -35,18 +35,18 @@ def write_points(path: Path, asked: Sequence[Deployment], points: pl.DataFrame) 
 
 
 def surface_report(
-    asked: Sequence[Deployment], boundaries: pl.DataFrame, epsilon: float
+    queries: Sequence[Deployment], boundaries: pl.DataFrame, epsilon: float
 ) -> Iterator[str]:
     """Yield N_max by batch (down) and context (across), a block a model, platform and routing."""
     rows = {(row["deployment"], row["baseline"] == 1): row for row in boundaries.to_dicts()}
     first = True
-    for (decoder, platform, routing), group in groupby(enumerate(asked), _block):
+    for (decoder, platform, routing), group in groupby(enumerate(queries), _block):
         block = list(group)
-        one = block[0][1]
-        backends = ", ".join(str(each) for each in (one.attention, one.moe) if each)
+        query = block[0][1]
+        backends = ", ".join(str(backend) for backend in (query.attention, query.moe) if backend)
         bound = f", {routing} routing" if routing else ""
         for single in (True, False):
-            if not single and all(each.full_baseline == 1 for _, each in block):
+            if not single and all(each_query.full_baseline == 1 for _, each_query in block):
                 continue
             base = "N = 1" if single else "the paper's baseline N = ceil(E / (b k))"
             yield from [] if first else [""]
@@ -63,13 +63,13 @@ def _matrix(
     block: Sequence[tuple[int, Deployment]], rows: dict[tuple[int, bool], dict[str, object]],
     *, single: bool,
 ) -> Iterator[str]:  # fmt: skip
-    contexts = list(dict.fromkeys(each.context for _, each in block))
+    contexts = list(dict.fromkeys(query.context for _, query in block))
     table: list[list[object]] = [["b \\ L", *contexts]]
     cells: dict[int, list[object]] = {}
-    for place, each in block:
+    for place, query in block:
         row = rows.get((place, single)) or rows[place, True]
-        said = amount(row["n_max"], censored=bool(row["censored"]))  # type: ignore[arg-type]
-        cells.setdefault(each.batch, []).append(said)
+        cell = amount(row["n_max"], censored=bool(row["censored"]))  # type: ignore[arg-type]
+        cells.setdefault(query.batch, []).append(cell)
     table += [[batch, *values] for batch, values in cells.items()]
     yield from columns(table, left=0)
 
@@ -79,15 +79,15 @@ def _refused(boundaries: pl.DataFrame) -> Iterator[str]:
         yield f"refused: {reason}"
 
 
-def _block(each: tuple[int, Deployment]) -> tuple[Decoder, str, str | None]:
-    return each[1].decoder, each[1].platform, each[1].routing
+def _block(entry: tuple[int, Deployment]) -> tuple[Decoder, str, str | None]:
+    return entry[1].decoder, entry[1].platform, entry[1].routing
 
 
 def inverse_report(
-    found: Forecast, positions: int, epsilon: float, accepted: float | None
+    forecast: Forecast, positions: int, epsilon: float, accepted: float | None
 ) -> Iterator[str]:
     """Yield what K positions cost in each deployment, those where they are near-free first."""
-    rows = inverse(found, positions, epsilon)
+    rows = inverse(forecast, positions, epsilon)
     free = rows.filter(verdict=NEAR_FREE)
     yield (
         f"{positions} positions are near-free (T({positions}) <= {1 + epsilon:g} T(1), by the work "
@@ -100,10 +100,10 @@ def inverse_report(
     table: list[list[object]] = [head]
     later = pl.col("verdict").ne_missing(pl.lit(NEAR_FREE))
     for row in rows.sort(later, maintain_order=True).to_dicts():
-        asked = found.deployments[row["deployment"]]
-        backends = ", ".join(str(each) for each in (asked.attention, asked.moe) if each)
-        setting = [asked.decoder.name, asked.platform, backends, asked.routing or "-",
-                   asked.batch, asked.context]  # fmt: skip
+        query = forecast.deployments[row["deployment"]]
+        backends = ", ".join(str(backend) for backend in (query.attention, query.moe) if backend)
+        setting = [query.decoder.name, query.platform, backends, query.routing or "-",
+                   query.batch, query.context]  # fmt: skip
         if row["refusal"]:
             table.append([*setting, "-", "", "-", *(["-"] if used else []), row["refusal"]])
             continue

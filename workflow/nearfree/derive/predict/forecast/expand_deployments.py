@@ -7,7 +7,7 @@ from itertools import combinations, product
 from packaging.version import Version
 
 from nearfree.backends.names import Backend, attention_backend, backend, moe_backend
-from nearfree.config.deployments import Asked
+from nearfree.config.deployments import DeploymentSpec
 from nearfree.config.files import Config
 from nearfree.decoders.config_file import find_decoder
 from nearfree.decoders.decoder import Decoder
@@ -21,7 +21,7 @@ MOST = 20_000
 """Deployments that one question may ask about."""
 
 
-def deployments(config: Config, asked: Asked) -> list[Deployment]:
+def deployments(config: Config, asked: DeploymentSpec) -> list[Deployment]:
     """Return one deployment a combination of what is listed.
 
     What is listed twice is asked about once.

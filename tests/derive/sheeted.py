@@ -3,8 +3,8 @@
 import polars as pl
 from msgspec.structs import replace
 from nearfree.config.files import Config
+from nearfree.derive.granularity.facts import sheet_facts
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.datasheet_facts import sheet_facts
 from nearfree.derive.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.hardware.platforms import Platform
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from nearfree.log.events import SourceFetched, SourceMember
 from nearfree.sources.backends import vllm
 from nearfree.sources.extraction import Extraction
-from nearfree.sources.language.mechanism import recorded
-from nearfree.sources.language.reading import read_rule
+from nearfree.sources.language.reading import read_rule, recorded
 from nearfree.sources.tuned import index_tuned
 
 FOLDER = "vllm/model_executor/layers/fused_moe"

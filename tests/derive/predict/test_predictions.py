@@ -14,9 +14,8 @@ from nearfree.config.files import Config
 from nearfree.core.setting import Dtype, Module, Setting
 from nearfree.derive.granularity.facts import probed_facts
 from nearfree.derive.laws.laws import LAWS
-from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.predict.predictions import PREDICTIONS, predict
-from nearfree.derive.predict.predictors import PREDICTORS
 from nearfree.derive.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.derive.tables.settings import SETTINGS, setting_row
 from nearfree.log.names import Layout

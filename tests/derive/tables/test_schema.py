@@ -5,6 +5,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
@@ -14,6 +16,7 @@ from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import (
     SETTING_COLUMNS,
     Column,
+    EventIds,
     Table,
     amount,
     count,
@@ -221,3 +224,30 @@ def test_nothing_is_written_of_a_broken_table(empty: Layout) -> None:
     with pytest.raises(TableError, match="is missing"):
         read_table(empty, "cpu", SMALL)
     assert not empty.root.exists()
+
+
+SEGMENTS = ("cpu/a/1-00000000.1", "cpu/a/1-00000000.2", "cpu/b/1-00000000.1")
+ids = st.tuples(st.sampled_from(SEGMENTS), st.integers(1, 30))
+
+
+def text(found: tuple[str, int]) -> str:
+    """Return an event's id."""
+    return f"{found[0]}#{found[1]}"
+
+
+@given(st.lists(ids), st.lists(ids))
+def test_what_is_absent_is_told_as_sets_tell_it(
+    known: list[tuple[str, int]], named: list[tuple[str, int]]
+) -> None:
+    """The absent ids are those of the named ones that were never given, in any order."""
+    there = EventIds((segment, [place]) for segment, place in known)
+    found = there.absent(pl.Series([text(each) for each in named], dtype=pl.String))
+    assert sorted(found) == sorted(text(each) for each in named if each not in known)
+
+
+def test_what_is_no_id_is_absent() -> None:
+    """A text without a place, or with one that is no number, names no event."""
+    ends = ("", "#", "#x", "#1#1", "#01", "#+1", "#0", "#99999999999999999999")
+    odd = ["", "#1", *(f"{SEGMENTS[0]}{end}" for end in ends)]
+    there = EventIds([(SEGMENTS[0], [1, 2])])
+    assert set(there.absent(pl.Series(odd))) == set(odd)

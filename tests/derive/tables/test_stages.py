@@ -12,7 +12,7 @@ from nearfree.derive.claims.scope_tables import PUBLIC_TABLES
 from nearfree.derive.claims.table import CLAIMS
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION
-from nearfree.derive.score.score_table import SCORES
+from nearfree.derive.score.scores import SCORES
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.bound import BOUNDED, bound
 from nearfree.derive.tables.boundaries import BOUNDARIES

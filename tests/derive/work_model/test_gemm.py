@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nearfree.derive.work_model.features import gemm_features
 from nearfree.derive.work_model.gemm import GEMM, latency_us
+from nearfree.derive.work_model.prepare import gemm_features
 
 from derive.questions import DENSE
 from derive.work_model.forms import H100, arrays, facts_of, start

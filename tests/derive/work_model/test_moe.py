@@ -8,8 +8,8 @@ from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.modules.routing import routed_pairs
-from nearfree.derive.work_model.features import moe_features
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON, blocks_of, latency_us
+from nearfree.derive.work_model.prepare import moe_features
 
 from derive.questions import MOE
 from derive.work_model.forms import H100, arrays, constants, facts_of, start

@@ -2,9 +2,9 @@
 
 import polars as pl
 import pytest
-from nearfree.derive.predict.predictors import PREDICTORS
+from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.score.accuracy import ACCURACY
-from nearfree.derive.score.score_table import SCORES
+from nearfree.derive.score.scores import SCORES
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.log.names import Layout

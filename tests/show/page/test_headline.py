@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 from nearfree.derive.score.composition import COMPOSITION
-from nearfree.derive.score.score_table import SCORES
+from nearfree.derive.score.scores import SCORES
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 from msgspec.structs import asdict
-from nearfree.derive.score.score_table import SCORES, score_rows
+from nearfree.derive.score.scores import SCORES, score_rows
 from nearfree.derive.tables.store import read_table, write_table
 from nearfree.log.names import Layout
 from nearfree.show.figures.models import ModelRows

@@ -3,8 +3,7 @@
 from functools import cache
 
 from nearfree.sources.backends import flashinfer
-from nearfree.sources.language.mechanism import recorded
-from nearfree.sources.language.reading import read_rule
+from nearfree.sources.language.reading import read_rule, recorded
 from nearfree.sources.language.rule import Rule
 
 UTILS = "include/flashinfer/utils.cuh"

@@ -1,8 +1,8 @@
 """Which FlashInfer backend SGLang's paged wrappers are asked for."""
 
 import pytest
-from nearfree.sources.backends.sglang_attention import forced_backend
-from nearfree.sources.language.mechanism import recorded
+from nearfree.sources.backends.sglang import forced_backend
+from nearfree.sources.language.reading import recorded
 
 PATH = "sglang/srt/layers/attention/flashinfer_backend.py"
 TEXT = """

@@ -1,7 +1,7 @@
 """Mechanisms: lines that make a rule matter, recorded as rules without inputs."""
 
 from nearfree.log.events import Quote
-from nearfree.sources.language.mechanism import Mechanism, recorded
+from nearfree.sources.language.reading import Mechanism, recorded
 from nearfree.sources.language.rule import Rule
 
 PLACE = Quote(file="a.py", lines=(3, 4), text="grid = cdiv(M, BLOCK)")

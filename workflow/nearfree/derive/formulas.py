@@ -92,7 +92,7 @@ _FORMULAS = {
         "nearfree.derive.score.composition",
     ),
     "scores": Formula(
-        "counts over the rows that were judged", "", "nearfree.derive.score.score_table"
+        "counts over the rows that were judged", "", "nearfree.derive.score.scores"
     ),
     "claims": Formula(
         "a claim, checked on every row that it speaks of", "", "nearfree.derive.claims"

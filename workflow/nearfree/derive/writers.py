@@ -13,7 +13,7 @@ from nearfree.derive.predict.provenance import (
 )
 from nearfree.derive.score.accuracy import ACCURACY, DRIFT, accuracy
 from nearfree.derive.score.composition import COMPOSITION, compose
-from nearfree.derive.score.score_table import SCORES, score_rows
+from nearfree.derive.score.scores import SCORES, score_rows
 from nearfree.derive.score.validation import VALIDATION, validate
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.platforms import PLATFORMS

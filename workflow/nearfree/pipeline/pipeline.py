@@ -42,7 +42,7 @@ _STAGES = {
     "validation": (
         "nearfree.derive.score.validation",
         "nearfree.derive.score.composition",
-        "nearfree.derive.score.score_table",
+        "nearfree.derive.score.scores",
         "nearfree.derive.tables.store",
     ),
     "accuracy": (

@@ -11,8 +11,7 @@ from nearfree.log.codebase import digest
 from nearfree.log.events import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import Source, fetch
-from nearfree.sources.language.mechanism import recorded
-from nearfree.sources.language.reading import read_rule
+from nearfree.sources.language.reading import read_rule, recorded
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import MODULES, reader
 

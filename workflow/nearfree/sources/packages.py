@@ -7,8 +7,7 @@ from typing import Protocol, cast
 
 from nearfree.errors import SourceError
 from nearfree.sources.attention import AttentionQuery, Tile
-from nearfree.sources.language.mechanism import Mechanism
-from nearfree.sources.language.reading import Reading
+from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
 
 MODULES = {

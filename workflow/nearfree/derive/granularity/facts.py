@@ -97,3 +97,21 @@ def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     return asked.join(
         known, on=["platform", "dtype"], how="left", validate="m:1", maintain_order="left"
     )
+
+
+def sheet_facts(sheets: Mapping[str, Platform], platforms: pl.DataFrame) -> pl.DataFrame:
+    """Return the facts of datasheets with `fact_id`, null where the table holds none.
+
+    Parameters
+    ----------
+    sheets
+        The datasheets.
+    platforms
+        Rows of the table `platforms`.
+    """
+    held = platforms.filter(basis="datasheet").select(
+        "platform", "dtype", pl.col("row_id").alias("fact_id")
+    )
+    return datasheet_facts(sheets).join(
+        held, on=["platform", "dtype"], how="left", maintain_order="left"
+    )

@@ -9,13 +9,12 @@ from typing import Any
 
 import polars as pl
 
-from nearfree.derive.granularity.facts import with_facts
+from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.query_frame import asked_frame
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.outlook.drift_questions import ON, Studied, ordered, questions
 from nearfree.derive.outlook.drift_rules import RULES_SCHEMA, change, said
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.datasheet_facts import sheet_facts
 from nearfree.derive.tables.schema import SETTING_COLUMNS, Table, amount, count, flag, text
 from nearfree.hardware.platforms import Platform
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nearfree.config.files import Config
+from nearfree.derive.granularity.facts import sheet_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.outlook.drift import VERSION_DRIFT, version_drift
 from nearfree.derive.outlook.drift_questions import STUDIED
@@ -14,7 +15,6 @@ from nearfree.derive.outlook.outlook import FORECAST, LOOKUP, MODELS, outlook
 from nearfree.derive.outlook.schedules import SCHEDULES, schedules
 from nearfree.derive.outlook.trend import TREND, trend
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.datasheet_facts import sheet_facts
 from nearfree.derive.predict.provenance import (
     calibrated,
     digests,

@@ -14,9 +14,9 @@ from nearfree.backends.names import PAGES
 from nearfree.core.modules.attention import M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.core.setting import Dtype, Setting
+from nearfree.derive.granularity.facts import sheet_facts
 from nearfree.derive.granularity.query_frame import Question, asked_frame
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.datasheet_facts import sheet_facts
 from nearfree.derive.tables.schema import Table, amount, count, flag, text
 from nearfree.hardware.platforms import Platform
 

@@ -116,3 +116,8 @@ class Answerer:
 
     def _timed(self, asked: pl.DataFrame) -> Timed:
         return Timed(with_facts(asked, self._facts), self._resolver, self._constants, self._own)
+
+
+PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model")
+RECORDED = ("principle_counted", "modules_minimum", "modules_sum")
+"""What is on record of models before they are measured."""

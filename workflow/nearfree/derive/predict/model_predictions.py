@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 from msgspec import structs
 
+from nearfree.backends.adapters.kernel import ADAPTERS
 from nearfree.backends.names import Backend
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.setting import Setting, setting_key
@@ -18,9 +19,35 @@ from nearfree.decoders.model import Model, model_of
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import PREDICTORS, forecast, headline
-from nearfree.derive.predict.installed_release import release_of
 from nearfree.log.events import Event, PredictionRecorded
 from nearfree.log.evidence import Take
+
+_PACKAGES = {adapter.backend: adapter.package.replace("_", "-") for adapter in ADAPTERS}
+
+
+def release_of(backend: str, versions: Mapping[str, str]) -> str | None:
+    """Return the version of a backend's package, None where it is torch or was not installed."""
+    package = _PACKAGES.get(backend, "torch")
+    return None if package == "torch" else versions.get(package, versions.get(f"{package}-python"))
+
+
+def releases_that_ran(settings: pl.DataFrame, takes: Iterable[Take]) -> pl.DataFrame:
+    """Return `row_id` and `backend_version` of the settings that a take of the scope holds.
+
+    Parameters
+    ----------
+    settings
+        Rows of the table `settings`, each made from the event that first speaks of it.
+    """
+    versions = {str(take.name): take.started.data.versions for take in takes}
+    rows = []
+    for row in settings.select("row_id", "backend", "from_ids").iter_rows(named=True):
+        take = row["from_ids"][0].rpartition("#")[0].rpartition(".")[0]
+        found = release_of(row["backend"], versions.get(take, {}))
+        rows.append({"row_id": row["row_id"], "backend_version": found})
+    schema = {"row_id": pl.String, "backend_version": pl.String}
+    return pl.DataFrame(rows, schema=schema).unique("row_id", maintain_order=True)
+
 
 _SAID = (
     "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "constants",

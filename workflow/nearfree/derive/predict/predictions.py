@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from nearfree.derive.granularity.facts import datasheet_facts, probed_facts
-from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.installed_release import releases_that_ran
-from nearfree.derive.predict.model_predictions import law_rows, recorded_rows
-from nearfree.derive.predict.predictors import PREDICTORS, RECORDED
+from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer
+from nearfree.derive.predict.model_predictions import law_rows, recorded_rows, releases_that_ran
 from nearfree.derive.tables.platforms import newest_balances
 from nearfree.derive.tables.schema import (
     ORIGINS,

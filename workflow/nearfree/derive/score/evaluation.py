@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
-from nearfree.derive.predict.predictors import PREDICTORS
+from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.score.ceiling import TWIN, twin_answers, twin_ratios, twins
 from nearfree.derive.score.scores import Answering, score
 from nearfree.derive.truth.truth import Truth, narrowed, questions

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from nearfree.core.setting import Setting
-from nearfree.derive.tables.event_ids import EventIds
 from nearfree.derive.tables.granularity import GRANULARITY, granularity_rows
 from nearfree.derive.tables.latency import LATENCY, latency_rows
 from nearfree.derive.tables.platforms import PLATFORMS, config_id, platform_rows
+from nearfree.derive.tables.schema import EventIds
 from nearfree.derive.tables.settings import SETTINGS, setting_row
 from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
 from nearfree.derive.tables.time_shares import TIME_SHARES, time_share_rows

@@ -8,12 +8,11 @@ from msgspec import Struct
 
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.work_model.constants import fitted
-from nearfree.derive.work_model.evidence import rule_places
 from nearfree.derive.work_model.family import Array
 from nearfree.derive.work_model.model import Boundaries, boundaries, ratios_of, times_of
 from nearfree.derive.work_model.own import Own, said, with_own
 from nearfree.derive.work_model.prepare import Prepared, Refused, prepare
-from nearfree.derive.work_model.terms import stop_terms
+from nearfree.derive.work_model.terms import rule_places, stop_terms
 from nearfree.log.events import ConstantsCalibrated, Event
 
 PREDICTOR = "work_model"

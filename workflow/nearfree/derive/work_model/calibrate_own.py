@@ -15,7 +15,6 @@ from nearfree.derive.work_model.constants import fitted, recorded_constants
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Constant
 from nearfree.derive.work_model.fit import taken
-from nearfree.derive.work_model.gathered import joined, parts
 from nearfree.derive.work_model.moe import MOE_TRITON
 from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, SCOPE, STREAM
 from nearfree.derive.work_model.own_fit import (
@@ -26,7 +25,7 @@ from nearfree.derive.work_model.own_fit import (
     launch_floor,
 )
 from nearfree.derive.work_model.prepare import Prepared, prepare
-from nearfree.derive.work_model.samples import Sample
+from nearfree.derive.work_model.samples import Sample, joined, parts
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import (

@@ -15,9 +15,9 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Family
 from nearfree.derive.work_model.fit import Measured, band, fit
-from nearfree.derive.work_model.gathered import joined, parts, spread
 from nearfree.derive.work_model.model import Fitted, boundaries, ratios_of
 from nearfree.derive.work_model.prepare import Prepared, prepare
+from nearfree.derive.work_model.samples import joined, parts, spread
 from nearfree.public.curves import Curves
 
 LEFT_OUT = "work_model_left_out"

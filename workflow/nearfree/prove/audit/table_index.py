@@ -10,8 +10,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.stages import TABLES
-from nearfree.derive.tables.event_ids import EventIds
-from nearfree.derive.tables.schema import Table
+from nearfree.derive.tables.schema import EventIds, Table
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import EvidenceError
 from nearfree.log.document import read_document

@@ -14,7 +14,7 @@ from nearfree.derive.outlook.trend import TREND
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.accuracy import ACCURACY
 from nearfree.derive.score.composition import COMPOSITION
-from nearfree.derive.score.score_table import SCORES
+from nearfree.derive.score.scores import SCORES
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.derive.tables.granularity import GRANULARITY

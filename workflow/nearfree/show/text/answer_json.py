@@ -8,9 +8,8 @@ from msgspec import structs
 
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
-from nearfree.derive.predict.forecast.forecast import CURVE, Forecast
+from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
 from nearfree.derive.predict.forecast.inverse import inverse
-from nearfree.derive.predict.forecast.knobs import knobs
 
 
 def answer(

@@ -8,8 +8,7 @@ import polars as pl
 
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
-from nearfree.derive.predict.forecast.forecast import Forecast
-from nearfree.derive.predict.forecast.knobs import knobs
+from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
 from nearfree.show.text.columns import columns
 

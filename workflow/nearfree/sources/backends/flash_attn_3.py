@@ -15,8 +15,7 @@ from nearfree.sources.backends.launch import Answered, answered, facts, point_of
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.cpp.translate import Meaning
-from nearfree.sources.language.mechanism import Mechanism
-from nearfree.sources.language.reading import Reading
+from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
 
 PACKAGE = "xformers"

@@ -4,8 +4,7 @@ import ast
 import re
 
 from nearfree.sources.language.expressions import UnknownConstructError
-from nearfree.sources.language.leaves import placed
-from nearfree.sources.language.program import Function, at
+from nearfree.sources.language.program import Function, at, placed
 
 KEPT = frozenset({"arch", "head_dim", "head_dim_v", "alignment", "is_split_kv", "num_splits"})
 """Names of checks that decide whether a kernel exists; others are about the tensors."""

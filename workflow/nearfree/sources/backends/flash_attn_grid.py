@@ -6,7 +6,7 @@ from tree_sitter import Node
 
 from nearfree.log.events import Quote
 from nearfree.sources.cpp.source import CppFiles, Found, children, walk, words
-from nearfree.sources.language.mechanism import Mechanism
+from nearfree.sources.language.reading import Mechanism
 
 
 def ceiling_grid(files: CppFiles, function: str, name: str) -> Mechanism:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from nearfree.errors import SourceError
 from nearfree.log.events import Quote
 from nearfree.sources.cpp.source import CppFiles, walk, words
-from nearfree.sources.language.mechanism import Mechanism
 from nearfree.sources.language.program import Function, quote
 from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import Mechanism
 
 PLANNER = "PrefillSplitQOKVIndptr"
 SM90_PLANNER = "PrefillSM90Plan"

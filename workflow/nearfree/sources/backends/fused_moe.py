@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfree.errors import SourceError
-from nearfree.sources.language.mechanism import Mechanism
 from nearfree.sources.language.program import Function, at, quote
 from nearfree.sources.language.python_cuts import (
     argument_of,
@@ -20,7 +19,7 @@ from nearfree.sources.language.python_cuts import (
     value_of,
 )
 from nearfree.sources.language.python_source import Modules
-from nearfree.sources.language.reading import DENSE, Reading
+from nearfree.sources.language.reading import DENSE, Mechanism, Reading
 
 LEAVES = {
     r"(envs\.VLLM_BATCH_INVARIANT|vllm_is_batch_invariant\(\))": "deterministic",

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from nearfree.errors import SourceError
 from nearfree.sources.backends import fused_moe
 from nearfree.sources.language.expressions import UnknownConstructError
-from nearfree.sources.language.mechanism import Mechanism
 from nearfree.sources.language.program import Function, at, quote
 from nearfree.sources.language.python_cuts import calls, value_of
 from nearfree.sources.language.python_source import Modules
-from nearfree.sources.language.reading import Reading
+from nearfree.sources.language.reading import Mechanism, Reading
 
 PACKAGE = "vllm"
 _MOE = r"vllm/model_executor/layers/fused_moe/"

@@ -8,8 +8,7 @@ from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.cpp.translate import ENDS, Meaning, translate
 from nearfree.sources.language.expressions import parse
 from nearfree.sources.language.functions import BUILTINS
-from nearfree.sources.language.leaves import Leaves, replace_leaves
-from nearfree.sources.language.program import Function, Program, at
+from nearfree.sources.language.program import Function, Leaves, Program, at, replace_leaves
 
 
 def cpp_program(

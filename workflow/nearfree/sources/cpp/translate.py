@@ -37,8 +37,7 @@ from nearfree.sources.cpp.source import (
 from nearfree.sources.cpp.statements import Statements
 from nearfree.sources.cpp.types import kind_named
 from nearfree.sources.language.expressions import parse
-from nearfree.sources.language.leaves import placed
-from nearfree.sources.language.program import Function, Text
+from nearfree.sources.language.program import Function, Text, placed
 
 __all__ = ["Meaning", "translate"]
 

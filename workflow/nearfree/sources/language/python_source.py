@@ -12,16 +12,17 @@ from functools import lru_cache
 from nearfree.errors import SourceError
 from nearfree.sources.language.expressions import UnknownConstructError
 from nearfree.sources.language.functions import BUILTINS, OWN
-from nearfree.sources.language.leaves import Leaves, replace_leaves
 from nearfree.sources.language.program import (
     HARMLESS_DECORATORS,
     Function,
+    Leaves,
     Program,
     Text,
     bound_by,
     defaults,
     mark,
     parameters,
+    replace_leaves,
 )
 from nearfree.sources.language.python_cuts import assignments
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from nearfree.errors import SourceError
-from nearfree.log.events import Branch, RuleExtracted
+from nearfree.log.events import Branch, Quote, RuleExtracted
 from nearfree.log.line import sha256
 from nearfree.sources.language.expressions import UnknownConstructError, parse, same
 from nearfree.sources.language.interpret import Interpreter
@@ -236,3 +236,27 @@ def shown(branch: Branch) -> str:
     """Return a branch's conditions as one text."""
     parts = [f"({each})" if " or " in each else each for each in branch.when]
     return " and ".join(parts) or "always"
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """One link from a rule to the kernel: what must hold, and the lines that say so, if any."""
+
+    name: str
+    says: str
+    quotes: tuple[Quote, ...] = ()
+
+
+def recorded(mechanism: Mechanism, package: str, version: str) -> RuleExtracted:
+    """Return a mechanism as a rule without inputs: its value is what it says, or `absent`."""
+    says = mechanism.says if mechanism.quotes else "absent"
+    return RuleExtracted(
+        package=package,
+        version=version,
+        rule=f"mechanism_{mechanism.name}",
+        symbol=mechanism.name,
+        inputs=(),
+        branches=(Branch(when=(), value=repr(says), quotes=mechanism.quotes),),
+        meaning=sha256(msgspec.json.encode([mechanism.name, says]))[:16],
+        points=0,
+    )

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 from nearfree.sources.language.expressions import UnknownConstructError
-from nearfree.sources.language.leaves import replace_leaves
+from nearfree.sources.language.program import replace_leaves
 
 from sources.language.rules import function
 

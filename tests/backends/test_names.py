@@ -1,13 +1,12 @@
 """Backends as users write them."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 from decoders.files import CONFIG, refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.backends.names import NAMES, Backend, backend
+from nearfree.backends.names import BackendRelease, backend
+from nearfree.backends.records import BY_NAME, BY_USERS_NAME
+from nearfree.config.files import Config
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.errors import ConfigError
 
@@ -28,14 +27,15 @@ from nearfree.errors import ConfigError
 )
 def test_a_package_is_a_backend(text: str, name: str, version: str | None) -> None:
     """A package's name, or this project's own, gives the backend and its release."""
-    assert backend(text) == Backend(name, version)
+    assert backend(text) == BackendRelease(name, version)
 
 
-def test_every_backend_is_one_of_the_config() -> None:
-    """Every name that is given out is a backend of config/backends.yaml, or has rules alone."""
-    known = set(yaml.safe_load(Path(CONFIG / "backends.yaml").read_text()))
-    assert {name for name in set(NAMES.values()) - known if not ruled_release(name, "1.0")} == set()
-    assert {backend(name).name for name in NAMES.values()} == set(NAMES.values())
+def test_every_backend_that_a_user_may_name_runs_or_has_rules() -> None:
+    """Every name that is given out is a backend of a study, or has rules alone."""
+    known = set(Config(CONFIG).environments)
+    given = {record.name for record in BY_USERS_NAME.values()}
+    assert {name for name in given - known if not ruled_release(name, "1.0")} == set()
+    assert {backend(name).name for name in BY_USERS_NAME} == given
 
 
 @pytest.mark.parametrize("text", ["", "vllm==", "==1", "vllm=1", "vllm==v1", "vllm==1 2", "a b"])
@@ -55,4 +55,4 @@ def test_the_nearest_backends_are_named() -> None:
 @given(st.text(max_size=100))
 def test_any_text_is_a_backend_or_refused(text: str) -> None:
     """No text raises anything but a ConfigError."""
-    assert refusal(lambda: backend(text)) or backend(text).name in NAMES.values()
+    assert refusal(lambda: backend(text)) or backend(text).name in BY_NAME

@@ -73,7 +73,7 @@ def test_what_is_refused_is_printed(call: Call, tmp_path: Path) -> None:
     """A study that cannot be predicted is named with its reason, and the file is written."""
     folder = tmp_path / "config"
     folder.mkdir()
-    for name in ("platforms.yaml", "backends.yaml", "sources.yaml", "models"):
+    for name in ("platforms.yaml", "sources.yaml", "models"):
         (folder / name).symlink_to(Path("config", name).resolve())
     (folder / "config.yaml").write_text(SITE)
     (folder / "studies.yaml").write_text(UNRULED)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from nearfree.config.files import Config
 from nearfree.config.yaml_file import load
 from nearfree.errors import ConfigError
 
@@ -54,7 +55,15 @@ def test_a_bomb_of_aliases_does_not_go_off(folder: Path, file: str) -> None:
     assert f"config/{file}" in refusal(folder)
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "platforms.yaml", "backends.yaml", "studies.yaml"])
+def test_a_site_may_say_where_its_backends_run(folder: Path) -> None:
+    """backends.yaml names other environments than the records; it need not be there."""
+    plain = Config(folder).environments
+    assert (plain["torch"], plain["vllm"], plain["flash_attn_3"]) == ("cpu", "vllm", "xformers")
+    (folder / "backends.yaml").write_text("vllm: {environment: own_vllm}\n")
+    assert Config(folder).environments == plain | {"vllm": "own_vllm"}
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "platforms.yaml", "studies.yaml"])
 def test_a_missing_file_is_named(folder: Path, file: str) -> None:
     """A file that is gone, or is a folder, is named."""
     (folder / file).unlink()

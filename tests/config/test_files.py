@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 def read_all(folder: Path) -> None:
     """Read every file of a config."""
     config = Config(folder)
-    assert config.site and config.platforms and config.backends and config.studies  # noqa: PT018
+    assert config.site and config.platforms and config.environments and config.studies  # noqa: PT018
     assert config.takes is not None
 
 
@@ -85,9 +85,10 @@ MISTAKES: list[tuple[str, Change, str]] = [
     ("config.yaml", put("imports", value=["../x==1.0"]), "imports"),
     ("config.yaml", put("imports", value=["aiconfigurator==0.12.0"] * 2), "name a release twice"),
     # backends
-    ("backends.yaml", drop("torch", "environment"), "environment"),
-    ("backends.yaml", put("torch", "environment", value="a b"), "environment"),
+    ("backends.yaml", put("torch", value={}), "environment"),
+    ("backends.yaml", put("torch", value={"environment": "a b"}), "environment"),
     ("backends.yaml", put("Torch", value={"environment": "cpu"}), "Torch"),
+    ("backends.yaml", put("jax", value={"environment": "cpu"}), "the unknown backend 'jax'"),
     # studies
     ("studies.yaml", put(STUDY, "platforms", value=["mars"]), "dense_ffn.platforms names"),
     ("studies.yaml", put(STUDY, "backend", value="jax"), "dense_ffn.backend names"),

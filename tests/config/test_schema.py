@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.cluster import Cluster
 from nearfree.config.deployments import DeploymentSpec
-from nearfree.config.files import Backend, Site, Sources, schemas
+from nearfree.config.files import BackendEnvironment, Site, Sources, schemas
 from nearfree.core.modules.registry import STUDIES
 from nearfree.core.setting import Name, Positive
 from nearfree.hardware.platforms import Platform
@@ -23,7 +23,7 @@ SHIPPED = Path(__file__).parents[2] / "config"
 KINDS: dict[str, Any] = {
     "config": Site,
     "platforms": dict[Name, Platform],
-    "backends": dict[Name, Backend],
+    "backends": dict[Name, BackendEnvironment],
     "studies": dict[Name, STUDIES],
     "sources": Sources,
     "deployments": dict[Name, DeploymentSpec],
@@ -32,12 +32,17 @@ KINDS: dict[str, Any] = {
 }
 VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in schemas().items()}
 VALUES = [None, True, 0, -1, 1, 2.5, "", "cpu", "A b", [], ["cpu"], [1, 0], {}, {"cpu": 1}]
+OWN = {
+    "takes": {"cpu": {"dense_ffn": 2, "hardware": 1}},
+    "backends": {"torch": {"environment": "cpu"}, "vllm": {"environment": "own_vllm"}},
+}
+"""Files of a site that are not shipped."""
 
 
 def load(name: str) -> Any:
-    """Return the shipped document of a name; there is no shipped takes.yaml."""
-    if name == "takes":
-        return {"cpu": {"dense_ffn": 2, "hardware": 1}}
+    """Return the shipped document of a name; takes.yaml and backends.yaml are none."""
+    if name in OWN:
+        return OWN[name]
     document = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())
     return {key: document[key] for key in list(document)[:3]} if name == "platforms" else document
 

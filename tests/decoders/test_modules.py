@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nearfree.backends.names import Backend
+from nearfree.backends.names import BackendRelease
 from nearfree.core.setting import Setting
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
@@ -24,8 +24,8 @@ MOE = read_decoder(CONFIG / "models" / "ling_2_0_mini.json")
 ASKED: dict[str, Any] = {
     "batch": 4,
     "context": 1024,
-    "attention": Backend("flash_attn", "2.8.3"),
-    "moe": Backend("vllm", "0.20.2"),
+    "attention": BackendRelease("flash_attn", "2.8.3"),
+    "moe": BackendRelease("vllm", "0.20.2"),
     "routing": "balanced",
 }
 BESIDE: dict[str, Any] = {"dtype": "bfloat16", "batch": 4}
@@ -122,7 +122,7 @@ def test_each_module_has_its_backends_release() -> None:
 )
 def test_flash_attention_is_called_with_its_cache(name: str, api: str | None) -> None:
     """Backends of FlashAttention have several calls, of which decoding makes one."""
-    assert of(DENSE, attention=Backend(name))["attention"].setting.api == api
+    assert of(DENSE, attention=BackendRelease(name))["attention"].setting.api == api
 
 
 def test_a_window_shortens_the_context() -> None:

@@ -9,7 +9,7 @@ import pytest
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.history import history
 from nearfree.sources.lock import Lock, read_lock
-from nearfree.sources.packages import MODULES
+from nearfree.sources.packages import RULES
 
 from workflow import ROOT
 
@@ -21,7 +21,7 @@ SHARE = 8
 
 def test_the_lock_knows_every_package() -> None:
     """Each package that is read has locked releases."""
-    assert set(LOCK.rules) == set(MODULES)
+    assert set(LOCK.rules) == set(RULES)
 
 
 def chosen(package: str) -> list[str]:
@@ -56,7 +56,7 @@ def commit() -> str:
     return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("package", MODULES)
+@pytest.mark.parametrize("package", RULES)
 def test_locked_releases_are_read_again(package: str, source_cache: Cache) -> None:
     """With an empty cache, and the lock set aside while reading, each release says what it said."""
     versions = chosen(package)
@@ -67,7 +67,7 @@ def test_locked_releases_are_read_again(package: str, source_cache: Cache) -> No
     assert refused == {v: r for v, r in LOCK.refused.get(package, {}).items() if v in versions}
 
 
-@pytest.mark.parametrize("package", MODULES)
+@pytest.mark.parametrize("package", RULES)
 def test_nearly_all_releases_that_hold_the_files_are_read(package: str) -> None:
     """At least 95 % of the releases whose artefacts hold the files; the rest says why not."""
     refused = LOCK.refused.get(package, {})

@@ -11,6 +11,7 @@ from nearfree.backends.adapters import flash_attn, flash_inputs
 from nearfree.backends.adapters.flash_attn import FUNCTIONS, FlashAttn
 from nearfree.backends.adapters.flash_tiles import fewest_splits, flash_2_tiling
 from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, Setting
 from nearfree.errors import EvidenceError
 from nearfree.sources.backends.flash_attn import device_facts
@@ -28,7 +29,7 @@ from backends.adapters.signatures import (
 )
 
 MEMBER = "flash_attn/flash_attn_interface.py"
-FIRST, LAST = "2.5.7", "2.8.3.post2"
+FIRST, LAST = BY_NAME["flash_attn"].releases or ("", "")
 """The first release whose varlen call reads pages, and the newest."""
 TEXT = """
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1),

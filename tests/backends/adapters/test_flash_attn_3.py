@@ -12,6 +12,7 @@ from nearfree.backends.adapters.flash_attn_3 import FlashAttn3
 from nearfree.backends.adapters.flash_inputs import APIS
 from nearfree.backends.adapters.flash_tiles import Tiling, flash_3_tiling
 from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, Setting
 from nearfree.errors import EvidenceError
 from nearfree.sources.backends.flash_attn_3 import PASSED
@@ -24,7 +25,7 @@ from backends.adapters.signatures import bring, versions_between
 
 HOPPER = "third_party/flash-attention/hopper"
 MEMBERS = [f"{HOPPER}/flash_api.cpp", f"{HOPPER}/flash_api_stable.cpp"]
-FIRST, LAST = "0.0.31", "0.0.34"
+FIRST, LAST = BY_NAME["flash_attn_3"].releases or ("", "")
 """The releases of xformers that install the operator."""
 SCHEMA = (
     "fwd(Tensor q,Tensor k,Tensor v,Tensor(k_new!)? k_new = None,Tensor(v_new!)? v_new = None,"

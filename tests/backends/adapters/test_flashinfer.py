@@ -18,6 +18,7 @@ from nearfree.backends.adapters.flashinfer import (
 )
 from nearfree.backends.adapters.flashinfer_decode import FlashInferDecode
 from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
@@ -33,7 +34,7 @@ from backends.adapters.signatures import (
 )
 
 MEMBERS = ["flashinfer/prefill.py", "flashinfer/decode.py"]
-FIRST, LAST = "0.2.0.post1", "0.7.2.post1"
+FIRST, LAST = BY_NAME["flashinfer_fa2"].releases or ("", "")
 PREFILL, DECODE = "BatchPrefillWithPagedKVCacheWrapper", "BatchDecodeWithPagedKVCacheWrapper"
 NAMES = [name + part for name in (PREFILL, DECODE) for part in ("", ".plan", ".run")]
 FIXED = (

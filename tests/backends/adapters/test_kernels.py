@@ -41,11 +41,10 @@ def test_an_adapter_is_a_class_with_an_environment(adapter: Adapter) -> None:
     assert (ROOT / "envs" / f"{adapter.environment}.lock").is_file()
 
 
-def test_each_backend_of_the_config_has_an_adapter() -> None:
+def test_each_backend_of_a_study_has_an_adapter() -> None:
     """A backend that studies may name runs something, in the environment of its adapters."""
     environments = {adapter.backend: adapter.environment for adapter in ADAPTERS}
-    for name, backend in Config(ROOT / "config").backends.items():
-        assert environments[name] == backend.environment
+    assert Config(ROOT / "config").environments == environments
 
 
 @pytest.mark.parametrize("setting", HERE, ids=lambda each: each.backend)

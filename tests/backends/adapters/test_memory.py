@@ -43,7 +43,7 @@ def tensors_in(item: object) -> Iterator[Tensor]:
     elif isinstance(item, list | tuple):
         for each in item:
             yield from tensors_in(each)
-    elif type(item).__module__.startswith("nearfree.backends.adapters.kernel") and hasattr(
+    elif type(item).__module__.startswith("nearfree.backends.adapters") and hasattr(
         item, "__dict__"
     ):
         yield from tensors_in(vars(item))

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 from nearfree.backends.adapters.kernel import Place, adapters_of, find_adapter, make_kernel
-from nearfree.backends.names import IN_MODELS
+from nearfree.backends.records import in_models
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
@@ -39,7 +39,7 @@ def test_an_engine_of_another_device_is_refused() -> None:
         make_kernel(setting(moe="vllm"), (1,), Place())
 
 
-@pytest.mark.parametrize("backend", IN_MODELS)
+@pytest.mark.parametrize("backend", in_models("attention"))
 def test_models_run_where_their_attention_does(backend: str) -> None:
     """A model runs on the devices of its attention's backend, in the same environment."""
     own, part = find_adapter("model", backend, "cuda"), find_adapter("attention", backend, "cuda")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from nearfree.backends.adapters import sglang_moe
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.sglang_moe import SglangMoe
+from nearfree.backends.records import BY_NAME
 from nearfree.errors import EvidenceError, SourceError
 from nearfree.sources.fetching.cache import Cache
 
@@ -36,7 +37,7 @@ from backends.adapters.signatures import (
 )
 
 NEW, OLD = "layers.moe.moe_runner.triton_utils", "layers.moe.fused_moe_triton"
-FIRST, LAST = "0.4.2", "0.5.23"
+FIRST, LAST = BY_NAME["sglang"].releases or ("", "")
 FILES = ("fused_moe", "fused_moe_triton_config", "moe_align_block_size")
 OTHERS = {
     "StandardTopKOutput": "layers.moe.topk",

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from nearfree.backends.adapters import vllm_moe
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.vllm_moe import VllmMoe
+from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
@@ -36,7 +37,7 @@ from backends.adapters.signatures import (
 _FOLDER = "vllm/model_executor/layers/fused_moe"
 MEMBER = f"{_FOLDER}/fused_moe.py"
 MEMBERS = (MEMBER, f"{_FOLDER}/moe_align_block_size.py")
-FIRST, LAST = "0.8.0", "0.33.0"
+FIRST, LAST = BY_NAME["vllm"].releases or ("", "")
 TEXT = """
 def fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, inplace=False, activation='silu'):
     pass

@@ -1,44 +1,16 @@
 """Which backend runs a module: a package as users write it, in this project's name."""
 
 import re
-from collections.abc import Collection
 from difflib import get_close_matches
 
 from msgspec import Struct
 
+from nearfree.backends.records import BY_USERS_NAME, running
+from nearfree.core.setting import Module
 from nearfree.errors import ConfigError
 
-NAMES = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "flash-attn": "flash_attn",
-    "flash-attn-3": "flash_attn_3",
-    "xformers": "flash_attn_3",
-    "flash-attn-4": "flash_attn_4",
-    "flashinfer": "flashinfer_fa2",
-    "flashinfer-python": "flashinfer_fa2",
-    "flashinfer-fa2": "flashinfer_fa2",
-    "flashinfer-fa3": "flashinfer_fa3",
-    "torch-sdpa": "torch_sdpa",
-    "torch-padded": "torch_padded",
-    "torch-grouped": "torch_grouped",
-}
-"""Backends by the name of their package, or their own; the kernels of FlashAttention 3 come with
-xformers."""
 
-
-MOE = frozenset({"vllm", "sglang", "torch_padded", "torch_grouped"})
-"""Backends that run experts; all others run attention."""
-IN_MODELS = ("torch_sdpa", "flash_attn", "flash_attn_3", "flashinfer_fa2", "flashinfer_fa3")
-"""Those that run attention inside a whole model's forward."""
-PAGES = {"flash_attn": 256}
-"""Positions of a page of the KV cache, where a backend's kernel depends on there being pages.
-
-Engines keep their cache in pages, and 256 is the least that FlashAttention 2 takes. Other backends
-choose the same tiles with and without pages."""
-
-
-class Backend(Struct, frozen=True):
+class BackendRelease(Struct, frozen=True):
     """A backend in this project's name and its release, None where none is given."""
 
     name: str
@@ -48,20 +20,20 @@ class Backend(Struct, frozen=True):
         return f"{self.name} {self.version}" if self.version else self.name
 
 
-def attention_backend(text: str) -> Backend:
+def attention_backend(text: str) -> BackendRelease:
     """Return a backend that runs attention; ConfigError for one that runs experts."""
-    return _of(text, "attention", set(NAMES.values()) - MOE)
+    return _of(text, "attention", "attention")
 
 
-def moe_backend(text: str) -> Backend:
+def moe_backend(text: str) -> BackendRelease:
     """Return a backend that runs experts; ConfigError for one that runs attention."""
-    return _of(text, "experts", MOE)
+    return _of(text, "moe_ffn", "experts")
 
 
-def _of(text: str, what: str, known: Collection[str]) -> Backend:
-    found = backend(text)
+def _of(text: str, module: Module, what: str) -> BackendRelease:
+    found, known = backend(text), running(module)
     if found.name not in known:
-        names = sorted(name for name, meant in NAMES.items() if meant in known)
+        names = sorted(name for record in known.values() for name in record.names)
         raise ConfigError(
             f"{found.name} runs no {what}",
             remedy=f"Name the kernels that the engine logs at start-up: {', '.join(names)}",
@@ -69,7 +41,7 @@ def _of(text: str, what: str, known: Collection[str]) -> Backend:
     return found
 
 
-def backend(text: str) -> Backend:
+def backend(text: str) -> BackendRelease:
     """Return the backend of a text like `flash-attn==2.8.3`, or `flash-attn` for any release.
 
     Raises
@@ -83,8 +55,10 @@ def backend(text: str) -> Backend:
             f"{text!r:.120} names no backend", remedy="Write package==version: flash-attn==2.8.3"
         )
     plain = re.sub(r"[-_.]+", "-", found[1]).lower()
-    if plain not in NAMES:
-        near = get_close_matches(plain, NAMES, n=3)
-        known = f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(NAMES)}"
+    if plain not in BY_USERS_NAME:
+        near = get_close_matches(plain, BY_USERS_NAME, n=3)
+        known = (
+            f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(BY_USERS_NAME)}"
+        )
         raise ConfigError(f"the backend {found[1]!r} is not known", remedy=known)
-    return Backend(NAMES[plain], found[2])
+    return BackendRelease(BY_USERS_NAME[plain].name, found[2])

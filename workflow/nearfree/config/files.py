@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from nearfree.backends.records import BACKENDS
 from nearfree.config.cluster import Cluster, Place
 from nearfree.config.deployments import DeploymentSpec
 from nearfree.config.model_studies import model_sweeps
@@ -53,8 +54,8 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     imports: tuple[Annotated[str, Meta(pattern=r"^aiconfigurator==[0-9]+(\.[0-9]+)+$")], ...] = ()
 
 
-class Backend(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """backends.yaml: one backend and the environment that it runs in."""
+class BackendEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """backends.yaml: one backend and the environment that it runs in at this site."""
 
     environment: Name
 
@@ -121,9 +122,18 @@ class Config:
         return platforms
 
     @cached_property
-    def backends(self) -> dict[str, Backend]:
-        """Every backend by name."""
-        return read_entries(self.folder / "backends.yaml", Backend)
+    def environments(self) -> dict[str, Name]:
+        """The environment of every backend: its record's, or what backends.yaml says instead."""
+        known = {each.name: each.environment for each in BACKENDS if each.environment}
+        path = self.folder / "backends.yaml"
+        own = read_entries(path, BackendEnvironment) if path.exists() else {}
+        for name in own:
+            if name not in known:
+                raise ConfigError(
+                    f"{path} names the unknown backend {name!r}",
+                    remedy=f"Choose from {', '.join(known)}",
+                )
+        return known | {name: each.environment for name, each in own.items()}
 
     @cached_property
     def studies(self) -> dict[str, StudyBase]:
@@ -131,7 +141,7 @@ class Config:
         studies: dict[str, StudyBase] = read_entries(self.folder / "studies.yaml", STUDIES)
         self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
-            self._known("studies.yaml", name, "backend", study.backend, list(self.backends))
+            self._known("studies.yaml", name, "backend", study.backend, list(self.environments))
             if name.endswith((PROFILE, MODULES, FORETOLD)):
                 raise ConfigError(
                     f"{self.folder}/studies.yaml: {name} ends as a stream beside a study's does",
@@ -140,7 +150,7 @@ class Config:
             for platform in study.platforms:
                 self._known("studies.yaml", name, "platforms", platform, list(self.platforms))
             if isinstance(study, ModelStudy) and study.moe:
-                self._known("studies.yaml", name, "moe", study.moe, list(self.backends))
+                self._known("studies.yaml", name, "moe", study.moe, list(self.environments))
             try:
                 self._sweeps(study)
             except ConfigError as error:
@@ -271,7 +281,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     kinds: dict[str, Any] = {
         "config": Site,
         "platforms": dict[Name, Platform],
-        "backends": dict[Name, Backend],
+        "backends": dict[Name, BackendEnvironment],
         "studies": dict[Name, STUDIES],
         "sources": Sources,
         "deployments": dict[Name, DeploymentSpec],

@@ -5,7 +5,8 @@ from itertools import product
 
 from msgspec import structs
 
-from nearfree.backends.names import IN_MODELS, MOE, Backend
+from nearfree.backends.names import BackendRelease
+from nearfree.backends.records import in_models
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.routing import first_full
 from nearfree.core.plan import Sweep
@@ -75,8 +76,8 @@ def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tu
         model.with_top_k(setting.top_k).decoder,
         batch=setting.batch,
         context=setting.context or 0,
-        attention=Backend(setting.backend),
-        moe=Backend(setting.moe) if setting.moe else None,
+        attention=BackendRelease(setting.backend),
+        moe=BackendRelease(setting.moe) if setting.moe else None,
         routing=routing,
         dtype=setting.dtype,
     )
@@ -125,14 +126,16 @@ def _settings(study: ModelStudy, model: Model) -> Iterator[Setting]:
 
 def _check(study: ModelStudy, model: Model) -> None:
     experts = model.decoder.experts
-    if study.backend not in IN_MODELS:
+    attention = in_models("attention")
+    if study.backend not in attention:
         raise ConfigError(
             f"{study.backend} runs no model's attention",
-            remedy=f"Choose {', '.join(IN_MODELS)} as `backend`",
+            remedy=f"Choose {', '.join(attention)} as `backend`",
         )
-    if study.moe is not None and study.moe not in MOE:
+    moe = in_models("moe_ffn")
+    if study.moe is not None and study.moe not in moe:
         raise ConfigError(
-            f"{study.moe} runs no experts", remedy=f"Choose {', '.join(sorted(MOE))} as `moe`"
+            f"{study.moe} runs no experts", remedy=f"Choose {', '.join(sorted(moe))} as `moe`"
         )
     if study.mask == "block" and model.decoder.window is not None:
         raise ConfigError(

@@ -131,8 +131,8 @@ class Plans:
 
     def environment(self, study: StudyBase) -> Name:
         """Return the lock that a study runs in: an engine's, where one runs a model's experts."""
-        own = self._config.backends[study.backend].environment
+        own = self._config.environments[study.backend]
         if not isinstance(study, ModelStudy) or study.moe is None:
             return own
-        engine = self._config.backends[study.moe].environment
+        engine = self._config.environments[study.moe]
         return own if engine == _TORCH else engine

@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from nearfree.backends.names import PAGES, Backend
+from nearfree.backends.names import BackendRelease
+from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Dtype, Routing, Setting, check_setting
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.errors import ConfigError
@@ -33,7 +34,7 @@ class Untold:
 
 
 UNTOLD = Untold()
-_TORCH = Backend("torch")
+_TORCH = BackendRelease("torch")
 """What runs all but attention and the routed experts."""
 
 
@@ -56,8 +57,8 @@ def modules(
     *,
     batch: int,
     context: int,
-    attention: Backend,
-    moe: Backend | None,
+    attention: BackendRelease,
+    moe: BackendRelease | None,
     routing: Routing | None,
     dtype: Dtype | None = None,
 ) -> tuple[ModuleUse, ...]:
@@ -105,8 +106,8 @@ def modules(
             heads=decoder.heads,
             kv_heads=decoder.kv_heads,
             head_dim=decoder.head_dim,
-            api="kvcache" if attention.name.startswith("flash_attn") else None,
-            page_size=PAGES.get(attention.name),
+            api=BY_NAME[attention.name].api,
+            page_size=BY_NAME[attention.name].page_size,
         ),
         gemm(OUTPUT, layers, d_model=width, d_ff=d_model),
     ]
@@ -137,7 +138,7 @@ def modules(
 
 
 def _use(
-    role: str, count: int, *, backend: Backend, main: bool = False, **fields: Any
+    role: str, count: int, *, backend: BackendRelease, main: bool = False, **fields: Any
 ) -> ModuleUse:
     setting = Setting(backend=backend.name, **fields)
     check_setting(setting)
@@ -146,7 +147,7 @@ def _use(
     )
 
 
-def _asked(moe: Backend | None, decoder: Decoder, experts: Experts) -> Backend:
+def _asked(moe: BackendRelease | None, decoder: Decoder, experts: Experts) -> BackendRelease:
     if moe is None:
         raise ConfigError(
             f"{decoder.name} has {experts.experts} experts, and what runs them is not said",

@@ -8,13 +8,13 @@ from importlib import metadata
 from pathlib import Path
 
 from nearfree.backends.environments.installed import environment_sha256
+from nearfree.backends.records import packages
 from nearfree.core.plan import Plan, plan_digest
 from nearfree.log.codebase import package_digest
 from nearfree.log.events import RunStarted, Scheduler
 from nearfree.log.line import sha256
 
-_RECORDED = ("nearfree", "msgspec", "torch", "numpy", "vllm", "sglang", "flash-attn", "triton",
-             "flashinfer-python", "xformers")  # fmt: skip
+_RECORDED = ("nearfree", "msgspec", "numpy", "triton", *packages())
 _OWN_CODE = ("workflow", "rules", "envs", "Snakefile")
 
 

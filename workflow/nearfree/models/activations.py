@@ -5,7 +5,7 @@ Counted are the tensors that torch's CPU kernels hold at once; a GPU's fused nor
 
 from typing import NamedTuple
 
-from nearfree.backends.adapters.torch_moe import CORES
+from nearfree.backends.adapters.torch_moe import PADDED, core_of
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import Details
 
@@ -20,7 +20,8 @@ def moe_of(decoder: Decoder, details: Details) -> tuple[Experts | None, int]:
 def expert_rows(experts: Experts, tokens: int, moe: str) -> int:
     """Return the rows that experts compute at most: each one's last block may hold one row."""
     pairs = tokens * experts.top_k
-    block = CORES[moe].block_rows(tokens, experts.experts) if moe in CORES else None
+    core = core_of(moe)
+    block = core.block_rows(tokens, experts.experts) if core else None
     return pairs + min(pairs, experts.experts) * ((block or 1) - 1)
 
 
@@ -84,7 +85,7 @@ class Activations(NamedTuple):
     def _experts(self, experts: Experts, *, own_router: bool) -> int:
         d_model, pairs = self.decoder.d_model, self.tokens * experts.top_k
         rows = expert_rows(experts, self.tokens, self.moe)
-        wide = 0 if self.moe == "torch_padded" else experts.d_ff
+        wide = 0 if core_of(self.moe) is PADDED else experts.d_ff
         inside = rows * (d_model + max(4 * wide, 3 * wide + d_model)) * self.size
         # one row a pair, and that weighted by its share, or in float32 for the mean
         sums = pairs * d_model * (2 * self.size if own_router else self.size + FLOAT32_BYTES)

@@ -1,18 +1,14 @@
 """What runs a decoder's attention: one way for each backend, all with the same interface."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.records import in_models, load
 from nearfree.errors import EvidenceError
-from nearfree.models.attention_flash import Flash2, Flash3
-from nearfree.models.attention_flashinfer import FlashInfer
 from nearfree.models.attention_mask import Sight
-from nearfree.models.attention_torch import Flash, Sdpa
 
 
 class Attending(Protocol):
@@ -40,19 +36,6 @@ class Attending(Protocol):
         """
 
 
-def _torch(sight: Sight, place: Place) -> Attending:
-    return Flash(sight) if place.device == "cuda" else Sdpa(sight)
-
-
-_WAYS: dict[str, Callable[[Sight, Place], Attending]] = {
-    "torch_sdpa": _torch,
-    "flash_attn": Flash2,
-    "flash_attn_3": Flash3,
-    "flashinfer_fa2": partial(FlashInfer, "fa2"),
-    "flashinfer_fa3": partial(FlashInfer, "fa3"),
-}
-
-
 def attending(backend: str, sight: Sight, dtype: torch.dtype, place: Place) -> Attending:
     """Return what runs a model's attention on a backend.
 
@@ -64,13 +47,15 @@ def attending(backend: str, sight: Sight, dtype: torch.dtype, place: Place) -> A
     EvidenceError
         No such backend runs the attention of a model, or none on this GPU or in this dtype.
     """
-    if backend not in _WAYS:
+    known = in_models("attention")
+    if backend not in known:
         raise EvidenceError(
             f"no adapter runs a model's attention on {backend!r:.80}",
-            remedy=f"Choose from {', '.join(_WAYS)}",
+            remedy=f"Choose from {', '.join(known)}",
         )
     if place.device == "cuda" and dtype not in (torch.bfloat16, torch.float16):
         raise EvidenceError(
             f"{backend} does not run in {dtype} on a GPU", remedy="Choose bfloat16 or float16"
         )
-    return _WAYS[backend](sight, place)
+    made: Attending = load(known[backend])(sight, place)
+    return made

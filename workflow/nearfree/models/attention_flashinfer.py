@@ -14,13 +14,14 @@ from nearfree.backends.adapters.paged import Pages
 from nearfree.models.attention_mask import Sight
 
 
-class FlashInfer:
-    """Paged prefill over the cache, by the kernels of `fa2` or `fa3`."""
+class _FlashInfer:
+    """Paged prefill over the cache."""
 
     positions_first, page_size = True, PAGE_SIZE
+    _kernels: Kernels
 
-    def __init__(self, kernels: Kernels, sight: Sight, place: Place) -> None:
-        self._kernels, self.sight, self._place = kernels, sight, place
+    def __init__(self, sight: Sight, place: Place) -> None:
+        self.sight, self._place = sight, place
         self._workspace = workspace(place)
         self._plans: dict[int, Plan] = {}
 
@@ -57,6 +58,18 @@ class FlashInfer:
             causal=self.sight.causal,
             window=self.sight.window,
         )
+
+
+class FlashInferFa2(_FlashInfer):
+    """Paged prefill by the kernels of `fa2`."""
+
+    _kernels = "fa2"
+
+
+class FlashInferFa3(_FlashInfer):
+    """Paged prefill by the kernels of `fa3`."""
+
+    _kernels = "fa3"
 
 
 def _paged(cache: Tensor) -> Tensor:

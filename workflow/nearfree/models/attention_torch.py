@@ -5,6 +5,7 @@ Keys before those that a window lets any position see are not read.
 
 from torch import Tensor
 
+from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.torch_sdpa import causal_mask, flash, sdpa
 from nearfree.models.attention_mask import Sight
 
@@ -53,3 +54,8 @@ class Flash:
             causal=self.sight.causal,
             window=self.sight.window,
         )
+
+
+def torch_attention(sight: Sight, place: Place) -> Flash | Sdpa:
+    """Return what runs attention in torch on a device."""
+    return Flash(sight) if place.device == "cuda" else Sdpa(sight)

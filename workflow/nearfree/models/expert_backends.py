@@ -4,27 +4,21 @@ What controlled routing decides is made when a number of tokens first comes, and
 serves all layers.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters import sglang_moe, vllm_moe
 from nearfree.backends.adapters.flash_inputs import compute_capability
 from nearfree.backends.adapters.fused_moe import Call
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.routing import Aligned, controlled_ids
-from nearfree.backends.adapters.torch_moe import CORES, Core, mixed
+from nearfree.backends.adapters.torch_moe import GROUPED, PADDED, Core, core_of, mixed
+from nearfree.backends.records import in_models, load
 from nearfree.core.setting import ModelRouting
 from nearfree.decoders.decoder import Experts
 from nearfree.errors import EvidenceError
 
-_ENGINES: dict[str, Callable[[int], Call]] = {
-    "vllm": lambda experts: vllm_moe.engine().call,  # noqa: ARG005 (one signature for both)
-    "sglang": lambda experts: sglang_moe.engine(experts).call,
-}
-"""The call over E experts, by backend."""
 _GROUPED = (9, 10)
 """The compute capabilities, before the point, that torch's grouped_mm has a kernel for."""
 
@@ -104,30 +98,32 @@ def running(
     EvidenceError
         No such backend runs the experts of a model, or it would wait for the GPU.
     """
-    if backend in _ENGINES:
-        return _Engine(_ENGINES[backend](experts.experts), experts, routing)
-    if backend not in CORES:
+    known = in_models("moe_ffn")
+    if backend not in known:
         raise EvidenceError(
             f"no adapter runs a model's experts on {backend!r:.80}",
-            remedy=f"Choose from {', '.join((*CORES, *_ENGINES))}",
+            remedy=f"Choose from {', '.join(known)}",
         )
+    core = core_of(backend)
+    if core is None:
+        return _Engine(load(known[backend])(experts.experts).call, experts, routing)
     if place.device == "cuda":
-        _refuse_waiting(backend, routing, dtype, compute_capability(place))
-    return _Torch(CORES[backend], experts, routing)
+        _refuse_waiting(core, routing, dtype, compute_capability(place))
+    return _Torch(core, experts, routing)
 
 
-def _refuse_waiting(backend: str, routing: ModelRouting, dtype: torch.dtype, sm: int) -> None:
+def _refuse_waiting(core: Core, routing: ModelRouting, dtype: torch.dtype, sm: int) -> None:
     """Raise EvidenceError where the host reads what lies on a GPU in the middle of a forward.
 
     Without a kernel for the dtype and the GPU, grouped_mm multiplies expert by expert, up to ends
     that it copies to the host (ATen/native/cuda/GroupedBlas.cpp of torch 2.13).
     """
-    if backend == "torch_padded" and routing == "router":
+    if core is PADDED and routing == "router":
         raise EvidenceError(
             "torch_padded lays out blocks on the host, so a GPU would wait for its own router",
             remedy="Choose torch_grouped, vllm or sglang, or balanced or skewed routing",
         )
-    if backend == "torch_grouped" and (dtype != torch.bfloat16 or sm // 10 not in _GROUPED):
+    if core is GROUPED and (dtype != torch.bfloat16 or sm // 10 not in _GROUPED):
         raise EvidenceError(
             f"torch_grouped has no kernel in {dtype} for compute capability {sm / 10}",
             remedy="Choose vllm or sglang, or bfloat16 on compute capability 9.0 or 10.0",

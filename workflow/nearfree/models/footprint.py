@@ -3,9 +3,10 @@
 import torch
 from msgspec import Struct
 
-from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, bytes_held
+from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, bytes_held
 from nearfree.backends.adapters.memory import RESERVE, free_bytes
 from nearfree.backends.adapters.paged import pages_of
+from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
@@ -24,8 +25,6 @@ _BOOL_BYTES = 1
 _PACKED_FROM = 64
 """The N from which torch's CPU kernel repacks a layer's keys and values, where a CPU has bfloat16
 products: ATen/native/cpu/FlashAttentionKernel.cpp. Where it has none this is too much by that."""
-
-_FLASHINFER: dict[str, Kernels] = {"flashinfer_fa2": "fa2", "flashinfer_fa3": "fa3"}
 
 
 class Footprint(Struct, frozen=True, kw_only=True):
@@ -86,7 +85,7 @@ def footprint(
         keys * (context + most - first) if repacked else 0,
         2 * _BOOL_BYTES * seen.get(most, 0),  # what a mask is made of
     )
-    kernels = _FLASHINFER.get(attention)
+    kernels = BY_NAME[attention].kernels
     page = PAGE_SIZE if kernels else 1
     controlled = positions if routing != "router" else ()
     laid_out = sum(_laid_out(decoder, batch * n, moe) for n in controlled)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nearfree.backends.adapters.torch_moe import CORES
+from nearfree.backends.adapters.torch_moe import core_of
 from nearfree.config.model_studies import uses
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.setting import Setting
@@ -40,6 +40,6 @@ def _works(setting: Setting, model: Model, n: int) -> Iterator[tuple[ModuleUse, 
 
 
 def _work(module: Setting, n: int) -> ExecutedWork:
-    core = CORES.get(module.backend)
+    core = core_of(module.backend)
     rows = core.block_rows(module.batch * n, module.experts or 0) if core else None
     return kind_of(module).executed(module, n, "", rows=rows)

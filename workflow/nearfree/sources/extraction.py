@@ -13,7 +13,7 @@ from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import Source, fetch
 from nearfree.sources.language.reading import read_rule, recorded
 from nearfree.sources.language.rule import Rule
-from nearfree.sources.packages import MODULES, reader
+from nearfree.sources.packages import reader, reader_module
 
 
 class Extraction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,7 +74,7 @@ def extract(
 @cache_forever
 def _code(package: str) -> str:
     """Return a digest of the code that reads a package: other code reads anew."""
-    return digest("nearfree.sources.extraction", f"nearfree.sources.backends.{MODULES[package]}")
+    return digest("nearfree.sources.extraction", reader_module(package))
 
 
 _READ: dict[tuple[str, tuple[SourceMember, ...]], list[RuleExtracted]] = {}

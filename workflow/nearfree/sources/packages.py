@@ -5,25 +5,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Protocol, cast
 
+from nearfree.backends.records import BACKENDS, BY_USERS_NAME
 from nearfree.errors import SourceError
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
 
-MODULES = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "flash-attn": "flash_attn",
-    "xformers": "flash_attn_3",
-    "flash-attn-4": "flash_attn_4",
-    "flashinfer-python": "flashinfer",
-}
-"""PyPI's name of each package, and the module of `backends` that reads it; the sources of
-FlashAttention 3 come with xformers."""
-FORMS = {"vllm": 2, "sglang": 2}
-"""The form of what is read of a package, where it is no longer the first: another form is another
-plan. The second has block sizes N and K and the group size, beside BLOCK_SIZE_M."""
-ALIASES = {"flashinfer": "flashinfer-python", "flash-attn-3": "xformers"}
+RULES = {backend.rules.package: backend.rules for backend in BACKENDS if backend.rules}
+"""The rules of each package, by PyPI's name of it."""
 
 
 class PackageReader(Protocol):
@@ -44,9 +33,14 @@ class PackageReader(Protocol):
         """Return what an answer takes for granted; most packages have none."""
 
 
+def reader_module(package: str) -> str:
+    """Return the name of the module that reads a package."""
+    return f"nearfree.sources.backends.{RULES[package].reader}"
+
+
 def reader(package: str) -> PackageReader:
     """Return the reader of a package."""
-    return cast("PackageReader", import_module(f"nearfree.sources.backends.{MODULES[package]}"))
+    return cast("PackageReader", import_module(reader_module(package)))
 
 
 def is_moe(package: str) -> bool:
@@ -80,9 +74,9 @@ def parse_release(text: str) -> tuple[str, str]:
 def package_name(text: str) -> str:
     """Return a package's name as the index spells it; SourceError if it is not read here."""
     plain = re.sub(r"[-_.]+", "-", text).lower()
-    name = ALIASES.get(plain, plain)
-    if name not in MODULES:
+    rules = RULES.get(plain) or (BY_USERS_NAME[plain].rules if plain in BY_USERS_NAME else None)
+    if rules is None:
         raise SourceError(
-            f"rules of {text!r} are not read", remedy=f"Choose from {', '.join(MODULES)}"
+            f"rules of {text!r} are not read", remedy=f"Choose from {', '.join(RULES)}"
         )
-    return name
+    return rules.package

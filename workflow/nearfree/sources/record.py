@@ -12,14 +12,14 @@ from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.packages import FORMS
+from nearfree.sources.packages import RULES
 
 SCOPE = "sources"
 
 
 def extract_plan(package: str, version: str) -> ExtractPlan:
     """Return the plan of reading one release."""
-    return ExtractPlan(package=package, version=version, form=FORMS.get(package, 1))
+    return ExtractPlan(package=package, version=version, form=RULES[package].form)
 
 
 def extract_take(package: str, version: str, take: int = 1) -> TakeName:

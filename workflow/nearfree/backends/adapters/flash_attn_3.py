@@ -16,6 +16,7 @@ from torch import Tensor
 from nearfree.backends.adapters.flash_inputs import FlashInputs, compute_capability
 from nearfree.backends.adapters.flash_tiles import flash_3_tiling
 from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.records import checked
 from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -29,7 +30,7 @@ def load() -> Any:
     except ImportError as error:
         raise EvidenceError(
             "this installation of xformers has no FlashAttention 3",
-            remedy="Install a wheel of xformers 0.0.31 to 0.0.34",
+            remedy=f"Install a wheel of xformers {checked('flash_attn_3')}",
         ) from error
     return torch.ops.flash_attn_3.fwd
 

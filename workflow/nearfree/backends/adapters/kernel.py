@@ -1,13 +1,12 @@
 """What is run: one adapter a module and backend, all with the same interface."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
-from nearfree.backends.names import IN_MODELS
+from nearfree.backends.records import BACKENDS, Device, in_models, load
 from nearfree.core.setting import Module, Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 else:
     Tensor = object
-
-Device = Literal["cpu", "cuda"]
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -63,46 +60,24 @@ class Adapter(Struct, frozen=True, kw_only=True):
     """The lock under envs/ that has that package."""
 
 
-_EVERYWHERE: tuple[Device, ...] = ("cpu", "cuda")
-_GPU: tuple[Device, ...] = ("cuda",)
-_ROWS: tuple[tuple[Module, str, str, tuple[Device, ...], str, str], ...] = (
-    ("gemm", "torch", "torch_gemm:TorchGemm", _EVERYWHERE, "torch", "cpu"),
-    ("dense_ffn", "torch", "torch_dense:TorchDenseFfn", _EVERYWHERE, "torch", "cpu"),
-    ("attention", "torch_sdpa", "torch_sdpa:TorchSdpa", _EVERYWHERE, "torch", "cpu"),
-    ("moe_ffn", "torch_padded", "torch_moe:TorchPaddedMoe", _EVERYWHERE, "torch", "cpu"),
-    ("moe_ffn", "torch_grouped", "torch_moe:TorchGroupedMoe", _EVERYWHERE, "torch", "cpu"),
-    ("moe_ffn", "vllm", "vllm_moe:VllmMoe", _GPU, "vllm", "vllm"),
-    ("moe_ffn", "sglang", "sglang_moe:SglangMoe", _GPU, "sglang", "sglang"),
-    ("attention", "flash_attn", "flash_attn:FlashAttn", _GPU, "flash_attn", "flash_attn"),
-    ("attention", "flash_attn_3", "flash_attn_3:FlashAttn3", _GPU, "xformers", "xformers"),
-    ("attention", "flashinfer_fa2", "flashinfer:FlashInferFa2", _GPU, "flashinfer", "flashinfer"),
-    ("attention", "flashinfer_fa3", "flashinfer:FlashInferFa3", _GPU, "flashinfer", "flashinfer"),
-    (
-        "attention",
-        "flashinfer_decode",
-        "flashinfer_decode:FlashInferDecode",
-        _GPU,
-        "flashinfer",
-        "flashinfer",
-    ),
-)
-_MODULES = tuple(
+ADAPTERS = tuple(
     Adapter(
         module=module,
-        backend=backend,
-        where=f"nearfree.backends.adapters.{where}",
-        devices=devices,
-        package=package,
-        environment=environment,
+        backend=backend.name,
+        where=where,
+        devices=backend.devices,
+        package=backend.imported,
+        environment=backend.environment,
     )
-    for module, backend, where, devices, package, environment in _ROWS
+    for backend in BACKENDS
+    for module, where in backend.modules.items()
+    if where and backend.environment
 )
-_MODELS = tuple(
+ADAPTERS += tuple(
     structs.replace(adapter, module="model", where="nearfree.models.kernel:ModelKernel")
-    for adapter in _MODULES
-    if adapter.backend in IN_MODELS
+    for adapter in ADAPTERS
+    if adapter.backend in in_models("attention")
 )
-ADAPTERS = _MODULES + _MODELS
 
 
 def find_adapter(module: Module, backend: str, device: str) -> Adapter:
@@ -159,6 +134,5 @@ def make_kernel(setting: Setting, positions: tuple[int, ...], place: Place) -> K
     adapter, *_ = adapters_of(setting, place.device)
     if setting.module != "model":
         refuse_too_large(setting, positions, place)
-    module, _, name = adapter.where.partition(":")
-    kernel: Kernel = getattr(import_module(module), name)(setting, positions, place)
+    kernel: Kernel = load(adapter.where)(setting, positions, place)
     return kernel

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.fused_moe import Call, Engine, FusedMoe
 from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.records import checked
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 
@@ -43,7 +44,7 @@ def modules() -> tuple[Any, Any]:
             return launcher, launcher if chooser is None else chooser
     raise EvidenceError(
         "the installed sglang has its fused MoE in none of the known places",
-        remedy="Take a release from 0.4.2 to 0.5.23",
+        remedy=f"Take a release from {checked('sglang')}",
     )
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 from nearfree.backends.adapters.experts import Experts
 from nearfree.backends.adapters.kernel import Place
 from nearfree.backends.adapters.routing import Aligned, expert_ids
+from nearfree.backends.records import BY_NAME, load
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
@@ -59,11 +60,15 @@ def grouped(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor) -> Te
     )
 
 
-CORES = {
-    "torch_padded": Core(default_block, padded),
-    "torch_grouped": Core(lambda tokens, experts: None, grouped),  # noqa: ARG005 (one signature)
-}
-"""By backend."""
+PADDED = Core(default_block, padded)
+GROUPED = Core(lambda tokens, experts: None, grouped)  # noqa: ARG005 (one signature)
+
+
+def core_of(backend: str) -> Core | None:
+    """Return the core of a backend that runs experts in torch, None for an engine."""
+    path = BY_NAME[backend].in_model if backend in BY_NAME else None
+    found = load(path) if path and path.startswith(f"{__name__}:") else None
+    return found if isinstance(found, Core) else None
 
 
 def mixed(
@@ -108,7 +113,7 @@ class _TorchMoe(Experts):
 class TorchPaddedMoe(_TorchMoe):
     """Every block of every expert is computed whole, padding included."""
 
-    _core = CORES["torch_padded"]
+    _core = PADDED
 
     def _rows(self, n: int) -> int | None:
         return self._setting.block_size_m or super()._rows(n)
@@ -123,7 +128,7 @@ class TorchPaddedMoe(_TorchMoe):
 class TorchGroupedMoe(_TorchMoe):
     """The control: each expert multiplies its own rows and no others."""
 
-    _core = CORES["torch_grouped"]
+    _core = GROUPED
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work of the rows that there are."""

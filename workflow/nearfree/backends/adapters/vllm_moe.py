@@ -37,7 +37,7 @@ def call_of(module: Any) -> Call:
     return call
 
 
-def engine() -> Engine:
+def engine(experts: int) -> Engine:  # noqa: ARG001 (one signature for all engines)
     """Return the installed vLLM, ready to run experts."""
     release, module = load()
     return Engine(release, call_of(module), module, module)
@@ -47,4 +47,4 @@ class VllmMoe(FusedMoe):
     """vLLM's fused experts on controlled routing."""
 
     def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
-        super().__init__(setting, positions, place, engine())
+        super().__init__(setting, positions, place, engine(setting.experts or 0))

@@ -3,7 +3,9 @@
 import re
 from typing import NamedTuple
 
+from nearfree.backends.records import BACKENDS, Backend
 from nearfree.core.modules.moe_ffn import is_triton_moe
+from nearfree.core.setting import Module
 from nearfree.errors import EvidenceError
 from nearfree.sources.packages import parse_release
 
@@ -17,38 +19,25 @@ class Release(NamedTuple):
 
 MODULAR_MOE = re.compile(r"(?i)tritonexperts")
 """Names of the same kernel where it runs inside the class that serving uses."""
-_PRINTED = {
-    "vllm_0_9_1": Release("vllm", "0.9.1"),
-    "sglang_0_5_9": Release("sglang", "0.5.9"),
-    "flash_attn_2": Release("flash-attn", "2.8.3"),
-    "flashinfer": Release("flashinfer-python", "0.6.13"),
+_RULED = {
+    name: (rules, backend)
+    for backend in BACKENDS
+    if (rules := backend.rules)
+    for name in (backend.name, *backend.printed)
 }
-"""Backends of the paper's tables: the release is in the name, or is the one its rules are of."""
-_PACKAGES = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "flash_attn": "flash-attn",
-    "flash_attn_3": "xformers",
-    "flash_attn_4": "flash-attn-4",
-    "flashinfer_fa2": "flashinfer-python",
-    "flashinfer_fa3": "flashinfer-python",
-}
-_MOE_PACKAGES = ("vllm", "sglang")
+"""Backends whose rules are read, by their own name and by those of the paper's tables."""
 PINNED_TRITON = {
-    Release("sglang", "0.5.9"): "3.5.1",
-    Release("sglang", "0.5.10"): "3.5.1",
-    Release("sglang", "0.5.14"): "3.6.0",
-    Release("sglang", "0.5.23"): "3.8.0",
+    Release(rules.package, version): triton
+    for rules, _ in _RULED.values()
+    for version, triton in rules.triton.items()
 }
-"""The Triton that a release's requirements pin; which tuned file SGLang opens depends on it.
-Source: Requires-Dist in the METADATA of each wheel: torch==2.9.1 (0.5.9, 0.5.10), torch==2.11.0
-(0.5.14) and torch==2.14.1 (0.5.23); of torch 2.9.1, triton==3.5.1, of torch 2.11.0, triton==3.6.0,
-of torch 2.14.1, triton~=3.8.0."""
+"""The Triton that a release's requirements pin."""
 
 
 def is_moe_package(backend: str) -> bool:
     """Return whether a backend is a release whose fused-MoE rules are read."""
-    return _package(backend) in _MOE_PACKAGES
+    _, record = _RULED.get(_plain(backend), (None, None))
+    return record is not None and "moe_ffn" in record.modules
 
 
 def moe_release(backend: str, version: str | None, kernel: str | None) -> Release:
@@ -68,8 +57,7 @@ def moe_release(backend: str, version: str | None, kernel: str | None) -> Releas
     EvidenceError
         No rules are read of this backend or kernel, or its version is not given.
     """
-    if not is_moe_package(backend):
-        raise _refused(f"no rules of the MoE kernels of {backend} are read")
+    ruled_backend(backend, "moe_ffn")
     if not is_triton_moe(kernel):
         raise _refused(f"no rules of the MoE kernel {kernel} of {backend} are read")
     return _release(backend, version)
@@ -85,8 +73,7 @@ def attention_release(backend: str, version: str | None) -> Release:
     EvidenceError
         No rules are read of this backend, or its version is not given.
     """
-    if _package(backend) in (None, *_MOE_PACKAGES):
-        raise _refused(f"no rules of the attention kernels of {backend} are read")
+    ruled_backend(backend, "attention")
     return _release(backend, version)
 
 
@@ -98,12 +85,16 @@ def ruled_release(backend: str, version: str | None) -> Release | None:
     EvidenceError
         Its version is not given.
     """
-    return None if _package(backend) is None else _release(backend, version)
+    return _release(backend, version) if _plain(backend) in _RULED else None
 
 
-def _package(backend: str) -> str | None:
-    name = _plain(backend)
-    return _PRINTED[name].package if name in _PRINTED else _PACKAGES.get(name)
+def ruled_backend(backend: str, module: Module) -> Backend:
+    """Return the record of a backend; EvidenceError if no rules of its module are read."""
+    _, record = _RULED.get(_plain(backend), (None, None))
+    if record is None or module not in record.modules:
+        kernels = "MoE" if module == "moe_ffn" else module
+        raise _refused(f"no rules of the {kernels} kernels of {backend} are read")
+    return record
 
 
 def _plain(backend: str) -> str:
@@ -113,14 +104,15 @@ def _plain(backend: str) -> str:
 
 def _release(backend: str, version: str | None) -> Release:
     name = _plain(backend)
-    if name in _PRINTED:
-        return _PRINTED[name]
+    rules, record = _RULED[name]
+    if name in record.printed:
+        return Release(rules.package, record.printed[name])
     if not version:
         raise EvidenceError(
             f"no version of {backend} is given, and rules differ between versions",
             remedy="Give `backend_version`",
         )
-    return Release(*parse_release(f"{_PACKAGES[name]}=={version}"))
+    return Release(*parse_release(f"{rules.package}=={version}"))
 
 
 def _refused(what: str) -> EvidenceError:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal, TypeVar, cast, get_args
 
+from nearfree.backends.records import Backend
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.releases import (
@@ -11,6 +12,7 @@ from nearfree.derive.granularity.releases import (
     Release,
     attention_release,
     moe_release,
+    ruled_backend,
 )
 from nearfree.derive.granularity.steps import MOST_TOKENS, BlockSteps, Memo, TileSteps
 from nearfree.derive.granularity.tiles import Call, Tiling
@@ -31,8 +33,6 @@ _Kept = dict[object, object]
 _Api = Literal["kvcache", "varlen", "dense"]
 _QUANTISATIONS: dict[str, Dtype] = {"bfloat16": "bf16", "float16": "fp16", "float8": "fp8"}
 """What a release calls an element type; float8 is scaled per tensor."""
-_RUNS_ON = {"flashinfer_fa3": {90}, "flash_attn_3": {80, 86, 89, 90}}
-"""Compute capabilities that backends have kernels for, where their rules do not ask."""
 _TILED = ("bfloat16", "float16")
 """Element types of which tile rules are read."""
 
@@ -132,7 +132,8 @@ class Resolver:
             raise _unknown(f"no tile rules of {release.package} for {asked.dtype} are read")
         if asked.heads % asked.kv_heads:
             raise _unknown(f"{asked.heads} heads are no multiple of {asked.kv_heads} kv_heads")
-        if asked.sm is not None and asked.sm not in _RUNS_ON.get(asked.backend, {asked.sm}):
+        backend = ruled_backend(asked.backend, "attention")
+        if backend.capabilities and asked.sm and asked.sm not in backend.capabilities:
             raise _unknown(f"{asked.backend} has no kernels for compute capability {asked.sm}")
         said = _once(self._releases, release, self._read)
         page = asked.page_size
@@ -145,8 +146,8 @@ class Resolver:
             sms=asked.sm_count,
             paged=page is not None,
             page_size=page,
-            api=_api(asked, release),
-            backend="fa3" if asked.backend.endswith("_fa3") else "fa2",
+            api=_api(asked, backend),
+            backend=backend.kernels or "fa2",
             capture_positions=asked.most if asked.cuda_graph else None,
         )
         module = cast("Tiling", reader(release.package))
@@ -189,13 +190,10 @@ def _once(kept: _Kept, asked: object, answer: Callable[..., T]) -> T:
     return cast("T", found)
 
 
-def _api(asked: AttentionQuestion, release: Release) -> _Api:
-    """Return which call is made: with a cache, where nothing is said, that for a KV cache.
-
-    FlashInfer's rules do not depend on it.
-    """
+def _api(asked: AttentionQuestion, backend: Backend) -> _Api:
+    """Return which call is made: with a cache, where nothing is said, that for a KV cache."""
     cached = asked.api is None and asked.context > 0
-    if cached or release.package == "flashinfer-python":
+    if cached or backend.api is None:  # its rules do not depend on the call
         return "kvcache"
     if asked.api not in get_args(_Api):
         raise _unknown(f"which call of {asked.backend} is made (`api`) is not given")

@@ -6,20 +6,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
+from nearfree.backends.records import BACKENDS
 from nearfree.core.setting import Routing, Setting
 from nearfree.derive.granularity.query_frame import Question
 from nearfree.sources.packages import parse_release
 
 _BACKENDS = {
-    "moe_ffn": {"vllm": "vllm", "sglang": "sglang"},
-    "attention": {
-        "flash-attn": "flash_attn",
-        "xformers": "flash_attn_3",
-        "flash-attn-4": "flash_attn_4",
-        "flashinfer-python": "flashinfer_fa2",
-    },
+    (module, backend.rules.package): backend.name
+    for backend in reversed(BACKENDS)
+    if backend.rules
+    for module in backend.modules
 }
-"""The backend by which each package is asked."""
+"""The backend by which each package is asked of a module: of several the first."""
 
 
 class Studied(Struct, frozen=True, kw_only=True):
@@ -73,9 +71,9 @@ def questions(
     each: Studied, platform: str, releases: Sequence[Release]
 ) -> Iterator[tuple[Release, Question]]:
     """Yield what is asked of every release that speaks of a setting's module, with the release."""
-    backends = _BACKENDS.get(each.setting.module, {})
     for release in releases:
         package, version, _ = release
-        if package in backends:
-            setting = replace(each.setting, backend=backends[package])
+        backend = _BACKENDS.get((each.setting.module, package))
+        if backend is not None:
+            setting = replace(each.setting, backend=backend)
             yield release, Question(platform=platform, setting=setting, version=version)

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
-from nearfree.backends.names import PAGES
+from nearfree.backends.records import page_size
 from nearfree.core.modules.attention import M_ATTN, AttentionQuestion
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.core.modules.moe_ffn import MoeQuestion
@@ -121,7 +121,7 @@ def _said(row: Row, resolver: Resolver) -> Row:
 
 
 def _attention(row: Row, model: Attention, resolver: Resolver) -> Row:
-    pages = PAGES.get(model.backend)
+    pages = page_size(model.backend)
     steps = _steps(row, model, resolver, pages)
     m_attn, first = steps.m_attn(), steps.at([1])
     differences = _otherwise(steps, row["m_attn"])

@@ -10,7 +10,7 @@ from itertools import product
 import polars as pl
 from msgspec import Struct
 
-from nearfree.backends.names import PAGES
+from nearfree.backends.records import page_size
 from nearfree.core.modules.attention import M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.core.setting import Dtype, Setting
@@ -146,7 +146,7 @@ def _attention(backend: str, dtype: Dtype, batch: int, group: int) -> Setting:
         heads=_HEADS,
         kv_heads=_HEADS // group,
         head_dim=_HEAD_DIM,
-        page_size=PAGES.get(backend),
+        page_size=page_size(backend),
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 from msgspec import structs
 
-from nearfree.backends.adapters.kernel import ADAPTERS
-from nearfree.backends.names import Backend
+from nearfree.backends.names import BackendRelease
+from nearfree.backends.records import BY_NAME
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.setting import Setting, setting_key
 from nearfree.decoders.model import Model, model_of
@@ -22,13 +22,11 @@ from nearfree.derive.predict.forecast.forecast import PREDICTORS, forecast, head
 from nearfree.log.events import Event, PredictionRecorded
 from nearfree.log.evidence import Take
 
-_PACKAGES = {adapter.backend: adapter.package.replace("_", "-") for adapter in ADAPTERS}
-
 
 def release_of(backend: str, versions: Mapping[str, str]) -> str | None:
     """Return the version of a backend's package, None where it is torch or was not installed."""
-    package = _PACKAGES.get(backend, "torch")
-    return None if package == "torch" else versions.get(package, versions.get(f"{package}-python"))
+    package = BY_NAME[backend].package if backend in BY_NAME else "torch"
+    return None if package == "torch" else versions.get(package)
 
 
 def releases_that_ran(settings: pl.DataFrame, takes: Iterable[Take]) -> pl.DataFrame:
@@ -208,8 +206,8 @@ def _deployment(
     return Deployment(
         decoder=model.decoder,
         platform=platform,
-        attention=Backend(setting.backend, release_of(setting.backend, releases)),
-        moe=Backend(setting.moe, release_of(setting.moe, releases)) if setting.moe else None,
+        attention=BackendRelease(setting.backend, release_of(setting.backend, releases)),
+        moe=BackendRelease(setting.moe, release_of(setting.moe, releases)) if setting.moe else None,
         routing=setting.routing,
         batch=setting.batch,
         context=setting.context or 1,

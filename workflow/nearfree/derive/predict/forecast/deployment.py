@@ -6,7 +6,7 @@ from functools import cached_property
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.backends.names import Backend
+from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.routing import first_full
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Dtype, Routing, Setting
@@ -39,8 +39,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     decoder: Decoder
     platform: str
-    attention: Backend
-    moe: Backend | None = None
+    attention: BackendRelease
+    moe: BackendRelease | None = None
     routing: Routing | None = None
     batch: Positive = 1
     context: Positive = 4096

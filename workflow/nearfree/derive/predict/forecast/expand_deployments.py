@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 from packaging.version import Version
 
-from nearfree.backends.names import Backend, attention_backend, backend, moe_backend
+from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
 from nearfree.config.deployments import DeploymentSpec
 from nearfree.config.files import Config
 from nearfree.decoders.config_file import find_decoder
@@ -106,7 +106,9 @@ def check_releases(config: Config, answerer: Answerer, wanted: Sequence[Deployme
             ) from error
 
 
-def newest(config: Config, text: str, read: Callable[[str], Backend] = backend) -> Backend:
+def newest(
+    config: Config, text: str, read: Callable[[str], BackendRelease] = backend
+) -> BackendRelease:
     """Return the backend that a release names, or a package's newest release of sources.yaml.
 
     Parameters

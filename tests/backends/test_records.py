@@ -1,0 +1,101 @@
+"""Backends are declared in one place, and nowhere else."""
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import nearfree
+import pytest
+import yaml
+from nearfree.backends.records import BACKENDS, BY_NAME, Backend, load
+from nearfree.sources.packages import reader
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(nearfree.__file__).parent
+PRINTED = [name for each in BACKENDS for name in each.printed]
+NAMES = {name for each in BACKENDS for name in (each.name, *each.names)} | {*PRINTED}
+TOGETHER = 2
+"""Backends that a file may name at once without listing them."""
+LISTS = {
+    "backends/records.py": "the records",
+    "core/modules/attention.py": "M_attn as the paper's tables print it",
+    "public/published.py": "the paper's tables, transcribed",
+    "derive/outlook/trend.py": "releases whose M_attn a figure shows",
+    "derive/outlook/lookup_sources.py": "the layers that the paper prints a lookup table of",
+}
+each_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda each: each.name)
+
+
+def test_a_name_means_one_backend() -> None:
+    """No two backends share a name, a name that users write, or one of the paper's tables."""
+    for names in (
+        [each.name for each in BACKENDS],
+        [name for each in BACKENDS for name in each.names],
+        [*(each.name for each in BACKENDS), *PRINTED],
+    ):
+        assert len(set(names)) == len(names)
+
+
+@each_backend
+def test_what_a_record_names_is_there(backend: Backend) -> None:
+    """Its classes, the lock of its environment and the reader of its rules can be loaded."""
+    for path in filter(None, (*backend.modules.values(), backend.in_model)):
+        assert load(path)
+    ran = any(backend.modules.values())
+    assert ran == (backend.environment is not None)
+    if backend.environment:
+        assert (ROOT / "envs" / f"{backend.environment}.lock").is_file()
+    if backend.rules:
+        assert backend.rules.package == backend.package
+        assert reader(backend.rules.package).WANTED
+
+
+@each_backend
+def test_users_write_its_own_name(backend: Backend) -> None:
+    """What users call a backend is its own name, or others beside it."""
+    assert not backend.names or backend.name.replace("_", "-") in backend.names
+
+
+def studied() -> Iterator[str]:
+    """Yield the backends that the studies name."""
+    for study in yaml.safe_load((ROOT / "config" / "studies.yaml").read_text()).values():
+        yield from filter(None, (study["backend"], study.get("moe")))
+
+
+def test_every_backend_that_a_study_names_has_a_record() -> None:
+    """What config/studies.yaml names is a backend."""
+    assert set(studied()) <= set(BY_NAME)
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "guide.md"], ids=str)
+def test_every_backend_that_the_docs_name_has_a_record(path: Path) -> None:
+    """What looks like a backend's name in the README and the guide is one."""
+    looks = r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_\w+)\b"
+    found = set(re.findall(looks, path.read_text()))
+    assert found - NAMES - {"flashinfer_python"} == set()
+
+
+def literals(path: Path) -> Iterator[str]:
+    """Yield the texts of a file but its docstrings."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_no_other_file_lists_the_backends() -> None:
+    """A file names two backends at most, but for those that are about a choice of them."""
+    named = {
+        path.relative_to(PACKAGE).as_posix(): NAMES.intersection(literals(path)) - {"torch"}
+        for path in PACKAGE.rglob("*.py")
+    }
+    listing = {path for path, names in named.items() if len(names) > TOGETHER}
+    assert listing == set(LISTS)
+
+
+def test_messages_name_backends_that_are_there() -> None:
+    """A word in a message that looks like a backend of torch's or FlashAttention's is one."""
+    looks = re.compile(r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_fa\d)\b")
+    texts = chain.from_iterable(literals(path) for path in PACKAGE.rglob("*.py"))
+    assert {name for text in texts for name in looks.findall(text)} - NAMES == set()

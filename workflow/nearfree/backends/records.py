@@ -1,0 +1,244 @@
+"""Every backend, once: its names, the modules that it runs, its environment and its rules.
+
+Classes and functions are named by text, `module:name`, so that nothing is imported before it runs.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from nearfree.core.setting import Module
+
+Device = Literal["cpu", "cuda"]
+_EVERYWHERE: tuple[Device, ...] = ("cpu", "cuda")
+_ADAPTERS = "nearfree.backends.adapters"
+_MODELS = "nearfree.models"
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """The rules that releases of a backend's package state for its block or tile."""
+
+    package: str
+    """PyPI's name of the package."""
+    reader: str
+    """The module of `nearfree.sources.backends` that reads it."""
+    form: int = 1
+    """The form of what is read: another form is another plan."""
+    triton: Mapping[str, str] = {}
+    """The Triton that a release's requirements pin, by release; which tuned file is opened depends
+    on it."""
+
+
+class Backend(Struct, frozen=True, kw_only=True):
+    """One backend, in this project's name."""
+
+    name: str
+    names: tuple[str, ...] = ()
+    """What users call it: its own name and its package's, with hyphens; none where it is no choice
+    of a deployment."""
+    modules: Mapping[Module, str | None]
+    """The class that runs each module, None where rules alone are read."""
+    in_model: str | None = None
+    """What runs it inside a whole model's forward; None where nothing does."""
+    devices: tuple[Device, ...] = ("cuda",)
+    package: str = "torch"
+    """PyPI's name of the package that it calls."""
+    imported: str = "torch"
+    """The same as Python imports it."""
+    environment: str | None = None
+    """The lock under envs/ that has the package; None where nothing runs it."""
+    releases: tuple[str, str] | None = None
+    """The first and the last release whose calls the adapter is checked against."""
+    rules: Rules | None = None
+    capabilities: frozenset[int] | None = None
+    """Compute capabilities, 90 for 9.0, that it has kernels for, where its rules do not ask."""
+    api: str | None = None
+    """The call that serving makes of it, where its rules depend on the call."""
+    kernels: Literal["fa2", "fa3"] | None = None
+    """Which of FlashInfer's kernels it runs."""
+    page_size: int | None = None
+    """Positions of a page of the KV cache, where its kernel depends on there being pages."""
+    printed: Mapping[str, str] = {}
+    """The release that the paper's tables are of, by the backend's name in them."""
+
+
+_FLASHINFER = Rules(package="flashinfer-python", reader="flashinfer")
+BACKENDS = (
+    Backend(
+        name="torch",
+        modules={
+            "gemm": f"{_ADAPTERS}.torch_gemm:TorchGemm",
+            "dense_ffn": f"{_ADAPTERS}.torch_dense:TorchDenseFfn",
+        },
+        devices=_EVERYWHERE,
+        environment="cpu",
+    ),
+    Backend(
+        name="torch_sdpa",
+        names=("torch-sdpa",),
+        modules={"attention": f"{_ADAPTERS}.torch_sdpa:TorchSdpa"},
+        in_model=f"{_MODELS}.attention_torch:torch_attention",
+        devices=_EVERYWHERE,
+        environment="cpu",
+    ),
+    Backend(
+        name="torch_padded",
+        names=("torch-padded",),
+        modules={"moe_ffn": f"{_ADAPTERS}.torch_moe:TorchPaddedMoe"},
+        in_model=f"{_ADAPTERS}.torch_moe:PADDED",
+        devices=_EVERYWHERE,
+        environment="cpu",
+    ),
+    Backend(
+        name="torch_grouped",
+        names=("torch-grouped",),
+        modules={"moe_ffn": f"{_ADAPTERS}.torch_moe:TorchGroupedMoe"},
+        in_model=f"{_ADAPTERS}.torch_moe:GROUPED",
+        devices=_EVERYWHERE,
+        environment="cpu",
+    ),
+    Backend(
+        name="vllm",
+        names=("vllm",),
+        modules={"moe_ffn": f"{_ADAPTERS}.vllm_moe:VllmMoe"},
+        in_model=f"{_ADAPTERS}.vllm_moe:engine",
+        package="vllm",
+        imported="vllm",
+        environment="vllm",
+        releases=("0.8.0", "0.33.0"),
+        # The second form has block sizes N and K and the group size, beside BLOCK_SIZE_M.
+        rules=Rules(package="vllm", reader="vllm", form=2),
+        printed={"vllm_0_9_1": "0.9.1"},
+    ),
+    Backend(
+        name="sglang",
+        names=("sglang",),
+        modules={"moe_ffn": f"{_ADAPTERS}.sglang_moe:SglangMoe"},
+        in_model=f"{_ADAPTERS}.sglang_moe:engine",
+        package="sglang",
+        imported="sglang",
+        environment="sglang",
+        releases=("0.4.2", "0.5.23"),
+        rules=Rules(
+            package="sglang",
+            reader="sglang",
+            form=2,
+            # Requires-Dist in the METADATA of each wheel: torch==2.9.1 (0.5.9, 0.5.10),
+            # torch==2.11.0 (0.5.14) and torch==2.14.1 (0.5.23); of torch 2.9.1, triton==3.5.1, of
+            # torch 2.11.0, triton==3.6.0, of torch 2.14.1, triton~=3.8.0.
+            triton={"0.5.9": "3.5.1", "0.5.10": "3.5.1", "0.5.14": "3.6.0", "0.5.23": "3.8.0"},
+        ),
+        printed={"sglang_0_5_9": "0.5.9"},
+    ),
+    Backend(
+        name="flash_attn",
+        names=("flash-attn",),
+        modules={"attention": f"{_ADAPTERS}.flash_attn:FlashAttn"},
+        in_model=f"{_MODELS}.attention_flash:Flash2",
+        package="flash-attn",
+        imported="flash_attn",
+        environment="flash_attn",
+        releases=("2.5.7", "2.8.3.post2"),
+        rules=Rules(package="flash-attn", reader="flash_attn"),
+        api="kvcache",
+        # Engines keep their cache in pages, and 256 is the least that FlashAttention 2 takes.
+        # Other backends choose the same tiles with and without pages.
+        page_size=256,
+        printed={"flash_attn_2": "2.8.3"},
+    ),
+    Backend(
+        name="flash_attn_3",
+        # Its kernels, and their sources, come with xformers.
+        names=("flash-attn-3", "xformers"),
+        modules={"attention": f"{_ADAPTERS}.flash_attn_3:FlashAttn3"},
+        in_model=f"{_MODELS}.attention_flash:Flash3",
+        package="xformers",
+        imported="xformers",
+        environment="xformers",
+        releases=("0.0.31", "0.0.34"),
+        rules=Rules(package="xformers", reader="flash_attn_3"),
+        capabilities=frozenset({80, 86, 89, 90}),
+        api="kvcache",
+    ),
+    Backend(
+        name="flash_attn_4",
+        names=("flash-attn-4",),
+        modules={"attention": None},
+        package="flash-attn-4",
+        imported="flash_attn",
+        rules=Rules(package="flash-attn-4", reader="flash_attn_4"),
+        api="kvcache",
+    ),
+    Backend(
+        name="flashinfer_fa2",
+        names=("flashinfer", "flashinfer-python", "flashinfer-fa2"),
+        modules={"attention": f"{_ADAPTERS}.flashinfer:FlashInferFa2"},
+        in_model=f"{_MODELS}.attention_flashinfer:FlashInferFa2",
+        package="flashinfer-python",
+        imported="flashinfer",
+        environment="flashinfer",
+        releases=("0.2.0.post1", "0.7.2.post1"),
+        rules=_FLASHINFER,
+        kernels="fa2",
+        printed={"flashinfer": "0.6.13"},
+    ),
+    Backend(
+        name="flashinfer_fa3",
+        names=("flashinfer-fa3",),
+        modules={"attention": f"{_ADAPTERS}.flashinfer:FlashInferFa3"},
+        in_model=f"{_MODELS}.attention_flashinfer:FlashInferFa3",
+        package="flashinfer-python",
+        imported="flashinfer",
+        environment="flashinfer",
+        releases=("0.2.0.post1", "0.7.2.post1"),
+        rules=_FLASHINFER,
+        kernels="fa3",
+        capabilities=frozenset({90}),
+    ),
+    Backend(
+        name="flashinfer_decode",
+        modules={"attention": f"{_ADAPTERS}.flashinfer_decode:FlashInferDecode"},
+        package="flashinfer-python",
+        imported="flashinfer",
+        environment="flashinfer",
+        releases=("0.2.0.post1", "0.7.2.post1"),
+    ),
+)
+BY_NAME: Mapping[str, Backend] = {backend.name: backend for backend in BACKENDS}
+BY_USERS_NAME: Mapping[str, Backend] = {
+    name: backend for backend in BACKENDS for name in backend.names
+}
+
+
+def running(module: Module) -> dict[str, Backend]:
+    """Return the backends of a module by name."""
+    return {backend.name: backend for backend in BACKENDS if module in backend.modules}
+
+
+def in_models(module: Module) -> dict[str, str]:
+    """Return what runs a module inside a whole model's forward, by the backend's name."""
+    found = running(module).values()
+    return {backend.name: backend.in_model for backend in found if backend.in_model}
+
+
+def packages() -> tuple[str, ...]:
+    """Return PyPI's names of the packages that adapters call, each once."""
+    return tuple(dict.fromkeys(backend.package for backend in BACKENDS if backend.environment))
+
+
+def page_size(name: str) -> int | None:
+    """Return the positions of a page of a backend's KV cache; None where it has no pages."""
+    return BY_NAME[name].page_size if name in BY_NAME else None
+
+
+def checked(name: str) -> str:
+    """Return the first and the last release that a backend's adapter is checked against."""
+    return " to ".join(BY_NAME[name].releases or ())
+
+
+def load(path: str) -> Any:
+    """Return the class or function of a path, `module:name`."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

@@ -21,10 +21,11 @@ from nearfree.core.plan import AskedPlan, MeasurePlan, Plan, ProbePlan, Sweep, p
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
-from nearfree.derive.outlook.outlook_stage import write_outlook
-from nearfree.derive.tables.bound import bound
+from nearfree.derive.outlook.outlook import write_outlook
+from nearfree.derive.predict.predictions import write_predictions
+from nearfree.derive.score.validation import write_validation
+from nearfree.derive.tables.boundaries import write_boundaries
 from nearfree.derive.tables.project import project
-from nearfree.derive.writers import write_predictions, write_validation
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import (
     BandwidthPeak,
@@ -132,11 +133,11 @@ def derive(scope: str) -> None:
     project(layout, scope, config.datasheets(scope))
     if scope == "sources":
         return
-    bound(layout, scope, site.tolerances)
-    write_predictions(layout, scope, config, site.tolerances)
+    write_boundaries(layout, scope, tolerances=site.tolerances, epsilon=site.epsilon)
+    write_predictions(layout, scope, config)
     write_validation(layout, scope)
     if scope == "public":
-        write_outlook(layout, config, site.epsilon)
+        write_outlook(layout, scope, config)
     draw(layout, scope, site.epsilon)
 
 

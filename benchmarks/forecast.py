@@ -24,7 +24,9 @@ BATCHES = tuple(range(1, 21))
 CONTEXTS = tuple(1024 * step for step in range(1, 21))
 
 
-def wanted(model: str, attention: str, batch: Sequence[int], context: Sequence[int]) -> DeploymentSpec:
+def wanted(
+    model: str, attention: str, batch: Sequence[int], context: Sequence[int]
+) -> DeploymentSpec:
     """Return what is asked of one model on one platform."""
     return DeploymentSpec(models=(model,), platforms=("h200",), attention=(attention,), batch=tuple(batch),
                  context=tuple(context), routing=("balanced",))  # fmt: skip

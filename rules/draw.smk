@@ -9,24 +9,7 @@ localrules:
 
 rule figures:
     input:
-        PIPELINE.table(
-            "{scope}",
-            "latency",
-            "work",
-            "boundaries",
-            "predictions",
-            "validation",
-            "time_shares",
-            "composition",
-        ),
-        PIPELINE.table(PUBLIC, "latency", "boundaries", "predictions"),
-        lambda wildcards: [
-            file
-            for scope in PIPELINE.imported
-            for file in PIPELINE.table(scope, "accuracy", "drift")
-            if wildcards.scope == PUBLIC
-        ],
-        lambda wildcards: PIPELINE.outlook * (wildcards.scope == PUBLIC),
+        of(STAGES["figures"], PIPELINE.inputs),
     output:
         f"{RESULTS}/figures/{{scope}}/figures.json",
     log:
@@ -35,8 +18,7 @@ rule figures:
         ENVIRONMENT
     params:
         command=nearfree("figures"),
-        imports=lambda wildcards: PIPELINE.site.imports * (wildcards.scope == PUBLIC),
-        epsilon=PIPELINE.site.epsilon,
+        config=of(STAGES["figures"], PIPELINE.parameters),
         code=lambda wildcards: PIPELINE.code("figures"),
     shell:
         "{params.command} {wildcards.scope} > {log} 2>&1"
@@ -44,32 +26,7 @@ rule figures:
 
 rule report:
     input:
-        [PIPELINE.seals_root(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
-        [
-            PIPELINE.table(scope, "granularity", "tuned", "work")
-            for scope in PIPELINE.sources
-        ],
-        [
-            PIPELINE.table(
-                scope,
-                "platforms",
-                "latency",
-                "boundaries",
-                "sensitivity",
-                "predictions",
-                "validation",
-                "granularity",
-                "work",
-                "time_shares",
-                "composition",
-                "scores",
-                "claims",
-            )
-            for scope in PIPELINE.scopes
-        ],
-        [PIPELINE.table(scope, "accuracy", "drift") for scope in PIPELINE.imported],
-        PIPELINE.outlook,
-        PIPELINE.table(PUBLIC, "schedules"),
+        PIPELINE.inputs(STAGES["report"]),
         expand(f"{RESULTS}/figures/{{scope}}/figures.json", scope=PIPELINE.scopes),
         f"{CONFIG}/published/figures.yaml",
     output:
@@ -80,8 +37,7 @@ rule report:
         ENVIRONMENT
     params:
         command=nearfree("report"),
-        imports=PIPELINE.site.imports,
-        epsilon=PIPELINE.site.epsilon,
+        config=PIPELINE.parameters(STAGES["report"]),
         code=lambda wildcards: PIPELINE.code("report"),
     shell:
         "{params.command} > {log} 2>&1"
@@ -90,7 +46,7 @@ rule report:
 rule ledger:
     input:
         [PIPELINE.evidence(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
-        [IMPORT.format(stream=stream) for stream in PIPELINE.imports],
+        MARKS,
     output:
         LEDGER,
     log:

@@ -17,6 +17,6 @@ rule environment:
     conda:
         ENVIRONMENT
     params:
-        command=nearfree("environment make"),
+        command=nearfree("environment"),
     shell:
         "{params.command} {wildcards.name} > {log} 2>&1"

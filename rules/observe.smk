@@ -64,7 +64,7 @@ rule measure:
     resources:
         **ASKED,
     params:
-        plan=nearfree("plan"),
+        plan=nearfree_command("plan"),
         python=lambda wildcards: PIPELINE.python(wildcards.scope, wildcards.study),
         options=lambda wildcards: f"--results {RESULTS} --wait {WAIT_S}"
         + " --untested" * PIPELINE.site.untested
@@ -84,7 +84,7 @@ rule publish:
     conda:
         ENVIRONMENT
     params:
-        command=nearfree("import published"),
+        command=nearfree("publish"),
     shell:
         "{params.command} > {log} 2>&1"
 
@@ -99,7 +99,7 @@ rule extract:
     conda:
         ENVIRONMENT
     params:
-        command=nearfree("rules extract"),
+        command=nearfree("extract"),
         release=lambda wildcards: PIPELINE.release(wildcards.stream),
     shell:
         "{params.command} {params.release} --take {wildcards.take} > {log} 2>&1"
@@ -115,7 +115,7 @@ rule import_curves:
     conda:
         ENVIRONMENT
     params:
-        command=nearfree("import"),
+        command=nearfree("import_curves"),
         release=lambda wildcards: " --version ".join(PIPELINE.imports[wildcards.stream]),
     shell:
         "{params.command} {params.release} > {log} 2>&1"

@@ -4,10 +4,12 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from nearfree.pipeline.cluster.slurm import require_slurm
-from nearfree.errors import NearfreeError
-from nearfree.pipeline.pipeline import IMPORTED, PUBLIC, SOURCES, Pipeline
 from nearfree.config.cluster import RESOURCES
+from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
+from nearfree.derive.stages import COMMANDS, STAGES
+from nearfree.errors import NearfreeError
+from nearfree.pipeline.cluster.slurm import require_slurm
+from nearfree.pipeline.pipeline import Pipeline
 
 RESULTS = config.get("results", "results")
 CONFIG = config.get("config", "config")
@@ -33,12 +35,18 @@ def or_exit(call, *arguments):
 
 
 PIPELINE = or_exit(Pipeline, Path(RESULTS), Path(CONFIG))
+MARKS = [IMPORT.format(stream=stream) for stream in PIPELINE.imports]
 if PIPELINE.site.curves:  # what is simulated disturbs nothing
     EVERY_CORE = 1
 
 
-def nearfree(command):
-    """Return a command of this workflow's interpreter, results root and config."""
+def nearfree(rule):
+    """Return a rule's command with this workflow's interpreter, results root and config."""
+    return nearfree_command(COMMANDS[rule])
+
+
+def nearfree_command(command):
+    """Return a command with this workflow's interpreter, results root and config."""
     return (
         f"{sys.executable} -m nearfree {command} --results {RESULTS} --config {CONFIG}"
     )
@@ -74,6 +82,11 @@ def asked(resource):
         return PIPELINE.resource(resource, wildcards.scope, study, attempt)
 
     return of
+
+
+def of(stage, function):
+    """Return what a function says of a stage's scope, as a function of wildcards."""
+    return lambda wildcards: function(stage, getattr(wildcards, "scope", stage.single))
 
 
 ASKED = {name: asked(name) for name in RESOURCES}

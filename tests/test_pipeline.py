@@ -7,7 +7,7 @@ import pytest
 from nearfree.derive.work_model import constants
 from nearfree.pipeline import pipeline
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.public import aiconfigurator, curves
+from nearfree.public import aiconfigurator
 from nearfree.sources.record import stream_name
 
 from workflow import ROOT, Project, make_project
@@ -329,8 +329,7 @@ def test_an_import_is_a_job_where_the_config_asks_for_it(project):
 
 
 def test_the_names_that_rules_use_are_those_of_the_log():
-    """The scope of imports, the stream of constants and the package have one name each."""
-    assert (pipeline.IMPORTED, pipeline.PUBLIC) == (curves.SCOPE, constants.SCOPE)
+    """The stream of constants and the package have one name each."""
     assert constants.STREAM == pipeline.CONSTANTS
     asked = Pipeline(ROOT / "results", ROOT / "config")
     assert asked.imports == {}

@@ -5,22 +5,22 @@ from typing import Any
 
 import polars as pl
 from msgspec import structs
-from nearfree.config.files import Config
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.plan import ForetellPlan, MeasurePlan
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
 from nearfree.decoders.modules import ATTENTION, DENSE, HEAD, QKV
-from nearfree.derive.tables.bound import bound
+from nearfree.derive.predict.predictions import write_predictions
+from nearfree.derive.score.validation import write_validation
+from nearfree.derive.tables.boundaries import write_boundaries
 from nearfree.derive.tables.project import project
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table
-from nearfree.derive.writers import write_predictions, write_validation
 from nearfree.log.events import Payload, PredictionRecorded, SharesMeasured
 from nearfree.log.names import Layout
 from whole_models import model_study, plan_of, small, write_events
 
-from derive.tables.logs import CONFIG, make_visits, write_probe
+from derive.tables.logs import config_at, make_visits, write_probe
 
 MODEL = small()
 SWEEPS = model_sweeps(model_study(), MODEL)
@@ -89,8 +89,8 @@ def write_model(
 def write_tables(layout: Layout) -> Callable[[Table], pl.DataFrame]:
     """Make the scope's tables, and return a reader of them."""
     project(layout, "cpu", {})
-    bound(layout, "cpu", TOLERANCES)
-    write_predictions(layout, "cpu", Config(CONFIG), TOLERANCES)
+    write_boundaries(layout, "cpu", tolerances=TOLERANCES, epsilon=0.2)
+    write_predictions(layout, "cpu", config_at(TOLERANCES))
     write_validation(layout, "cpu")
     return lambda table: read_table(layout, "cpu", table)
 

@@ -8,13 +8,14 @@ import polars as pl
 import pytest
 from conftest import write_take
 from nearfree.core.plan import ImportPlan
+from nearfree.core.scopes import IMPORTED
 from nearfree.core.setting import Setting, setting_key
 from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake
-from nearfree.public.curves import SCOPE, SETTINGS_SCHEMA, curves_of, read_curves
+from nearfree.public.curves import SETTINGS_SCHEMA, curves_of, read_curves
 
 GEMM = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=4096, d_ff=8192)
 DECODE = Setting(
@@ -53,7 +54,12 @@ def put(
             opened.append(each, sync=False)
 
     write_take(
-        layout, scope=SCOPE, stream=stream, take=take, plan=ImportPlan(files={plan: "0"}), work=work
+        layout,
+        scope=IMPORTED,
+        stream=stream,
+        take=take,
+        plan=ImportPlan(files={plan: "0"}),
+        work=work,
     )
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from nearfree.core.scopes import SOURCES
 from nearfree.errors import SourceError
 from nearfree.log.events import TunedIndexed
 from nearfree.log.evidence import read_scope
@@ -15,7 +16,6 @@ from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.packages import is_moe, package_name, parse_release
 from nearfree.sources.record import (
-    SCOPE,
     extract_take,
     find_extraction,
     record_extraction,
@@ -103,7 +103,7 @@ def test_releases_have_the_sizes_of_a_whole_block_on_record() -> None:
 
 def test_takes_of_the_first_form_are_still_read() -> None:
     """An old take has no other sizes, and its rows are those of the newer take."""
-    takes = read_scope(LOG, SCOPE, stream="vllm_0_9_1")
+    takes = read_scope(LOG, SOURCES, stream="vllm_0_9_1")
     assert len(takes) >= 2
     old, new = (
         [event.data for event in take.of(TunedIndexed)]

@@ -9,9 +9,8 @@ from conftest import write_payloads
 from nearfree.config.files import Config
 from nearfree.core.plan import ImportPlan
 from nearfree.core.setting import Setting
-from nearfree.derive.score.accuracy import ACCURACY, DRIFT, MINIMUM_MB
+from nearfree.derive.score.accuracy import ACCURACY, DRIFT, MINIMUM_MB, write_accuracy
 from nearfree.derive.tables.store import read_table
-from nearfree.derive.writers import write_accuracy
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
@@ -52,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     name = take_name("imported", "aiconfigurator_core_0_0_1", 1, plan)
     write_payloads(layout, name, plan, *CURVES)
     shutil.copytree(CONSTANTS, layout.events / "public" / "constants")
-    write_accuracy(layout, Config(CONFIG), 0.2)
+    write_accuracy(layout, "imported", Config(CONFIG))
     return layout
 
 
@@ -122,7 +121,7 @@ def test_the_same_log_gives_the_same_bytes(made: Layout) -> None:
     """Making the tables again changes no byte."""
     paths = [made.table("imported", table.name) for table in (ACCURACY, DRIFT)]
     before = [path.read_bytes() for path in paths]
-    write_accuracy(made, Config(CONFIG), 0.2)
+    write_accuracy(made, "imported", Config(CONFIG))
     assert [path.read_bytes() for path in paths] == before
 
 
@@ -145,5 +144,5 @@ def test_without_an_import_there_is_no_table(tmp_path: Path) -> None:
     """Where nothing is imported the stage says what to run, and writes nothing."""
     layout = Layout(tmp_path)
     with pytest.raises(EvidenceError, match="no curve of AIConfigurator"):
-        write_accuracy(layout, Config(CONFIG), 0.2)
+        write_accuracy(layout, "imported", Config(CONFIG))
     assert not layout.table("imported", "accuracy").exists()

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from conftest import CLOCK, make_setting, make_started, write_payloads
+from msgspec import structs
 from nearfree.config.files import Config
 from nearfree.core.plan import MeasurePlan, ProbePlan, Sweep
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
-from nearfree.derive.claims.stage import write_claims
-from nearfree.derive.outlook.outlook_stage import write_outlook, write_schedules
-from nearfree.derive.tables.bound import bound
+from nearfree.derive.claims.judge import write_claims
+from nearfree.derive.outlook.outlook import write_outlook
+from nearfree.derive.outlook.schedules import write_schedules
+from nearfree.derive.predict.predictions import write_predictions
+from nearfree.derive.score.validation import write_validation
+from nearfree.derive.tables.boundaries import write_boundaries
 from nearfree.derive.tables.project import project
-from nearfree.derive.writers import write_predictions, write_validation
 from nearfree.log.events import (
     BandwidthPeak,
     ComputePeak,
@@ -149,17 +152,24 @@ def write_public(layout: Layout) -> Seal:
     return import_published(layout, CONFIG / "published")
 
 
+def config_at(tolerances: tuple[float, ...]) -> Config:
+    """Return the shipped config with other tolerances."""
+    config = Config(CONFIG)
+    config.site = structs.replace(config.site, tolerances=tolerances)
+    return config
+
+
 def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLERANCES) -> None:
     """Run every stage of a scope's tables."""
     sheets = {name: sheet for name, sheet in SHEETS.items() if scope in (name, "public")}
     project(layout, scope, sheets)
-    bound(layout, scope, tolerances)
-    write_predictions(layout, scope, Config(CONFIG), tolerances)
+    write_boundaries(layout, scope, tolerances=tolerances, epsilon=0.2)
+    write_predictions(layout, scope, config_at(tolerances))
     write_validation(layout, scope)
     if scope == "public":
-        write_outlook(layout, Config(CONFIG), 0.2)
-        write_schedules(layout, Config(CONFIG))
-    write_claims(layout, scope, Config(CONFIG))
+        write_outlook(layout, scope, Config(CONFIG))
+        write_schedules(layout, scope, Config(CONFIG))
+    write_claims(layout, scope, epsilon=0.2)
 
 
 def copy_config(folder: Path) -> Path:

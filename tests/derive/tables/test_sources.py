@@ -4,6 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from nearfree.core.scopes import SOURCES
 from nearfree.derive.tables.granularity import GRANULARITY
 from nearfree.derive.tables.project import project
 from nearfree.derive.tables.store import read_table
@@ -11,7 +12,7 @@ from nearfree.derive.tables.tuned import TUNED
 from nearfree.log.names import Layout
 from nearfree.sources import record
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.record import SCOPE, record_extraction
+from nearfree.sources.record import record_extraction
 from sources.moe_release import FOLDER, PATH, made_release
 from sources.moe_release import TUNED as FILES
 
@@ -25,13 +26,13 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     monkeypatch.setattr(record, "extract", lambda *_, **__: made)
     layout = Layout(tmp_path)
     record_extraction(layout, "vllm", "1.0", cache=Cache(tmp_path / "cache"))
-    project(layout, SCOPE, {})
+    project(layout, SOURCES, {})
     return layout
 
 
 def test_a_row_is_a_branch_with_its_place(layout: Layout) -> None:
     """Each branch of each rule is a row, with value, condition, file, lines and digest."""
-    rows = read_table(layout, SCOPE, GRANULARITY)
+    rows = read_table(layout, SOURCES, GRANULARITY)
     made = made_release()
     assert rows.height == sum(len(rule.branches) for rule in made.rules)
     blocks = rows.filter(pl.col("path") == "block_size_m").sort("branch")
@@ -44,7 +45,7 @@ def test_a_row_is_a_branch_with_its_place(layout: Layout) -> None:
 
 def test_an_absent_mechanism_is_a_row_without_a_place(layout: Layout) -> None:
     """What a release lacks is said, not left out."""
-    rows = read_table(layout, SCOPE, GRANULARITY)
+    rows = read_table(layout, SOURCES, GRANULARITY)
     absent = rows.filter(pl.col("path") == "mechanism_modular_naive").to_dicts()
     assert [(row["value"], row["place"], row["lines"]) for row in absent] == [
         ("'absent'", "none", None)
@@ -53,7 +54,7 @@ def test_an_absent_mechanism_is_a_row_without_a_place(layout: Layout) -> None:
 
 def test_a_tuned_file_is_its_intervals(layout: Layout) -> None:
     """Intervals follow the nearest entry, meet without a gap, and the last one is open."""
-    rows = read_table(layout, SCOPE, TUNED).filter(pl.col("odd").is_null())
+    rows = read_table(layout, SOURCES, TUNED).filter(pl.col("odd").is_null())
     found = rows.sort("tokens_from").select("tokens_from", "tokens_to", "block_size_m").rows()
     assert found == [(1, 16, 16), (17, 47, 32), (48, None, 64)]
     assert set(rows["device"]) == {"NVIDIA_H20"}
@@ -69,8 +70,8 @@ def test_an_interval_ends_where_any_size_changes(
     monkeypatch.setattr(record, "extract", lambda *_, **__: made)
     layout = Layout(tmp_path)
     record_extraction(layout, "vllm", "1.0", cache=Cache(tmp_path / "cache"))
-    project(layout, SCOPE, {})
-    rows = read_table(layout, SCOPE, TUNED).sort("tokens_from")
+    project(layout, SOURCES, {})
+    rows = read_table(layout, SOURCES, TUNED).sort("tokens_from")
     names = ("tokens_from", "tokens_to", "block_size_m", "block_size_n", "block_size_k")
     assert rows.select(*names).rows() == [(1, 36, 16, 32, 64), (37, None, 16, 32, 32)]
     assert rows["group_size_m"].to_list() == [1, 1]
@@ -82,16 +83,16 @@ def test_only_the_newest_take_of_a_release_has_rows(
     """A release that was read again is in the tables once, as it was read last."""
     monkeypatch.setattr(record, "extract", lambda *_, **__: made_release(tuned=FILES))
     record_extraction(layout, "vllm", "1.0", cache=Cache(layout.root / "cache"), take=2)
-    project(layout, SCOPE, {})
-    rows = read_table(layout, SCOPE, TUNED)
+    project(layout, SOURCES, {})
+    rows = read_table(layout, SOURCES, TUNED)
     assert rows.height == 3
     assert all("/2-" in each for ids in rows["from_ids"] for each in ids)
-    rules = read_table(layout, SCOPE, GRANULARITY)
+    rules = read_table(layout, SOURCES, GRANULARITY)
     assert rules.height == sum(len(rule.branches) for rule in made_release().rules)
 
 
 def test_an_odd_file_is_one_row_that_says_why(layout: Layout) -> None:
     """A file that chooses nothing is not lost."""
-    rows = read_table(layout, SCOPE, TUNED).filter(pl.col("odd").is_not_null()).to_dicts()
+    rows = read_table(layout, SOURCES, TUNED).filter(pl.col("odd").is_not_null()).to_dicts()
     assert [(row["file"], row["block_size_m"]) for row in rows] == [(ODD, None)]
     assert "backend=other" in rows[0]["odd"]

@@ -14,8 +14,7 @@ from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION
 from nearfree.derive.score.scores import SCORES
 from nearfree.derive.score.validation import VALIDATION
-from nearfree.derive.tables.bound import BOUNDED, bound
-from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY, write_boundaries
 from nearfree.derive.tables.granularity import GRANULARITY
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.platforms import PLATFORMS
@@ -43,7 +42,8 @@ EVERY: tuple[Table, ...] = (
     WORK,
     TIME_SHARES,
     GRANULARITY,
-    *BOUNDED,
+    BOUNDARIES,
+    SENSITIVITY,
     PREDICTIONS,
     VALIDATION,
     COMPOSITION,
@@ -150,11 +150,11 @@ def test_other_evidence_or_tolerances_show_in_the_manifest(empty: Layout) -> Non
     write_study(empty)
     for tolerances in ((0.2,), (0.2, 0.3)):
         project(empty, "cpu", {})
-        bound(empty, "cpu", tolerances)
+        write_boundaries(empty, "cpu", tolerances=tolerances, epsilon=0.2)
         seen.add(manifest_path(empty.table("cpu", "boundaries")).read_bytes())
     write_study(empty, take=2)
     project(empty, "cpu", {})
-    bound(empty, "cpu", (0.2, 0.3))
+    write_boundaries(empty, "cpu", tolerances=(0.2, 0.3), epsilon=0.2)
     seen.add(manifest_path(empty.table("cpu", "boundaries")).read_bytes())
     assert len(seen) == 3
 
@@ -237,7 +237,7 @@ def test_a_scope_without_evidence_is_refused(empty: Layout) -> None:
     with pytest.raises(EvidenceError, match="nothing sealed for mars"):
         project(empty, "mars", {})
     with pytest.raises(TableError, match=r"mars/latency.parquet is missing"):
-        bound(empty, "mars", (0.2,))
+        write_boundaries(empty, "mars", tolerances=(0.2,), epsilon=0.2)
     assert not (empty.root / "tables").exists()
 
 
@@ -253,7 +253,7 @@ def test_a_retracted_everything_is_refused(empty: Layout) -> None:
 def make_tables_without_probe(layout: Layout) -> None:
     """Run the stages that need no facts of the hardware."""
     project(layout, "cpu", {})
-    bound(layout, "cpu", (0.1, 0.2))
+    write_boundaries(layout, "cpu", tolerances=(0.1, 0.2), epsilon=0.2)
 
 
 def test_a_setting_knows_the_grid_of_its_curve(made: Layout) -> None:

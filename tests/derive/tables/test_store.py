@@ -4,8 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from nearfree.derive.tables.bound import bound
-from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.boundaries import BOUNDARIES, write_boundaries
 from nearfree.derive.tables.schema import Table, count, text
 from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
 from nearfree.errors import DamageError, NearfreeError, TableError
@@ -148,7 +147,7 @@ def test_a_damaged_input_stops_the_stage(empty: Layout) -> None:
     path.rename(empty.table("cpu", "latency"))
     manifest_path(path).rename(manifest_path(empty.table("cpu", "latency")))
     with pytest.raises(NearfreeError):
-        bound(empty, "cpu", (0.2,))
+        write_boundaries(empty, "cpu", tolerances=(0.2,), epsilon=0.2)
     assert not empty.table("cpu", BOUNDARIES.name).exists()
 
 

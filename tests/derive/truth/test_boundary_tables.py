@@ -4,6 +4,7 @@ from collections import Counter
 
 import polars as pl
 import pytest
+from nearfree.core.scopes import PUBLIC
 from nearfree.derive.score.evaluation import EVERY, evaluate
 from nearfree.derive.score.scores import groups
 from nearfree.derive.tables.boundaries import BOUNDARIES
@@ -42,7 +43,7 @@ def tables(layout: Layout) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def printed(layout: Layout, epsilons: list[float]) -> Truth:
     """Return the paper's boundaries."""
-    (take,) = read_scope(layout, published.SCOPE, stream=published.STREAM)
+    (take,) = read_scope(layout, PUBLIC, stream=published.STREAM)
     return published_truth(take, epsilons)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.config.files import Config
 from nearfree.core.plan import ImportPlan
+from nearfree.core.scopes import IMPORTED
 from nearfree.core.setting import Setting
 from nearfree.derive.truth.datasets import (
     heavy_enough,
@@ -20,7 +21,6 @@ from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
 from nearfree.log.take import take_name
-from nearfree.public.curves import SCOPE
 
 from derive.curves import make_curves
 from derive.tables.logs import CONFIG, make_results
@@ -54,7 +54,7 @@ def import_gemm(layout: Layout, release: str, times: dict[int, float], width: in
         latency_us=tuple(times.values()),
     )
     plan = ImportPlan(files={f"{release}.whl": "0" * 64})
-    write_payloads(layout, take_name(SCOPE, release, 1, plan), plan, event)
+    write_payloads(layout, take_name(IMPORTED, release, 1, plan), plan, event)
 
 
 def test_the_newest_imported_release(layout: Layout) -> None:

@@ -7,12 +7,13 @@ from msgspec import json
 from msgspec.structs import replace
 from nearfree.config.files import Config
 from nearfree.core.plan import CalibratePlan
+from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model.calibrate import calibrate
-from nearfree.derive.work_model.constants import SCOPE, recorded_constants
 from nearfree.derive.work_model.constants import STREAM as CONSTANTS
+from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.samples import SELECTIONS, samples
 from nearfree.derive.work_model.tried_forms import TRIED
@@ -93,12 +94,12 @@ def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
 
 def test_an_event_is_read_as_it_was_written(log: Layout) -> None:
     """Events round-trip through JSON, and the plan is on record with the imported files."""
-    (take,) = read_scope(log, SCOPE, stream=CONSTANTS)
+    (take,) = read_scope(log, PUBLIC, stream=CONSTANTS)
     for event in take.of(ConstantsCalibrated):
         assert json.decode(json.encode(event.data), type=ConstantsCalibrated) == event.data
     plan = CalibratePlan(source=STREAM, files={"a": "0"}, platforms=BOTH, epsilon=0.2, form=1)
     assert take.started.data.plan == plan
-    assert take.name == take_name(SCOPE, CONSTANTS, 1, plan)
+    assert take.name == take_name(PUBLIC, CONSTANTS, 1, plan)
 
 
 def test_calibrated_constants_answer(log: Layout) -> None:
@@ -120,7 +121,7 @@ def test_calibrated_constants_answer(log: Layout) -> None:
 def test_one_platform_alone(log: Layout, layout: Layout) -> None:
     """Constants of one platform rest on its curves alone, and are a plan of their own."""
     put_curves(layout)
-    assert made(layout, "h100").plan_digest != read_scope(log, SCOPE)[0].seal.plan_digest
+    assert made(layout, "h100").plan_digest != read_scope(log, PUBLIC)[0].seal.plan_digest
     found = recorded_constants(layout)
     assert {event.data.platforms for event in found.values()} == {("h100",)}
     assert found["gemm"].data.curves == 4
@@ -141,7 +142,7 @@ def test_what_is_not_there_is_refused(
     put(layout, STREAM, *along_n("gemm"))
     with pytest.raises(EvidenceError, match=said.replace(".", r"\.")):
         made(layout, *on, stream=stream)
-    assert layout.takes(SCOPE) == []
+    assert layout.takes(PUBLIC) == []
 
 
 def test_curves_that_none_can_be_calibrated_on(layout: Layout) -> None:
@@ -151,7 +152,7 @@ def test_curves_that_none_can_be_calibrated_on(layout: Layout) -> None:
     put(layout, STREAM, curve(light), curve(eight))
     with pytest.raises(ConfigError, match="no curve of ours on h100 can be calibrated on"):
         made(layout, "h100")
-    assert layout.takes(SCOPE) == []
+    assert layout.takes(PUBLIC) == []
 
 
 def test_constants_of_another_form_are_refused(log: Layout, layout: Layout) -> None:
@@ -165,7 +166,7 @@ def test_constants_of_another_form_are_refused(log: Layout, layout: Layout) -> N
                 take.append(each, sync=False)
 
         plan = CalibratePlan(source="x", files={}, platforms=BOTH, epsilon=0.2, form=form)
-        write_take(layout, scope=SCOPE, stream=CONSTANTS, take=form, plan=plan, work=work)
+        write_take(layout, scope=PUBLIC, stream=CONSTANTS, take=form, plan=plan, work=work)
 
     put_constants(said, form=1)
     put_constants(replace(said, dtypes=("float8",), band=9.0), form=4)

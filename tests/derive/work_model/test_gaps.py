@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from nearfree.config.files import Config
+from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.calibrate import calibrate
-from nearfree.derive.work_model.constants import SCOPE
 from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout
 from public.test_curves import put
@@ -43,7 +43,7 @@ def test_a_refused_calibration_leaves_nothing(layout: Layout) -> None:
     put(layout, STREAM, *along_n("gemm"))
     with pytest.raises(NearfreeError, match="no curve of h20"):
         calibrate(layout, PLATFORMS, ("h20",), stream=STREAM, epsilon=0.2, offline=True)
-    assert layout.takes(SCOPE, sealed=False) == []
+    assert layout.takes(PUBLIC, sealed=False) == []
 
 
 @pytest.mark.parametrize("lacking", ["d_model", "d_ff"])

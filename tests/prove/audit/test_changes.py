@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import json
 from nearfree.cli import main
-from nearfree.derive.stages import TABLES
+from nearfree.derive.jobs import TABLES
 from nearfree.derive.tables.store import read_table
 from nearfree.log.codebase import package_digest
 from nearfree.log.names import Layout

@@ -2,7 +2,7 @@
 
 import pytest
 from nearfree.derive.formulas import formula
-from nearfree.derive.stages import TABLES
+from nearfree.derive.jobs import TABLES
 from nearfree.log.codebase import closure
 from nearfree.prove.audit.table_index import TableIndex
 

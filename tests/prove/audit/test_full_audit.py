@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from derive.tables.logs import write_study
 from msgspec import structs
-from nearfree.derive.stages import TABLES, Job, job_of, make
+from nearfree.derive.jobs import TABLES, Job, job_of, make
 from nearfree.derive.tables.store import write_table
 from nearfree.log.document import read_document, render, replace
 from nearfree.log.line import sha256
@@ -23,7 +23,7 @@ from nearfree.prove.audit.marks import odd_figures
 from nearfree.prove.audit.rebuild import jobs, scratch_root
 from nearfree.prove.audit.table_index import table_files
 from nearfree.show.figures.listing import read_figures
-from nearfree.show.page.whole import report_of
+from nearfree.show.page.stage import report_of
 from prove.audit.conftest import Made
 
 

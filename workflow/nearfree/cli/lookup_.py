@@ -77,7 +77,7 @@ def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]"
 
 
 def _published(args: argparse.Namespace, config: "Config") -> list[str]:
-    from nearfree.derive.outlook.outlook_stage import published_answers
+    from nearfree.derive.outlook.lookup import published_answers
     from nearfree.derive.tables.platforms import PLATFORMS
     from nearfree.log.names import Layout
     from nearfree.show.text.lookup import published_report

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
     from nearfree.pipeline.pipeline import Pipeline
-    from nearfree.show.page.whole import report_of
+    from nearfree.show.page.stage import report_of
 
     if args.as_of is not None:
         return _as_of(args)

@@ -77,11 +77,11 @@ def _find(args: argparse.Namespace, release: str, cache: "Cache") -> "Extraction
 
 def _extract(args: argparse.Namespace, cache: "Cache") -> int:
     from nearfree.config.files import Config
+    from nearfree.core.scopes import SOURCES
     from nearfree.log.names import Layout
     from nearfree.sources.history import standing
     from nearfree.sources.packages import parse_release
     from nearfree.sources.record import (
-        SCOPE,
         record_extraction,
         recorded_extraction,
         stream_name,
@@ -89,7 +89,7 @@ def _extract(args: argparse.Namespace, cache: "Cache") -> int:
 
     package, version = parse_release(args.release)
     layout = Layout(args.results)
-    take = args.take or Config(args.config).take(SCOPE, stream_name(package, version))
+    take = args.take or Config(args.config).take(SOURCES, stream_name(package, version))
     seal = record_extraction(layout, package, version, cache=cache, offline=args.offline, take=take)
     extraction = recorded_extraction(layout, package, version)
     print(f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events")

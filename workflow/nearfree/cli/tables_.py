@@ -5,22 +5,20 @@
 
 import argparse
 
-STAGES = (
-    *("project", "boundaries", "predictions", "validation", "accuracy", "outlook", "schedules"),
-    "claims",
-)
+from nearfree.derive.stages import STAGES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("stage", choices=STAGES, help="the stage that makes the tables")
+    choices = [name for name, stage in STAGES.items() if stage.tables]
+    parser.add_argument("stage", choices=choices, help="the stage that makes the tables")
     parser.add_argument("scope", help="a platform, public, or imported")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the stage's tables."""
     from nearfree.config.files import Config
-    from nearfree.derive.stages import Job, make
+    from nearfree.derive.jobs import Job, make
     from nearfree.log.names import Layout, check_part
 
     make(Layout(args.results), Config(args.config), Job(args.stage, check_part(args.scope)))

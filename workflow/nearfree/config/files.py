@@ -19,8 +19,10 @@ from nearfree.core.modules.registry import STUDIES
 from nearfree.core.modules.study import StudyBase
 from nearfree.core.plan import FORETOLD, MODULES, PROFILE, Sweep
 from nearfree.core.protocols import Positive
+from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
 from nearfree.core.setting import Name
 from nearfree.decoders.model import Model, read_model
+from nearfree.derive.stages import COMMANDS
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve
 
@@ -28,15 +30,7 @@ Epsilon = Annotated[float, Meta(gt=0, lt=1)]
 
 
 _OTHER_STREAMS = frozenset({"hardware", "retracted"})
-_OTHER_SCOPES = frozenset(
-    {
-        *("public", "sources", "all", "probe", "measure", "publish", "extract", "project"),
-        "foretell",
-        "boundaries",
-        *("imported", "import_curves", "accuracy", "outlook"),
-        *("predictions", "validation", "figures", "report", "ledger"),
-    }
-)
+_OTHER_SCOPES = frozenset({PUBLIC, SOURCES, IMPORTED, "all", *COMMANDS})
 """Scopes that are no platform, and the workflow's rules, beside which a platform is a target."""
 
 
@@ -226,8 +220,13 @@ class Config:
         return self.platforms[resolve(self.platforms, name)]
 
     def datasheets(self, scope: str) -> dict[str, Platform]:
-        """Return the datasheets that a scope's tables hold: its own, or all of them in public."""
-        return {name: each for name, each in self.platforms.items() if scope in (name, "public")}
+        """Return the datasheets that a scope's tables rest on: its own, or all of them.
+
+        What is published and imported is of any platform.
+        """
+        return {
+            name: each for name, each in self.platforms.items() if scope in (name, PUBLIC, IMPORTED)
+        }
 
     @cache  # noqa: B019 (a config lives as long as the program)
     def studied(self, scope: str) -> list[str]:

@@ -1,106 +1,211 @@
-"""The stages that make tables: what each writes, what it waits for, and how it is run."""
+"""The workflow's stages, each once: what it reads and writes, of which scopes, and who makes it.
 
-from graphlib import TopologicalSorter
+Rules, the command line, the audit, the report, the crate and the docs follow from these records.
+They name code as text, so that knowing the stages imports none of it.
+"""
 
-from msgspec import Struct
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from nearfree.config.files import Config
-from nearfree.derive.claims.table import CLAIMS
-from nearfree.derive.outlook.outlook_stage import TABLES as OUTLOOK
-from nearfree.derive.outlook.schedules import SCHEDULES
-from nearfree.derive.predict.predictions import PREDICTIONS
-from nearfree.derive.score.accuracy import ACCURACY, DRIFT
-from nearfree.derive.score.composition import COMPOSITION
-from nearfree.derive.score.scores import SCORES
-from nearfree.derive.score.validation import VALIDATION
-from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
-from nearfree.derive.tables.granularity import GRANULARITY
-from nearfree.derive.tables.latency import LATENCY
-from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.settings import SETTINGS
-from nearfree.derive.tables.time_shares import TIME_SHARES
-from nearfree.derive.tables.tuned import TUNED
-from nearfree.derive.tables.work import WORK
-from nearfree.log.names import Layout
-from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.core.scopes import IMPORTED, PLATFORM, PUBLIC, SOURCES, kind
 
-STAGES = {
-    "project": (PLATFORMS, SETTINGS, LATENCY, WORK, TIME_SHARES, GRANULARITY, TUNED),
-    "boundaries": (BOUNDARIES, SENSITIVITY),
-    "predictions": (PREDICTIONS,),
-    "validation": (VALIDATION, COMPOSITION, SCORES),
-    "accuracy": (ACCURACY, DRIFT),
-    "outlook": OUTLOOK,
-    "schedules": (SCHEDULES,),
-    "claims": (CLAIMS,),
+
+class Stage(NamedTuple):
+    """One step from the log to the report.
+
+    `make` is the function that makes it, as its dotted path; that of tables is called with the
+    layout, the scope and the config. Its module's imports are the code that the stage depends on,
+    and the config's values that it depends on are named in `parameters`.
+    """
+
+    name: str
+    make: str
+    scopes: tuple[str, ...]
+    """Kinds of scopes that it has one job each of; none: one job for all of them together."""
+    tables: Mapping[str, str] = {}
+    """The tables that it writes, by name: the module that declares each."""
+    reads: tuple[str, ...] = ()
+    """Tables of its own scope, as far as that scope has them."""
+    public: tuple[str, ...] = ()
+    """Tables of the public scope that jobs of every scope read."""
+    imported: tuple[str, ...] = ()
+    """Tables of the imported scope that the public scope's job reads."""
+    sources: tuple[str, ...] = ()
+    """Tables of the scope of rules that are read besides."""
+    log: bool = False
+    """Whether it reads the events of its scope."""
+    answers: bool = False
+    """Whether it asks predictors, which rest on the log's rules and constants."""
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def single(self) -> str:
+        """The scope's name where there is but one, else nothing."""
+        return self.scopes[0] if len(self.scopes) == 1 and PLATFORM not in self.scopes else ""
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules whose imports it depends on: its own, and those of the tables it reads."""
+        read = (*self.reads, *self.public, *self.imported, *self.sources)
+        return [self.make.rpartition(".")[0], *(STAGE_OF[table].tables[table] for table in read)]
+
+    def has(self, scope: str) -> bool:
+        """Whether a scope has a job of this stage."""
+        return kind(scope) in self.scopes
+
+    def inputs(self, scope: str) -> list[tuple[str, str]]:
+        """Return the tables that are read for a scope, each with the scope that has it."""
+        own = (*self.reads, *(self.sources if scope == SOURCES else ()))
+        found = [(scope, table) for table in own if STAGE_OF[table].has(scope)]
+        found += [(PUBLIC, table) for table in self.public]
+        if scope == PUBLIC:
+            found += [(IMPORTED, table) for table in self.imported]
+        return list(dict.fromkeys(found))
+
+
+_TABLES, _SCORE, _OUTLOOK = (f"nearfree.derive.{room}" for room in ("tables", "score", "outlook"))
+_PREDICTIONS, _CLAIMS = "nearfree.derive.predict.predictions", "nearfree.derive.claims"
+_ALL = (
+    Stage(
+        name="project",
+        make=f"{_TABLES}.project.project",
+        scopes=(PLATFORM, PUBLIC, SOURCES),
+        tables={
+            "platforms": f"{_TABLES}.platforms",
+            "settings": f"{_TABLES}.settings",
+            "latency": f"{_TABLES}.latency",
+            "work": f"{_TABLES}.work",
+            "time_shares": f"{_TABLES}.time_shares",
+            "granularity": f"{_TABLES}.granularity",
+            "tuned": f"{_TABLES}.tuned",
+        },
+        log=True,
+        parameters=("datasheets",),
+    ),
+    Stage(
+        name="boundaries",
+        make=f"{_TABLES}.boundaries.write_boundaries",
+        scopes=(PLATFORM, PUBLIC),
+        tables={
+            "boundaries": f"{_TABLES}.boundaries",
+            "sensitivity": f"{_TABLES}.boundaries",
+        },
+        reads=("latency",),
+        log=True,
+        parameters=("tolerances", "epsilon"),
+    ),
+    Stage(
+        name="predictions",
+        make=f"{_PREDICTIONS}.write_predictions",
+        scopes=(PLATFORM, PUBLIC),
+        tables={"predictions": _PREDICTIONS},
+        reads=("settings", "platforms"),
+        log=True,
+        answers=True,
+        parameters=("tolerances",),
+    ),
+    Stage(
+        name="validation",
+        make=f"{_SCORE}.validation.write_validation",
+        scopes=(PLATFORM, PUBLIC),
+        tables={
+            "validation": f"{_SCORE}.validation",
+            "composition": f"{_SCORE}.composition",
+            "scores": f"{_SCORE}.scores",
+        },
+        reads=("boundaries", "predictions", "time_shares"),
+        log=True,
+    ),
+    Stage(
+        name="accuracy",
+        make=f"{_SCORE}.accuracy.write_accuracy",
+        scopes=(IMPORTED,),
+        tables={"accuracy": f"{_SCORE}.accuracy", "drift": f"{_SCORE}.accuracy"},
+        log=True,
+        answers=True,
+        parameters=("epsilon", "datasheets"),
+    ),
+    Stage(
+        name="outlook",
+        make=f"{_OUTLOOK}.outlook.write_outlook",
+        scopes=(PUBLIC,),
+        tables={
+            "lookup": f"{_OUTLOOK}.outlook",
+            "forecast": f"{_OUTLOOK}.outlook",
+            "published_lookup": f"{_OUTLOOK}.lookup",
+            "trend": f"{_OUTLOOK}.trend",
+            "version_drift": f"{_OUTLOOK}.drift",
+        },
+        reads=("platforms",),
+        log=True,
+        answers=True,
+        parameters=("epsilon", "tolerances", "deployments"),
+    ),
+    Stage(
+        name="schedules",
+        make=f"{_OUTLOOK}.schedules.write_schedules",
+        scopes=(PUBLIC,),
+        tables={"schedules": f"{_OUTLOOK}.schedules"},
+        reads=("platforms",),
+        log=True,
+        answers=True,
+        parameters=("tolerances", "deployments"),
+    ),
+    Stage(
+        name="claims",
+        make=f"{_CLAIMS}.judge.write_claims",
+        scopes=(PLATFORM, PUBLIC),
+        tables={"claims": f"{_CLAIMS}.table"},
+        reads=(
+            *("platforms", "latency", "work", "boundaries", "predictions", "composition"),
+            *("trend", "published_lookup"),
+        ),
+        parameters=("epsilon",),
+    ),
+    Stage(
+        name="figures",
+        make="nearfree.show.figures.stage.draw",
+        scopes=(PLATFORM, PUBLIC),
+        reads=(
+            *("latency", "work", "boundaries", "predictions", "validation", "time_shares"),
+            *("composition", "lookup", "forecast", "trend", "version_drift"),
+        ),
+        public=("latency", "boundaries", "predictions"),
+        imported=("accuracy", "drift"),
+        parameters=("imports", "epsilon"),
+    ),
+    Stage(
+        name="report",
+        make="nearfree.show.page.stage.write_report",
+        scopes=(),
+        reads=(
+            *("platforms", "granularity", "settings", "latency", "work", "boundaries"),
+            *("sensitivity", "predictions", "validation", "time_shares", "composition", "scores"),
+            *("claims", "lookup", "forecast", "schedules", "published_lookup", "trend"),
+            "version_drift",
+        ),
+        imported=("accuracy",),
+        sources=("tuned",),
+        log=True,
+        parameters=("imports", "epsilon"),
+    ),
+)
+STAGES = {stage.name: stage for stage in _ALL}
+"""Every stage by name, in an order in which each has what it reads."""
+STAGE_OF = {table: stage for stage in _ALL for table in stage.tables}
+"""Every table by name, those of observations first: the stage that writes it."""
+_OBSERVING = {
+    "environment": "environment make",
+    "probe": "probe",
+    "foretell": "foretell",
+    "measure": "measure",
+    "publish": "import published",
+    "extract": "rules extract",
+    "import_curves": "import",
 }
-"""The tables of each stage, in an order in which every stage has what it reads."""
-OBSERVED = STAGES["project"]
-"""The tables of what was observed, on which all others rest."""
-TABLES = {table.name: table for tables in STAGES.values() for table in tables}
-"""Every table by name, those of observations first."""
-
-
-class Job(Struct, frozen=True, order=True):
-    """One stage of one scope."""
-
-    stage: str
-    scope: str
-
-
-def job_of(scope: str, table: str) -> Job:
-    """Return the job that makes a scope's table."""
-    return next(Job(stage, scope) for stage, made in STAGES.items() if TABLES[table] in made)
-
-
-def before(job: Job) -> set[Job]:
-    """Return the jobs whose tables a job reads."""
-    scope = job.scope
-    match job.stage:
-        case "project" | "accuracy":
-            return set()
-        case "boundaries" | "predictions":
-            return {Job("project", scope)}
-        case "validation":
-            return {Job("boundaries", scope), Job("predictions", scope)}
-        case "outlook" | "schedules":
-            return {Job("project", PUBLIC)}
-    return {Job("validation", scope), *([Job("outlook", PUBLIC)] if scope == PUBLIC else [])}
-
-
-def needed(job: Job) -> list[Job]:
-    """Return a job and all that come before it, in an order in which they can be done."""
-    graph, todo = {}, [job]
-    while todo:
-        each = todo.pop()
-        graph[each] = before(each)
-        todo += graph[each]
-    return list(TopologicalSorter(graph).static_order())
-
-
-def make(layout: Layout, config: Config, job: Job) -> None:
-    """Write a stage's tables of a scope."""
-    from nearfree.derive.claims.stage import write_claims
-    from nearfree.derive.outlook.outlook_stage import write_outlook, write_schedules
-    from nearfree.derive.tables.bound import bound
-    from nearfree.derive.tables.project import project
-    from nearfree.derive.writers import write_accuracy, write_predictions, write_validation
-
-    scope, tolerances, epsilon = job.scope, config.site.tolerances, config.site.epsilon
-    match job.stage:
-        case "project":
-            project(layout, scope, config.datasheets(scope))
-        case "boundaries":
-            bound(layout, scope, tolerances, epsilon=epsilon)
-        case "predictions":
-            write_predictions(layout, scope, config, tolerances)
-        case "validation":
-            write_validation(layout, scope)
-        case "accuracy":
-            write_accuracy(layout, config, epsilon)
-        case "outlook":
-            write_outlook(layout, config, epsilon)
-        case "schedules":
-            write_schedules(layout, config)
-        case "claims":
-            write_claims(layout, scope, config)
+COMMANDS = {
+    **_OBSERVING,
+    **{stage.name: f"tables {stage.name}" for stage in _ALL if stage.tables},
+    **{name: name for name in ("figures", "report", "ledger")},
+}
+"""The workflow's rules in their order: the words of each one's command that are always the same."""

@@ -2,6 +2,7 @@
 
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from nearfree.backends.environments.lock import OWN
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.plan import FORETOLD, MODULES, AskedPlan, ForetellPlan, MeasurePlan, Plan
+from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
+from nearfree.derive.stages import STAGES, Stage
 from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.log.codebase import digest, package_digest
@@ -20,42 +23,15 @@ from nearfree.log.line import sha256
 from nearfree.log.manifest import manifest_path
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.take import take_name
-from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.public.published import STREAM as PUBLISHED
 from nearfree.public.published import import_plan
 from nearfree.sources.packages import parse_release
-from nearfree.sources.record import SCOPE as SOURCES
 from nearfree.sources.record import extract_take, stream_name
 
-IMPORTED = "imported"
-"""The scope of imported curves: there without being a platform, used only where it is asked for."""
 CONSTANTS = "constants"
 """The stream of calibrated constants, in the public scope."""
 _IMPORTS = {"aiconfigurator": "aiconfigurator-core"}
 """The package behind each name that the config can ask to import."""
-OUTLOOK = ("lookup", "forecast", "published_lookup", "trend", "version_drift")
-"""The tables of the stage `outlook`."""
-_STAGES = {
-    "project": ("nearfree.derive.tables.project",),
-    "boundaries": ("nearfree.derive.tables.bound",),
-    "predictions": ("nearfree.derive.predict.predictions", "nearfree.derive.tables.store"),
-    "validation": (
-        "nearfree.derive.score.validation",
-        "nearfree.derive.score.composition",
-        "nearfree.derive.score.scores",
-        "nearfree.derive.tables.store",
-    ),
-    "accuracy": (
-        "nearfree.derive.score.accuracy",
-        "nearfree.derive.predict.answers",
-        "nearfree.derive.tables.store",
-    ),
-    "outlook": ("nearfree.derive.outlook.outlook_stage", "nearfree.derive.tables.store"),
-    "schedules": ("nearfree.derive.outlook.outlook_stage", "nearfree.derive.tables.store"),
-    "claims": ("nearfree.derive.claims.stage", "nearfree.derive.tables.store"),
-    "figures": ("nearfree.show.figures.stage",),
-    "report": ("nearfree.show.page.stage",),
-}
 
 
 class Pipeline:
@@ -152,14 +128,53 @@ class Pipeline:
             *(str(self.layout.seal(take)) for take in constants),
         ]
 
-    @property
-    def outlook(self) -> list[str]:
-        """Return the files of what is said of models, datasheets and releases."""
-        return self.table(PUBLIC, *OUTLOOK)
+    def scopes_of(self, stage: Stage) -> list[str]:
+        """Return the scopes that a stage has a job of."""
+        every = [*self.scopes, *self.sources, *self.imported]
+        return [scope for scope in every if stage.has(scope)]
 
-    def judged_with(self, scope: str) -> list[str]:
-        """Return what claims are judged on besides a scope's own tables."""
-        return self.outlook if scope == PUBLIC else []
+    def outputs(self, stage: Stage) -> list[str]:
+        """Return the files that a stage writes, of any scope where it has several."""
+        scope = stage.single or "{scope}"
+        seals = [self.seals_root(scope)] if "platforms" in stage.tables else []
+        return [*self.table(scope, *stage.tables), *seals]
+
+    def inputs(self, stage: Stage, scope: str = "") -> list[str]:
+        """Return the files that a stage's job reads: tables, and what stands for the log.
+
+        Parameters
+        ----------
+        scope
+            Its scope; empty where the stage is of all scopes together.
+        """
+        scopes = [scope] if scope else [*self.scopes, *self.sources]
+        tables = [read for each in scopes for read in stage.inputs(each)]
+        return [
+            *(file for each in scopes for file in self._log(stage, each)),
+            *(self.answering() if stage.answers else []),
+            *(
+                str(self.layout.table(each, name))
+                for each, name in tables
+                if each != IMPORTED or self.imported
+            ),
+        ]
+
+    def _log(self, stage: Stage, scope: str) -> list[str]:
+        """Return what stands for the events that are read; of imports their rule's marks do."""
+        if not stage.log or scope == IMPORTED:
+            return []
+        return [self.seals_root(scope)] if stage.reads else self.evidence(scope)
+
+    def parameters(self, stage: Stage, scope: str = "") -> dict[str, object]:
+        """Return the values of the config that a stage's job depends on, or digests of them."""
+        values: dict[str, Callable[[], object]] = {
+            "tolerances": lambda: self.site.tolerances,
+            "epsilon": lambda: self.site.epsilon,
+            "imports": lambda: self.site.imports if scope in ("", PUBLIC) else (),
+            "datasheets": lambda: self.datasheets(scope),
+            "deployments": self.deployments,
+        }
+        return {name: values[name]() for name in stage.parameters}
 
     def deployments(self) -> str:
         """Return a digest of the deployments, and of the files of the models that they name."""
@@ -304,4 +319,4 @@ class Pipeline:
     @cache
     def code(stage: str) -> str:
         """Return a digest of the code that makes a stage's output."""
-        return digest(*_STAGES[stage]) if stage in _STAGES else package_digest()
+        return digest(*STAGES[stage].modules) if stage in STAGES else package_digest()

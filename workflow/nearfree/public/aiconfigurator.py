@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from nearfree.core.plan import ImportPlan
+from nearfree.core.scopes import IMPORTED
 from nearfree.hardware.platforms import Platform
 from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.public.curves import SCOPE
 from nearfree.public.release import WANTED, Found, read_release
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -59,7 +59,7 @@ def import_aiconfigurator(
     source = fetch(PACKAGE, version, WANTED, cache=cache, offline=offline)
     record = source.record
     plan = ImportPlan(files={record.artefact: record.artefact_sha256})
-    name = take_name(SCOPE, stream_name(PACKAGE, record.version), 1, plan)
+    name = take_name(IMPORTED, stream_name(PACKAGE, record.version), 1, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return Imported(sealed, None)

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.core.plan import ImportPlan
+from nearfree.core.scopes import IMPORTED
 from nearfree.core.setting import NAME
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
@@ -23,7 +24,7 @@ from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.public.curve_row import COLUMNS, OPTIONAL, Key, OddFieldError, read_row
-from nearfree.public.curves import SCOPE, Curves, curves_of
+from nearfree.public.curves import Curves, curves_of
 from nearfree.public.unit_check import check_units
 
 SIZE_LIMIT = 64 * 2**20
@@ -70,7 +71,7 @@ def import_curves(
 
     seal = ensure_take(
         layout,
-        take_name(SCOPE, stream, 1, found.plan),
+        take_name(IMPORTED, stream, 1, found.plan),
         found.plan,
         lambda attempt: describe_run(f"nearfree import curves {path.name}", found.plan, attempt),
         work,

@@ -7,14 +7,13 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.scopes import IMPORTED
 from nearfree.core.setting import Setting, setting_key
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 
-SCOPE = "imported"
-"""The scope of all imported curves."""
 _TEXT = frozenset(
     {
         *("setting_key", "module", "backend", "dtype", "routing", "api"),
@@ -73,7 +72,7 @@ def read_curves(layout: Layout, stream: str | None = None) -> Curves:
         Nothing of that stream was imported.
     """
     newest: dict[str, Take] = {}
-    for take in sorted(read_scope(layout, SCOPE, stream=stream), key=lambda take: take.order):
+    for take in sorted(read_scope(layout, IMPORTED, stream=stream), key=lambda take: take.order):
         if take.of(LatencyImported):
             newest[take.name.stream] = take
     if not newest:

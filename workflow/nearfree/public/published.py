@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from nearfree.core.plan import ImportPlan
+from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting, check_setting
 from nearfree.errors import ConfigError, NearfreeError
 from nearfree.log.events import BoundaryPublished, Payload, RulePublished
@@ -22,7 +23,6 @@ from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 
-SCOPE = "public"
 STREAM = "near_free_parallelism"
 SOURCE = "near-free-parallelism"
 FFN_GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -68,7 +68,7 @@ def import_published(layout: Layout, folder: Path) -> Seal:
 
     return ensure_take(
         layout,
-        take_name(SCOPE, STREAM, 1, plan),
+        take_name(PUBLIC, STREAM, 1, plan),
         plan,
         lambda attempt: describe_run("nearfree import published", plan, attempt),
         work,

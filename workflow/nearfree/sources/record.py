@@ -3,6 +3,7 @@
 import re
 
 from nearfree.core.plan import ExtractPlan
+from nearfree.core.scopes import SOURCES
 from nearfree.errors import EvidenceError
 from nearfree.log.events import RuleExtracted, SourceFetched, TunedIndexed
 from nearfree.log.evidence import Take, read_scope
@@ -14,8 +15,6 @@ from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.packages import RULES
 
-SCOPE = "sources"
-
 
 def extract_plan(package: str, version: str) -> ExtractPlan:
     """Return the plan of reading one release."""
@@ -24,7 +23,7 @@ def extract_plan(package: str, version: str) -> ExtractPlan:
 
 def extract_take(package: str, version: str, take: int = 1) -> TakeName:
     """Return the name of a release's take: `sources/vllm_0_20_2/1-...`."""
-    return take_name(SCOPE, stream_name(package, version), take, extract_plan(package, version))
+    return take_name(SOURCES, stream_name(package, version), take, extract_plan(package, version))
 
 
 def stream_name(package: str, version: str) -> str:
@@ -67,7 +66,7 @@ def record_extraction(
 
 def recorded_extraction(layout: Layout, package: str, version: str) -> Extraction | None:
     """Return what the log says of a release, from its newest take; None if it says nothing."""
-    takes = read_scope(layout, SCOPE, stream=stream_name(package, version))
+    takes = read_scope(layout, SOURCES, stream=stream_name(package, version))
     mine = [take for take in takes if _speaks_of(take, package, version)]
     if not mine:
         return None

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from nearfree.core.scopes import PUBLIC
 from nearfree.derive.claims.cases import Case, Claim, Group
 from nearfree.derive.claims.module_claims import MODULE_CLAIMS
-from nearfree.derive.claims.other_claims import (
-    MODEL_CLAIMS,
-    PUBLIC_CLAIMS,
-    TOLERANCE_CLAIMS,
-)
+from nearfree.derive.claims.other_claims import MODEL_CLAIMS, PUBLIC_CLAIMS, TOLERANCE_CLAIMS
 from nearfree.derive.claims.questions import FINDINGS, QUESTIONS
-from nearfree.derive.claims.scope_tables import ScopeTables
-from nearfree.derive.claims.table import FAILS, HOLDS, PARTLY, UNDECIDED
-from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.derive.claims.scope_tables import PLATFORM_TABLES, PUBLIC_TABLES, ScopeTables
+from nearfree.derive.claims.table import CLAIMS, FAILS, HOLDS, PARTLY, UNDECIDED
+from nearfree.derive.predict.provenance import digests, tolerances_digest
+from nearfree.derive.tables.store import read_table, write_table
+from nearfree.log.names import Layout
 
 CLAIMS_CHECKED = (
     *QUESTIONS, *FINDINGS, *MODULE_CLAIMS, *TOLERANCE_CLAIMS, *MODEL_CLAIMS, *PUBLIC_CLAIMS,
@@ -21,6 +20,26 @@ CLAIMS_CHECKED = (
 _CASES_SHOWN = 4
 """How many cases a sentence lists."""
 Row = dict[str, object]
+
+
+def write_claims(layout: Layout, scope: str, *, epsilon: float) -> None:
+    """Write a scope's verdicts on the claims of the paper.
+
+    Parameters
+    ----------
+    layout
+        The results root.
+    scope
+        A platform, or the public scope, after all its other tables.
+    epsilon
+        The headline tolerance.
+    """
+    tables = (*PLATFORM_TABLES, *PUBLIC_TABLES) if scope == PUBLIC else PLATFORM_TABLES
+    frames = {table.name: read_table(layout, scope, table) for table in tables}
+    scope_tables = ScopeTables(scope, epsilon, frames)
+    rows = CLAIMS.frame(claim_rows(scope_tables))
+    made_from = digests(layout, scope, *tables) | tolerances_digest([epsilon])
+    write_table(layout, scope, CLAIMS, CLAIMS.build(rows, scope_tables.ids), made_from)
 
 
 def claim_rows(tables: ScopeTables, claims: Iterable[Claim] = CLAIMS_CHECKED) -> Iterator[Row]:

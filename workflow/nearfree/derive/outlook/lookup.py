@@ -4,11 +4,14 @@ Source: paper, tab:practical_lookup (app. on implications). The models' numbers 
 rho, s, b, E, k, d_ff; M_attn is given, M_moe is that of the fallback rules, and tau = E.
 """
 
+from typing import NamedTuple
+
 import polars as pl
 
 from nearfree.core.modules.moe_ffn import printed
+from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Dtype, Setting
-from nearfree.derive.granularity.facts import with_facts
+from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.model_law import idle_compute, principle
 from nearfree.derive.laws.refusals import facts_refusal
@@ -16,8 +19,11 @@ from nearfree.derive.outlook.lookup_sources import lookup_sources
 from nearfree.derive.tables.distinct import ask_distinct
 from nearfree.derive.tables.schema import Table, amount, count, flag, text
 from nearfree.errors import EvidenceError
+from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BoundaryPublished
-from nearfree.log.evidence import Take
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.names import Layout
+from nearfree.public.published import STREAM as PUBLISHED
 
 PRACTICAL = "tab:practical_lookup"
 PUBLISHED_LOOKUP = Table(
@@ -104,6 +110,28 @@ def _row(data: BoundaryPublished) -> dict[str, object]:
         **{name: getattr(setting, name)
            for name in ("batch", "experts", "top_k", "routing", "d_ff", "dtype")},
     }  # fmt: skip
+
+
+class Printed(NamedTuple):
+    """The rows of `published_lookup`, and the events of what the paper prints."""
+
+    rows: pl.DataFrame
+    known: list[str]
+
+
+def published_answers(
+    layout: Layout, sheets: dict[str, Platform], platforms: pl.DataFrame
+) -> Printed:
+    """Return the paper's deployment table, computed anew.
+
+    Parameters
+    ----------
+    platforms
+        Rows of the table `platforms`; none where rows need not say what they are made from.
+    """
+    take = read_scope(layout, PUBLIC, stream=PUBLISHED)[-1]
+    rows = published_lookup(printed_rows(take), sheet_facts(sheets, platforms), Resolver(layout))
+    return Printed(rows, [event.event_id for event in take.events])
 
 
 def published_lookup(given: pl.DataFrame, facts: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:

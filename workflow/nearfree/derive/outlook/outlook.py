@@ -1,6 +1,6 @@
 """Tables `lookup` and `forecast`: what deployments.yaml asks about, answered by every predictor."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -9,14 +9,28 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.decoders.decoder import Decoder
+from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.outlook.drift import VERSION_DRIFT, version_drift
+from nearfree.derive.outlook.drift_questions import STUDIED
+from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
+from nearfree.derive.outlook.trend import TREND, trend
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
 from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, forecast
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from nearfree.derive.predict.predictions import REASON, VALUE
+from nearfree.derive.predict.provenance import (
+    calibrated,
+    digests,
+    read_from,
+    tolerances_digest,
+)
+from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import IDS, Table, amount, count, flag, text
+from nearfree.derive.tables.store import read_table, seals_digest, write_table
 from nearfree.log.line import sha256
+from nearfree.log.names import Layout
 
 ABOUT = {
     "deployment": text("the entry of deployments.yaml"),
@@ -63,6 +77,60 @@ MODELS = "config/models:"
 """What the ids of model files begin with."""
 SHOWN_N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """The N of the table `forecast`; `nearfree predict` prints T at every N."""
+
+
+def write_outlook(layout: Layout, scope: str, config: Config) -> None:
+    """Write what follows from models, datasheets and rules alone, by the log's rules and constants.
+
+    Parameters
+    ----------
+    config
+        Tolerances, platforms, models, deployments, and the releases whose rules are compared at
+        the headline tolerance.
+    """
+    epsilon = config.site.epsilon
+    platforms = read_table(layout, scope, PLATFORMS)
+    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    found = outlook(config, answerer, platforms)
+    printed = published_answers(layout, config.platforms, platforms)
+    drift = version_drift(
+        STUDIED,
+        config.releases,
+        config.platforms,
+        platforms,
+        answerer=answerer,
+        resolver=Resolver(layout),
+        epsilon=epsilon,
+    )
+    made_from = outlook_inputs(layout, scope, [epsilon, *config.site.tolerances], found.models)
+    known = {*platforms["row_id"], *calibrated(layout).values(), *found.models, *printed.known}
+    for table, rows in (
+        (LOOKUP, found.lookup),
+        (FORECAST, found.forecast),
+        (PUBLISHED_LOOKUP, printed.rows),
+        (TREND, trend(config.platforms, platforms, answerer)),
+        (VERSION_DRIFT, drift),
+    ):
+        write_table(layout, scope, table, table.build(rows, known), made_from)
+
+
+def outlook_inputs(
+    layout: Layout, scope: str, tolerances: Sequence[float], models: Iterable[str]
+) -> dict[str, str]:
+    """Return what tables of models and datasheets are made from, by name and digest.
+
+    Parameters
+    ----------
+    models
+        The ids of the model files.
+    """
+    return (
+        digests(layout, scope, PLATFORMS)
+        | seals_digest(layout, scope)
+        | tolerances_digest(tolerances)
+        | read_from(layout)
+        | dict(model.rsplit("@", 1) for model in models)
+    )
 
 
 class Outlook(Struct, frozen=True, kw_only=True):

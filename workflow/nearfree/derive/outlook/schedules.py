@@ -8,17 +8,21 @@ import polars as pl
 from msgspec import structs
 
 from nearfree.config.files import Config
-from nearfree.derive.outlook.outlook import ABOUT, LOOKUP, about_rows
+from nearfree.derive.outlook.outlook import ABOUT, LOOKUP, MODELS, about_rows, outlook_inputs
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions
 from nearfree.derive.predict.forecast.exits import sum_exits
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
 from nearfree.derive.predict.forecast.forecast import positions
 from nearfree.derive.predict.forecast.total import total
+from nearfree.derive.predict.provenance import calibrated
 from nearfree.derive.schedule.draft_lengths import draft_lengths
 from nearfree.derive.schedule.engines import ENGINES
+from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import IDS, Table, text
+from nearfree.derive.tables.store import read_table, write_table
 from nearfree.errors import ConfigError
+from nearfree.log.names import Layout
 
 LARGEST_BATCH, LONGEST = 256, 16
 """The last batch size of a schedule and its longest draft, tokens: the command's defaults."""
@@ -51,6 +55,24 @@ _SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 _BATCHES = range(1, LARGEST_BATCH + 1)
 _GRID = positions(LONGEST + 1)
 _AT_ONCE = MOST_POINTS // (len(_BATCHES) * len(_GRID))
+
+
+def write_schedules(layout: Layout, scope: str, config: Config) -> None:
+    """Write what engines take for each deployment.
+
+    Parameters
+    ----------
+    config
+        Tolerances, platforms, models and deployments.
+    """
+    platforms = read_table(layout, scope, PLATFORMS)
+    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    rows = schedules(config, answerer, platforms)
+    named = rows["from_ids"].explode().drop_nulls().unique()
+    models = sorted(named.filter(named.str.starts_with(MODELS)))
+    known = {*platforms["row_id"], *calibrated(layout).values(), *models}
+    made_from = outlook_inputs(layout, scope, config.site.tolerances, models)
+    write_table(layout, scope, SCHEDULES, SCHEDULES.build(rows, known), made_from)
 
 
 def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl.DataFrame:

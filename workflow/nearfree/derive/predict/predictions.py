@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from nearfree.config.files import Config
 from nearfree.derive.granularity.facts import datasheet_facts, probed_facts
 from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer
 from nearfree.derive.predict.model_predictions import law_rows, recorded_rows, releases_that_ran
-from nearfree.derive.tables.platforms import newest_balances
+from nearfree.derive.predict.provenance import calibrated, digests, read_from, tolerances_digest
+from nearfree.derive.tables.platforms import PLATFORMS, newest_balances
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
@@ -18,8 +20,12 @@ from nearfree.derive.tables.schema import (
     number,
     text,
 )
+from nearfree.derive.tables.settings import SETTINGS
+from nearfree.derive.tables.store import read_table, seals_digest, write_table
 from nearfree.hardware.platforms import Platform
-from nearfree.log.evidence import Take
+from nearfree.log.events import PredictionRecorded
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.names import Layout
 
 _IDENTITY = ("platform", "origin", "setting_key", "baseline")
 VALUE = {
@@ -61,6 +67,32 @@ _SAID = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limi
          "limiting_term", "evidence", "margin", "constants", "calibration", "in_sample",
          "refusal")  # fmt: skip
 _NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
+
+
+def write_predictions(layout: Layout, scope: str, config: Config) -> None:
+    """Write a scope's predictions, by the rules and constants of the log alone.
+
+    Parameters
+    ----------
+    config
+        The tolerances, and the platforms.
+    """
+    tolerances = config.site.tolerances
+    settings = read_table(layout, scope, SETTINGS)
+    platforms = read_table(layout, scope, PLATFORMS)
+    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    takes = read_scope(layout, scope, only=(PredictionRecorded,))
+    rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances, takes=takes)
+    constants = calibrated(layout)
+    recorded = {event.event_id for take in takes for event in take.of(PredictionRecorded)}
+    known = {*settings["row_id"], *platforms["row_id"], *constants.values(), *recorded}
+    made_from = (
+        digests(layout, scope, SETTINGS, PLATFORMS)
+        | seals_digest(layout, scope)
+        | tolerances_digest(tolerances)
+        | read_from(layout)
+    )
+    write_table(layout, scope, PREDICTIONS, PREDICTIONS.build(rows, known), made_from)
 
 
 def predict(

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from nearfree.core.scopes import SOURCES
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import seals_digest, table_digest
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.sources.record import SCOPE as SOURCES
 
 
 def read_from(layout: Layout) -> dict[str, str]:

@@ -2,11 +2,14 @@
 
 import polars as pl
 
+from nearfree.config.files import Config
 from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.provenance import read_from, tolerances_digest
 from nearfree.derive.score.ceiling import twins
 from nearfree.derive.score.evaluation import EVERY, evaluate
 from nearfree.derive.score.scores import groups
 from nearfree.derive.tables.schema import Table, amount, count, flag, number, text
+from nearfree.derive.tables.store import seals_digest, write_table
 from nearfree.derive.truth.datasets import load_aiconfigurator, newest_release
 from nearfree.derive.truth.truth import Truth, narrowed
 from nearfree.derive.work_model.constants import recorded_constants
@@ -79,6 +82,22 @@ DRIFT = Table(
         "settings": count("how many curves"),
     },
 )
+
+
+def write_accuracy(layout: Layout, scope: str, config: Config) -> None:
+    """Write how predictors do on the imported curves, and how boundaries moved between versions.
+
+    Raises
+    ------
+    EvidenceError
+        Nothing is imported.
+    """
+    epsilon = config.site.epsilon
+    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    scored, moved, known = accuracy(layout, answerer, epsilon)
+    made_from = seals_digest(layout, scope) | tolerances_digest([epsilon]) | read_from(layout)
+    write_table(layout, scope, ACCURACY, ACCURACY.build(scored, known), made_from)
+    write_table(layout, scope, DRIFT, DRIFT.build(moved, known), made_from)
 
 
 def accuracy(

@@ -5,7 +5,11 @@ What a hit is, and everything else that is judged, is in `scores`.
 
 import polars as pl
 
-from nearfree.derive.score.scores import score
+from nearfree.derive.predict.predictions import PREDICTIONS
+from nearfree.derive.predict.provenance import digests
+from nearfree.derive.score.composition import COMPOSITION, compose
+from nearfree.derive.score.scores import SCORES, score, score_rows
+from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
@@ -16,7 +20,12 @@ from nearfree.derive.tables.schema import (
     number,
     text,
 )
+from nearfree.derive.tables.store import read_table, seals_digest, write_table
+from nearfree.derive.tables.time_shares import TIME_SHARES
 from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth
+from nearfree.log.events import LatencyMeasured, PredictionRecorded
+from nearfree.log.evidence import Take, open_takes
+from nearfree.log.names import Layout
 
 VALIDATION = Table(
     name="validation",
@@ -57,6 +66,26 @@ _UNKNOWN = {
 _JUDGED = (
     "answered", "hit", "within_1_31", "within_2", "log2_error", "covered", "width",
 )  # fmt: skip
+
+
+def write_validation(layout: Layout, scope: str) -> None:
+    """Write a scope's validation, how the boundaries of its models compose, and the scores."""
+    boundaries = read_table(layout, scope, BOUNDARIES)
+    predictions = read_table(layout, scope, PREDICTIONS)
+    known = {*boundaries["row_id"], *predictions["row_id"]}
+    frame = VALIDATION.build(validate(boundaries, predictions), known)
+    made_from = digests(layout, scope, BOUNDARIES, PREDICTIONS)
+    write_table(layout, scope, VALIDATION, frame, made_from)
+    shares = read_table(layout, scope, TIME_SHARES)
+    dated = open_takes(layout, scope, only=(LatencyMeasured, PredictionRecorded))
+    rows = compose(frame, boundaries, predictions, shares, (Take(*each) for each in dated))
+    known = {*frame["row_id"], *known, *shares["row_id"]}
+    composition = COMPOSITION.build(COMPOSITION.frame(rows), known)
+    write_table(layout, scope, COMPOSITION, composition, made_from | seals_digest(layout, scope))
+    counted = SCORES.build(
+        score_rows(frame, composition), {*frame["row_id"], *composition["row_id"]}
+    )
+    write_table(layout, scope, SCORES, counted, digests(layout, scope, VALIDATION, COMPOSITION))
 
 
 def validate(boundaries: pl.DataFrame, predictions: pl.DataFrame) -> pl.DataFrame:

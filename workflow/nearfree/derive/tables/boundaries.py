@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from nearfree.core.boundary import Ratio, boundary
+from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.robust import leaps, robustness
 from nearfree.derive.tables.schema import (
     ORIGINS,
@@ -18,8 +19,11 @@ from nearfree.derive.tables.schema import (
     text,
 )
 from nearfree.derive.tables.settings import setting_row
+from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
 from nearfree.log.events import BoundaryPublished
-from nearfree.log.evidence import Take
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout
 
 BOUNDARIES = Table(
     name="boundaries",
@@ -86,6 +90,37 @@ SENSITIVITY = Table(
 
 _IDENTITY = ("platform", "stream", "take", "plan8", "newest", *SETTING_COLUMNS, "origin")
 Row = dict[str, Any]
+
+
+def write_boundaries(
+    layout: Layout, scope: str, *, tolerances: Sequence[float], epsilon: float
+) -> None:
+    """Write a scope's boundaries and their sensitivity, from latencies and printed values.
+
+    Parameters
+    ----------
+    epsilon
+        The headline tolerance, at which noise is judged.
+    """
+    latency = read_table(layout, scope, LATENCY, without=["from_ids"])
+    takes = read_scope(layout, scope, only=(BoundaryPublished,))
+    known = {event.event_id for take in takes for event in take.events} | set(latency["row_id"])
+    rows = [*measured_rows(latency, tolerances), *published_rows(takes, tolerances)]
+    frame = BOUNDARIES.build(BOUNDARIES.frame(rows), known)
+    made_from = {
+        "latency": table_digest(layout, scope, LATENCY),
+        "config/config.yaml:tolerances": sha256(repr(tuple(tolerances)).encode()),
+        **seals_digest(layout, scope),
+    }
+    write_table(layout, scope, BOUNDARIES, frame, made_from)
+    moved = SENSITIVITY.frame(sensitivity_rows(frame, latency, epsilon))
+    known = {*frame["row_id"], *latency["row_id"]}
+    made_from = {
+        "boundaries": table_digest(layout, scope, BOUNDARIES),
+        "latency": made_from["latency"],
+        "config/config.yaml:epsilon": sha256(repr(epsilon).encode()),
+    }
+    write_table(layout, scope, SENSITIVITY, SENSITIVITY.build(moved, known), made_from)
 
 
 def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterator[Row]:

@@ -31,13 +31,13 @@ from nearfree.log.reader import no_collection
 
 
 @no_collection()
-def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
+def project(layout: Layout, scope: str, datasheets: dict[str, Platform]) -> None:
     """Write the tables of what was observed: platforms, settings, latency, work, and rules.
 
     Parameters
     ----------
-    platforms
-        The datasheets that this scope uses.
+    datasheets
+        Those that the scope uses, by platform.
 
     Raises
     ------
@@ -52,9 +52,9 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
         )
     made_from = seals_digest(layout, scope) | {
         config_id(name, platform).partition("@")[0]: config_id(name, platform).partition("@")[2]
-        for name, platform in platforms.items()
+        for name, platform in datasheets.items()
     }
-    configured = [config_id(name, platform) for name, platform in platforms.items()]
+    configured = [config_id(name, platform) for name, platform in datasheets.items()]
     probed, printed, published, extracted, indexed, counted, profiled = (
         [event.event_id for take in takes for event in take.of(kind)]
         for kind in (
@@ -68,7 +68,7 @@ def project(layout: Layout, scope: str, platforms: dict[str, Platform]) -> None:
         )
     )
     for table, rows, known in (
-        (PLATFORMS, platform_rows(platforms, takes, scope), probed + configured),
+        (PLATFORMS, platform_rows(datasheets, takes, scope), probed + configured),
         (SETTINGS, _setting_rows(takes, every), [curve.first_id for curve in every] + printed),
         (GRANULARITY, granularity_rows(takes), published + extracted),
         (TUNED, tuned_rows(takes), indexed),

@@ -6,6 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from nearfree.config.files import Config
+from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.store import read_table
@@ -16,7 +17,7 @@ from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.public import published
 from nearfree.public.curve_file import curves_from_csv
-from nearfree.public.curves import SCOPE, Curves, read_curves
+from nearfree.public.curves import Curves, read_curves
 from nearfree.units import BYTES_PER_ELEMENT
 
 AICONFIGURATOR = "aiconfigurator"
@@ -32,7 +33,7 @@ def load_published(layout: Layout, epsilons: Sequence[float]) -> tuple[str, Trut
     EvidenceError
         They are not in the log.
     """
-    takes = read_scope(layout, published.SCOPE, stream=published.STREAM)
+    takes = read_scope(layout, PUBLIC, stream=published.STREAM)
     if not takes:
         raise EvidenceError(
             "the paper's values are not in the log", remedy="Run `nearfree import published`"
@@ -71,7 +72,7 @@ def newest_release(layout: Layout) -> str:
     EvidenceError
         None is imported.
     """
-    streams = {take.stream for take in layout.takes(SCOPE)}
+    streams = {take.stream for take in layout.takes(IMPORTED)}
     releases = [stream for stream in streams if stream.startswith(AICONFIGURATOR)]
     if not releases:
         raise EvidenceError(

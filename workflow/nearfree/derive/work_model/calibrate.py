@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from nearfree.core.plan import CalibratePlan
+from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.work_model.constants import SCOPE, STREAM, calibrated
+from nearfree.derive.work_model.constants import STREAM, calibrated
 from nearfree.derive.work_model.samples import samples
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
@@ -16,7 +17,6 @@ from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.public.curves import Curves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
@@ -63,7 +63,7 @@ def calibrate(
         source=stream, files=files, platforms=tuple(on), epsilon=epsilon, form=FORM
     )
 
-    name = take_name(SCOPE, STREAM, 1, plan)
+    name = take_name(PUBLIC, STREAM, 1, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed

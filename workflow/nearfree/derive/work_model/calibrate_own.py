@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from nearfree.core.plan import CalibratePlan
+from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.truth.boundary_tables import published_truth
@@ -16,7 +17,7 @@ from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Constant
 from nearfree.derive.work_model.fit import taken
 from nearfree.derive.work_model.moe import MOE_TRITON
-from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, SCOPE, STREAM
+from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, STREAM
 from nearfree.derive.work_model.own_fit import (
     CURVES_A_KERNEL,
     chosen,
@@ -42,7 +43,6 @@ from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.public import published
-from nearfree.public.curves import SCOPE as IMPORTED
 from nearfree.public.curves import Curves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
@@ -79,9 +79,7 @@ def calibrate_own(
     base = recorded_constants(layout)
     if not base:
         raise EvidenceError("the log holds no constants", remedy="Run `nearfree calibrate` first")
-    scope, stream = (
-        (published.SCOPE, published.STREAM) if source == PUBLISHED else (IMPORTED, source)
-    )
+    scope, stream = (PUBLIC, published.STREAM) if source == PUBLISHED else (IMPORTED, source)
     takes = read_scope(layout, scope, stream=stream)
     if not takes:
         raise EvidenceError(
@@ -116,7 +114,7 @@ def calibrate_own(
     command = f"nearfree calibrate --own {platform} --from {source} --epsilon {epsilon:g}"
     return ensure_take(
         layout,
-        take_name(SCOPE, STREAM, 1, plan),
+        take_name(PUBLIC, STREAM, 1, plan),
         plan,
         lambda attempt: describe_run(command, plan, attempt),
         work,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.fit import band, fit
@@ -15,7 +16,7 @@ from nearfree.log.events import CalibratedConstant, ConstantsCalibrated, Event
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 
-SCOPE, STREAM = "public", "constants"
+STREAM = "constants"
 """Where constants stand in the log."""
 
 
@@ -85,7 +86,7 @@ def recorded_constants(layout: Layout) -> dict[str, Event]:
     EvidenceError
         The constants of a family are not those of its form any more.
     """
-    takes = sorted(read_scope(layout, SCOPE, stream=STREAM), key=lambda take: take.order)
+    takes = sorted(read_scope(layout, PUBLIC, stream=STREAM), key=lambda take: take.order)
     events = {event.data.family: event for take in takes for event in calibrations(take)}
     for name, event in events.items():
         family = FAMILIES.get(name)

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.constants import calibrations
 from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values
 from nearfree.derive.work_model.fit import Measured, taken
@@ -20,7 +21,7 @@ from nearfree.log.events import ConstantsCalibrated, Event
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 
-SCOPE, STREAM = "public", "constants_own"
+STREAM = "constants_own"
 """Where own constants stand in the log."""
 HOST = Constant(
     name="host_us", unit="us", start=0.0, low=1.0, high=400.0,
@@ -116,7 +117,7 @@ def recorded_own(layout: Layout, constants: Mapping[str, Event]) -> dict[str, di
         Own constants rest on a calibration that is not the newest.
     """
     newest: dict[tuple[str, str], tuple[Event, Take]] = {}
-    for take in sorted(read_scope(layout, SCOPE, stream=STREAM), key=lambda take: take.order):
+    for take in sorted(read_scope(layout, PUBLIC, stream=STREAM), key=lambda take: take.order):
         for event in calibrations(take):
             newest[event.data.family, event.data.platforms[0]] = event, take
     found: dict[str, dict[str, Own]] = {}

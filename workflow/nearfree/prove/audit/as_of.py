@@ -8,7 +8,7 @@ from nearfree.log.names import Layout
 from nearfree.prove.audit.ledgers import NamedLedger, differences
 from nearfree.prove.audit.rebuild import make_all
 from nearfree.prove.audit.restore import RestoredPipeline, restore
-from nearfree.show.page.whole import report_of
+from nearfree.show.page.stage import report_of
 
 FOLDER = "as_of"
 """The folder of a results root that holds recomputed results."""

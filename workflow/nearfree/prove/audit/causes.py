@@ -5,13 +5,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
 from nearfree.log.evidence import RETRACTED
 from nearfree.log.names import TakeName
-from nearfree.pipeline.pipeline import CONSTANTS, IMPORTED
+from nearfree.pipeline.pipeline import CONSTANTS
 from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot, RowKey
 from nearfree.prove.audit.table_index import ROW_ID
-from nearfree.public.published import SCOPE as PUBLIC
-from nearfree.sources.record import SCOPE as SOURCES
 
 _CONFIG = "config/"
 _EVENTS = "events/"

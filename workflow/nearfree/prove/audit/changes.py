@@ -9,7 +9,7 @@ from typing import Any, Literal
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.derive.stages import OBSERVED, TABLES, make
+from nearfree.derive.jobs import OBSERVED, TABLES, make
 from nearfree.log.names import Layout
 from nearfree.log.reader import no_collection
 from nearfree.prove.audit.causes import Cause, Causes
@@ -115,8 +115,7 @@ def summary(rows: list[Change]) -> str:
 
 
 def _rank(change: Change) -> tuple[bool, int]:
-    observed = change.table in {table.name for table in OBSERVED}
-    return observed, _KINDS.index(change.kind)
+    return change.table in OBSERVED, _KINDS.index(change.kind)
 
 
 def _of_table(old: TableIndex, new: TableIndex, scope: str, table: str) -> Iterator[Change]:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nearfree.derive.stages import STAGES, TABLES, Job, before, make
+from nearfree.core.scopes import PUBLIC
+from nearfree.derive.jobs import TABLES, Job, before, make
+from nearfree.derive.stages import STAGES
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout, require_log
@@ -23,8 +25,7 @@ from nearfree.prove.audit.marks import figure_findings, file_findings, odd_figur
 from nearfree.prove.audit.rebuild import jobs, scratch_root
 from nearfree.prove.audit.recompute import MOST, differences
 from nearfree.prove.audit.table_index import TableIndex, table_files, unresolved_ids
-from nearfree.public.published import SCOPE as PUBLIC
-from nearfree.show.page.whole import report_of
+from nearfree.show.page.stage import report_of
 
 _FIGURES, _REPORT = "figures", "report"
 
@@ -92,11 +93,8 @@ def _parts(
     all_jobs = jobs(pipeline)
     graph = {job: before(job) & set(all_jobs) for job in all_jobs}
     for scope in pipeline.scopes:
-        shown = {scope, PUBLIC, *(pipeline.imported if scope == PUBLIC else [])}
-        not_drawn = {"claims", "schedules", *({"outlook"} if scope != PUBLIC else {})}
-        graph[Job(_FIGURES, scope)] = {
-            job for job in all_jobs if job.scope in shown and job.stage not in not_drawn
-        }
+        figures = Job(_FIGURES, scope)
+        graph[figures] = before(figures) & set(all_jobs)
     if drawn:
         graph[Job(_REPORT, "")] = set(graph)
     order = TopologicalSorter(graph)
@@ -162,7 +160,7 @@ def _audit(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) ->
         return _JobResult({}, (message,), failed=True)
     counts: Counter[str] = Counter()
     findings = []
-    for table in STAGES[job.stage]:
+    for table in (TABLES[name] for name in STAGES[job.stage].tables):
         frame = read_table(made, job.scope, table)
         counts.update(tables=1, rows=frame.height, cells=frame.height * frame.width)
         path = on_disk.table(job.scope, table.name)
@@ -189,7 +187,9 @@ def _first(place: str, differing: Iterable[object]) -> list[str]:
 def _odd_tables(layout: Layout, pipeline: Pipeline) -> list[str]:
     """Return the tables on disk that no stage makes."""
     made = {
-        layout.table(job.scope, table.name) for job in jobs(pipeline) for table in STAGES[job.stage]
+        layout.table(job.scope, table)
+        for job in jobs(pipeline)
+        for table in STAGES[job.stage].tables
     }
     return [
         f"{path}: no stage makes this table from this log and config"

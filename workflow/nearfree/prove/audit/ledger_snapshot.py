@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from nearfree.config.yaml_file import load
-from nearfree.derive.stages import TABLES
+from nearfree.core.scopes import PUBLIC, SOURCES
+from nearfree.derive.jobs import TABLES
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.log.document import read_document
 from nearfree.log.events import ObservationRetracted
@@ -16,8 +17,6 @@ from nearfree.log.manifest import Manifest, manifest_path
 from nearfree.log.names import TakeName, parse_take
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.table_index import TableIndex
-from nearfree.public.published import SCOPE as PUBLIC
-from nearfree.sources.record import SCOPE as SOURCES
 
 _DERIVING = ("config.yaml", "deployments.yaml", "platforms.yaml", "sources.yaml")
 """Config files that tables depend on; the others say what is measured, and how."""

@@ -4,24 +4,23 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from nearfree.derive.stages import STAGES, Job, make
+from nearfree.derive.jobs import Job, make
+from nearfree.derive.stages import STAGES
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import no_collection
 from nearfree.log.seal import read_seal
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.show.figures.stage import draw
 
 
 def jobs(pipeline: Pipeline) -> list[Job]:
     """Return the workflow's deriving jobs, each after those that it needs."""
-    scopes = {
-        "project": [*pipeline.sources, *pipeline.scopes],
-        "accuracy": pipeline.imported,
-        "outlook": [PUBLIC],
-        "schedules": [PUBLIC],
-    }
-    return [Job(stage, s) for stage in STAGES for s in scopes.get(stage, pipeline.scopes)]
+    return [
+        Job(stage.name, scope)
+        for stage in STAGES.values()
+        if stage.tables
+        for scope in pipeline.scopes_of(stage)
+    ]
 
 
 @no_collection()

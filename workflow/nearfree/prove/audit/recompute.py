@@ -10,7 +10,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.config.files import Config
-from nearfree.derive.stages import Job, job_of, make, needed
+from nearfree.derive.jobs import Job, job_of, make, needed
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import EvidenceError, NearfreeError

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
-from nearfree.derive.stages import TABLES
+from nearfree.derive.jobs import TABLES
 from nearfree.derive.tables.schema import EventIds, Table
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import EvidenceError

@@ -12,7 +12,7 @@ from nearfree.prove.crate.derived import add_derivations
 from nearfree.prove.crate.folder import Contents, crate_layout, ledger_folder, read_contents
 from nearfree.prove.crate.graph import METADATA, Entity, Graph, file_id, media_type, refs
 from nearfree.prove.crate.runs import add_run, main_run, plan_id, read_run
-from nearfree.prove.crate.steps import SNAKEFILE, read_steps, step_of
+from nearfree.prove.crate.steps import SNAKEFILE, STEPS, step_of
 from nearfree.prove.crate.workflow import add_workflow
 
 ROOT = "./"
@@ -47,18 +47,17 @@ def describe(folder: Path) -> bytes:
             )
     graph = Graph()
     _add_root(graph, ledger, files)
-    steps = read_steps(folder)
     ran: dict[str, list[Entity]] = defaultdict(list)
     for take in takes:
-        step = step_of(main_run(take).command, steps)
+        step = step_of(main_run(take).command)
         action = add_run(graph, layout, take, step)
         if step:
             ran[step.rule].append(action)
     for tool, actions in add_derivations(graph, ledger, files).items():
-        for step in steps:
+        for step in STEPS:
             if step.tool == tool:
                 ran[step.rule] += actions
-    add_workflow(graph, [(step, ran[step.rule]) for step in steps if step.rule in ran])
+    add_workflow(graph, [(step, ran[step.rule]) for step in STEPS if step.rule in ran])
     graph.entities[ROOT]["mentions"] = [
         *graph.of_type("OrganizeAction"),
         *graph.of_type("CreateAction"),

@@ -1,17 +1,10 @@
-"""The workflow's steps: each rule of the Snakefile that runs a `nearfree` command."""
-
-import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+"""The workflow's steps: each of its rules, with the `nearfree` command that it runs."""
 
 from msgspec import Struct
 
-from nearfree.log.reader import read_bytes
+from nearfree.derive.stages import COMMANDS
 
 SNAKEFILE = "Snakefile"
-_INCLUDE = re.compile(r'^include: "(rules/\w+\.smk)"$', re.MULTILINE)
-_RULE = re.compile(r"^rule (\w+):\n((?:[ \t].*\n|\n)*)", re.MULTILINE)
-_COMMAND = re.compile(r'(?:nearfree\(f?"|-m nearfree )([a-z]+(?: [a-z]+)*)')
 
 
 class Step(Struct, frozen=True):
@@ -30,26 +23,14 @@ class Step(Struct, frozen=True):
         return f"{command} ".startswith(f"nearfree {self.command} ")
 
 
-def step_of(command: str, steps: Iterable[Step]) -> Step | None:
+STEPS = tuple(Step(rule, command) for rule, command in COMMANDS.items())
+"""Every step, in the order of the rules."""
+
+
+def step_of(command: str) -> Step | None:
     """Return the step that a recorded command line is of, None where no rule has that command.
 
     `import published` is an `import`, too: the longest command is meant.
     """
-    fitting = [step for step in steps if step.ran(command)]
+    fitting = [step for step in STEPS if step.ran(command)]
     return max(fitting, key=lambda step: len(step.command), default=None)
-
-
-def read_steps(project: Path) -> list[Step]:
-    """Return the steps of a project's workflow, in the order of its rules."""
-    return list(_steps(project))
-
-
-def _steps(project: Path) -> Iterator[Step]:
-    for name in _INCLUDE.findall(_text(project / SNAKEFILE)):
-        for rule, body in _RULE.findall(_text(project / name)):
-            if commands := _COMMAND.findall(body):
-                yield Step(rule, commands[-1])
-
-
-def _text(path: Path) -> str:
-    return read_bytes(path).decode(errors="replace")

@@ -11,11 +11,11 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.config.files import Config
+from nearfree.core.scopes import PUBLIC, SOURCES
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.granularity import GRANULARITY
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
-from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.show.figures.entries import (
     CALLED,
     COMPUTED,
@@ -32,7 +32,6 @@ from nearfree.show.figures.entries import (
 )
 from nearfree.show.figures.listing import LIST, Figure, read_figures
 from nearfree.show.figures.paper import Paper, Shown, read_paper
-from nearfree.sources.record import SCOPE as SOURCES
 
 _ORIGINS = dict(zip(("measured", "simulated", "imported", "published"), STATUSES, strict=False))
 """What is said of an origin; the first one that a row has."""

@@ -9,6 +9,7 @@ import altair as alt
 import polars as pl
 import vl_convert
 
+from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.derive.outlook.drift import VERSION_DRIFT
 from nearfree.derive.outlook.outlook import FORECAST, LOOKUP
 from nearfree.derive.outlook.trend import TREND
@@ -25,8 +26,6 @@ from nearfree.derive.tables.work import WORK
 from nearfree.log.document import render, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.public.curves import SCOPE as IMPORTED
-from nearfree.public.published import SCOPE as PUBLIC
 from nearfree.show.figures.drift import drift_drawings
 from nearfree.show.figures.families import Drawing, Rows, accuracy_drawings, drawings
 from nearfree.show.figures.imported import imported_drawings

@@ -7,6 +7,7 @@ from typing import Any
 import jinja2
 import polars as pl
 
+from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
 from nearfree.derive.claims.table import CLAIMS
 from nearfree.derive.score.accuracy import ACCURACY
 from nearfree.derive.tables.tuned import TUNED
@@ -18,9 +19,9 @@ from nearfree.log.evidence import Take, read_scope
 from nearfree.log.manifest import write_folder_manifest
 from nearfree.log.names import Layout
 from nearfree.measure.adapter_runs import tried
-from nearfree.public.curves import SCOPE as IMPORTED
-from nearfree.public.published import SCOPE as PUBLIC
+from nearfree.pipeline.pipeline import Pipeline
 from nearfree.show.figures.entries import STATUSES, Entry
+from nearfree.show.figures.gallery import read_gallery
 from nearfree.show.page import (
     accuracy,
     claims_section,
@@ -46,9 +47,20 @@ from nearfree.show.page.model_section import model_section
 from nearfree.show.page.pictures import copy_figures, pictures
 from nearfree.show.page.runs import runs
 from nearfree.show.page.script import script, style
-from nearfree.sources.record import SCOPE as SOURCES
 
 _TABLES = (*EACH, *ONCE, TUNED, ACCURACY)
+
+
+def report_of(pipeline: Pipeline) -> Path:
+    """Write the report of a pipeline's tables and figures, and return its page."""
+    return write_report(
+        pipeline.layout,
+        pipeline.scopes + pipeline.sources,
+        pipeline.config.datasheets(PUBLIC),
+        pipeline.site.epsilon,
+        read_gallery(pipeline.layout, pipeline.config.folder, pipeline.scopes),
+        imported=bool(pipeline.imported),
+    )
 
 
 def write_report(

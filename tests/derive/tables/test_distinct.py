@@ -1,5 +1,7 @@
 """A scalar function over a frame."""
 
+from typing import Any
+
 import polars as pl
 from nearfree.derive.tables.distinct import ask_distinct
 
@@ -8,9 +10,9 @@ def test_each_distinct_row_is_asked_once() -> None:
     """Answers stand in the rows' order, nulls are values, and what is left out is null."""
     asked = []
 
-    def answer(a: int | None, b: str) -> dict[str, object]:
-        asked.append((a, b))
-        return {} if a is None else {"a": a + 1, "said": b}
+    def answer(row: dict[str, Any]) -> dict[str, object]:
+        asked.append(tuple(row.values()))
+        return {} if row["a"] is None else {"a": row["a"] + 1, "said": row["b"]}
 
     rows = pl.DataFrame({"a": [1, None, 1, 2, None], "b": ["x", "x", "x", "y", "x"], "c": range(5)})
     found = ask_distinct(rows.select("a", "b"), answer, {"a": pl.Int64, "said": pl.String})

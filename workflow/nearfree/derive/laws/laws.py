@@ -7,6 +7,7 @@ themselves stand in `core.modules`; each distinct question is asked once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import polars as pl
@@ -45,7 +46,7 @@ _ANSWER = {
     name: ANSWERS_SCHEMA[name]
     for name in ("n_max", "n_max_extended", "limiting_term", "evidence", "margin", "refusal")
 }
-_BALANCE = "balance_flop_per_byte"
+_BALANCE, _ROW = "balance_flop_per_byte", "row"
 _module = pl.col("module")
 Answer = Mapping[str, Any]
 
@@ -108,9 +109,8 @@ def _said(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataFram
 def _idle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     del resolver
 
-    def answer(module: str, **question: Any) -> Answer:
-        laws = LAWFUL[module]
-        setting, balance = _setting(module, laws.idle_fields, question), question[_BALANCE]
+    def answer(kind: ModuleKind, laws: Laws, question: Answer) -> Answer:
+        setting, balance = _setting(kind, laws.idle_fields, question), question[_BALANCE]
         return {
             "n_max": laws.idle_compute(setting, balance, extended=False),
             "n_max_extended": laws.idle_compute(setting, balance, extended=True),
@@ -119,24 +119,23 @@ def _idle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
         }
 
     judged = rows.with_columns(law_refusal(by_balance=True).alias("refusal"))
-    return _ask(judged, lambda laws, _: ("dtype", _BALANCE, *laws.idle_fields), answer)
+    return _ask(judged, lambda _, laws: ("dtype", _BALANCE, *laws.idle_fields), answer)
 
 
 def _principle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     del resolver
 
-    def answer(module: str, **question: Any) -> Answer:
-        laws = LAWFUL[module]
-        setting = _setting(module, laws.term_fields, question)
+    def answer(kind: ModuleKind, laws: Laws, question: Answer) -> Answer:
+        setting = _setting(kind, laws.term_fields, question)
         try:
             granularity = laws.printed(setting, question["kernel"]) if laws.printed else None
         except NearfreeError as error:
             return {"refusal": error.what}
-        return _smallest(laws, setting, question[_BALANCE], granularity)
+        return _smallest(laws, setting, question.get(_BALANCE, 0.0), granularity)
 
     found = _ask(
         rows.with_columns(law_refusal(by_balance=False).alias("refusal")),
-        lambda laws, _: ("backend", "dtype", "kernel", *laws.term_fields, *_balance(laws)),
+        lambda _, laws: ("backend", "dtype", "kernel", *laws.term_fields, *_balance(laws)),
         answer,
     )
     nowhere = pl.when(_module.is_in(GRANULAR) & pl.col("sm").is_null()).then(
@@ -146,18 +145,17 @@ def _principle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
 
 
 def _resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
-    def answer(module: str, **question: Any) -> Answer:
-        kind, laws = KINDS[module], LAWFUL[module]
-        setting = _setting(module, laws.term_fields, question)
-        if kind.question is None:
-            return _smallest(laws, setting, question[_BALANCE], None)
-        asked = kind.question(**{name: question[name] for name in kind.question_fields})
-        baseline = question["baseline"]
-        try:
-            granularity = resolved(resolver, asked, baseline, question["batch"] * baseline)
-        except NearfreeError as error:
-            return {"refusal": error.what}
-        return _smallest(laws, setting, question[_BALANCE], granularity, extended_alone=True)
+    def answer(kind: ModuleKind, laws: Laws, question: Answer) -> Answer:
+        granularity = None
+        if kind.question is not None:
+            asked = kind.question(**{name: question[name] for name in kind.question_fields})
+            baseline = question["baseline"]
+            try:
+                granularity = resolved(resolver, asked, baseline, question["batch"] * baseline)
+            except NearfreeError as error:
+                return {"refusal": error.what}
+        setting = _setting(kind, laws.term_fields, question)
+        return _smallest(laws, setting, question.get(_BALANCE, 0.0), granularity, extended_alone=True)
 
     given = rows.with_columns(
         law_refusal(by_balance=False).alias("refusal"),
@@ -166,7 +164,7 @@ def _resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     )
     return _ask(
         given,
-        lambda laws, kind: (
+        lambda kind, laws: (
             *("backend", "dtype", "batch", *laws.term_fields, *_balance(laws)),
             *((*kind.question_fields, "baseline") if kind.question else ()),
         ),
@@ -176,43 +174,33 @@ def _resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
 
 def _ask(
     rows: pl.DataFrame,
-    names: Callable[[Laws, ModuleKind], Sequence[str]],
-    answer: Callable[..., Answer],
+    names: Callable[[ModuleKind, Laws], Sequence[str]],
+    answer: Callable[[ModuleKind, Laws, Answer], Answer],
 ) -> pl.DataFrame:
     """Return the rows with what a law says of those that have no refusal.
 
-    `names` are the columns that the law asks for of a module. All others are null, so that
-    questions which differ in nothing else are one.
+    `names` are the columns that the law asks for of a module: questions that agree in them are one.
     """
-    own = {module: names(laws, KINDS[module]) for module, laws in LAWFUL.items()}
-    open_ = pl.col("refusal").is_null()
-    columns = dict.fromkeys(name for asked in own.values() for name in asked)
-    question = rows.select(
-        pl.when(open_).then(_module).alias("module"),
-        *(
-            pl.when(open_ & _module.is_in([m for m, asked in own.items() if name in asked]))
-            .then(name)
-            .alias(name)
-            for name in columns
-        ),
-    )
-    found = ask_distinct(
-        question,
-        lambda module, **asked: {} if module is None else answer(module, **asked),
-        _ANSWER,
-    )
-    refusal = rows.select(pl.coalesce("refusal", found["refusal"]))
-    return rows.drop("refusal").hstack(found.drop("refusal")).hstack(refusal)
+    numbered = rows.with_row_index(_ROW)
+    said = [pl.DataFrame(schema={_ROW: pl.UInt32, **_ANSWER})]
+    for module, laws in LAWFUL.items():
+        mine = numbered.filter(pl.col("refusal").is_null() & (_module == module))
+        ask = partial(answer, KINDS[module], laws)
+        own = list(dict.fromkeys(names(KINDS[module], laws)))
+        found = ask_distinct(mine.select(own), ask, _ANSWER)
+        said.append(mine.select(_ROW).hstack(found))
+    found = numbered.select(_ROW).join(pl.concat(said), on=_ROW, how="left", maintain_order="left")
+    refusal = pl.coalesce("refusal", found["refusal"])
+    return rows.hstack(found.drop(_ROW, "refusal")).with_columns(refusal.alias("refusal"))
 
 
-def _setting(module: str, fields: Sequence[str], question: Answer) -> Setting:
-    given = {name: question[name] for name in fields}
-    backend = question.get("backend") or ""
-    return Setting(module=cast("Module", module), backend=backend, dtype=question["dtype"], **given)
+def _setting(kind: ModuleKind, fields: Sequence[str], question: Answer) -> Setting:
+    given = {name: question[name] for name in ("dtype", *fields)}
+    return Setting(module=cast("Module", kind.name), backend=question.get("backend", ""), **given)
 
 
 def _balance(laws: Laws) -> tuple[str, ...]:
-    """Return the column of rho, where the principle asks for it and not for a granularity."""
+    """Return the column of rho, if the principle asks for it: else it asks for a granularity."""
     return () if laws.letter else (_BALANCE,)
 
 

@@ -28,7 +28,9 @@ def idle_compute(rows: pl.DataFrame) -> pl.Series:
         balance_flop_per_byte, dtype, batch, experts, top_k, routing and d_ff, an expert's width; no
         experts: a dense model.
     """
-    return ask_distinct(rows.select(_BALANCE, *_FFN, "d_ff"), _idle, {"idle": pl.Float64})["idle"]
+    return ask_distinct(
+        rows.select(_BALANCE, *_FFN, "d_ff"), lambda row: _idle(**row), {"idle": pl.Float64}
+    )["idle"]
 
 
 def principle(rows: pl.DataFrame) -> pl.DataFrame:
@@ -46,7 +48,7 @@ def principle(rows: pl.DataFrame) -> pl.DataFrame:
         `tie` names all terms that are the smallest, null where one alone is.
     """
     asked = rows.select(_BALANCE, *_FFN, "m_moe", "tau", "m_attn")
-    return rows.hstack(ask_distinct(asked, _smallest, _LAW))
+    return rows.hstack(ask_distinct(asked, lambda row: _smallest(**row), _LAW))
 
 
 def _idle(balance_flop_per_byte: float | None, **fields: Any) -> Mapping[str, float]:

@@ -4,13 +4,13 @@ Source: paper, tab:practical_lookup (app. on implications). The models' numbers 
 rho, s, b, E, k, d_ff; M_attn is given, M_moe is that of the fallback rules, and tau = E.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from nearfree.core.modules.moe_ffn import printed
 from nearfree.core.scopes import PUBLIC
-from nearfree.core.setting import Dtype, Setting
+from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.model_law import idle_compute, principle
@@ -163,11 +163,11 @@ def published_lookup(given: pl.DataFrame, facts: pl.DataFrame, resolver: Resolve
     )
 
 
-def _printed(dtype: Dtype, experts: int | None) -> dict[str, float]:
+def _printed(row: dict[str, Any]) -> dict[str, float]:
     """Return M_moe of the fallback rules, as the paper prints it of the rows' engine."""
-    if experts is None:
+    if row["experts"] is None:
         return {}
-    layer = Setting(module="moe_ffn", backend="sglang", dtype=dtype)
+    layer = Setting(module="moe_ffn", backend="sglang", dtype=row["dtype"])
     return {"m_moe": printed(layer).rows}
 
 

@@ -163,7 +163,7 @@ def _from_baseline(settings: pl.DataFrame, points: pl.DataFrame) -> pl.DataFrame
     """Return the points from each curve's baseline upwards, sorted."""
     least = ask_distinct(
         settings.select("routing", "experts", "top_k", "batch"),
-        lambda **spread: {"least": first_full(**spread)},
+        lambda spread: {"least": first_full(**spread)},
         {"least": pl.Int64},
     )
     fixed = points.join(_varied(points).to_frame(), on="curve", how="anti")

@@ -29,7 +29,8 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     return found["family"]
 
 
-def _form(module: str, **question: Any) -> dict[str, str]:
+def _form(question: dict[str, Any]) -> dict[str, str]:
+    module = question.pop("module")
     speaking = (
         family
         for family in FAMILIES.values()

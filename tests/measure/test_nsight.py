@@ -12,7 +12,7 @@ from conftest import make_setting, write_payloads
 from derive.tables.logs import write_probe
 from msgspec import json
 from msgspec.structs import replace
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.plan import ProfilePlan, Sweep
 from nearfree.errors import EvidenceError, HardwareError
 from nearfree.log.events import Fingerprint, KernelProfiled, RunStarted
@@ -235,7 +235,7 @@ def test_forwards_run_inside_their_marks() -> None:
         seen.append((n, len(products) // 2))
 
     setting = replace(SETTING, dtype="float32")
-    profile(setting, (1, 4), Place(), 3, mark=mark)
+    profile(setting, (1, 4), ExecutionContext(), 3, mark=mark)
     assert seen == [(1, 3), (4, 3)]
 
 

@@ -8,7 +8,7 @@ from conftest import make_plan
 from derive.tables.logs import write_probe
 from msgspec.structs import replace
 from nearfree.backends.adapters import torch_dense
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.plan import MeasurePlan, ProbePlan, Sweep
 from nearfree.core.protocols import Adaptive, Paper, Timing
 from nearfree.errors import EvidenceError, HardwareError
@@ -134,7 +134,7 @@ def test_output_that_is_not_finite_is_refused(
 ) -> None:
     """A forward that overflows ends the take before anything is timed; the log says why."""
 
-    def huge(_place: Place, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    def huge(_execution: ExecutionContext, dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return torch.full(shape, float("inf"), dtype=dtype)
 
     monkeypatch.setattr(torch_dense, "filled", huge)

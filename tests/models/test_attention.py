@@ -11,7 +11,7 @@ from backends.adapters import test_flash_attn, test_flashinfer
 from backends.adapters.signatures import change_points, signature, versions_between
 from backends.adapters.test_flashinfer import NAMES, PREFILL, TEXT, literal
 from nearfree.backends.adapters import flash_attn_3
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.setting import Mask
 from nearfree.errors import EvidenceError
 from nearfree.models import attention_torch as attending_torch
@@ -170,7 +170,7 @@ def test_each_n_is_planned_once_for_all_layers(
 
 
 def test_forwards_share_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither k nor routing changes a plan: forwards of one place have one for each N."""
+    """Neither k nor routing changes a plan: forwards of one execution have one for each N."""
     wrappers, kept = libraries.flashinfer(monkeypatch), {}
     for top_k, routing in product((4, 2), ("router", "balanced")):
         config = document("qwen3_moe", num_experts_per_tok=top_k)
@@ -193,14 +193,14 @@ SHAPE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def attend(place: Place, **changes: Any) -> None:
+def attend(execution: ExecutionContext, **changes: Any) -> None:
     """Run the attention of one forward."""
     given = SHAPE | changes
     sight = Sight(given["mask"], given["context"], given["window"])
     queries = torch.zeros(given["batch"], given["heads"], given["n"], given["head_dim"])
     cache = torch.zeros(given["batch"], given["room"], given["kv_heads"], given["head_dim"])
     keys = cache.to(given["dtype"]).transpose(1, 2)
-    way = attending(given["backend"], sight, given["dtype"], place)
+    way = attending(given["backend"], sight, given["dtype"], execution)
     way.attend(queries.to(given["dtype"]), keys, keys)
 
 
@@ -216,20 +216,20 @@ def test_another_plan_is_not_shared(
     monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
     """What a plan is given is its own, which pages a request owns as well; the workspace is one."""
-    wrappers, place = libraries.flashinfer(monkeypatch), Place()
+    wrappers, execution = libraries.flashinfer(monkeypatch), ExecutionContext()
     for changes in ({}, {name: value}, {}, {name: value}):
-        attend(place, **changes)
+        attend(execution, **changes)
     made = wrappers.parts[PREFILL].calls
     assert len(made) == 2
     assert len({bound.arguments["float_workspace_buffer"].data_ptr() for bound in made}) == 1
 
 
 def test_places_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another place has a workspace and plans of its own."""
+    """Another execution has a workspace and plans of its own."""
     wrappers = libraries.flashinfer(monkeypatch)
-    places = Place(), Place()
-    for place in places:
-        attend(place)
+    places = ExecutionContext(), ExecutionContext()
+    for execution in places:
+        attend(execution)
     made = wrappers.parts[PREFILL].calls
     assert len({bound.arguments["float_workspace_buffer"].data_ptr() for bound in made}) == 2
 
@@ -271,7 +271,7 @@ def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
 def test_a_gpu_attends_in_16_bits(backend: str) -> None:
     """No kernel of theirs runs in float32, which is refused before a library is loaded."""
     with pytest.raises(EvidenceError, match=f"{backend} does not run in torch.float32"):
-        attending(backend, Sight("causal", 8), torch.float32, Place(device="cuda"))
+        attending(backend, Sight("causal", 8), torch.float32, ExecutionContext(device="cuda"))
 
 
 def test_flash_attention_3_is_for_9_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_flash_attention_3_is_for_9_0(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_torch_on_a_gpu_is_its_flash_op() -> None:
     """On a GPU the FlashAttention op of torch runs, over a cache whose positions come first."""
-    place = Place(device="cuda")
-    found = attending("torch_sdpa", Sight("block", 8), torch.bfloat16, place)
+    execution = ExecutionContext(device="cuda")
+    found = attending("torch_sdpa", Sight("block", 8), torch.bfloat16, execution)
     assert isinstance(found, Flash)
     assert found.positions_first
 
@@ -297,11 +297,11 @@ def test_flash_attention_2_is_bound(
     """At the first, the last and every changed release, the call has the form it takes."""
     first, last = test_flash_attn.FIRST, test_flash_attn.LAST
     cache, versions = source_cache, versions_between("flash-attn", first, last)
-    place = ("flash-attn", test_flash_attn.MEMBER, libraries.CACHE_CALL)
-    points = change_points(place[0], versions, *place[1:], cache)
+    execution = ("flash-attn", test_flash_attn.MEMBER, libraries.CACHE_CALL)
+    points = change_points(execution[0], versions, *execution[1:], cache)
     assert {first, last} <= set(points)
     for version in points:
-        libraries.flash_2(monkeypatch, signature(place[0], version, *place[1:], cache))
+        libraries.flash_2(monkeypatch, signature(execution[0], version, *execution[1:], cache))
         check(*pair(tmp_path, WINDOWED, "flash_attn"))
         check(*pair(tmp_path, document("qwen3"), "flash_attn", mask="block"))
 

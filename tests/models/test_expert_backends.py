@@ -8,7 +8,7 @@ import torch
 from backends.adapters import test_sglang_moe, test_vllm_moe
 from backends.adapters.signatures import StandIn, change_points, signature, versions_between
 from backends.adapters.test_sglang_moe import OLD, OLDEST, OTHERS, Release, known
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Experts
 from nearfree.errors import EvidenceError
@@ -117,7 +117,7 @@ def test_rows_are_not_written_in_place(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put all libraries in place, which answer by shape alone: no value of a tensor is read."""
+    """Put all libraries in execution, which answer by shape alone: no value of a tensor is read."""
     libraries.flash_2(monkeypatch)._result = lambda bound: torch.empty_like(bound.arguments["q"])
     wrappers = libraries.flashinfer(monkeypatch)
     wrappers._result = lambda _, bound: torch.empty_like(bound.arguments["q"])
@@ -163,7 +163,11 @@ def make(
 ) -> Running:
     """Return what runs four experts."""
     return running(
-        backend, Experts(experts=4, top_k=2, d_ff=8), routing, dtype, Place(device=device)
+        backend,
+        Experts(experts=4, top_k=2, d_ff=8),
+        routing,
+        dtype,
+        ExecutionContext(device=device),
     )
 
 

@@ -14,7 +14,7 @@ from backends.adapters.test_flashinfer import PREFILL
 from decoders.files import CONFIG, write
 from msgspec import structs
 from nearfree.backends.adapters.flashinfer_plan import bytes_held
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.setting import Mask
 from nearfree.decoders.config_file import read_decoder
@@ -220,7 +220,7 @@ def test_a_models_workspaces_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     sweep = next(iter(model_sweeps(model_study(), model)))
     setting = structs.replace(sweep.setting, backend="flashinfer_fa2")
     with pytest.raises(EvidenceError, match=r"workspaces 0\.6, "):
-        ModelKernel(setting, sweep.positions, Place(models={"small": model.plain}))
+        ModelKernel(setting, sweep.positions, ExecutionContext(models={"small": model.plain}))
 
 
 def test_copies_take_turns(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.backends.adapters.kernel import Place, make_kernel
+from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.setting import Mask, ModelRouting, Setting
 from nearfree.errors import ConfigError, EvidenceError
@@ -27,12 +27,12 @@ def setting(kind: str = DENSE, **changes: Any) -> Setting:
     return sweep.setting
 
 
-def place(kind: str = DENSE, **changes: Any) -> Place:
+def execution(kind: str = DENSE, **changes: Any) -> ExecutionContext:
     """Return a CPU, given the model of a plan."""
-    return Place(models={"small": MODELS[kind].plain}, **changes)
+    return ExecutionContext(models={"small": MODELS[kind].plain}, **changes)
 
 
-def make(where: Place, kind: str = DENSE, **changes: Any) -> ModelKernel:
+def make(where: ExecutionContext, kind: str = DENSE, **changes: Any) -> ModelKernel:
     """Return the kernel of a small model."""
     kernel = make_kernel(setting(kind, **changes), POSITIONS, where)
     assert isinstance(kernel, ModelKernel)
@@ -54,7 +54,7 @@ CASES = [
 def test_logits_of_every_position(kind: str, mask: Mask, routing: ModelRouting | None) -> None:
     """A forward ends with finite logits of all N positions of every request, and no other N."""
     axes = {"batch": [2], "mask": mask} | ({"routing": [routing]} if routing else {})
-    kernel = make(place(kind), kind, **axes)
+    kernel = make(execution(kind), kind, **axes)
     for n in POSITIONS:
         logits = kernel.forward(n)
         assert (logits.shape, logits.dtype) == ((2, n, 97), torch.float32)
@@ -68,7 +68,7 @@ def test_logits_of_every_position(kind: str, mask: Mask, routing: ModelRouting |
 def test_the_same_setting_gives_the_same_logits(kind: str, batch: int, context: int) -> None:
     """Weights, caches and tokens come from one seed: a kernel made again repeats its logits."""
     axes = {"batch": [batch], "context": [max(context, 1)]}
-    one, two = (make(place(kind), kind, **axes) for _ in range(2))
+    one, two = (make(execution(kind), kind, **axes) for _ in range(2))
     torch.rand(context)
     for n in POSITIONS:
         assert one.forward(n).equal(two.forward(n))
@@ -76,7 +76,7 @@ def test_the_same_setting_gives_the_same_logits(kind: str, batch: int, context: 
 
 def test_k_adds_no_weights() -> None:
     """Settings of a model with another k run on the same weights and caches."""
-    where = place(MOE)
+    where = execution(MOE)
     make(where, MOE, top_k=[2], positions=[1, 4, 9])
     before = dict(where.shared)
     second = make(where, MOE, top_k=[8], positions=[1, 4, 9])
@@ -87,7 +87,7 @@ def test_k_adds_no_weights() -> None:
 
 def test_another_batch_adds_caches_alone() -> None:
     """A larger batch has caches of its own, and the weights of the model."""
-    where = place(MOE)
+    where = execution(MOE)
     make(where, MOE)
     weights = {key for key in where.shared if key[0] == DIGEST}
     make(where, MOE, batch=[3])
@@ -97,7 +97,7 @@ def test_another_batch_adds_caches_alone() -> None:
 
 def test_copies_take_turns() -> None:
     """Each forward runs on the next copy of the weights: the same numbers in other memory."""
-    where = place(copies=2)
+    where = execution(copies=2)
     kernel = make(where)
     heads = [each._head for each in kernel._forwards]
     assert heads[0].data_ptr() != heads[1].data_ptr()
@@ -127,7 +127,7 @@ def test_a_model_is_cold_if_the_rest_of_it_fills_the_cache(
     copies: int, cache_bytes: int, made: int, cache: str
 ) -> None:
     """What is read between two reads of the largest module decides, over all copies."""
-    kernel = make(place(copies=copies, cache_bytes=cache_bytes))
+    kernel = make(execution(copies=copies, cache_bytes=cache_bytes))
     assert (len(kernel._forwards), kernel.cache) == (made, cache)
 
 
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
     """With ten kilobytes free a model is refused with its parts, and nothing is made."""
     monkeypatch.setattr(footprint, "free_bytes", lambda _: 10**4)
     monkeypatch.setattr(torch, "empty", None)
-    where = place(kind)
+    where = execution(kind)
     said = r"small with L=40, batch 1, N=9 needs \d\.\d GB \(weights .*KV cache .* are free"
     with pytest.raises(EvidenceError, match=said) as caught:
         make(where, kind)
@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_context_of_too_many_positions_is_refused() -> None:
     """A cache that no machine holds is refused before it is allocated."""
-    where = place()
+    where = execution()
     with pytest.raises(EvidenceError, match="KV cache"):
         make(where, context=[10**12])
     assert where.shared == {}
@@ -154,17 +154,17 @@ def test_a_context_of_too_many_positions_is_refused() -> None:
 
 def test_weights_that_are_there_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second setting of a model needs no memory for the weights that the first has made."""
-    where = place(MOE)
+    where = execution(MOE)
     make(where, MOE)
     weights = sum(t.nbytes for key, t in where.shared.items() if key[0] == DIGEST)
     monkeypatch.setattr(footprint, "free_bytes", lambda _: weights)
     make(where, MOE, top_k=[2], positions=[9])
     with pytest.raises(EvidenceError, match="small with L=40"):
-        make(place(MOE), MOE, top_k=[2], positions=[9])
+        make(execution(MOE), MOE, top_k=[2], positions=[9])
 
 
 def test_another_model_of_the_name_is_not_run() -> None:
     """A plan's model must be the one that its setting was made for."""
-    where = Place(models={"small": small(num_hidden_layers=4).plain})
+    where = ExecutionContext(models={"small": small(num_hidden_layers=4).plain})
     with pytest.raises(ConfigError, match="is not that of its setting"):
         make(where)

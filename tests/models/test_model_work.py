@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from backends.adapters.shapes import counted_flop
-from nearfree.backends.adapters.kernel import Place, make_kernel
+from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.setting import Setting
 from nearfree.models.work import bytes_read, model_work
@@ -48,7 +48,7 @@ def test_a_forward_with_experts_by_hand(routing: str) -> None:
 def test_the_work_is_what_torch_counts(kind: str) -> None:
     """The FLOPs executed are those that torch's counter sees, and attention, which it does not."""
     found = setting(kind, mask="block", batch=[2])
-    kernel = make_kernel(found, (1, 5), Place(models={"small": MODELS[kind].plain}))
+    kernel = make_kernel(found, (1, 5), ExecutionContext(models={"small": MODELS[kind].plain}))
     for n in (1, 5):
         attention = 3 * 4 * 2 * 8 * 16 * n * (CONTEXT + n)
         assert kernel.work(n).flop_executed == counted_flop(kernel, n) + attention

@@ -10,7 +10,7 @@ import torch
 from nearfree.backends.adapters import flash_attn, flash_inputs
 from nearfree.backends.adapters.flash_attn import FUNCTIONS, FlashAttn
 from nearfree.backends.adapters.flash_tiles import fewest_splits, flash_2_tiling
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, Setting
 from nearfree.errors import EvidenceError
@@ -62,7 +62,7 @@ def make(
         for name, known in signatures.items()
     }
     patch.setattr(flash_attn, "load", lambda: SimpleNamespace(**functions))
-    kernel = FlashAttn(setting, (1, 3), Place(copies=copies, sms=132))
+    kernel = FlashAttn(setting, (1, 3), ExecutionContext(copies=copies, sms=132))
     return kernel, functions[FUNCTIONS[setting.api or ""]]
 
 
@@ -216,7 +216,7 @@ def test_keys_are_not_split_over_an_unknown_number_of_sms() -> None:
 def test_the_gpu_is_asked_for_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     """8.6 is told as 86."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 6))
-    assert flash_inputs.compute_capability(Place(device="cuda")) == 86
+    assert flash_inputs.compute_capability(ExecutionContext(device="cuda")) == 86
 
 
 def agree(call: tuple[str, int | None], shape: tuple[int, ...], device: tuple[int, int]) -> None:

@@ -11,7 +11,7 @@ from nearfree.backends.adapters import flash_attn_3
 from nearfree.backends.adapters.flash_attn_3 import FlashAttn3
 from nearfree.backends.adapters.flash_inputs import APIS
 from nearfree.backends.adapters.flash_tiles import Tiling, flash_3_tiling
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, Setting
 from nearfree.errors import EvidenceError
@@ -105,7 +105,7 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
 
 def make(**changes: Any) -> FlashAttn3:
     """Return an adapter over N = 1 and 3."""
-    return FlashAttn3(make_attention(**changes), (1, 3), Place(sms=132))
+    return FlashAttn3(make_attention(**changes), (1, 3), ExecutionContext(sms=132))
 
 
 def test_a_cache_call_gives_the_length_in_use(operator: Operator) -> None:

@@ -17,7 +17,7 @@ from nearfree.backends.adapters.flashinfer import (
     fa3_rows,
 )
 from nearfree.backends.adapters.flashinfer_decode import FlashInferDecode
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask
 from nearfree.errors import EvidenceError
@@ -142,7 +142,7 @@ def wrappers(monkeypatch: pytest.MonkeyPatch) -> Wrappers:
 
 def test_each_n_is_planned_once(wrappers: Wrappers) -> None:
     """A plan says where queries and pages of requests begin, and how full the last pages are."""
-    FlashInferFa2(make_attention(), (1, 9), Place())
+    FlashInferFa2(make_attention(), (1, 9), ExecutionContext())
     assert len(wrappers.parts[f"{PREFILL}.plan"].calls) == 2
     assert wrappers.given(f"{PREFILL}.plan") == {
         "qo_indptr": [0, 9, 18],
@@ -164,7 +164,7 @@ def test_each_n_is_planned_once(wrappers: Wrappers) -> None:
 
 def test_a_forward_runs_without_overlap(wrappers: Wrappers) -> None:
     """Consecutive launches do not overlap: that would shorten what is timed."""
-    out = FlashInferFa2(make_attention(page_size=8), (1, 3), Place()).forward(3)
+    out = FlashInferFa2(make_attention(page_size=8), (1, 3), ExecutionContext()).forward(3)
     assert out.shape == (6, 4, 16)
     assert wrappers.given(f"{PREFILL}.run") == {
         "q": (6, 4, 16),
@@ -178,7 +178,7 @@ def test_the_kernel_is_named_and_never_chosen(
     wrappers: Wrappers, adapter: type[FlashInferFa2], backend: str
 ) -> None:
     """Left alone, the wrapper picks fa3 on compute capability 9.0."""
-    adapter(make_attention(), (1,), Place())
+    adapter(make_attention(), (1,), ExecutionContext())
     given = wrappers.given(PREFILL)
     assert (given["backend"], given["kv_layout"]) == (backend, "NHD")
     assert "use_cuda_graph" not in given
@@ -186,7 +186,7 @@ def test_the_kernel_is_named_and_never_chosen(
 
 def test_a_cuda_graph_gets_buffers_of_the_plans_sizes(wrappers: Wrappers) -> None:
     """What a captured graph reads lies in buffers, one wrapper for each N."""
-    FlashInferFa2(make_attention(cuda_graph=True), (1, 9), Place())
+    FlashInferFa2(make_attention(cuda_graph=True), (1, 9), ExecutionContext())
     assert len(wrappers.parts[PREFILL].calls) == 2
     given, planned = wrappers.given(PREFILL), wrappers.given(f"{PREFILL}.plan")
     assert given["use_cuda_graph"] is True
@@ -197,7 +197,7 @@ def test_a_cuda_graph_gets_buffers_of_the_plans_sizes(wrappers: Wrappers) -> Non
 def test_an_argument_that_a_release_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases before 0.2.7 know no overlap, and until 0.2.0 the head size has another name."""
     older = load(monkeypatch, literal(OLDER))
-    FlashInferFa2(make_attention(), (1,), Place()).forward(1)
+    FlashInferFa2(make_attention(), (1,), ExecutionContext()).forward(1)
     assert "enable_pdl" not in older.given(f"{PREFILL}.run")
     assert older.given(f"{PREFILL}.plan")["head_dim"] == 16
 
@@ -206,13 +206,13 @@ def test_an_argument_that_a_release_lacks_is_left_out(monkeypatch: pytest.Monkey
 def test_the_mask_is_planned(wrappers: Wrappers, mask: Mask | None, *, causal: bool) -> None:
     """A block of positions that see each other is planned without the causal mask."""
     for adapter in (FlashInferFa2, FlashInferFa3):
-        adapter(make_attention(mask=mask), (3,), Place())
+        adapter(make_attention(mask=mask), (3,), ExecutionContext())
         assert wrappers.given(f"{PREFILL}.plan")["causal"] is causal
 
 
 def test_copies_of_the_cache_take_turns(wrappers: Wrappers) -> None:
     """Each forward reads the next copy of all pages."""
-    kernel = FlashInferFa2(make_attention(), (1,), Place(copies=2))
+    kernel = FlashInferFa2(make_attention(), (1,), ExecutionContext(copies=2))
     for _ in range(3):
         kernel.forward(1)
     calls = wrappers.parts[f"{PREFILL}.run"].calls
@@ -222,7 +222,7 @@ def test_copies_of_the_cache_take_turns(wrappers: Wrappers) -> None:
 
 def test_decode_is_one_query_of_each_request(wrappers: Wrappers) -> None:
     """Its rows are requests; it runs on CUDA cores, and no other library is chosen for it."""
-    kernel = FlashInferDecode(make_attention(cuda_graph=True), (1,), Place())
+    kernel = FlashInferDecode(make_attention(cuda_graph=True), (1,), ExecutionContext())
     assert kernel.forward(1).shape == (2, 4, 16)
     made = wrappers.given(DECODE)
     assert (made["use_tensor_cores"], made["backend"]) == (False, "fa2")
@@ -236,12 +236,12 @@ def test_decode_is_one_query_of_each_request(wrappers: Wrappers) -> None:
 def test_decode_of_more_positions_is_refused(wrappers: Wrappers) -> None:
     """It has no rows for a second position."""
     with pytest.raises(EvidenceError, match="N=1 alone, not 1, 2"):
-        FlashInferDecode(make_attention(), (1, 2), Place())
+        FlashInferDecode(make_attention(), (1, 2), ExecutionContext())
 
 
 def test_decode_pads_nothing(wrappers: Wrappers) -> None:
     """What is executed is what was asked for."""
-    work = FlashInferDecode(make_attention(), (1,), Place()).work(1)
+    work = FlashInferDecode(make_attention(), (1,), ExecutionContext()).work(1)
     assert work.flop_executed == work.flop_logical
 
 
@@ -277,7 +277,7 @@ def test_work_counts_tiles_of_packed_heads_once(
     wrappers: Wrappers, adapter: type[FlashInferFa2], blocks: int
 ) -> None:
     """fa2 has a tile for a key-value head, fa3 one for each query head."""
-    assert adapter(make_attention(), (3,), Place()).work(3).blocks == blocks
+    assert adapter(make_attention(), (3,), ExecutionContext()).work(3).blocks == blocks
 
 
 @pytest.mark.slow
@@ -297,8 +297,8 @@ def test_each_form_of_the_calls_is_bound(
         stood = load(monkeypatch, real)
         for graph in (False, True):
             setting = make_attention(cuda_graph=graph)
-            FlashInferFa2(setting, (1, 3), Place()).forward(3)
-            FlashInferDecode(setting, (1,), Place()).forward(1)
+            FlashInferFa2(setting, (1, 3), ExecutionContext()).forward(3)
+            FlashInferDecode(setting, (1,), ExecutionContext()).forward(1)
         planned = stood.given(f"{PREFILL}.plan")
         head_dim = planned.get("head_dim_qk", planned.get("head_dim"))
         assert (head_dim, planned["page_size"], planned["causal"]) == (16, 16, True), version

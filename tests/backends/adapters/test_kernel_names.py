@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import make_setting
-from nearfree.backends.adapters.kernel import Place, make_kernel
+from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.work import ExecutedWork
 from torch import Tensor
@@ -37,14 +37,14 @@ def test_names_leave_out_what_only_looks(n: int) -> None:
 
 def test_a_dense_forward_is_products_alone() -> None:
     """The dense FFN runs matrix products and nothing else."""
-    kernel = make_kernel(make_setting(backend="torch"), (4,), Place())
+    kernel = make_kernel(make_setting(backend="torch"), (4,), ExecutionContext())
     assert set(kernel_names(kernel, 4, "cpu")) <= {"matmul", "mm", "addmm"}
 
 
 def test_names_show_which_path_ran() -> None:
     """The padded MoE multiplies block by block, the control calls the grouped product."""
     padded, grouped = (
-        kernel_names(make_kernel(make_moe(backend=name), (4,), Place()), 4, "cpu")
+        kernel_names(make_kernel(make_moe(backend=name), (4,), ExecutionContext()), 4, "cpu")
         for name in ("torch_padded", "torch_grouped")
     )
     assert "mm" in padded
@@ -54,7 +54,7 @@ def test_names_show_which_path_ran() -> None:
 
 def test_looking_changes_no_turn_out_of_order() -> None:
     """Looking at a forward is a forward: afterwards the next copy has its turn."""
-    kernel = make_kernel(make_sdpa(), (1,), Place(copies=3))
+    kernel = make_kernel(make_sdpa(), (1,), ExecutionContext(copies=3))
     outputs = [kernel.forward(1) for _ in range(3)]
     kernel_names(kernel, 1, "cpu")
     assert torch.equal(kernel.forward(1), outputs[1])
@@ -62,5 +62,5 @@ def test_looking_changes_no_turn_out_of_order() -> None:
 
 def test_names_write_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """The profiler writes nothing to the terminal."""
-    kernel_names(make_kernel(make_sdpa(), (1,), Place()), 1, "cpu")
+    kernel_names(make_kernel(make_sdpa(), (1,), ExecutionContext()), 1, "cpu")
     assert capfd.readouterr() == ("", "")

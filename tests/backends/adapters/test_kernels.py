@@ -11,7 +11,7 @@ from nearfree.backends.adapters import memory
 from nearfree.backends.adapters.kernel import (
     ADAPTERS,
     Adapter,
-    Place,
+    ExecutionContext,
     find_adapter,
     make_kernel,
 )
@@ -50,7 +50,7 @@ def test_each_backend_of_a_study_has_an_adapter() -> None:
 @pytest.mark.parametrize("setting", HERE, ids=lambda each: each.backend)
 def test_a_kernel_runs_what_it_was_made_for(setting: Setting) -> None:
     """A kernel runs and counts each N that was asked for, with finite output, and no other N."""
-    kernel = make_kernel(setting, (1, 4), Place(copies=2))
+    kernel = make_kernel(setting, (1, 4), ExecutionContext(copies=2))
     for n in (1, 4):
         assert torch.isfinite(kernel.forward(n)).all()
         assert kernel.work(n).flop_executed >= kernel.work(n).flop_logical > 0
@@ -69,7 +69,7 @@ def test_a_kernel_runs_what_it_was_made_for(setting: Setting) -> None:
 def test_an_unknown_adapter_is_refused(setting: Setting) -> None:
     """A module that nothing runs on a backend is refused by both names, with what there is."""
     with pytest.raises(EvidenceError, match=f"{setting.module} on {setting.backend}") as caught:
-        make_kernel(setting, (1,), Place())
+        make_kernel(setting, (1,), ExecutionContext())
     assert "dense_ffn/torch" in caught.value.remedy
 
 
@@ -77,25 +77,25 @@ def test_a_device_that_a_backend_does_not_run_on() -> None:
     """A GPU's backend is refused on a CPU, though the same adapter is found for a GPU."""
     setting = make_moe(backend="vllm", dtype="bfloat16")
     with pytest.raises(EvidenceError, match="vllm runs moe_ffn on cuda, not on cpu"):
-        make_kernel(setting, (1,), Place())
+        make_kernel(setting, (1,), ExecutionContext())
     assert find_adapter(setting.module, setting.backend, "cuda").package == "vllm"
 
 
 def test_a_package_that_is_not_installed() -> None:
     """A backend whose package is missing is refused with the command that makes its environment."""
     with pytest.raises(EvidenceError, match="needs the package sglang") as caught:
-        make_kernel(make_moe(backend="sglang"), (1,), Place(device="cuda"))
+        make_kernel(make_moe(backend="sglang"), (1,), ExecutionContext(device="cuda"))
     assert "nearfree environment make sglang" in caught.value.remedy
 
 
 @pytest.mark.parametrize("changes", [{"d_model": 10**7, "d_ff": 10**7}, {"batch": 10**12}])
 def test_a_shape_that_does_not_fit(changes: dict[str, Any]) -> None:
     """What this machine has no memory for is refused in one message, and nothing is allocated."""
-    place = Place(copies=2)
+    execution = ExecutionContext(copies=2)
     with pytest.raises(EvidenceError, match="with 2 copies needs") as caught:
-        make_kernel(make_setting(backend="torch", **changes), (1,), place)
+        make_kernel(make_setting(backend="torch", **changes), (1,), execution)
     assert "\n" not in str(caught.value)
-    assert place.shared == {}
+    assert execution.shared == {}
 
 
 @pytest.mark.parametrize("setting", HERE, ids=lambda each: each.backend)
@@ -106,10 +106,10 @@ def test_each_module_is_asked_for_its_size(
     monkeypatch.setattr(memory, "free_bytes", lambda _: 1000)
     monkeypatch.setattr(torch, "empty", None)
     with pytest.raises(EvidenceError, match=r"0\.0 GB are free"):
-        make_kernel(setting, (1,), Place())
+        make_kernel(setting, (1,), ExecutionContext())
 
 
 def test_a_dtype_that_torch_lacks() -> None:
     """A dtype that torch has no tensors of is refused by name."""
     with pytest.raises(EvidenceError, match="float8"):
-        make_kernel(make_setting(backend="torch", dtype="float8"), (1,), Place())
+        make_kernel(make_setting(backend="torch", dtype="float8"), (1,), ExecutionContext())

@@ -10,7 +10,7 @@ from conftest import make_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.backends.adapters import memory
-from nearfree.backends.adapters.kernel import Kernel, Place, make_kernel
+from nearfree.backends.adapters.kernel import ExecutionContext, Kernel, make_kernel
 from nearfree.backends.adapters.memory import (
     bytes_needed,
     copies_needed,
@@ -106,10 +106,10 @@ def test_the_estimate_is_never_too_low(
     setting: Setting, positions: tuple[int, ...], copies: int, cache_bytes: int
 ) -> None:
     """A kernel keeps at most as many bytes as were asked for, and as many copies."""
-    place = Place(copies=copies, cache_bytes=cache_bytes)
-    needed = bytes_needed(setting, positions, place)
-    count = copies_needed(setting, positions, place)
-    kernel = make_kernel(setting, positions, place)
+    execution = ExecutionContext(copies=copies, cache_bytes=cache_bytes)
+    needed = bytes_needed(setting, positions, execution)
+    count = copies_needed(setting, positions, execution)
+    kernel = make_kernel(setting, positions, execution)
     assert 0 < allocated_bytes(kernel) <= needed
     assert len(turns_of(kernel).copies) == count
     assert copies or kernel.cache == "cold"
@@ -118,31 +118,31 @@ def test_the_estimate_is_never_too_low(
 @by_backend
 def test_a_copy_more_needs_its_own_bytes(setting: Setting) -> None:
     """One copy more adds exactly what one copy of the constructed kernel takes."""
-    one, two = (bytes_needed(setting, (1, 4), Place(copies=copies)) for copies in (1, 2))
-    kernel = make_kernel(setting, (1, 4), Place(copies=1))
+    one, two = (bytes_needed(setting, (1, 4), ExecutionContext(copies=copies)) for copies in (1, 2))
+    kernel = make_kernel(setting, (1, 4), ExecutionContext(copies=1))
     assert two - one == allocated_bytes(turns_of(kernel))
 
 
 @by_backend
 def test_shared_weights_are_needed_once(setting: Setting) -> None:
     """A second setting of a shape needs its weights no more; keys and values are its own."""
-    place = Place(copies=2)
-    before = bytes_needed(setting, (1,), place)
-    make_kernel(setting, (1,), place)
-    assert before - bytes_needed(setting, (1,), place) == allocated_bytes(place.shared)
-    assert bool(place.shared) == (setting.module != "attention")
+    execution = ExecutionContext(copies=2)
+    before = bytes_needed(setting, (1,), execution)
+    make_kernel(setting, (1,), execution)
+    assert before - bytes_needed(setting, (1,), execution) == allocated_bytes(execution.shared)
+    assert bool(execution.shared) == (setting.module != "attention")
 
 
 @pytest.mark.parametrize(("made", "asked"), [(GEMM, DENSE), (DENSE, GEMM), (GATED, DENSE)])
 def test_weights_of_another_module_are_not_shared(made: Setting, asked: Setting) -> None:
     """Of two modules of one shape each has weights of its own; a down projection is the same."""
-    place = Place()
-    make_kernel(made, (1,), place)
-    spared = bytes_needed(asked, (1,), Place()) - bytes_needed(asked, (1,), place)
-    kept = allocated_bytes(place.shared)
-    make_kernel(asked, (1,), place)
-    own = allocated_bytes(turns_of(make_kernel(asked, (1,), Place())))
-    assert own - spared == allocated_bytes(place.shared) - kept
+    execution = ExecutionContext()
+    make_kernel(made, (1,), execution)
+    spared = bytes_needed(asked, (1,), ExecutionContext()) - bytes_needed(asked, (1,), execution)
+    kept = allocated_bytes(execution.shared)
+    make_kernel(asked, (1,), execution)
+    own = allocated_bytes(turns_of(make_kernel(asked, (1,), ExecutionContext())))
+    assert own - spared == allocated_bytes(execution.shared) - kept
 
 
 @pytest.mark.parametrize(
@@ -159,33 +159,37 @@ def test_enough_copies_are_larger_than_the_cache(
 
     Of 8 experts a token that has 2 touches a quarter.
     """
-    place = Place(copies=0, cache_bytes=cache_kb * 1024)
-    assert copies_needed(setting, (1, 4), place) == copies
-    assert copies_needed(setting, (1, 4), Place(copies=5, cache_bytes=10**9)) == 5
+    execution = ExecutionContext(copies=0, cache_bytes=cache_kb * 1024)
+    assert copies_needed(setting, (1, 4), execution) == copies
+    assert copies_needed(setting, (1, 4), ExecutionContext(copies=5, cache_bytes=10**9)) == 5
 
 
 def test_weights_of_another_dtype_are_not_shared() -> None:
     """Weights in float32 spare nothing to a setting in bfloat16."""
-    place = Place()
-    make_kernel(make_setting(backend="torch"), (1,), place)
+    execution = ExecutionContext()
+    make_kernel(make_setting(backend="torch"), (1,), execution)
     other = make_setting(backend="torch", dtype="bfloat16")
-    assert bytes_needed(other, (1,), place) == bytes_needed(other, (1,), Place())
+    assert bytes_needed(other, (1,), execution) == bytes_needed(other, (1,), ExecutionContext())
 
 
 def test_a_page_is_needed_whole() -> None:
     """Keys of a paged cache take whole pages: 41 keys need one page of 64, as 64 keys do."""
-    place = Place(device="cuda")
+    execution = ExecutionContext(device="cuda")
     paged = make_sdpa(page_size=64)
-    assert bytes_needed(paged, (1,), place) == bytes_needed(make_sdpa(context=63), (1,), place)
-    assert bytes_needed(paged, (1,), place) > bytes_needed(make_sdpa(), (1,), place)
+    assert bytes_needed(paged, (1,), execution) == bytes_needed(
+        make_sdpa(context=63), (1,), execution
+    )
+    assert bytes_needed(paged, (1,), execution) > bytes_needed(make_sdpa(), (1,), execution)
 
 
 def test_only_a_cpu_needs_masks() -> None:
     """On a CPU each N has a causal mask of its own; a GPU's kernel and a block need none."""
     setting, positions = make_sdpa(), (1, 4, 8)
-    cpu, cuda = (bytes_needed(setting, positions, Place(device=name)) for name in ("cpu", "cuda"))
+    cpu, cuda = (
+        bytes_needed(setting, positions, ExecutionContext(device=name)) for name in ("cpu", "cuda")
+    )
     assert cpu - cuda == (1 + 4 + 8) * (40 + 8) * 4
-    assert bytes_needed(make_sdpa(mask="block"), positions, Place()) == cuda
+    assert bytes_needed(make_sdpa(mask="block"), positions, ExecutionContext()) == cuda
 
 
 @by_backend
@@ -193,28 +197,28 @@ def test_a_tenth_of_the_memory_stays_free(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A setting is accepted up to nine tenths of what is free, and refused above."""
-    place = Place()
-    needed = bytes_needed(setting, (1, 4), place)
+    execution = ExecutionContext()
+    needed = bytes_needed(setting, (1, 4), execution)
     monkeypatch.setattr(memory, "free_bytes", lambda _: needed * 10 // 9 + 1)
-    refuse_too_large(setting, (1, 4), place)
+    refuse_too_large(setting, (1, 4), execution)
     monkeypatch.setattr(memory, "free_bytes", lambda _: needed * 10 // 9 - 1)
     with pytest.raises(EvidenceError, match="N=4, with 1 copies needs"):
-        refuse_too_large(setting, (1, 4), place)
+        refuse_too_large(setting, (1, 4), execution)
 
 
 def test_the_refusal_names_what_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the context or the batch, and both sizes in GB."""
     monkeypatch.setattr(memory, "free_bytes", lambda _: 2 * 10**9)
     with pytest.raises(EvidenceError, match=r"L=10000000, .* needs \d+\.\d GB, and 2\.0 GB"):
-        refuse_too_large(make_sdpa(context=10**7), (1,), Place())
+        refuse_too_large(make_sdpa(context=10**7), (1,), ExecutionContext())
     with pytest.raises(EvidenceError, match="dense_ffn at batch 100000000, N=1"):
-        refuse_too_large(make_setting(batch=10**8), (1,), Place())
+        refuse_too_large(make_setting(batch=10**8), (1,), ExecutionContext())
 
 
 def test_nothing_is_refused_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a system does not tell its free memory, a setting is tried."""
     monkeypatch.setattr(memory, "free_bytes", lambda _: None)
-    refuse_too_large(make_setting(d_model=10**9, d_ff=10**9), (1,), Place())
+    refuse_too_large(make_setting(d_model=10**9, d_ff=10**9), (1,), ExecutionContext())
 
 
 def test_the_free_memory_is_real() -> None:

@@ -2,7 +2,12 @@
 
 import pytest
 from msgspec import structs
-from nearfree.backends.adapters.kernel import Place, adapters_of, find_adapter, make_kernel
+from nearfree.backends.adapters.kernel import (
+    ExecutionContext,
+    adapters_of,
+    find_adapter,
+    make_kernel,
+)
 from nearfree.backends.records import in_models
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.setting import Setting
@@ -29,14 +34,14 @@ def test_a_model_needs_its_experts_adapter() -> None:
 def test_a_missing_engine_is_named(engine: str) -> None:
     """An engine for experts that is not installed is refused with its lock."""
     with pytest.raises(EvidenceError, match=f"{engine} needs the package {engine}") as caught:
-        make_kernel(setting(moe=engine), (1,), Place(device="cuda"))
+        make_kernel(setting(moe=engine), (1,), ExecutionContext(device="cuda"))
     assert f"nearfree environment make {engine}" in caught.value.remedy
 
 
 def test_an_engine_of_another_device_is_refused() -> None:
     """Experts that run on a GPU alone are refused on a CPU, though attention runs there."""
     with pytest.raises(EvidenceError, match="vllm runs moe_ffn on cuda, not on cpu"):
-        make_kernel(setting(moe="vllm"), (1,), Place())
+        make_kernel(setting(moe="vllm"), (1,), ExecutionContext())
 
 
 @pytest.mark.parametrize("backend", in_models("attention"))

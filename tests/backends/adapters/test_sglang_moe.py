@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from nearfree.backends.adapters import sglang_moe
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.sglang_moe import SglangMoe
 from nearfree.backends.records import BY_NAME
 from nearfree.errors import EvidenceError, SourceError
@@ -146,11 +146,11 @@ class Release:
     def kernel(self, monkeypatch: pytest.MonkeyPatch) -> SglangMoe:
         """Return the adapter on this release."""
         self.install(monkeypatch)
-        return SglangMoe(replace(SETTING, backend="sglang"), (1, 5), Place(sms=8))
+        return SglangMoe(replace(SETTING, backend="sglang"), (1, 5), ExecutionContext(sms=8))
 
 
 def check(release: Release, monkeypatch: pytest.MonkeyPatch) -> SglangMoe:
-    """Run a release's calls, and assert that nothing is written in place or filtered."""
+    """Run a release's calls, and assert that nothing is written in execution or filtered."""
     kernel = release.kernel(monkeypatch)
     check_forwards(kernel, release.fused, SETTING)
     given = release.fused.calls[0].arguments
@@ -208,7 +208,7 @@ def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that keeps its fused MoE elsewhere is refused, with the range that is known."""
     monkeypatch.setattr(sglang_moe, "bring", {}.get)
     with pytest.raises(EvidenceError, match="none of the known places") as caught:
-        SglangMoe(SETTING, (1,), Place())
+        SglangMoe(SETTING, (1,), ExecutionContext())
     assert LAST in caught.value.remedy
 
 

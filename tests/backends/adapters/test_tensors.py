@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import make_setting
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype, weight
 from nearfree.core.setting import Dtype
 from nearfree.errors import EvidenceError
@@ -30,7 +30,7 @@ def test_a_dtype_that_torch_lacks_is_refused(dtype: Dtype) -> None:
 @pytest.mark.parametrize("scale", [1.0, 0.05])
 def test_numbers_are_normal(dtype: torch.dtype, scale: float) -> None:
     """Elements are finite, with a mean of zero and the standard deviation that was asked for."""
-    tensor = filled(Place(), dtype, 200, 1000, scale=scale)
+    tensor = filled(ExecutionContext(), dtype, 200, 1000, scale=scale)
     assert (tensor.shape, tensor.dtype) == ((200, 1000), dtype)
     assert torch.isfinite(tensor).all()
     assert abs(tensor.double().mean().item()) < 0.01 * scale
@@ -39,14 +39,14 @@ def test_numbers_are_normal(dtype: torch.dtype, scale: float) -> None:
 
 def test_a_block_of_numbers_is_all_random() -> None:
     """Up to 2**20 elements no half repeats the other, and nearly every element is another."""
-    tensor = filled(Place(), torch.float32, 2, BLOCK // 2)
+    tensor = filled(ExecutionContext(), torch.float32, 2, BLOCK // 2)
     assert not torch.equal(tensor[0], tensor[1])
     assert len(tensor.unique()) > 0.9 * BLOCK
 
 
 def test_larger_tensors_repeat_the_block() -> None:
     """Beyond 2**20 elements the same block comes again, and fills the last part."""
-    flat = filled(Place(), torch.float32, 2 * BLOCK + 5)
+    flat = filled(ExecutionContext(), torch.float32, 2 * BLOCK + 5)
     assert torch.equal(flat[:BLOCK], flat[BLOCK : 2 * BLOCK])
     assert torch.equal(flat[:5], flat[2 * BLOCK :])
 
@@ -54,30 +54,30 @@ def test_larger_tensors_repeat_the_block() -> None:
 def test_a_tensor_that_cannot_be_had() -> None:
     """A tensor that no memory holds is refused by its shape, in one line."""
     with pytest.raises(EvidenceError, match="a tensor of 100000000 x 100000000") as caught:
-        filled(Place(), torch.float32, 10**8, 10**8)
+        filled(ExecutionContext(), torch.float32, 10**8, 10**8)
     assert "\n" not in str(caught.value)
 
 
 def test_a_weight_keeps_the_size_of_its_input() -> None:
     """Elements have the variance 1 / in, so rows of variance 1 come out with variance 1."""
-    place = Place()
-    matrix = weight(place, torch.float32, 300, 400, copy=0)
+    execution = ExecutionContext()
+    matrix = weight(execution, torch.float32, 300, 400, copy=0)
     assert matrix.var().item() == pytest.approx(1 / 400, rel=0.05)
-    out = filled(place, torch.float32, 500, 400) @ matrix.t()
+    out = filled(execution, torch.float32, 500, 400) @ matrix.t()
     assert out.var().item() == pytest.approx(1.0, rel=0.05)
 
 
 def test_settings_of_a_shape_share_a_weight() -> None:
-    """Who asks for the same dtype, shape and copy in the same place gets the same tensor."""
-    place = Place(copies=2)
-    first = weight(place, torch.float32, 8, 4, copy=0)
-    assert weight(place, torch.float32, 8, 4, copy=0) is first
+    """Who asks for the same dtype, shape and copy in the same execution gets the same tensor."""
+    execution = ExecutionContext(copies=2)
+    first = weight(execution, torch.float32, 8, 4, copy=0)
+    assert weight(execution, torch.float32, 8, 4, copy=0) is first
     others = [
-        weight(place, torch.float32, 8, 4, copy=1),
-        weight(place, torch.float32, 4, 8, copy=0),
-        weight(place, torch.bfloat16, 8, 4, copy=0),
-        weight(place, torch.float32, 8, 4, copy=0, projection="down"),
-        weight(Place(copies=2), torch.float32, 8, 4, copy=0),
+        weight(execution, torch.float32, 8, 4, copy=1),
+        weight(execution, torch.float32, 4, 8, copy=0),
+        weight(execution, torch.bfloat16, 8, 4, copy=0),
+        weight(execution, torch.float32, 8, 4, copy=0, projection="down"),
+        weight(ExecutionContext(copies=2), torch.float32, 8, 4, copy=0),
     ]
     assert len({each.data_ptr() for each in (first, *others)}) == 6
 
@@ -86,7 +86,7 @@ def test_settings_of_a_shape_share_a_weight() -> None:
 def test_copies_take_turns(copies: int) -> None:
     """Each forward takes the next copy, and the first again after the last."""
     items = [torch.zeros(64) for _ in range(copies)]
-    turns = Turns(items, Place(copies=copies))
+    turns = Turns(items, ExecutionContext(copies=copies))
     taken = [turns.next() for _ in range(2 * copies + 1)]
     assert [id(each) for each in taken] == [id(each) for each in (*items, *items, items[0])]
 
@@ -110,7 +110,9 @@ def test_copies_are_cold_if_those_in_between_fill_the_cache(
 ) -> None:
     """A copy is cold when what is read of the others is as large as the last-level cache."""
     items = [(torch.zeros(64),) * parts for _ in range(copies)]
-    place = Place(copies=copies, cache_bytes=cache_bytes * parts - (parts - 1) * (cache == "warm"))
-    assert Turns(items, place, share=share).cache == cache
+    execution = ExecutionContext(
+        copies=copies, cache_bytes=cache_bytes * parts - (parts - 1) * (cache == "warm")
+    )
+    assert Turns(items, execution, share=share).cache == cache
     if parts == 1:
-        assert Turns([item[0] for item in items], place, share=share).cache == cache
+        assert Turns([item[0] for item in items], execution, share=share).cache == cache

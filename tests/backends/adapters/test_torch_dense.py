@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_setting
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.torch_dense import TorchDenseFfn
 from nearfree.core.modules.dense_ffn import dense_work
 from nearfree.core.setting import Dtype
@@ -20,7 +20,9 @@ BYTES = 2 * 64 * 128 * 4
 def make(*, copies: int = 1, cache_bytes: int = 0, **changes: Any) -> TorchDenseFfn:
     """Return the adapter of a small setting."""
     setting = make_setting(**{"backend": "torch", **changes})
-    return TorchDenseFfn(setting, POSITIONS, Place(copies=copies, cache_bytes=cache_bytes))
+    return TorchDenseFfn(
+        setting, POSITIONS, ExecutionContext(copies=copies, cache_bytes=cache_bytes)
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -62,9 +64,9 @@ def test_both_weights_count_for_the_cache(copies: int, cache_bytes: int, cache: 
 
 def test_settings_of_a_shape_read_the_same_weights() -> None:
     """Batch sizes differ in their inputs alone: the weights are allocated once."""
-    place = Place(copies=2)
+    execution = ExecutionContext(copies=2)
     one, two = (
-        TorchDenseFfn(make_setting(backend="torch", batch=batch), POSITIONS, place)
+        TorchDenseFfn(make_setting(backend="torch", batch=batch), POSITIONS, execution)
         for batch in (1, 2)
     )
     pairs = zip(one._weights.copies, two._weights.copies, strict=True)

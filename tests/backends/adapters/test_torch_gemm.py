@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_setting
-from nearfree.backends.adapters.kernel import Place, make_kernel
+from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.backends.adapters.torch_gemm import TorchGemm
 from nearfree.core.modules.gemm import gemm_work
 
@@ -18,7 +18,7 @@ BYTES = 64 * 128 * 4
 def make(*, copies: int = 1, cache_bytes: int = 0, **changes: Any) -> TorchGemm:
     """Return the adapter of a small product."""
     setting = make_setting(module="gemm", backend="torch", **changes)
-    return TorchGemm(setting, POSITIONS, Place(copies=copies, cache_bytes=cache_bytes))
+    return TorchGemm(setting, POSITIONS, ExecutionContext(copies=copies, cache_bytes=cache_bytes))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -52,13 +52,13 @@ def test_the_weight_counts_for_the_cache(copies: int, cache_bytes: int, cache: s
 
 def test_batch_sizes_read_the_same_weight() -> None:
     """Settings of a shape differ in their rows alone: the weight is allocated once."""
-    place = Place(copies=2)
+    execution = ExecutionContext(copies=2)
     kernels = [
-        make_kernel(make_setting(module="gemm", backend="torch", batch=batch), POSITIONS, place)
+        make_kernel(make_setting(module="gemm", backend="torch", batch=batch), POSITIONS, execution)
         for batch in (1, 2)
     ]
     assert [type(kernel) for kernel in kernels] == [TorchGemm, TorchGemm]
-    assert len(place.shared) == 2
+    assert len(execution.shared) == 2
 
 
 @pytest.mark.parametrize("n", POSITIONS)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.routing import expert_ids
 from nearfree.backends.adapters.torch_moe import (
     TorchGroupedMoe,
@@ -31,7 +31,9 @@ by_kind = pytest.mark.parametrize(("kind", "block"), CASES)
 
 def make(kind: type[Moe], *, copies: int = 1, cache_bytes: int = 0, **changes: Any) -> Moe:
     """Return an adapter of a small setting."""
-    return kind(make_moe(**changes), POSITIONS, Place(copies=copies, cache_bytes=cache_bytes))
+    return kind(
+        make_moe(**changes), POSITIONS, ExecutionContext(copies=copies, cache_bytes=cache_bytes)
+    )
 
 
 def reference(kernel: Moe, n: int, copy: int = 0) -> Tensor:
@@ -77,8 +79,10 @@ def test_16_bits_give_nearly_the_same(
 
 def test_both_read_the_same_weights_in_turns() -> None:
     """The control shares the weights of the padded kernel, and each copy has its turn."""
-    place = Place(copies=2)
-    padded, grouped = (kind(make_moe(), (3,), place) for kind in (TorchPaddedMoe, TorchGroupedMoe))
+    execution = ExecutionContext(copies=2)
+    padded, grouped = (
+        kind(make_moe(), (3,), execution) for kind in (TorchPaddedMoe, TorchGroupedMoe)
+    )
     grouped._inputs = padded._inputs
     first, second = padded.forward(3), padded.forward(3)
     assert not torch.allclose(first, second)

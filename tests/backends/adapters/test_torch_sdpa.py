@@ -3,7 +3,7 @@
 import pytest
 import torch
 from nearfree.backends.adapters import torch_sdpa
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.backends.adapters.torch_sdpa import TorchSdpa, causal_mask, cpu_tile
 from nearfree.core.setting import Dtype, Mask
@@ -25,7 +25,7 @@ def make(
 ) -> TorchSdpa:
     """Return the adapter of a small setting."""
     setting = make_sdpa(dtype=dtype, heads=heads[0], kv_heads=heads[1], mask=mask)
-    return TorchSdpa(setting, POSITIONS, Place(copies=copies))
+    return TorchSdpa(setting, POSITIONS, ExecutionContext(copies=copies))
 
 
 def reference(kernel: TorchSdpa, n: int, copy: int = 0) -> Tensor:
@@ -72,7 +72,7 @@ def test_on_a_gpu_the_op_is_told_the_mask(
 ) -> None:
     """The FlashAttention op is causal, or sees all of a block."""
     kernel = make(mask=mask)
-    kernel._place = Place(device="cuda")
+    kernel._execution = ExecutionContext(device="cuda")
     told: list[bool] = []
     monkeypatch.setattr(torch_sdpa, "flash", lambda *_, causal: told.append(causal))
     kernel.forward(5)
@@ -135,7 +135,7 @@ def test_a_block_asks_for_every_key(n: int) -> None:
 def test_on_a_gpu_the_work_has_tiles_and_waves() -> None:
     """A GPU's kernel computes whole tiles of 64 x 128, and its waves are over the SMs."""
     kernel = make()
-    kernel._place = Place(device="cuda", sms=4)
+    kernel._execution = ExecutionContext(device="cuda", sms=4)
     work = kernel.work(33)
     assert work.flop_executed == 4 * 2 * 4 * 16 * 64 * 128
     assert (work.tiles, work.waves, work.block_rows) == (8, 2.0, 64)

@@ -1,10 +1,10 @@
-"""How many copies take turns, where a place leaves it open."""
+"""How many copies take turns, where an execution leaves it open."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import TURNING, copies_for, turns
 from torch import Tensor
 
@@ -37,15 +37,15 @@ def test_what_is_read_between_fills_the_cache(read_bytes: float, cache_bytes: in
     ],
 )
 def test_no_number_is_as_many_as_are_cold(cache_bytes: int, share: float, copies: int) -> None:
-    """Where a place says 0 there are as many copies as make each one cold, by what is read."""
-    found = turns(Place(copies=0, cache_bytes=cache_bytes), make, share)
+    """Where an execution says 0 there are as many copies as make each one cold, by what is read."""
+    found = turns(ExecutionContext(copies=0, cache_bytes=cache_bytes), make, share)
     assert [copy[0].item() for copy in found.copies] == list(range(copies))
     assert found.cache == "cold"
 
 
 def test_a_number_that_is_said_is_kept() -> None:
-    """Where a place says how many copies there are, the cache only decides what they are called."""
-    found = turns(Place(copies=2, cache_bytes=10**9), make)
+    """Where the number of copies is given, the cache only decides what they are called."""
+    found = turns(ExecutionContext(copies=2, cache_bytes=10**9), make)
     assert (len(found.copies), found.cache) == (2, "warm")
 
 
@@ -53,7 +53,7 @@ def test_a_cache_that_is_too_large_is_not_filled() -> None:
     """Beyond TURNING bytes copies stop, and what they are called says that they are warm."""
     part = TURNING // 4
     found = turns(
-        Place(copies=0, cache_bytes=TURNING + 1),
+        ExecutionContext(copies=0, cache_bytes=TURNING + 1),
         lambda _: torch.empty(part, dtype=torch.uint8),
     )
     assert (len(found.copies), found.cache) == (5, "warm")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 from nearfree.backends.adapters import vllm_moe
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.vllm_moe import VllmMoe
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Setting
@@ -62,7 +62,7 @@ def make(
     module = ModuleType("fused_moe")
     fused = make_engine(module, module, signatures, tuned=tuned, aligned=aligned)
     monkeypatch.setattr(vllm_moe, "load", lambda: ("vllm==1.2.3", module))
-    return VllmMoe(setting, (1, 5), Place(copies=copies, sms=8)), fused
+    return VllmMoe(setting, (1, 5), ExecutionContext(copies=copies, sms=8)), fused
 
 
 def test_the_call_has_the_form_of_the_installed_function(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,18 @@
-"""What sbatch is told of a place."""
+"""What sbatch is told of a job."""
 
 from pathlib import Path
 
-from nearfree.config.cluster import Cluster, Place
+from nearfree.config.cluster import Cluster, JobResources
 from nearfree.pipeline.cluster.jobs import options, wait
 
 
 def test_only_what_is_said_is_asked_for() -> None:
-    """A place without words gives no option; each field gives its own."""
-    assert options(Place()) == []
-    place = Place(partition="gpu", gpus=2, gpu_model="h20", cpus=8, memory_gb=3, exclusive=True)
-    assert options(place) == [
+    """A job without words gives no option; each field gives its own."""
+    assert options(JobResources()) == []
+    job = JobResources(
+        partition="gpu", gpus=2, gpu_model="h20", cpus=8, memory_gb=3, exclusive=True
+    )
+    assert options(job) == [
         "--partition=gpu",
         "--gpus=h20:2",
         "--cpus-per-task=8",
@@ -21,7 +23,9 @@ def test_only_what_is_said_is_asked_for() -> None:
 
 def test_no_gpu_is_asked_for_a_cpu() -> None:
     """A CPU's job says nothing of GPUs."""
-    assert not any("gpu" in option for option in options(Cluster().place("cpu", "cpu", "x")))
+    assert not any(
+        "gpu" in option for option in options(Cluster().job_resources("cpu", "cpu", "x"))
+    )
 
 
 def put(folder: Path, name: str, script: str) -> None:

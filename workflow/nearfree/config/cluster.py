@@ -19,7 +19,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.]+")
 """Types of GPUs that Snakemake's plugin takes; SLURM has others, such as a100-sxm4."""
 
 
-class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class JobResources(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Where a platform's jobs run, and with what; what is left out, the entry `default` says.
 
     `gpus` 0 asks for no GPU, `gpu_model` is the type in SLURM's Gres. `memory_gb` and `minutes`
@@ -41,8 +43,8 @@ class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     minutes_max: Count | None = None
     exclusive: bool | None = None
 
-    def over(self, other: "Place") -> "Place":
-        """Return this place, with what it leaves open taken from another."""
+    def over(self, other: "JobResources") -> "JobResources":
+        """Return these resources, with what they leave open taken from another."""
         said = {f: v for f in self.__struct_fields__ if (v := getattr(self, f)) is not None}
         return structs.replace(other, **said)
 
@@ -70,18 +72,18 @@ def _grown(first: int | None, attempt: int, most: int | None) -> int | None:
     return first and max(first, min(first * attempt, most or first * attempt))
 
 
-RESOURCES = tuple(Place().resources(1))
+RESOURCES = tuple(JobResources().resources(1))
 """The names of the resources that a job asks for."""
 
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file: an entry a platform, studies that need more, and what holds otherwise."""
 
-    default: Place = Place()
-    platforms: dict[Name, Place] = {}
-    studies: dict[Name, Place] = {}
+    default: JobResources = JobResources()
+    platforms: dict[Name, JobResources] = {}
+    studies: dict[Name, JobResources] = {}
 
-    def place(self, kind: str, platform: str, study: str) -> Place:
+    def job_resources(self, kind: str, platform: str, study: str) -> JobResources:
         """Return what a study asks for on a platform: the study's word first, the default's last.
 
         Parameters
@@ -89,7 +91,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         kind
             The platform's: one that is no CPU asks for a GPU where nothing else is said.
         """
-        plain = Place(
+        plain = JobResources(
             gpus=0 if kind == "cpu" else 1,
             cpus=4,
             memory_gb=16,

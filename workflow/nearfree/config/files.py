@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nearfree.backends.records import BACKENDS
-from nearfree.config.cluster import Cluster, Place
+from nearfree.config.cluster import Cluster, JobResources
 from nearfree.config.deployments import DeploymentSpec
 from nearfree.config.model_studies import model_sweeps
 from nearfree.config.yaml_file import entries, read_entries, read_file
@@ -198,9 +198,9 @@ class Config:
                 self._known("cluster.yaml", field, name, name, list(getattr(self, field)))
         return found
 
-    def place(self, scope: str, study: str) -> Place:
+    def job_resources(self, scope: str, study: str) -> JobResources:
         """Return what a job of a platform's study asks for."""
-        return self.cluster.place(self.platform(scope).kind, scope, study)
+        return self.cluster.job_resources(self.platform(scope).kind, scope, study)
 
     @cached_property
     def takes(self) -> dict[str, dict[str, int]]:

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import torch
 from msgspec import json, structs
 
-from nearfree.backends.adapters.kernel import Place, make_kernel
+from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.core.plan import PROFILE, ProfilePlan
 from nearfree.core.setting import Setting
 from nearfree.errors import HardwareError
@@ -56,7 +56,7 @@ def marked(n: int) -> Iterator[None]:
 def profile(
     setting: Setting,
     positions: tuple[int, ...],
-    place: Place,
+    execution: ExecutionContext,
     forwards: int,
     *,
     mark: Callable[[int], AbstractContextManager[None]] = marked,
@@ -64,7 +64,7 @@ def profile(
     """Run forwards of each N, warmed up, inside its mark."""
     torch.manual_seed(0)
     with torch.inference_mode():
-        kernel = make_kernel(setting, positions, place)
+        kernel = make_kernel(setting, positions, execution)
         for n in positions:
             check_finite(kernel, n)
             with mark(n):
@@ -159,6 +159,8 @@ def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan)
 def profile_file(file: Path) -> None:
     """Profile the plan in a file; this is what the program inside of `ncu` does."""
     plan, here = json.decode(file.read_bytes(), type=ProfilePlan), machine_fingerprint("cuda")
-    place = Place(device="cuda", cache_bytes=max(here.caches.values()), sms=here.cores)
+    execution = ExecutionContext(
+        device="cuda", cache_bytes=max(here.caches.values()), sms=here.cores
+    )
     for sweep in plan.sweeps:
-        profile(sweep.setting, sweep.positions, place, plan.forwards)
+        profile(sweep.setting, sweep.positions, execution, plan.forwards)

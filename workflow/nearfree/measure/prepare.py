@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from msgspec import structs
 
-from nearfree.backends.adapters.kernel import Kernel, Place, make_kernel
+from nearfree.backends.adapters.kernel import ExecutionContext, Kernel, make_kernel
 from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.setting import Setting
@@ -17,14 +17,14 @@ from nearfree.log.take import OpenTake
 from nearfree.measure.visits import Point
 
 
-def place_of(here: Fingerprint, plan: MeasurePlan) -> Place:
+def execution_of(here: Fingerprint, plan: MeasurePlan) -> ExecutionContext:
     """Return where a plan's kernels run on a machine."""
     if here.kind == "cuda" and not plan.protocol.weight_copies:
         raise ConfigError(
             "weight_copies 0 is for CPUs: a graph replays the copies that it was made with",
             remedy="Say how many copies take turns",
         )
-    return Place(
+    return ExecutionContext(
         device=here.kind,
         models=plan.models,
         copies=plan.protocol.weight_copies,
@@ -35,11 +35,11 @@ def place_of(here: Fingerprint, plan: MeasurePlan) -> Place:
 
 def points(plan: MeasurePlan, here: Fingerprint) -> list[Point]:
     """Return every point of a plan, its kernels allocated."""
-    place = place_of(here, plan)
+    execution = execution_of(here, plan)
     found: list[Point] = []
     for sweep in plan.sweeps:
         setting = resolved(sweep, here)
-        kernel = make_kernel(setting, sweep.positions, place)
+        kernel = make_kernel(setting, sweep.positions, execution)
         found += [Point(setting, sweep.baseline, n, kernel) for n in sweep.positions]
     return found
 

@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import in_models, load
 from nearfree.errors import EvidenceError
 from nearfree.models.attention_mask import Sight
@@ -36,10 +36,12 @@ class Attending(Protocol):
         """
 
 
-def attending(backend: str, sight: Sight, dtype: torch.dtype, place: Place) -> Attending:
+def attending(
+    backend: str, sight: Sight, dtype: torch.dtype, execution: ExecutionContext
+) -> Attending:
     """Return what runs a model's attention on a backend.
 
-    What `place` shares, workspaces and plans, may serve several models, which never run at the
+    What `execution` shares, workspaces and plans, may serve several models, which never run at the
     same time.
 
     Raises
@@ -53,9 +55,9 @@ def attending(backend: str, sight: Sight, dtype: torch.dtype, place: Place) -> A
             f"no adapter runs a model's attention on {backend!r:.80}",
             remedy=f"Choose from {', '.join(known)}",
         )
-    if place.device == "cuda" and dtype not in (torch.bfloat16, torch.float16):
+    if execution.device == "cuda" and dtype not in (torch.bfloat16, torch.float16):
         raise EvidenceError(
             f"{backend} does not run in {dtype} on a GPU", remedy="Choose bfloat16 or float16"
         )
-    made: Attending = load(known[backend])(sight, place)
+    made: Attending = load(known[backend])(sight, execution)
     return made

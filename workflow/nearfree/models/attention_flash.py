@@ -6,7 +6,7 @@ The new keys lie in the cache already: it is L + N long in each request, and not
 from torch import Tensor
 
 from nearfree.backends.adapters import flash_attn, flash_attn_3
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.paged import alike
 from nearfree.models.attention_mask import Sight
 
@@ -30,7 +30,7 @@ class _Cached:
 class Flash2(_Cached):
     """FlashAttention 2."""
 
-    def __init__(self, sight: Sight, place: Place) -> None:  # noqa: ARG002 (one signature for all)
+    def __init__(self, sight: Sight, execution: ExecutionContext) -> None:  # noqa: ARG002 (one signature for all)
         super().__init__(sight)
         self._function = getattr(flash_attn.load(), flash_attn.FUNCTIONS["kvcache"])
 
@@ -50,8 +50,8 @@ class Flash2(_Cached):
 class Flash3(_Cached):
     """FlashAttention 3."""
 
-    def __init__(self, sight: Sight, place: Place) -> None:
-        flash_attn_3.refuse_other_capability(place)
+    def __init__(self, sight: Sight, execution: ExecutionContext) -> None:
+        flash_attn_3.refuse_other_capability(execution)
         super().__init__(sight)
         self._operator = flash_attn_3.load()
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.paged import Pages
 from nearfree.models.attention_mask import Sight
 
@@ -20,9 +20,9 @@ class _FlashInfer:
     positions_first, page_size = True, PAGE_SIZE
     _kernels: Kernels
 
-    def __init__(self, sight: Sight, place: Place) -> None:
-        self.sight, self._place = sight, place
-        self._workspace = workspace(place)
+    def __init__(self, sight: Sight, execution: ExecutionContext) -> None:
+        self.sight, self._execution = sight, execution
+        self._workspace = workspace(execution)
         self._plans: dict[int, Plan] = {}
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -35,11 +35,11 @@ class _FlashInfer:
         return out.view(batch, n, heads, head_dim)
 
     def _plan(self, queries: Tensor, keys: Tensor) -> Plan:
-        """Return the plan that all forwards of a place share which see and own the same."""
+        """Return the plan that all forwards of an execution share which see and own the same."""
         batch, _, n, _ = queries.shape
         owned = keys.shape[2] // PAGE_SIZE
         heads = (queries.shape[1], keys.shape[1], queries.shape[3], PAGE_SIZE)
-        kept: dict[tuple[object, ...], Any] = self._place.shared
+        kept: dict[tuple[object, ...], Any] = self._execution.shared
         key = ("flashinfer plan", self._kernels, batch, n, owned, heads, self.sight, queries.dtype)
         if key not in kept:
             kept[key] = self._made(queries, owned, heads)

@@ -5,7 +5,7 @@ Keys before those that a window lets any position see are not read.
 
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.torch_sdpa import causal_mask, flash, sdpa
 from nearfree.models.attention_mask import Sight
 
@@ -56,6 +56,6 @@ class Flash:
         )
 
 
-def torch_attention(sight: Sight, place: Place) -> Flash | Sdpa:
+def torch_attention(sight: Sight, execution: ExecutionContext) -> Flash | Sdpa:
     """Return what runs attention in torch on a device."""
-    return Flash(sight) if place.device == "cuda" else Sdpa(sight)
+    return Flash(sight) if execution.device == "cuda" else Sdpa(sight)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.flash_inputs import compute_capability
 from nearfree.backends.adapters.fused_moe import Call
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.routing import Aligned, controlled_ids
 from nearfree.backends.adapters.torch_moe import GROUPED, PADDED, Core, core_of, mixed
 from nearfree.backends.records import in_models, load
@@ -89,7 +89,11 @@ def _controlled(routing: ModelRouting, rows: Tensor, experts: Experts) -> Tensor
 
 
 def running(
-    backend: str, experts: Experts, routing: ModelRouting, dtype: torch.dtype, place: Place
+    backend: str,
+    experts: Experts,
+    routing: ModelRouting,
+    dtype: torch.dtype,
+    execution: ExecutionContext,
 ) -> Running:
     """Return what runs a model's experts on a backend.
 
@@ -107,8 +111,8 @@ def running(
     core = core_of(backend)
     if core is None:
         return _Engine(load(known[backend])(experts.experts).call, experts, routing)
-    if place.device == "cuda":
-        _refuse_waiting(core, routing, dtype, compute_capability(place))
+    if execution.device == "cuda":
+        _refuse_waiting(core, routing, dtype, compute_capability(execution))
     return _Torch(core, experts, routing)
 
 

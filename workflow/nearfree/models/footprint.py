@@ -37,7 +37,7 @@ class Footprint(Struct, frozen=True, kw_only=True):
     tables: int
     """Cosines and sines, and where controlled routing puts the rows of each N."""
     workspaces: int
-    """FlashInfer's own, and what its plan of each N keeps; forwards of one place share them."""
+    """FlashInfer's own, and what its plan of each N keeps; forwards of one execution share them."""
     activations: int
     """What is alive at once where that is most: in a norm, attention, an FFN or the LM head."""
 

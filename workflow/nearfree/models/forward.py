@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.paged import pages_of
 from nearfree.backends.adapters.tensors import filled
 from nearfree.core.setting import Mask, ModelRouting
@@ -85,9 +85,9 @@ class DecoderForward:
         self._decoder, self._batch, self._most = decoder, batch, most
         sight = Sight(mask, context, decoder.window)
         caches = {} if kept is None else kept
-        place = Place(device=device, shared=caches)
-        self._attending = attending(attention, sight, dtype, place)
-        runs = running(moe, decoder.experts, routing, dtype, place) if decoder.experts else None
+        execution = ExecutionContext(device=device, shared=caches)
+        self._attending = attending(attention, sight, dtype, execution)
+        runs = running(moe, decoder.experts, routing, dtype, execution) if decoder.experts else None
         self._turn = turn(details.rope, context, most, dtype, device)
         names = NAMES.get(decoder.model_type, Names())
         vocabulary = (decoder.vocabulary, decoder.d_model)
@@ -99,20 +99,20 @@ class DecoderForward:
         shape = (attention, str(dtype), decoder.kv_heads, decoder.head_dim, batch, context + most)
         for key in product(("keys", "values"), range(decoder.layers)):
             if (*key, *shape) not in caches:
-                caches[(*key, *shape)] = self._cache(dtype, place, context)
+                caches[(*key, *shape)] = self._cache(dtype, execution, context)
         self.keys, self.values = (
             [caches[name, index, *shape] for index in range(decoder.layers)]
             for name in ("keys", "values")
         )
 
-    def _cache(self, dtype: torch.dtype, place: Place, context: int) -> Tensor:
+    def _cache(self, dtype: torch.dtype, execution: ExecutionContext, context: int) -> Tensor:
         """Return a layer's keys or values, laid out in memory as attention reads them."""
         page = self._attending.page_size
         room = pages_of(context + self._most, page) * page
         batch, heads, width = self._batch, self._decoder.kv_heads, self._decoder.head_dim
         if self._attending.positions_first:
-            return filled(place, dtype, batch, room, heads, width).transpose(1, 2)
-        return filled(place, dtype, batch, heads, room, width)
+            return filled(execution, dtype, batch, room, heads, width).transpose(1, 2)
+        return filled(execution, dtype, batch, heads, room, width)
 
     def forward(self, tokens: Tensor, laps: Laps = UNTOLD) -> Tensor:
         """Return the logits [b, N, vocabulary] of tokens [b, N] at positions L to L + N - 1.

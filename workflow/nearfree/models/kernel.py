@@ -6,7 +6,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -26,24 +26,26 @@ class ModelKernel:
     Tokens are made beforehand; a forward ends with the logits of all N positions.
     """
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
-        model = model_of(setting, place.models)
-        self._setting, self._model, self._place = setting, model, place
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
+        model = model_of(setting, execution.models)
+        self._setting, self._model, self._execution = setting, model, execution
         read, largest = bytes_read(setting, model, min(positions))
-        count = place.copies or max(1, copies_for(read, place.cache_bytes) - 1)
+        count = execution.copies or max(1, copies_for(read, execution.cache_bytes) - 1)
         self._refuse_too_large(positions, count)
         between = count * read - largest
-        self.cache: Literal["cold", "warm"] = "cold" if between >= place.cache_bytes else "warm"
+        self.cache: Literal["cold", "warm"] = "cold" if between >= execution.cache_bytes else "warm"
         self._forwards = [self._made(copy, max(positions)) for copy in range(count)]
         self._turn = 0
         generator = torch.Generator().manual_seed(_SEED)
         shape = (setting.batch, max(positions))
         tokens = torch.randint(model.decoder.vocabulary, shape, generator=generator)
-        self._tokens = {n: tokens[:, :n].contiguous().to(place.device) for n in positions}
+        self._tokens = {n: tokens[:, :n].contiguous().to(execution.device) for n in positions}
 
     def _refuse_too_large(self, positions: tuple[int, ...], copies: int) -> None:
         """Raise EvidenceError unless it fits beside what other settings have made already."""
-        setting, decoder, place = self._setting, self._model.decoder, self._place
+        setting, decoder, execution = self._setting, self._model.decoder, self._execution
         needed = footprint(
             decoder,
             self._model.details,
@@ -51,14 +53,14 @@ class ModelKernel:
             context=setting.context or 0,
             positions=positions,
             dtype=torch_dtype(setting),
-            device=place.device,
+            device=execution.device,
             mask=setting.mask or "causal",
             routing=_routing(setting),
             attention=setting.backend,
             moe=setting.moe or "torch_padded",
             copies=copies,
         )
-        there = {key[1] for key in place.shared if key[0] == setting.model_digest}
+        there = {key[1] for key in execution.shared if key[0] == setting.model_digest}
         missing = max(0, copies - len(there))
         needed = structs.replace(needed, weights=needed.weights * missing // copies)
         refuse_too_large(
@@ -67,12 +69,12 @@ class ModelKernel:
             batch=setting.batch,
             context=setting.context or 0,
             most=max(positions),
-            device=place.device,
+            device=execution.device,
         )
 
     def _made(self, copy: int, most: int) -> DecoderForward:
-        setting, device = self._setting, self._place.device
-        dtype, kept = torch_dtype(setting), self._place.shared
+        setting, device = self._setting, self._execution.device
+        dtype, kept = torch_dtype(setting), self._execution.shared
         key = (setting.model_digest, copy)
         return DecoderForward(
             self._model.decoder,

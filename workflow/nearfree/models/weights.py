@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled
 from nearfree.errors import ConfigError
 
@@ -72,7 +72,7 @@ class RandomWeights:
     ) -> None:
         """Set the seed; `key` tells the weights of models and copies apart in `kept`."""
         torch.manual_seed(seed)
-        self._dtype, self._place = dtype, Place(device=device)
+        self._dtype, self._execution = dtype, ExecutionContext(device=device)
         self._kept: MutableMapping[tuple[object, ...], Tensor] = {} if kept is None else kept
         self._key = (*key, str(dtype), seed)
 
@@ -90,9 +90,9 @@ class RandomWeights:
 
     def _made(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if len(shape) > 1:
-            return filled(self._place, self._dtype, *shape, scale=shape[-1] ** -0.5)
+            return filled(self._execution, self._dtype, *shape, scale=shape[-1] ** -0.5)
         value = 1.0 if name.endswith("norm.weight") else 0.0
-        return torch.full(shape, value, dtype=self._dtype, device=self._place.device)
+        return torch.full(shape, value, dtype=self._dtype, device=self._execution.device)
 
 
 class GivenWeights:

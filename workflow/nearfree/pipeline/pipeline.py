@@ -294,7 +294,7 @@ class Pipeline:
     def resource(self, name: str, scope: str, stream: str, attempt: int) -> Any:
         """Return one of the resources that a stream's SLURM job asks for, None for SLURM's own."""
         study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
-        return self.config.place(scope, study).resources(attempt)[name]
+        return self.config.job_resources(scope, study).resources(attempt)[name]
 
     def table(self, scope: str, *names: str) -> list[str]:
         """Return the files of a scope's tables."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.flash_inputs import FlashInputs, compute_capability
 from nearfree.backends.adapters.flash_tiles import flash_2_tiling
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -52,15 +52,17 @@ def attend(
 class FlashAttn:
     """One of the three functions, named by the setting's `api`; the new keys are in the cache."""
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
         if (setting.page_size or 0) % _PAGE_MULTIPLE:
             raise EvidenceError(
                 f"FlashAttention 2 has no pages of {setting.page_size} positions",
                 remedy=f"Choose a multiple of {_PAGE_MULTIPLE} as `page_size`, or leave it out",
             )
-        self._setting, self._place = setting, place
-        self._inputs = FlashInputs(setting, positions, place)
-        self._sm = compute_capability(place)
+        self._setting, self._execution = setting, execution
+        self._inputs = FlashInputs(setting, positions, execution)
+        self._sm = compute_capability(execution)
         self.cache = self._inputs.cache
         self._function = getattr(load(), FUNCTIONS[setting.api or ""])
         self._arguments = {n: self._lengths(n) for n in positions}
@@ -96,7 +98,7 @@ class FlashAttn:
     def work(self, n: int) -> ExecutedWork:
         """Return the work in the tiles of the kernel that the call leads to."""
         capacity = self._inputs.capacity(n)
-        tiling = flash_2_tiling(self._setting, n, capacity, self._place.sms, self._sm)
+        tiling = flash_2_tiling(self._setting, n, capacity, self._execution.sms, self._sm)
         return attention_work(
             self._setting,
             n,
@@ -105,5 +107,5 @@ class FlashAttn:
             tile_keys=tiling.keys,
             group=tiling.group,
             splits=tiling.splits,
-            sms=self._place.sms,
+            sms=self._execution.sms,
         )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.flash_inputs import FlashInputs, compute_capability
 from nearfree.backends.adapters.flash_tiles import flash_3_tiling
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import checked
 from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
@@ -35,9 +35,9 @@ def load() -> Any:
     return torch.ops.flash_attn_3.fwd
 
 
-def refuse_other_capability(place: Place) -> None:
+def refuse_other_capability(execution: ExecutionContext) -> None:
     """Raise EvidenceError unless the GPU has the compute capability 9.0."""
-    if compute_capability(place) // 10 != 9:
+    if compute_capability(execution) // 10 != 9:
         raise EvidenceError(
             "FlashAttention 3 is measured on compute capability 9.0 alone",
             remedy="Choose flash_attn, or another platform",
@@ -67,10 +67,12 @@ def attend(
 class FlashAttn3:
     """The operator, given those lengths and pages that make it a kvcache, varlen or dense call."""
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
-        refuse_other_capability(place)
-        self._setting, self._place = setting, place
-        self._inputs = FlashInputs(setting, positions, place)
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
+        refuse_other_capability(execution)
+        self._setting, self._execution = setting, execution
+        self._inputs = FlashInputs(setting, positions, execution)
         self.cache = self._inputs.cache
         self._function = load()
         self._arguments = {n: self._lengths(n) for n in positions}
@@ -102,7 +104,7 @@ class FlashAttn3:
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work in the tiles of the kernel that the call leads to."""
-        tiling = flash_3_tiling(self._setting, n, self._inputs.capacity(n), self._place.sms)
+        tiling = flash_3_tiling(self._setting, n, self._inputs.capacity(n), self._execution.sms)
         counted = "" if self._setting.api == "dense" else " on the device, not counted"
         return attention_work(
             self._setting,
@@ -112,5 +114,5 @@ class FlashAttn3:
             tile_keys=tiling.keys,
             group=tiling.group,
             splits=tiling.splits,
-            sms=self._place.sms,
+            sms=self._execution.sms,
         )

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.paged import Pages, alike, evenly, pages_of
 from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype
 from nearfree.core.setting import Setting
@@ -12,9 +12,9 @@ from nearfree.errors import EvidenceError
 APIS = ("kvcache", "varlen", "dense")
 
 
-def compute_capability(place: Place) -> int:
+def compute_capability(execution: ExecutionContext) -> int:
     """Return the GPU's compute capability, 90 for 9.0, which also stands in where none is."""
-    if place.device != "cuda":
+    if execution.device != "cuda":
         return 90
     major, minor = torch.cuda.get_device_capability()
     return 10 * int(major) + int(minor)
@@ -28,7 +28,9 @@ class FlashInputs:
     [b + 1], int32; `pages`: of a paged cache. Each is a dictionary by N.
     """
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
         """Allocate for all N.
 
         Raises
@@ -47,16 +49,16 @@ class FlashInputs:
         shape = (*rows, setting.kv_heads or 0, head_dim)
         self._caches = Turns(
             [
-                (filled(place, dtype, *shape), filled(place, dtype, *shape))
-                for _ in range(place.copies)
+                (filled(execution, dtype, *shape), filled(execution, dtype, *shape))
+                for _ in range(execution.copies)
             ],
-            place,
+            execution,
         )
         self.cache = self._caches.cache
-        queries = filled(place, dtype, batch, max(positions), setting.heads or 0, head_dim)
+        queries = filled(execution, dtype, batch, max(positions), setting.heads or 0, head_dim)
         parts = {n: queries[:, :n].contiguous() for n in positions}
         self.queries = {n: q.flatten(0, 1) if self._flat else q for n, q in parts.items()}
-        device = place.device
+        device = execution.device
         self.lengths = {n: alike(batch, self.context + n, device) for n in positions}
         self.query_ends = {n: evenly(batch, n, device) for n in positions}
         self.key_ends = {n: evenly(batch, self.context + n, device) for n in positions}

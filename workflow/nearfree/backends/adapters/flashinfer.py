@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.paged import Pages, pages_of
 from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype
 from nearfree.core.modules.attention import attention_work, is_causal
@@ -54,19 +54,23 @@ class PagedInputs:
     One workspace serves the wrappers of all N, which never run at the same time.
     """
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
         dtype, batch, most = torch_dtype(setting), setting.batch, max(positions)
         context, head_dim = setting.context or 0, setting.head_dim or 0
         self.page_size = setting.page_size or PAGE_SIZE
         owned = pages_of(context + most, self.page_size)
         shape = (batch * owned, 2, self.page_size, setting.kv_heads or 0, head_dim)
-        self.caches = Turns([filled(place, dtype, *shape) for _ in range(place.copies)], place)
-        rows = filled(place, dtype, batch * most, setting.heads or 0, head_dim)
+        self.caches = Turns(
+            [filled(execution, dtype, *shape) for _ in range(execution.copies)], execution
+        )
+        rows = filled(execution, dtype, batch * most, setting.heads or 0, head_dim)
         self.queries = {n: rows[: batch * n] for n in positions}
         self.pages = {
-            n: Pages(batch, context + n, self.page_size, owned, place.device) for n in positions
+            n: Pages(batch, context + n, self.page_size, owned, execution.device) for n in positions
         }
-        self.workspace = workspace(place, graph_bytes(setting, most))
+        self.workspace = workspace(execution, graph_bytes(setting, most))
         self.heads = (setting.heads or 0, setting.kv_heads or 0, head_dim, self.page_size)
         """What every `plan` takes after the pages, in this order in all releases."""
         self.dtype = dtype
@@ -77,9 +81,11 @@ class _Prefill:
 
     _kernels: ClassVar[Kernels]
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
-        self._setting, self._place = setting, place
-        given = self._inputs = PagedInputs(setting, positions, place)
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
+        self._setting, self._execution = setting, execution
+        given = self._inputs = PagedInputs(setting, positions, execution)
         self.cache = given.caches.cache
         self._plans = {
             n: Plan(
@@ -114,7 +120,7 @@ class FlashInferFa2(_Prefill):
             "FlashInfer fa2: 16, 64 or 128 packed rows, key tile and splits not counted",
             tile_rows=fa2_rows(self._setting, n),
             group=heads // kv_heads,
-            sms=self._place.sms,
+            sms=self._execution.sms,
         )
 
 
@@ -130,5 +136,5 @@ class FlashInferFa3(_Prefill):
             n,
             "FlashInfer fa3: 128 rows, 192 at head_dim 64, key tile not counted",
             tile_rows=fa3_rows(self._setting.head_dim or 0),
-            sms=self._place.sms,
+            sms=self._execution.sms,
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.flashinfer import PagedInputs
 from nearfree.backends.adapters.flashinfer_plan import accepted, load
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.modules.attention import attention_work
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -20,14 +20,16 @@ from nearfree.errors import EvidenceError
 class FlashInferDecode:
     """Queries [batch, heads, head_dim], planned once; `run` is what is timed."""
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
         if positions != (1,):
             raise EvidenceError(
                 f"flashinfer_decode runs N=1 alone, not {', '.join(map(str, positions))}",
                 remedy="Give this study `positions: [1]`, or choose flashinfer_fa2 or _fa3",
             )
-        self._setting, self._place = setting, place
-        self._inputs = PagedInputs(setting, positions, place)
+        self._setting, self._execution = setting, execution
+        self._inputs = PagedInputs(setting, positions, execution)
         self.cache = self._inputs.caches.cache
         self._wrapper = self._planned(load().BatchDecodeWithPagedKVCacheWrapper)
         self._options = accepted(self._wrapper.run, enable_pdl=False)
@@ -63,5 +65,5 @@ class FlashInferDecode:
             "FlashInfer decode on CUDA cores: no padded rows, splits not counted",
             tile_rows=heads // kv_heads,
             group=heads // kv_heads,
-            sms=self._place.sms,
+            sms=self._execution.sms,
         )

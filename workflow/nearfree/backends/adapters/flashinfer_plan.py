@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.paged import Pages, evenly
 from nearfree.errors import EvidenceError
 
@@ -44,16 +44,16 @@ def accepted(function: Callable[..., Any], **wished: Any) -> dict[str, Any]:
     return {name: value for name, value in wished.items() if name in known}
 
 
-def workspace(place: Place, more: int = 0) -> Tensor:
-    """Return the bytes that all plans of a place share, `more` than the least.
+def workspace(execution: ExecutionContext, more: int = 0) -> Tensor:
+    """Return the bytes that all plans of an execution share, `more` than the least.
 
     They never run at the same time.
     """
     key = ("flashinfer", more)
-    if key not in place.shared:
+    if key not in execution.shared:
         size = _LEAST_WORKSPACE_BYTES + more
-        place.shared[key] = torch.zeros(size, dtype=torch.uint8, device=place.device)
-    return place.shared[key]
+        execution.shared[key] = torch.zeros(size, dtype=torch.uint8, device=execution.device)
+    return execution.shared[key]
 
 
 def bytes_held(kernels: Kernels, plans: int) -> int:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from torch import Tensor, full, int32
 
 from nearfree.backends.adapters.experts import Experts
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.routing import expert_ids
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
@@ -58,14 +58,18 @@ class FusedMoe(Experts):
     """
 
     def __init__(
-        self, setting: Setting, positions: tuple[int, ...], place: Place, engine: Engine
+        self,
+        setting: Setting,
+        positions: tuple[int, ...],
+        execution: ExecutionContext,
+        engine: Engine,
     ) -> None:
         _refuse(setting)
-        super().__init__(setting, positions, place)
+        super().__init__(setting, positions, execution)
         self._engine = engine
-        self._ids = {n: expert_ids(setting, n, place.device).to(int32) for n in positions}
+        self._ids = {n: expert_ids(setting, n, execution.device).to(int32) for n in positions}
         self._shares = {
-            n: full(ids.shape, 1.0 / (setting.top_k or 1), device=place.device)
+            n: full(ids.shape, 1.0 / (setting.top_k or 1), device=execution.device)
             for n, ids in self._ids.items()
         }
 
@@ -110,7 +114,7 @@ class FusedMoe(Experts):
             block_rows=rows,
             blocks=blocks,
             columns=int(config["BLOCK_SIZE_N"]),
-            sms=self._place.sms,
+            sms=self._execution.sms,
         )
 
 

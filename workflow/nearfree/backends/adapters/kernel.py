@@ -17,7 +17,7 @@ else:
     Tensor = object
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class ExecutionContext(Struct, frozen=True, kw_only=True):
     """Where a kernel runs, and how much of it takes turns."""
 
     device: str = "cpu"
@@ -120,7 +120,9 @@ def adapters_of(setting: Setting, device: str) -> list[Adapter]:
     return found
 
 
-def make_kernel(setting: Setting, positions: tuple[int, ...], place: Place) -> Kernel:
+def make_kernel(
+    setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+) -> Kernel:
     """Return a setting's kernel, allocated for all its N.
 
     Raises
@@ -131,8 +133,8 @@ def make_kernel(setting: Setting, positions: tuple[int, ...], place: Place) -> K
     """
     from nearfree.backends.adapters.memory import refuse_too_large
 
-    adapter, *_ = adapters_of(setting, place.device)
+    adapter, *_ = adapters_of(setting, execution.device)
     if setting.module != "model":
-        refuse_too_large(setting, positions, place)
-    kernel: Kernel = load(adapter.where)(setting, positions, place)
+        refuse_too_large(setting, positions, execution)
+    kernel: Kernel = load(adapter.where)(setting, positions, execution)
     return kernel

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from nearfree.backends.adapters.experts import windows
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
 from nearfree.core.modules.attention import is_causal
 from nearfree.core.setting import Setting
@@ -24,29 +24,33 @@ class _Elements(NamedTuple):
     once: int
 
 
-def bytes_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
+def bytes_needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
     """Return the bytes that are still to be allocated: those of the tensors of all N.
 
-    These are weights, but those in `place.shared`, or keys and values in whole pages; inputs and
-    masks; and the activations of the largest N.
+    These are weights, but those in `execution.shared`, or keys and values in whole pages; inputs
+    and masks; and the activations of the largest N.
     """
-    size, needed = int(BYTES_PER_ELEMENT[setting.dtype]), _elements(setting, positions, place)
-    copies = copies_needed(setting, positions, place)
+    size, needed = int(BYTES_PER_ELEMENT[setting.dtype]), _elements(setting, positions, execution)
+    copies = copies_needed(setting, positions, execution)
     held = copies * needed.copy
     if setting.module == "moe_ffn":
-        held = windows(setting, positions, place).experts * needed.copy // (setting.experts or 1)
-    return (held + needed.once) * size - _shared_bytes(setting, positions, place)
+        held = (
+            windows(setting, positions, execution).experts * needed.copy // (setting.experts or 1)
+        )
+    return (held + needed.once) * size - _shared_bytes(setting, positions, execution)
 
 
-def copies_needed(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
-    """Return the copies that take turns: where `place` gives 0, as many as fill the cache."""
+def copies_needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
+    """Return the copies that take turns: where `execution` gives 0, as many as fill the cache."""
     if setting.module == "moe_ffn":
-        return len(windows(setting, positions, place).starts)
-    copy_bytes = _elements(setting, positions, place).copy * BYTES_PER_ELEMENT[setting.dtype]
-    return place.copies or copies_for(copy_bytes, place.cache_bytes)
+        return len(windows(setting, positions, execution).starts)
+    copy_bytes = _elements(setting, positions, execution).copy * BYTES_PER_ELEMENT[setting.dtype]
+    return execution.copies or copies_for(copy_bytes, execution.cache_bytes)
 
 
-def _elements(setting: Setting, positions: tuple[int, ...], place: Place) -> _Elements:
+def _elements(
+    setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+) -> _Elements:
     most = max(positions)
     rows = setting.batch * most
     d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
@@ -63,17 +67,17 @@ def _elements(setting: Setting, positions: tuple[int, ...], place: Place) -> _El
     head_dim, page = setting.head_dim or 0, setting.page_size or 1
     keys = -(-((setting.context or 0) + most) // page) * page
     queries = setting.batch * (sum(positions) + 2 * most) * (setting.heads or 0) * head_dim
-    masks = sum(positions) * keys if place.device == "cpu" and is_causal(setting) else 0
+    masks = sum(positions) * keys if execution.device == "cpu" and is_causal(setting) else 0
     return _Elements(2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim, queries + masks)
 
 
-def _shared_bytes(setting: Setting, positions: tuple[int, ...], place: Place) -> int:
+def _shared_bytes(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
     """Return the bytes of a setting's weights that another one has allocated already."""
     dtype, d_model, d_ff = torch_dtype(setting), setting.d_model or 0, setting.d_ff or 0
     up = 2 * d_ff if setting.gated else d_ff
-    copies, experts = copies_needed(setting, positions, place), 0
+    copies, experts = copies_needed(setting, positions, execution), 0
     if setting.module == "moe_ffn":
-        copies, experts = 1, windows(setting, positions, place).experts
+        copies, experts = 1, windows(setting, positions, execution).experts
     parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {
         "gemm": [("", (d_ff, d_model))],
         "dense_ffn": [("up", (up, d_model)), ("down", (d_model, d_ff))],
@@ -84,7 +88,7 @@ def _shared_bytes(setting: Setting, positions: tuple[int, ...], place: Place) ->
         for projection, shape in parts.get(setting.module, [])
         for copy in range(copies)
     ]
-    return sum(place.shared[key].nbytes for key in keys if key in place.shared)
+    return sum(execution.shared[key].nbytes for key in keys if key in execution.shared)
 
 
 def free_bytes(device: str) -> int | None:
@@ -99,12 +103,14 @@ def free_bytes(device: str) -> int | None:
     return int(found["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in found else None
 
 
-def refuse_too_large(setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+def refuse_too_large(
+    setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+) -> None:
     """Raise EvidenceError, before anything is allocated, if a setting does not fit."""
-    needed, free = bytes_needed(setting, positions, place), free_bytes(place.device)
+    needed, free = bytes_needed(setting, positions, execution), free_bytes(execution.device)
     if free is not None and needed > RESERVE * free:
         shape = f"L={setting.context}" if setting.context else f"batch {setting.batch}"
-        copies = copies_needed(setting, positions, place)
+        copies = copies_needed(setting, positions, execution)
         raise EvidenceError(
             f"{setting.module} at {shape}, N={max(positions)}, with {copies} copies needs "
             f"{needed / BYTES_PER_GB:.1f} GB, and {free / BYTES_PER_GB:.1f} GB are free",

@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 
@@ -28,7 +28,9 @@ def torch_dtype(setting: Setting) -> torch.dtype:
     return dtype
 
 
-def filled(place: Place, dtype: torch.dtype, *shape: int, scale: float = 1.0) -> Tensor:
+def filled(
+    execution: ExecutionContext, dtype: torch.dtype, *shape: int, scale: float = 1.0
+) -> Tensor:
     """Return a tensor of normal random numbers: zeros would run faster on some GPUs.
 
     A large one repeats a block of them, which is ten times as fast to make on a CPU.
@@ -39,7 +41,7 @@ def filled(place: Place, dtype: torch.dtype, *shape: int, scale: float = 1.0) ->
         The device has no memory for it.
     """
     try:
-        tensor = torch.empty(shape, dtype=dtype, device=place.device)
+        tensor = torch.empty(shape, dtype=dtype, device=execution.device)
     except (RuntimeError, MemoryError) as error:  # torch has no class for a lack of memory
         size = " x ".join(map(str, shape))
         raise EvidenceError(
@@ -54,7 +56,7 @@ def filled(place: Place, dtype: torch.dtype, *shape: int, scale: float = 1.0) ->
 
 
 def weight(
-    place: Place, dtype: torch.dtype, *shape: int, copy: int, projection: str = ""
+    execution: ExecutionContext, dtype: torch.dtype, *shape: int, copy: int, projection: str = ""
 ) -> Tensor:
     """Return a weight [..., out, in], the same tensor to all settings that ask for that copy.
 
@@ -62,9 +64,9 @@ def weight(
     `projection` tells weights of one shape apart.
     """
     key = (str(dtype), *shape, copy, projection)
-    if key not in place.shared:
-        place.shared[key] = filled(place, dtype, *shape, scale=shape[-1] ** -0.5)
-    return place.shared[key]
+    if key not in execution.shared:
+        execution.shared[key] = filled(execution, dtype, *shape, scale=shape[-1] ** -0.5)
+    return execution.shared[key]
 
 
 class Turns(Generic[Item]):
@@ -73,12 +75,12 @@ class Turns(Generic[Item]):
     They are read cold if those in between are as large as the last-level cache.
     """
 
-    def __init__(self, copies: list[Item], place: Place, share: float = 1.0) -> None:
+    def __init__(self, copies: list[Item], execution: ExecutionContext, share: float = 1.0) -> None:
         """Keep the copies; `share` is the part of one that a forward reads."""
         self.copies = copies
         self._turn = 0
         between = (len(copies) - 1) * _bytes(copies[0]) * share
-        self.cache: Literal["cold", "warm"] = "cold" if between >= place.cache_bytes else "warm"
+        self.cache: Literal["cold", "warm"] = "cold" if between >= execution.cache_bytes else "warm"
 
     def next(self) -> Item:
         """Return the copy whose turn it is."""
@@ -87,12 +89,14 @@ class Turns(Generic[Item]):
         return item
 
 
-def turns(place: Place, make: Callable[[int], Item], share: float = 1.0) -> Turns[Item]:
+def turns(
+    execution: ExecutionContext, make: Callable[[int], Item], share: float = 1.0
+) -> Turns[Item]:
     """Return copies of weights, or of keys and values, that take turns.
 
     Parameters
     ----------
-    place
+    execution
         Says how many; 0 is as many as fill the last-level cache, or TURNING of a larger one.
     make
         Makes a copy, given its number from 0 on.
@@ -100,8 +104,8 @@ def turns(place: Place, make: Callable[[int], Item], share: float = 1.0) -> Turn
         The part of a copy that a forward reads.
     """
     first = make(0)
-    count = place.copies or copies_for(_bytes(first) * share, place.cache_bytes)
-    return Turns([first, *(make(copy) for copy in range(1, count))], place, share)
+    count = execution.copies or copies_for(_bytes(first) * share, execution.cache_bytes)
+    return Turns([first, *(make(copy) for copy in range(1, count))], execution, share)
 
 
 def copies_for(read_bytes: float, cache_bytes: int) -> int:

@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, torch_dtype, turns, weight
 from nearfree.core.modules.dense_ffn import dense_work
 from nearfree.core.setting import Setting
@@ -18,20 +18,22 @@ class TorchDenseFfn:
     so that a forward reads them from memory as it would between a model's other layers.
     """
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
         self._setting = setting
         d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
         dtype = torch_dtype(setting)
         up = 2 * d_ff if setting.gated else d_ff
         self._weights = turns(
-            place,
+            execution,
             lambda copy: (
-                weight(place, dtype, up, d_model, copy=copy, projection="up"),
-                weight(place, dtype, d_model, d_ff, copy=copy, projection="down"),
+                weight(execution, dtype, up, d_model, copy=copy, projection="up"),
+                weight(execution, dtype, d_model, d_ff, copy=copy, projection="down"),
             ),
         )
         self.cache = self._weights.cache
-        rows = filled(place, dtype, setting.batch * max(positions), d_model)
+        rows = filled(execution, dtype, setting.batch * max(positions), d_model)
         self._inputs = {n: rows[: setting.batch * n] for n in positions}
 
     def forward(self, n: int) -> Tensor:

@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, torch_dtype, turns, weight
 from nearfree.core.modules.gemm import gemm_work
 from nearfree.core.setting import Setting
@@ -13,13 +13,17 @@ from nearfree.core.work import ExecutedWork
 class TorchGemm:
     """[rows, d_model] by the weight [d_ff, d_model], copies of which take turns."""
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
         self._setting = setting
         d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
         dtype = torch_dtype(setting)
-        self._weights = turns(place, lambda copy: weight(place, dtype, d_ff, d_model, copy=copy))
+        self._weights = turns(
+            execution, lambda copy: weight(execution, dtype, d_ff, d_model, copy=copy)
+        )
         self.cache = self._weights.cache
-        rows = filled(place, dtype, setting.batch * max(positions), d_model)
+        rows = filled(execution, dtype, setting.batch * max(positions), d_model)
         self._inputs = {n: rows[: setting.batch * n] for n in positions}
 
     def forward(self, n: int) -> Tensor:

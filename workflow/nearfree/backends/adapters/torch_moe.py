@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.backends.adapters.experts import Experts
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.routing import Aligned, expert_ids
 from nearfree.backends.records import BY_NAME, load
 from nearfree.core.modules.moe_ffn import moe_work
@@ -93,11 +93,13 @@ class _TorchMoe(Experts):
 
     _core: Core
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
-        super().__init__(setting, positions, place)
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
+        super().__init__(setting, positions, execution)
         experts = setting.experts or 0
         self._aligned = {
-            n: Aligned(expert_ids(setting, n, place.device), experts, self._rows(n))
+            n: Aligned(expert_ids(setting, n, execution.device), experts, self._rows(n))
             for n in positions
         }
 

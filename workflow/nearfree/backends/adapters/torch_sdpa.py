@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.kernel import Place
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, torch_dtype, turns
 from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
@@ -73,33 +73,36 @@ def flash(
 class TorchSdpa:
     """Queries [b, heads, N, head_dim], keys and values [b, kv_heads, L + N, head_dim]."""
 
-    def __init__(self, setting: Setting, positions: tuple[int, ...], place: Place) -> None:
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
         self._setting = setting
-        self._place = place
+        self._execution = execution
         dtype = torch_dtype(setting)
         batch, heads, most = setting.batch, setting.heads or 0, max(positions)
         self._context, head_dim = setting.context or 0, setting.head_dim or 0
         shape = (batch, setting.kv_heads or 0, self._context + most, head_dim)
-        if place.device == "cuda":  # the op takes [b, positions, heads, head_dim]
+        if execution.device == "cuda":  # the op takes [b, positions, heads, head_dim]
             shape = (shape[0], shape[2], shape[1], shape[3])
         self._keys = turns(
-            place, lambda _: (filled(place, dtype, *shape), filled(place, dtype, *shape))
+            execution,
+            lambda _: (filled(execution, dtype, *shape), filled(execution, dtype, *shape)),
         )
         self.cache = self._keys.cache
-        queries = filled(place, dtype, batch, most, heads, head_dim)
+        queries = filled(execution, dtype, batch, most, heads, head_dim)
         self._queries = {n: self._query(queries[:, :n]) for n in positions}
-        masked = positions if place.device == "cpu" and is_causal(setting) else ()
+        masked = positions if execution.device == "cpu" and is_causal(setting) else ()
         self._masks = {n: causal_mask(n, self._context, dtype) for n in masked if n > 1}
 
     def _query(self, queries: Tensor) -> Tensor:
-        ordered = queries if self._place.device == "cuda" else queries.transpose(1, 2)
+        ordered = queries if self._execution.device == "cuda" else queries.transpose(1, 2)
         return ordered.contiguous()
 
     def forward(self, n: int) -> Tensor:
         """Run one forward over N new positions of every request."""
         keys, values = self._keys.next()
         length = self._context + n
-        if self._place.device == "cuda":
+        if self._execution.device == "cuda":
             return flash(
                 self._queries[n],
                 keys[:, :length],
@@ -112,14 +115,14 @@ class TorchSdpa:
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work; a CPU's kernel pads no row and skips no key under a given mask."""
-        if self._place.device == "cuda":
+        if self._execution.device == "cuda":
             return attention_work(
                 self._setting,
                 n,
                 "FlashAttention in torch: split-KV tile of 64 x 128, splits not counted",
                 tile_rows=_CUDA_TILE,
                 tile_keys=_CUDA_KEYS,
-                sms=self._place.sms,
+                sms=self._execution.sms,
             )
         return attention_work(
             self._setting,

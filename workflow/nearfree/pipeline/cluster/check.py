@@ -82,7 +82,7 @@ def _every(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[Found
         try:
             jobs[platform] = submit(
                 platform,
-                config.place(platform, STREAM),
+                config.job_resources(platform, STREAM),
                 folder,
                 made[platform],
                 kind=config.platform(platform).kind,
@@ -92,8 +92,8 @@ def _every(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[Found
     began_s = time.time()
     refused |= wait(jobs, folder, timeout_s)
     for platform in config.site.here:
-        place = config.place(platform, STREAM)
-        asked = " ".join(filter(None, (place.partition, place.constraint, place.gpu_model)))
+        job = config.job_resources(platform, STREAM)
+        asked = " ".join(filter(None, (job.partition, job.constraint, job.gpu_model)))
         if platform in refused:
             yield Found(platform=platform, asked=asked, seen=None, wrong=(refused[platform],))
             continue

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from nearfree.config.cluster import Place
+from nearfree.config.cluster import JobResources
 from nearfree.errors import SchedulerError
 from nearfree.pipeline.cluster.slurm import slurm
 from nearfree.units import MB_PER_GB
@@ -16,24 +16,26 @@ _SHOWN_S = 30.0
 """What a shared file system may take to show here what a job wrote on its node."""
 
 
-def options(place: Place) -> list[str]:
-    """Return what sbatch is told of a place, as Snakemake's plugin tells it."""
-    gpus = f"{place.gpu_model}:{place.gpus}" if place.gpu_model else place.gpus
+def options(job: JobResources) -> list[str]:
+    """Return what sbatch is told of a job, as Snakemake's plugin tells it."""
+    gpus = f"{job.gpu_model}:{job.gpus}" if job.gpu_model else job.gpus
     said = {
-        "--partition": place.partition,
-        "--constraint": place.constraint,
-        "--account": place.account,
-        "--qos": place.qos,
-        "--gpus": gpus if place.gpus else None,
-        "--cpus-per-task": place.cpus,
-        "--mem": place.memory_gb * MB_PER_GB if place.memory_gb else None,
+        "--partition": job.partition,
+        "--constraint": job.constraint,
+        "--account": job.account,
+        "--qos": job.qos,
+        "--gpus": gpus if job.gpus else None,
+        "--cpus-per-task": job.cpus,
+        "--mem": job.memory_gb * MB_PER_GB if job.memory_gb else None,
     }
     found = [f"{name}={value}" for name, value in said.items() if value is not None]
-    return [*found, *["--exclusive"] * bool(place.exclusive)]
+    return [*found, *["--exclusive"] * bool(job.exclusive)]
 
 
-def submit(name: str, place: Place, folder: Path, pythons: Mapping[str, str], *, kind: str) -> str:
-    """Submit a job that looks around on one of a place's nodes; return its number.
+def submit(
+    name: str, job: JobResources, folder: Path, pythons: Mapping[str, str], *, kind: str
+) -> str:
+    """Submit a job that looks around on one of its partition's nodes; return its number.
 
     Parameters
     ----------
@@ -53,7 +55,7 @@ def submit(name: str, place: Place, folder: Path, pythons: Mapping[str, str], *,
     )
     said = slurm(
         *("sbatch", "--parsable", "--ntasks=1", "--time=10", f"--job-name=nearfree_check_{name}"),
-        *(f"--output={folder / f'{name}.log'}", *options(place), f"--wrap={script}"),
+        *(f"--output={folder / f'{name}.log'}", *options(job), f"--wrap={script}"),
     )
     return said.strip().partition(";")[0]
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from nearfree.core.plan import MeasurePlan
 from nearfree.errors import ConfigError
 from nearfree.log.events import Fingerprint
-from nearfree.measure.prepare import place_of
+from nearfree.measure.prepare import execution_of
 
 GPU = Fingerprint(kind="cuda", model="Test GPU", features=(), cores=132, caches={"l2": 5 * 10**7})
 
@@ -21,15 +21,15 @@ def plan(copies: int) -> MeasurePlan:
 def test_as_many_copies_as_are_cold_is_for_cpus() -> None:
     """A graph replays the copies that it was made with: on a GPU their number must be said."""
     with pytest.raises(ConfigError, match="weight_copies 0 is for CPUs") as caught:
-        place_of(GPU, plan(0))
+        execution_of(GPU, plan(0))
     assert caught.value.remedy
-    assert place_of(MACHINE, plan(0)).copies == 0
+    assert execution_of(MACHINE, plan(0)).copies == 0
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5])
-def test_a_place_is_the_machines(copies: int) -> None:
-    """A place has the largest cache of the machine, and the SMs of a GPU alone."""
-    here, there = place_of(MACHINE, plan(copies)), place_of(GPU, plan(copies))
+def test_an_execution_is_the_machines(copies: int) -> None:
+    """An execution has the largest cache of the machine, and the SMs of a GPU alone."""
+    here, there = execution_of(MACHINE, plan(copies)), execution_of(GPU, plan(copies))
     assert (here.device, here.copies, here.cache_bytes, here.sms) == ("cpu", copies, 2**23, None)
     assert (there.device, there.copies, there.cache_bytes, there.sms) == (
         "cuda",
@@ -39,8 +39,8 @@ def test_a_place_is_the_machines(copies: int) -> None:
     )
 
 
-def test_a_place_holds_the_plans_models() -> None:
-    """Kernels find the models of their plan in their place."""
+def test_an_execution_holds_the_plans_models() -> None:
+    """Kernels find the models of their plan in their execution."""
     models = {"small": {"decoder": {}}}
-    assert place_of(MACHINE, replace(plan(2), models=models)).models == models
-    assert place_of(MACHINE, plan(2)).models == {}
+    assert execution_of(MACHINE, replace(plan(2), models=models)).models == models
+    assert execution_of(MACHINE, plan(2)).models == {}

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import NODEFAULT
 from nearfree.cli import make_parser
 from nearfree.config.files import schemas
+from nearfree.core.setting import FIELDS, required
 from nearfree.derive.jobs import TABLES
 from nearfree.derive.tables.schema import Column
 from nearfree.log.events import VERSIONS
@@ -70,12 +71,25 @@ def tables() -> str:
         NOTE,
         "Parquet files under `results/tables/SCOPE/`, each believed only with its manifest.\n",
     ]
+    parts += _setting_fields()
     for table in TABLES.values():
         parts += [f"## {table.name}", f"A row is {table.row}. Key: {', '.join(table.key)}.\n"]
         parts += ["| column | type | meaning |", "| --- | --- | --- |"]
         parts += [f"| `{name}` | {_column(c)} | {c.meaning} |" for name, c in table.columns.items()]
         parts.append("")
     return "\n".join(parts)
+
+
+def _setting_fields() -> list[str]:
+    """Return the fields of a setting, as they are declared."""
+    about = "They are columns of every table whose rows speak of settings. In bold: who needs it.\n"
+    parts = ["## A setting's fields", about]
+    parts += ["| field | letter | called | unit | modules | meaning |", "| --- " * 6 + "|"]
+    for name, field in FIELDS.items():
+        modules = (f"**{each}**" if name in required(each) else each for each in field.modules)
+        cells = (f"`{name}`", field.letter, field.words, field.unit, ", ".join(modules))
+        parts.append(f"| {' | '.join(cells)} | {field.meaning} |")
+    return [*parts, ""]
 
 
 def _column(column: Column) -> str:

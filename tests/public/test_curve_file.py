@@ -12,7 +12,7 @@ from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
 from nearfree.log.seal import read_sealed
 from nearfree.public.curve_file import curves_from_csv, import_curves
-from nearfree.public.curve_row import COLUMNS
+from nearfree.public.curve_row import COLUMNS, OPTIONAL
 
 CONFIG = Config(Path(__file__).parents[2] / "config")
 HEADER = (
@@ -82,7 +82,7 @@ def test_curves_beside_the_log(tmp_path: Path) -> None:
 
 def test_columns_in_any_order_and_kernel_optional(tmp_path: Path) -> None:
     """The header names the columns; a file without kernels needs no such column."""
-    names = [name for name in COLUMNS if name != "kernel"][::-1]
+    names = [name for name in COLUMNS if name not in OPTIONAL][::-1]
     lines = [
         ",".join(dict(zip(HEADER.split(","), line.split(","), strict=True))[name] for name in names)
         for line in GOOD
@@ -102,7 +102,7 @@ def test_a_file_that_excel_wrote(tmp_path: Path) -> None:
     assert curves_from_csv(path, CONFIG).points["n"].to_list() == [1, 64]
 
 
-@pytest.mark.parametrize("column", [name for name in COLUMNS if name != "kernel"])
+@pytest.mark.parametrize("column", [name for name in COLUMNS if name not in OPTIONAL])
 def test_a_missing_column_is_named(tmp_path: Path, layout: Layout, column: str) -> None:
     """A file without a column is refused by the column's name."""
     fields = HEADER.split(",")

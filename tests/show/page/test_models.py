@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 from msgspec.structs import asdict
+from nearfree.core.label import subject
 from nearfree.derive.score.scores import SCORES, score_rows
 from nearfree.derive.tables.store import read_table, write_table
 from nearfree.log.names import Layout
@@ -12,7 +13,6 @@ from nearfree.show.page.model_modules import beside, missed
 from nearfree.show.page.model_section import model_section
 from nearfree.show.page.models import measured, ways
 from nearfree.show.page.sections import Grid
-from nearfree.show.page.subject import subject
 
 from show.figures.marks import again
 from show.figures.measured_models import model_rows, write_models

@@ -7,6 +7,7 @@ import pytest
 from conftest import make_plan, make_started
 from derive.tables.logs import make_tables, make_take, write_probe, write_study
 from msgspec import structs
+from nearfree.core.label import subject
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.derive.tables.latency import LATENCY
@@ -16,7 +17,6 @@ from nearfree.log.events import RunFinished, Scheduler
 from nearfree.log.names import Layout
 from nearfree.show.page import sections
 from nearfree.show.page.runs import anchor, runs
-from nearfree.show.page.subject import subject
 
 Row = dict[str, Any]
 

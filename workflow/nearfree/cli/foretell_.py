@@ -20,8 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record, and print the predictions at the headline tolerance."""
+    from msgspec import structs
+
     from nearfree.cli.common import here
     from nearfree.config.plans import Plans
+    from nearfree.core.label import AXES, label, ordered
     from nearfree.core.plan import FORETOLD
     from nearfree.log.events import PredictionRecorded
     from nearfree.log.evidence import read_take
@@ -29,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.log.take import take_name
     from nearfree.preregister.record import foretell
 
+    axes = ordered(AXES, "context", "batch", "routing")
     config, scope = here(args)
     stream = f"{args.study.removesuffix(FORETOLD)}{FORETOLD}"
     take = args.take or config.take(scope, stream)
@@ -40,9 +44,7 @@ def run(args: argparse.Namespace) -> int:
     for event in read_take(layout, take_name(scope, stream, take, plan)).of(PredictionRecorded):
         prediction = event.data
         if prediction.epsilon == config.site.epsilon:
-            where = f"L = {prediction.setting.context}, b = {prediction.setting.batch}"
-            if prediction.setting.routing:
-                where += f", {prediction.setting.routing}, k = {prediction.setting.top_k}"
+            where = label(structs.asdict(prediction.setting), axes)
             value = (
                 prediction.refusal
                 or f"{prediction.n_max:.0f} [{prediction.low:.0f}, {prediction.high:.0f}], "

@@ -1,9 +1,10 @@
 """Settings: one module under one fixed configuration, each of its fields declared once."""
 
 import hashlib
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args
 
-from msgspec import Meta, Struct, json
+from msgspec import NODEFAULT, Meta, Struct, inspect, json, structs
 
 from nearfree.core.protocols import Positive
 from nearfree.errors import ConfigError
@@ -24,13 +25,51 @@ Routing = Literal["balanced", "skewed", "router", "power_law"]
 Mask = Literal["causal", "block"]
 """Which keys a new position sees: `causal` those up to its own, `block` all L + N."""
 
-_REQUIRED: dict[str, tuple[str, ...]] = {
-    "gemm": ("d_model", "d_ff"),
-    "dense_ffn": ("d_model", "d_ff"),
-    "moe_ffn": ("d_model", "d_ff", "experts", "top_k", "routing"),
-    "attention": ("context", "heads", "kv_heads", "head_dim"),
-    "model": (),
-}
+MODULES: tuple[Module, ...] = get_args(Module)
+_FFN: tuple[Module, ...] = ("dense_ffn", "moe_ffn", "model")
+_EXPERTS: tuple[Module, ...] = ("moe_ffn", "model")
+_ATTENTION: tuple[Module, ...] = ("attention", "model")
+
+
+class Field(Struct, frozen=True):
+    """What a setting's field is. It stands beside the field's type in Setting, and nowhere else.
+
+    Columns of tables and curve files, labels, sort orders, docs and the page follow from it. The
+    last four are filled in from the type. `role` says what the field is to a setting: `what` runs,
+    an `axis` that studies vary, the `shape` of the module, or how a kernel is called.
+    """
+
+    role: Literal["what", "axis", "shape", "call"]
+    meaning: str
+    letter: str = ""
+    """The paper's letter."""
+    label: str = ""
+    """What people call it, where its name does not say so."""
+    unit: str = ""
+    modules: tuple[Module, ...] = MODULES
+    """The modules that have it."""
+    needed: bool = False
+    """Whether each of them must say it, but a whole model, whose file does."""
+    name: str = ""
+    kind: type = str
+    least: int = 1
+    """The smallest value, of whole numbers."""
+    default: Any = None
+
+    @property
+    def words(self) -> str:
+        """What it is called, in words."""
+        return self.label or self.name.replace("_", " ")
+
+    @property
+    def symbol(self) -> str:
+        """What it is called beside its value."""
+        return self.letter or self.words
+
+    @property
+    def optional(self) -> bool:
+        """Whether it has a value without being given: a label leaves that value out."""
+        return not self.needed and self.default not in (None, NODEFAULT)
 
 
 class Setting(
@@ -38,47 +77,169 @@ class Setting(
 ):
     """One module under one fixed configuration: everything but the number of positions N.
 
-    Shapes use the paper's letters: `batch` b, `context` L, `experts` E, `top_k` k; widths are in
-    elements. A field that the module does not have is None.
-
-    `block_size_m` fixes the rows of a padded expert block where the backend lets one choose;
-    `api` names the call of a backend that has several, `page_size` the positions of a page of its
-    KV cache; `cuda_graph` says that the backend plans for a CUDA graph, which changes its tiles.
-    `gated` says whether an expert or FFN has three matrices (gate, up, down) or two; None where it
-    is the kernels' own form: three for experts, two for the paper's Dense FFN. `mask` is causal
-    where an attention setting does not say it.
-
-    A whole model's `backend` runs its attention and `moe` its routed experts; `model` is its name,
-    `model_digest` tells two models of one name apart.
+    A field that the module does not have is None. Where an attention setting does not say its
+    `mask` it is causal. `gated` is None where it is the kernels' own form: three matrices for
+    experts, two for the paper's Dense FFN. A whole model's `backend` runs its attention.
     """
 
-    module: Module
-    backend: str
-    dtype: Dtype
-    batch: Positive = 1
-    context: Annotated[int, Meta(ge=0)] | None = None
-    d_model: Positive | None = None
-    d_ff: Positive | None = None
-    experts: Positive | None = None
-    top_k: Positive | None = None
-    routing: Routing | None = None
-    heads: Positive | None = None
-    kv_heads: Positive | None = None
-    head_dim: Positive | None = None
-    block_size_m: Positive | None = None
-    api: Name | None = None
-    page_size: Positive | None = None
-    cuda_graph: bool = False
-    gated: bool | None = None
-    mask: Mask | None = None
-    model: Name | None = None
-    model_digest: Annotated[str, Meta(pattern="^[0-9a-f]{12}$")] | None = None
-    moe: Name | None = None
+    module: Annotated[Module, Field("what", "gemm, dense_ffn, moe_ffn, attention or model")]
+    backend: Annotated[str, Field("what", "what ran it")]
+    dtype: Annotated[Dtype, Field("what", "element type")]
+    batch: Annotated[
+        Positive, Field("axis", "requests in one forward", letter="b", needed=True)
+    ] = 1
+    context: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Field("axis", "cached positions a request", letter="L", modules=_ATTENTION, needed=True),
+    ] = None
+    d_model: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "width of the hidden state",
+            letter="d_model",
+            label="hidden width",
+            unit="elements",
+            modules=("gemm", *_FFN),
+            needed=True,
+        ),
+    ] = None
+    d_ff: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "width of an FFN or expert",
+            letter="d_ff",
+            label="FFN width",
+            unit="elements",
+            modules=("gemm", *_FFN),
+            needed=True,
+        ),
+    ] = None
+    experts: Annotated[
+        Positive | None,
+        Field("shape", "experts of an MoE layer", letter="E", modules=_EXPERTS, needed=True),
+    ] = None
+    top_k: Annotated[
+        Positive | None,
+        Field(
+            "axis",
+            "experts that each token goes to",
+            letter="k",
+            label="experts a token",
+            modules=_EXPERTS,
+            needed=True,
+        ),
+    ] = None
+    routing: Annotated[
+        Routing | None,
+        Field("axis", "balanced, skewed, power_law or router", modules=_EXPERTS, needed=True),
+    ] = None
+    heads: Annotated[
+        Positive | None,
+        Field("shape", "query heads", modules=_ATTENTION, needed=True),
+    ] = None
+    kv_heads: Annotated[
+        Positive | None,
+        Field("shape", "key and value heads", label="KV heads", modules=_ATTENTION, needed=True),
+    ] = None
+    head_dim: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "width of a head",
+            label="head width",
+            unit="elements",
+            modules=_ATTENTION,
+            needed=True,
+        ),
+    ] = None
+    block_size_m: Annotated[
+        Positive | None,
+        Field(
+            "call",
+            "rows of a padded expert block, where the setting fixes it",
+            label="block size",
+            modules=("moe_ffn",),
+        ),
+    ] = None
+    api: Annotated[
+        Name | None,
+        Field("call", "which call of the backend, where it has several", modules=("attention",)),
+    ] = None
+    page_size: Annotated[
+        Positive | None,
+        Field("call", "positions of a page of the KV cache", modules=("attention",)),
+    ] = None
+    cuda_graph: Annotated[
+        bool,
+        Field(
+            "call",
+            "whether the backend plans for a CUDA graph, which changes its tiles",
+            label="CUDA graph",
+            modules=("attention",),
+        ),
+    ] = False
+    gated: Annotated[
+        bool | None,
+        Field(
+            "shape",
+            "whether an expert or FFN has three matrices, where the setting says it",
+            modules=_FFN,
+        ),
+    ] = None
+    mask: Annotated[
+        Mask | None,
+        Field("call", "causal or block: which keys a new position sees", modules=_ATTENTION),
+    ] = None
+    model: Annotated[
+        Name | None,
+        Field("what", "the model, where a whole forward is meant", modules=("model",)),
+    ] = None
+    model_digest: Annotated[
+        Annotated[str, Meta(pattern="^[0-9a-f]{12}$")] | None,
+        Field("what", "what tells models of one name apart", modules=("model",)),
+    ] = None
+    moe: Annotated[
+        Name | None,
+        Field(
+            "what", "what runs a model's routed experts", label="MoE kernels", modules=("model",)
+        ),
+    ] = None
+
+
+def _declared() -> Iterator[Field]:
+    """Yield the fields of Setting, each completed from its type."""
+    for known in structs.fields(Setting):
+        (field,) = (each for each in get_args(known.type) if isinstance(each, Field))
+        kind = inspect.type_info(known.type)
+        if isinstance(kind, inspect.UnionType):
+            (kind,) = (each for each in kind.types if not isinstance(each, inspect.NoneType))
+        least = kind.ge if isinstance(kind, inspect.IntType) else None
+        yield structs.replace(
+            field,
+            name=known.name,
+            kind=_KINDS.get(type(kind), str),
+            least=1 if least is None else int(least),
+            default=known.default,
+        )
+
+
+_KINDS: dict[type, type] = {inspect.IntType: int, inspect.BoolType: bool}
+FIELDS = {field.name: field for field in _declared()}
+"""Every field of a setting by name, in the order of tables."""
+
+
+def required(module: Module) -> tuple[str, ...]:
+    """Return the fields that a module's setting must say."""
+    if module == "model":
+        return ()
+    return tuple(f.name for f in FIELDS.values() if f.needed and module in f.modules)
 
 
 def check_setting(setting: Setting) -> None:
     """Raise ConfigError, naming the field, unless a setting is one that can exist."""
-    missing = [name for name in _REQUIRED[setting.module] if getattr(setting, name) is None]
+    missing = [name for name in required(setting.module) if getattr(setting, name) is None]
     if missing:
         raise ConfigError(
             f"a {setting.module} setting lacks {', '.join(missing)}",

@@ -9,35 +9,30 @@ from typing import get_args
 import msgspec
 from msgspec import Struct
 
-from nearfree.core.setting import Module, Routing, Setting, check_setting
+from nearfree.core.setting import FIELDS, MODULES, Field, Routing, Setting, check_setting
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, resolve
 from nearfree.log.private import without_private
 from nearfree.units import BYTES_PER_ELEMENT
 
+CURVE_FIELDS = tuple(
+    sorted(
+        (name for name, field in FIELDS.items() if field.role in ("axis", "shape")),
+        key=lambda name: MODULES.index(FIELDS[name].modules[0]),
+    )
+)
+"""The fields of a setting that a curve can have besides its module, backend and dtype."""
 COLUMNS = (
-    *("platform", "module", "backend", "backend_version", "dtype", "batch", "context"),
-    *("d_model", "d_ff", "gated", "experts", "top_k", "routing", "heads", "kv_heads", "head_dim"),
+    *("platform", "module", "backend", "backend_version", "dtype", *CURVE_FIELDS),
     *("kernel", "n", "latency_us"),
 )
 """The columns of a curve file, in any order."""
-OPTIONAL = frozenset({"kernel"})
+OPTIONAL = frozenset({"kernel", *(name for name in CURVE_FIELDS if FIELDS[name].optional)})
 """Columns that a file may lack."""
-FIELDS: dict[str, tuple[str, ...]] = {
-    "gemm": ("d_model", "d_ff"),
-    "dense_ffn": ("d_model", "d_ff", "gated"),
-    "moe_ffn": ("d_model", "d_ff", "gated", "experts", "top_k", "routing"),
-    "attention": ("context", "heads", "kv_heads", "head_dim"),
-    "model": (
-        *("context", "d_model", "d_ff", "gated", "experts", "top_k", "routing"),
-        *("heads", "kv_heads", "head_dim"),
-    ),
-}
-"""The fields that a module can have; the others must be empty."""
 _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 _REAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _CHOICES = {
-    "module": get_args(Module),
+    "module": MODULES,
     "dtype": tuple(BYTES_PER_ELEMENT),
     "routing": tuple(each for each in get_args(Routing) if each != "router"),
     "gated": ("true", "false"),
@@ -76,20 +71,16 @@ class Row(Struct, frozen=True):
 def read_row(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> Row:
     """Return the point that a row's fields name; OddFieldError if one does not fit."""
     module = _choice(values, "module")
-    for name in FIELDS["model"]:
-        if values[name] and name not in FIELDS[module]:
+    for name in CURVE_FIELDS:
+        if values.get(name) and module not in FIELDS[name].modules:
             raise OddFieldError(
                 name, f"{values[name]!r} says nothing of a {module}", "Leave it empty there"
             )
-    sizes = [name for name in FIELDS[module] if name not in ("gated", "routing")]
-    fields: dict[str, object] = {name: _size(values, name) for name in sizes}
-    fields |= {
+    fields = {
         "module": module,
         "backend": _text(values, "backend"),
         "dtype": _choice(values, "dtype"),
-        "batch": _whole(values, "batch"),
-        "routing": _choice(values, "routing") if values["routing"] else None,
-        "gated": _choice(values, "gated") == "true" if values["gated"] else None,
+        **{name: _field(values, FIELDS[name]) for name in CURVE_FIELDS},
     }
     setting = msgspec.convert(fields, Setting)
     try:
@@ -145,9 +136,14 @@ def _text(values: Mapping[str, str], column: str) -> str:
     return text
 
 
-def _size(values: Mapping[str, str], column: str) -> int | None:
-    """Return a size, None for one that is left empty, of which `check_setting` judges."""
-    return _whole(values, column, least=int(column != "context")) if values[column] else None
+def _field(values: Mapping[str, str], field: Field) -> object:
+    """Return a field's value, its default where it is left empty; `check_setting` judges it."""
+    if not values.get(field.name) and (field.optional or field.default is None):
+        return field.default
+    if field.kind is int:
+        return _whole(values, field.name, least=field.least)
+    chosen = _choice(values, field.name)
+    return chosen == "true" if field.kind is bool else chosen
 
 
 def _whole(values: Mapping[str, str], column: str, *, least: int = 1) -> int:

@@ -8,36 +8,25 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.scopes import IMPORTED
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.setting import FIELDS, setting_key
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 
-_TEXT = frozenset(
-    {
-        *("setting_key", "module", "backend", "dtype", "routing", "api"),
-        *("mask", "model", "model_digest", "moe"),
-    }
-)
-_FLAGS = frozenset({"cuda_graph", "gated"})
+TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean()}
+"""The column type of a field's values."""
 _OF_EVENTS = (
     "source", "member", "member_sha256", "platform", "backend_version", "kernel", "distribution",
 )  # fmt: skip
-_FIELDS = ("setting_key", *Setting.__struct_fields__)
-
-
-def _field_type(name: str) -> Any:
-    return pl.String() if name in _TEXT else pl.Boolean() if name in _FLAGS else pl.Int64()
-
-
 SETTINGS_SCHEMA: dict[str, Any] = {
     "curve": pl.Int64(),
     "source": pl.String(),
     "member": pl.String(),
     "member_sha256": pl.String(),
     "platform": pl.String(),
-    **{name: _field_type(name) for name in _FIELDS},
+    "setting_key": pl.String(),
+    **{name: TYPES[field.kind] for name, field in FIELDS.items()},
     "backend_version": pl.String(),
     "kernel": pl.String(),
     "distribution": pl.String(),
@@ -93,7 +82,7 @@ def curves_of(imported: Iterable[tuple[LatencyImported, str]]) -> Curves:
         "curve": list(range(len(events))),
         **{name: [getattr(event, name) for event in events] for name in _OF_EVENTS},
         "setting_key": [setting_key(each) for each in asked],
-        **{name: [getattr(each, name) for each in asked] for name in _FIELDS[1:]},
+        **{name: [getattr(each, name) for each in asked] for name in FIELDS},
         "event_id": [event_id for _, event_id in pairs],
     }
     lengths = pl.Series("curve", [len(event.n) for event in events], dtype=pl.UInt32)

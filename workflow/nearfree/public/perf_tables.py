@@ -9,8 +9,11 @@ from collections.abc import Iterator
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.setting import FIELDS
 from nearfree.errors import SourceError
 from nearfree.log.private import without_private
+from nearfree.public.curve_row import CURVE_FIELDS
+from nearfree.public.curves import TYPES
 
 ROW_LIMIT = 5_000_000
 """Rows of one table."""
@@ -169,33 +172,29 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
 
 
 def _as_settings(found: pl.DataFrame, table: str) -> pl.DataFrame:
-    """Return rows with a setting's fields alone; what a table has not is null, batch is 1."""
-    column, moe = pl.col, table == "moe_perf"
+    """Return rows with a setting's fields alone, by default what a table has not."""
+    column = pl.col
     fields = {
         "module": pl.lit(MODULES[table]),
         "backend_version": column("backend_version"),
         "kernel": column("kernel"),
         "dtype": column("dtype").replace_strict(_DTYPES, return_dtype=pl.String),
-        "batch": column("batch") if "batch" in found.columns else pl.lit(1, pl.Int64),
-        "gated": pl.when(column("kernel").str.contains(_NOT_GATED, literal=True)).then(
-            pl.lit(value=False)
-        )
-        if moe
-        else pl.lit(None, pl.Boolean),
-        "routing": pl.when(column("distribution") == "balanced")
-        .then(pl.lit("balanced"))
-        .otherwise(pl.lit("power_law"))
-        if moe
-        else pl.lit(None, pl.String),
-        "distribution": column("distribution") if moe else pl.lit(None, pl.String),
+        "distribution": pl.lit(None, pl.String),
         "n": column("n"),
         "latency_ms": column("latency_ms").cast(pl.Float64),
     }
-    for name in ("context", "d_model", "d_ff", "experts", "top_k", "heads", "kv_heads", "head_dim"):
-        there = name in found.columns
-        fields[name] = column(name) if there else pl.lit(None, pl.Int64)
-    if moe:
-        fields["d_ff"] = column("inter_size") // column("moe_tp_size")
+    for name in CURVE_FIELDS:
+        default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
+        fields[name] = column(name) if name in found.columns else default
+    if table == "moe_perf":
+        balanced = column("distribution") == "balanced"
+        plain = column("kernel").str.contains(_NOT_GATED, literal=True)
+        fields |= {
+            "distribution": column("distribution"),
+            "routing": pl.when(balanced).then(pl.lit("balanced")).otherwise(pl.lit("power_law")),
+            "gated": pl.when(plain).then(pl.lit(value=False)),
+            "d_ff": column("inter_size") // column("moe_tp_size"),
+        }
     return found.select(each.alias(name) for name, each in fields.items())
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from nearfree.core.setting import Setting
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported
+from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
 from nearfree.units import US_PER_MS
 
@@ -19,10 +20,7 @@ at most. Beyond it something differs that the table does not name.
 """
 _DECIMALS = 6
 """Decimals of a microsecond that are kept: what is left out is below a picosecond."""
-FIELDS = (
-    *("module", "dtype", "batch", "d_model", "d_ff", "gated", "experts", "top_k", "routing"),
-    *("heads", "kv_heads", "head_dim"),
-)
+FIELDS = ("module", "dtype", *(name for name in CURVE_FIELDS if name != "context"))
 """The fields of a setting that a table can have, besides backend and context."""
 _SAME = ("platform", "backend", *FIELDS, "backend_version", "kernel", "distribution")
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Name, Setting
+from nearfree.core.setting import Name, Setting, required
 from nearfree.core.work import ExecutedWork, element_bytes
 from nearfree.errors import EvidenceError
 
@@ -206,7 +206,7 @@ ATTENTION = ModuleKind(
     study=AttentionStudy,
     work=_work,
     laws=Laws(
-        needs=("batch", "context", "heads", "kv_heads", "head_dim"),
+        needs=required("attention"),
         idle_fields=("context", "heads", "kv_heads"),
         idle_compute=idle_compute,
         idle_term="rho s L / (2 L - rho s)",

@@ -16,7 +16,7 @@ from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.routing import active_experts, routed_pairs
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Controlled, Setting
+from nearfree.core.setting import Controlled, Setting, required
 from nearfree.core.work import ExecutedWork, element_bytes
 from nearfree.errors import EvidenceError
 
@@ -217,7 +217,7 @@ MOE_FFN = ModuleKind(
     study=MoeStudy,
     work=_work,
     laws=Laws(
-        needs=("batch", "d_model", "d_ff", "experts", "top_k", "routing"),
+        needs=required("moe_ffn"),
         idle_fields=("batch", "d_ff", "experts", "top_k", "routing", "gated"),
         idle_compute=idle_compute,
         idle_term="AI(N) = rho with E_act",

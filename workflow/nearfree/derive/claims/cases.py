@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from nearfree.core.label import AXES, label
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
 PAPER_MODULES = ("dense_ffn", "moe_ffn", "attention")
@@ -69,6 +70,10 @@ def group_of(row: Row, *, routing: bool = True) -> Group:
     return Group(row["platform"], row["module"], row["backend"], kept, row["origin"])
 
 
+_SIZES = ("d_ff", "heads", "kv_heads")
+"""The part of a module's shape that tells the paper's settings apart."""
+
+
 def describe_setting(row: Row, *without: str) -> str:
     """Return a setting's varying fields as the paper writes them.
 
@@ -77,12 +82,9 @@ def describe_setting(row: Row, *without: str) -> str:
     without
         Columns to leave out.
     """
-    letters = {"batch": "b", "context": "L", "top_k": "k"}
-    if row["model"] is None:
-        letters = {"d_ff": "d_ff", "heads": "heads", "kv_heads": "KV heads"} | letters
-    values = {name: row[name] for name in letters if name not in without}
-    parts = [f"{letters[name]} = {value}" for name, value in values.items() if value is not None]
-    return " ".join([*([row["model"]] if row["model"] else []), ", ".join(parts)]).strip()
+    names = (*(_SIZES if row["model"] is None else ()), *AXES)
+    told = label(row, [name for name in names if name not in (*without, "routing")])
+    return f"{row['model'] or ''} {told}".strip()
 
 
 def n_max(row: Row) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.label import AXES
 from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max, plain
 from nearfree.derive.claims.compare import doublings, within_step
 from nearfree.derive.claims.scope_tables import BASES, Row, ScopeTables, pairs
@@ -74,7 +75,7 @@ def limiter_shifts(tables: ScopeTables) -> Iterator[Case]:
     rows = [row for row in tables.bounds("model") if row["row_id"] in seen]
     ends: dict[tuple[Any, ...], list[tuple[Row, Row]]] = defaultdict(list)
     for a, b in pairs(rows, "context"):
-        ends[tuple(a[n] for n in ("stream", "model", "routing", "top_k", "batch"))].append((a, b))
+        ends[tuple(a[n] for n in ("stream", "model", *AXES) if n != "context")].append((a, b))
     for family in ends.values():
         short, long = max(family, key=lambda pair: pair[1]["context"] - pair[0]["context"])
         first, last = (_limiter(seen[row["row_id"]]) for row in (short, long))

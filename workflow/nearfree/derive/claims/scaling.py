@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
+from nearfree.core.setting import FIELDS
 from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max
 from nearfree.derive.claims.compare import at_least, doublings, same
 from nearfree.derive.claims.scope_tables import Row, ScopeTables, pairs
-
-_LETTERS = {"batch": "b", "context": "L", "top_k": "k"}
 
 
 def inverse_batch(tables: ScopeTables) -> Iterator[Case]:
@@ -80,7 +79,7 @@ def never_rises(
 def _pair(
     a: Row, b: Row, varied: str, *, agrees: bool | None, factor: float = 1, note: str = ""
 ) -> Case:
-    letter, where = _LETTERS[varied], describe_setting(a, varied)
+    letter, where = FIELDS[varied].symbol, describe_setting(a, varied)
     text = (
         f"{where + ': ' if where else ''}{n_max(a)} at {letter} = {a[varied]}, "
         f"{n_max(b)} at {letter} = {b[varied]}{note}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.label import SIZES
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP
 from nearfree.derive.outlook.trend import TREND
 from nearfree.derive.predict.predictions import PREDICTIONS
@@ -69,7 +70,7 @@ class ScopeTables:
         """The newest boundaries of each setting, in the order of tolerances."""
         found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
         for row in self._rows("boundaries", "newest"):
-            shown = tuple(row[name] or 0 for name in ("batch", "context", "top_k"))
+            shown = tuple(row[name] or 0 for name in SIZES)
             found[row["stream"], row["platform"], shown, row["setting_key"]].append(row)
         return [sorted(rows, key=lambda row: row["epsilon"]) for _, rows in sorted(found.items())]
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.setting import FIELDS, Field
 from nearfree.errors import TableError
 
 if TYPE_CHECKING:
@@ -103,33 +104,20 @@ def flag(meaning: str, *, nullable: bool = False) -> Column:
     return Column(dtype=pl.Boolean(), meaning=meaning, nullable=nullable)
 
 
+def of_field(field: Field) -> Column:
+    """Return the column of a setting's field."""
+    symbol = field.letter if field.letter != field.name else ""
+    meaning = ", ".join(filter(None, (symbol, field.meaning, field.unit)))
+    nullable = field.default is None
+    if field.kind is int:
+        return count(meaning, nullable=nullable, at_least=field.least)
+    return (flag if field.kind is bool else text)(meaning, nullable=nullable)
+
+
 SETTING_COLUMNS: dict[str, Column] = {
     "setting_key": text("short name of the setting, the same on every machine"),
-    "module": text("gemm, dense_ffn, moe_ffn, attention or model"),
-    "backend": text("what ran it"),
-    "dtype": text("element type"),
-    "batch": count("b, requests in one forward"),
-    "context": count("L, cached positions a request", nullable=True, at_least=0),
-    "d_model": count("hidden width, elements", nullable=True),
-    "d_ff": count("FFN (expert) width, elements", nullable=True),
-    "experts": count("E", nullable=True),
-    "top_k": count("k, experts a token", nullable=True),
-    "routing": text("balanced, skewed, power_law or router", nullable=True),
-    "heads": count("query heads", nullable=True),
-    "kv_heads": count("key and value heads", nullable=True),
-    "head_dim": count("width of a head, elements", nullable=True),
-    "block_size_m": count("rows of a padded expert block, where the setting fixes it",
-                          nullable=True),
-    "api": text("which call of the backend, where it has several", nullable=True),
-    "page_size": count("positions of a page of the KV cache", nullable=True),
-    "cuda_graph": flag("whether the backend plans for a CUDA graph"),
-    "gated": flag("whether an expert or FFN has three matrices, where the setting says it",
-                  nullable=True),
-    "mask": text("causal or block: which keys a new position sees", nullable=True),
-    "model": text("the model, where a whole forward is meant", nullable=True),
-    "model_digest": text("what tells models of one name apart", nullable=True),
-    "moe": text("what runs a model's routed experts", nullable=True),
-}  # fmt: skip
+    **{name: of_field(field) for name, field in FIELDS.items()},
+}
 """The columns that say what a row speaks of."""
 
 

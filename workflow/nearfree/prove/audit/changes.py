@@ -9,6 +9,7 @@ from typing import Any, Literal
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.core.label import AXES
 from nearfree.derive.jobs import OBSERVED, TABLES, make
 from nearfree.log.names import Layout
 from nearfree.log.reader import no_collection
@@ -19,7 +20,7 @@ from nearfree.prove.audit.rebuild import jobs
 from nearfree.prove.audit.restore import restore
 from nearfree.prove.audit.table_index import TableIndex
 
-_SETTING = ("module", "model", "backend", "dtype", "batch", "context", "top_k", "routing")
+_SETTING = ("module", "model", "backend", "dtype", *AXES)
 _IDENTITY = ("row_id", "from_ids")
 _AFTER = ":after"
 Kind = Literal["added", "gone", "changed", "superseded", "newest again"]

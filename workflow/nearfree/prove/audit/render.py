@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
+from nearfree.core.label import AXES, label
 from nearfree.prove.audit.graph import Graph, Node, by_kind
 
 _FIRST = 3
 _LONGEST = 160
 _IDENTIFYING = (
     *("platform", "origin", "model", "module", "backend", "package", "version", "versions"),
-    *("dtype", "batch", "context", "top_k", "routing", "n", "epsilon", "predictor", "basis"),
+    *("dtype", *AXES, "n", "epsilon", "predictor", "basis"),
     *("condition", "place", "lines", "claim"),
 )
 _RESULTS = (
@@ -127,19 +128,11 @@ def _events(events: Iterable[Node], indent: str) -> Iterator[str]:
 
 
 def _line(node: Node) -> str:
-    identifying = {name: node.values.get(name) for name in _IDENTIFYING}
-    about = ", ".join(
-        f"{_NAMED[name]} = {value}" if name in _NAMED else f"{value}"
-        for name, value in identifying.items()
-        if value not in (None, "")
-    )
+    about = label(node.values, _IDENTIFYING)
     says = ", ".join(
         f"{name} = {plain(node.values[name])}" for name in _RESULTS if name in node.values
     )
     return f"{node.id}  {about}: {says}"
-
-
-_NAMED = {"batch": "b", "context": "L", "top_k": "k", "n": "N", "epsilon": "epsilon"}
 
 
 def plain(value: Any) -> str:

@@ -1,10 +1,12 @@
 """The figure of the table `version_drift`: N_max over the versions of a backend."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import altair as alt
 import polars as pl
 
+from nearfree.core.label import label
 from nearfree.show.figures.families import Drawing
 from nearfree.show.figures.listing import OUTLOOK, drawn_by
 from nearfree.show.figures.panels import in_rows
@@ -99,7 +101,7 @@ def _shown(drift: pl.DataFrame) -> pl.DataFrame:
     """Return a row a predictor that has a value, of packages with two versions at least."""
     several = drift.filter(pl.col("version").n_unique().over(*_KEY) > 1)
     return (
-        several.with_columns(pl.format("{}: {}", _setting(), "package").alias("panel"))
+        several.with_columns(_panels(several))
         .rename(LAWS)
         .unpivot(
             list(LAWS.values()),
@@ -112,8 +114,13 @@ def _shown(drift: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _setting() -> pl.Expr:
-    """Return whose setting a row is of, in short."""
-    moe = pl.format("{}, E = {}, k = {}, {}", "model", "experts", "top_k", "routing")
-    call = pl.format("{}, {} / {} heads", "model", "heads", "kv_heads")
-    return pl.coalesce(moe, call)
+def _panels(rows: pl.DataFrame) -> pl.Series:
+    """Return whose setting each row is of, in short, and of which package."""
+    texts = [f"{_setting(row)}: {row['package']}" for row in rows.to_dicts()]
+    return pl.Series("panel", texts, dtype=pl.String)
+
+
+def _setting(row: dict[str, Any]) -> str:
+    if row["experts"] is None:
+        return f"{row['model']}, {row['heads']} / {row['kv_heads']} heads"
+    return label(row, ("model", "experts", "top_k", "routing"))

@@ -3,6 +3,7 @@
 import altair as alt
 import polars as pl
 
+from nearfree.core.label import NESTED, label
 from nearfree.show.figures.panels import in_rows
 from nearfree.show.figures.roles import ROLES, roles
 from nearfree.show.figures.theme import PREDICTORS, SPACED, dressed
@@ -22,7 +23,7 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
     """
     who = named.sort("place")["who"].unique(maintain_order=True).to_list()
     there = [name for name in ROLES if name in named["limiter"].to_list()]
-    settings = named.sort(*_ORDER)["setting"].unique(maintain_order=True).to_list()
+    settings = named.sort(*NESTED)["setting"].unique(maintain_order=True).to_list()
     layers = alt.layer(
         alt.Chart()
         .mark_rect(stroke="white", strokeWidth=3)
@@ -87,17 +88,11 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
     )
     several = pl.col("stream").n_unique().over("model") > 1
     study = pl.when(several).then(pl.format("{}: {}", "model", "stream")).otherwise("model")
-    told = pl.concat_str(
-        pl.format("L = {}", "context"), "routing", pl.format("k = {}", "top_k"),
-        pl.format("b = {}", "batch"), separator=", ", ignore_nulls=True,
-    )  # fmt: skip
-    return (
-        pl.concat([grew, said])
-        .drop_nulls("limiter")
-        .with_columns(told.alias("setting"), study.alias("panel"))
-        .sort("model", "stream", *_ORDER, "setting_key", "place", "who")
-    )
+    named = pl.concat([grew, said]).drop_nulls("limiter")
+    told = [label(row, NESTED) for row in named.select(NESTED).to_dicts()]
+    return named.with_columns(
+        pl.Series("setting", told, dtype=pl.String), study.alias("panel")
+    ).sort("model", "stream", *NESTED, "setting_key", "place", "who")
 
 
-_ORDER = ("context", "routing", "top_k", "batch")
-_SETTING = ("platform", "model", "stream", "setting_key", *_ORDER)
+_SETTING = ("platform", "model", "stream", "setting_key", *NESTED)

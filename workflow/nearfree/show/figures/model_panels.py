@@ -3,13 +3,14 @@
 import polars as pl
 from msgspec import structs
 
+from nearfree.core.label import label
 from nearfree.show.figures.modules import MODEL, DrawnModule
 from nearfree.show.figures.panels import with_variants
 
 CURVE = ["platform", "stream", "setting_key"]
 """What says which measured setting a row is about."""
-DENSE = structs.replace(MODEL, own="batch", variable="batch", letter="b")
-MOE = structs.replace(MODEL, own="top_k", variable="experts a token", letter="k")
+DENSE = structs.replace(MODEL, own="batch")
+MOE = structs.replace(MODEL, own="top_k")
 """The variable that figures of dense models and of MoE models are over."""
 _IN_PANEL = ("model", "routing", "context")
 
@@ -28,12 +29,11 @@ def with_model_panels(rows: pl.DataFrame, module: DrawnModule) -> pl.DataFrame:
         with_variants(part, module, named=_IN_PANEL)
         for part in rows.sort(*_IN_PANEL).partition_by("model", maintain_order=True)
     ]
-    said = pl.concat_str(
-        "routing", pl.format("L = {}", "context"), pl.col("variant").replace("", None),
-        separator=", ", ignore_nulls=True,
-    )  # fmt: skip
-    return (
-        pl.concat(each)
-        .with_columns(pl.format("{}: {}", "model", said).alias("panel"))
-        .sort(*_IN_PANEL, "variant", module.own, "setting_key")
+    drawn = pl.concat(each)
+    told = [
+        f"{row['model']}: {label(row, (*_IN_PANEL[1:], 'variant'))}"
+        for row in drawn.select(*_IN_PANEL, "variant").to_dicts()
+    ]
+    return drawn.with_columns(pl.Series("panel", told, dtype=pl.String)).sort(
+        *_IN_PANEL, "variant", module.own, "setting_key"
     )

@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from nearfree.core.setting import FIELDS
 from nearfree.derive.predict.forecast.forecast import headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.families import Drawing
@@ -23,7 +24,6 @@ from nearfree.show.figures.theme import PREDICTORS, THEORY, Look, dressed, predi
 
 _APART = 0.1
 """How far, in octaves, predictors of one setting are moved apart sideways."""
-_LETTERS = {"batch": "b", "context": "L"}
 _COLUMNS = (
     "panel", "predictor", "at", "x", "y", "low", "high", "end", "baseline", "limiting_module",
     "limiting_term", "row_id",
@@ -91,7 +91,7 @@ def _over(
         (at.filter(baseline=1), "", "from N = 1"),
         (paper, "_paper_baseline", "from the paper's baseline (every expert awake)"),
     ):
-        panels = rows.with_columns(under(pl.format("{} = {}", pl.lit(_LETTERS[fixed]), fixed)))
+        panels = rows.with_columns(under(pl.format("{} = {}", pl.lit(FIELDS[fixed].letter), fixed)))
         for part in figures_of(f"boundary_over_{own}{suffix}", panels, shown=_answered()):
             said = f"N_max against {own}, {start}"
             yield (
@@ -108,7 +108,7 @@ def _chart(shown: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.Fac
     points, top, bottom = _points(shown, own)
     ticks = sorted(shown[own].unique())
     across: Look = {
-        "title": f"{own} {_LETTERS[own]}",
+        "title": f"{own} {FIELDS[own].letter}",
         "scale": alt.Scale(type="log", base=2, domain=[ticks[0] / 1.5, ticks[-1] * 1.5]),
         "axis": alt.Axis(values=ticks, format="~g", labelOverlap="greedy"),
     }

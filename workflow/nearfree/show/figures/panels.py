@@ -5,6 +5,7 @@ from collections.abc import Collection
 import altair as alt
 import polars as pl
 
+from nearfree.core.label import label, ordered
 from nearfree.core.plan import PROFILE
 from nearfree.derive.tables.settings import telling_fields
 from nearfree.show.figures.modules import DrawnModule
@@ -35,20 +36,12 @@ def with_variants(
 
 def _variant(group: pl.DataFrame, module: DrawnModule, named: Collection[str]) -> pl.Series:
     told = [name for name in telling_fields(group, module.own)[1:] if name not in named]
-    fields = [*(name for name in _FIRST if name in told), *(n for n in told if n not in _FIRST)]
+    fields = list(ordered(told, *(name for name in _FIRST if name in told)))
     if group.select("study", "setting_key").n_unique() > group["setting_key"].n_unique():
         fields.append("study")
-    texts = [
-        ", ".join(_said(name, row[name]) for name in fields if row[name] not in (None, False))
-        for row in group.select(*fields).to_dicts()
-    ] or [""] * group.height
+    rows = group.select(fields).to_dicts() if fields else [{}] * group.height
+    texts = [label(row, fields, "column") for row in rows]
     return pl.Series("variant", texts, dtype=pl.String)
-
-
-def _said(name: str, value: object) -> str:
-    if value is True:
-        return name
-    return value if isinstance(value, str) else f"{name} {value}"
 
 
 def with_panels(frame: pl.DataFrame, module: DrawnModule) -> pl.DataFrame:

@@ -1,5 +1,6 @@
 """The report's section on words: what each letter, verdict and predictor of the page means."""
 
+from nearfree.core.setting import FIELDS
 from nearfree.derive.claims.table import CLAIMS
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.derive.tables.schema import Table
@@ -60,10 +61,11 @@ WORDS = (
     ("datasheet", "phi and beta as the vendor states them"),
     ("probed stream", "phi and beta as timed on the machine, beta by streaming through memory"),
     ("probed gemm", "the same, with beta from the weight traffic of a matrix product"),
-    ("b", "batch: requests in one forward"),
-    ("L", "context: cached positions of each request"),
-    ("E", "experts of an MoE layer"),
-    ("k", "experts that each token goes to"),
+    *(
+        (field.letter, f"{field.words}: {', '.join(filter(None, (field.meaning, field.unit)))}")
+        for field in FIELDS.values()
+        if field.letter
+    ),
     ("s", "bytes an element"),
     ("g", "query heads to one key-value head"),
     (

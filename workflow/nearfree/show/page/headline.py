@@ -5,25 +5,17 @@ from collections.abc import Iterator
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.label import AXES, label, ordered
+from nearfree.core.setting import FIELDS, MODULES
 from nearfree.show.page.models import SETTING
-from nearfree.show.page.sections import LETTER, Cell, Row, cell, interval, n_max
+from nearfree.show.page.sections import Cell, Row, cell, interval, n_max
 
 _SHOWN = ("idle_compute", "principle", "principle_resolved", "work_model")
 _FACTS = ("datasheet", "probed_gemm", "probed_stream")
 """Which hardware facts count for the first screen: the first of these that there is."""
-_FIELDS = (
-    "routing",
-    *SETTING[1:3],
-    "top_k",
-    "d_model",
-    "d_ff",
-    "experts",
-    "heads",
-    "kv_heads",
-    "mask",
-    "block_size_m",
+_FIELDS = ordered(
+    (*AXES, *(name for name, field in FIELDS.items() if field.role in ("shape", "call"))), "routing"
 )
-_MODULES = ("gemm", "dense_ffn", "moe_ffn", "attention", "model")
 
 
 class Chip(Struct, frozen=True):
@@ -95,8 +87,7 @@ def _chips(rows: list[Row], limiters: dict[str, str]) -> Iterator[Chip]:
     known = [name for name in _FIELDS if any(row[name] is not None for row in rows)]
     telling = [name for name in known if len({row[name] for row in rows}) > 1] or known[:1]
     for row in rows:
-        said = (f"{LETTER.get(n, n)} {row[n]}".strip() for n in telling if row[n] is not None)
-        yield _chip(", ".join(said), row, limiters)
+        yield _chip(label(row, telling, "short"), row, limiters)
 
 
 def _chip(label: str, row: Row, limiters: dict[str, str]) -> Chip:
@@ -152,7 +143,7 @@ def unseen(accuracy: pl.DataFrame) -> list[Scored]:
 
 def _scored(platform: str, about: str, rows: pl.DataFrame) -> Scored:
     said = {(row["predictor"], _column(row)): row for row in rows.to_dicts()}
-    place = {module: place for place, module in enumerate(_MODULES)}
+    place = {str(module): place for place, module in enumerate(MODULES)}
     columns = sorted({_column(row) for row in rows.to_dicts()}, key=lambda c: (place[c[0]], c[1]))
     lines = (
         Score(predictor.replace("_", " "), tuple(_hits(said.get((predictor, c))) for c in columns))

@@ -6,11 +6,11 @@ from itertools import pairwise
 import polars as pl
 
 from nearfree.backends.adapters.kernel import ADAPTERS
+from nearfree.core.label import subject
 from nearfree.log.events import RunFinished
 from nearfree.log.evidence import Take
 from nearfree.measure.adapter_runs import Tried, never_run
 from nearfree.show.page.sections import Cell, Grid, cell
-from nearfree.show.page.subject import subject
 
 
 def cost(takes: Iterable[Take]) -> Grid:

@@ -2,8 +2,9 @@
 
 import polars as pl
 
+from nearfree.core.label import label
 from nearfree.decoders.modules import BETWEEN, HEAD
-from nearfree.show.page.models import ORDER, number, spoken
+from nearfree.show.page.models import ORDER, SETTING, number
 from nearfree.show.page.sections import Cell, Grid, Row, cell
 
 _MINIMUM = "modules_minimum"
@@ -23,7 +24,8 @@ def missed(composition: pl.DataFrame) -> tuple[Cell, ...]:
 
 
 def _sentence(row: Row) -> str:
-    named = f"{spoken(row)}: the minimum names {row['limiter']} at N = {number(row['predicted'])}"
+    at = number(row["predicted"])
+    named = f"{label(row, SETTING)}: the minimum names {row['limiter']} at N = {at}"
     if row["limiter_share"] is not None:
         named += f", which takes {row['limiter_share']:.0%} of T(N = {row['baseline']})"
     loosely = " (undecided)" if row["undecided"] else ""

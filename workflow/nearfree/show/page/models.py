@@ -4,17 +4,19 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from nearfree.core.label import AXES, NESTED, ordered
+from nearfree.core.setting import FIELDS
 from nearfree.show.figures.theme import PREDICTORS
 from nearfree.show.page.sections import Cell, Grid, Row, cell, interval, n_max
 
 CURVE = ["platform", "stream", "setting_key"]
-SETTING = ("model", "batch", "context", "routing", "top_k")
+SETTING = ("model", *ordered(AXES, "batch", "context", "routing"))
 """What tells a model's settings apart, as columns."""
-ORDER = ("model", "context", "routing", "top_k", "batch", "setting_key")
+ORDER = ("model", *NESTED, "setting_key")
 _WAY = ("predictor", "basis")
 _HEAD = (
-    *("model", "b", "L", "routing", "k", "from N", "N_max", "interval", "verdict"),
-    "grew most, part of the growth",
+    *(FIELDS[name].symbol for name in SETTING),
+    *("from N", "N_max", "interval", "verdict", "grew most, part of the growth"),
 )
 
 
@@ -75,14 +77,6 @@ def ways(scores: pl.DataFrame) -> Grid:
         )
     head = ("predictor", "settings", "answered", "hits", "within the interval", "same limiter")
     return Grid((*head, "foretold"), tuple(rows))
-
-
-def spoken(row: Row) -> str:
-    """Return a setting of a model in words."""
-    letters = {"batch": "b = ", "context": "L = ", "top_k": "k = "}
-    return ", ".join(
-        f"{letters.get(name, '')}{row[name]}" for name in SETTING if row[name] is not None
-    )
 
 
 def number(value: float) -> str:

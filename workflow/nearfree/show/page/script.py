@@ -5,7 +5,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from markupsafe import Markup
-from msgspec import Struct
+from msgspec import Struct, json
+
+from nearfree.core.label import AXES, ordered
+from nearfree.core.setting import FIELDS
+from nearfree.derive.outlook.outlook import ABOUT
 
 _FOLDER = Path(__file__).parent / "assets"
 _FILES = (
@@ -22,9 +26,33 @@ class Inline(Struct, frozen=True):
     source: str
 
 
+def facts() -> dict[str, object]:
+    """Return what the script is told of settings and deployments, by the names that it uses.
+
+    `FIELDS` are the fields of a setting; by `CHOICES` the explorer narrows measured rows, and by
+    `CONDITION` those of deployments.
+    """
+    axes = ordered(AXES, "routing", "top_k", "context")
+    first = ("platform", "module", "model", "backend", "moe", "stream", "dtype", *axes)
+    return {
+        "FIELDS": {
+            name: {
+                "letter": field.letter,
+                "label": " ".join(dict.fromkeys(filter(None, (field.words, field.letter)))),
+                "axis": field.role == "axis",
+                "quiet": field.default if field.optional else None,
+            }
+            for name, field in FIELDS.items()
+        },
+        "CHOICES": (*ordered(FIELDS, *first), "setting_key", "epsilon"),
+        "CONDITION": [name for name in ABOUT if name != "deployment"],
+    }
+
+
 def script() -> Inline:
     """Return the page's script."""
-    parts = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _FILES)
+    told = (f"const {name} = {json.encode(value).decode()};" for name, value in facts().items())
+    parts = "\n".join((*told, *((_FOLDER / name).read_text(encoding="utf-8") for name in _FILES)))
     return _inline(f"'use strict';\n(() => {{\n{parts}}})();\n")
 
 

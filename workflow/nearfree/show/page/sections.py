@@ -10,6 +10,8 @@ from urllib.parse import quote
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.label import SIZES, label
+from nearfree.core.setting import FIELDS
 from nearfree.derive.tables.settings import telling_fields
 from nearfree.show.figures.modules import MODEL, MODULES
 
@@ -91,7 +93,7 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
 
 
 def _of_a_module() -> pl.Expr:
-    return pl.col("module") != _MODEL
+    return pl.col("module") != MODEL.name
 
 
 def _guess(said: Row | None) -> Cell:
@@ -121,24 +123,20 @@ def spoken_settings(boundaries: pl.DataFrame) -> list[Row]:
 def _spoken(group: pl.DataFrame, own: str) -> pl.Series:
     """Return settings in words: the module's own variable, then what differs among them."""
     fields = [name for name in _telling(group, own) if name != "backend"]
-    texts = [
-        ", ".join(f"{LETTER.get(f, f)} {row[f]}".strip() for f in fields if row[f] is not None)
-        for row in group.select(fields).to_dicts()
-    ]
+    texts = [label(row, fields, "short") for row in group.select(fields).to_dicts()]
     return pl.Series("label", texts, dtype=pl.String)
 
 
 def _telling(group: pl.DataFrame, own: str) -> list[str]:
     """Return what tells settings of one module apart; a model's name stands for its shape."""
     fields = telling_fields(group, own)
-    return [name for name in fields if group["module"][0] != _MODEL or name not in _SHAPE]
+    if group["module"][0] != MODEL.name:
+        return fields
+    return [name for name in fields if FIELDS[name].role != "shape"]
 
 
 VARIABLE = {module.name: module.own for module in MODULES}
 """The variable that each module's studies are about."""
-_MODEL, _SHAPE = MODEL.name, ("d_model", "d_ff", "experts", "heads", "kv_heads", "head_dim")
-LETTER = {"batch": "b", "context": "L", "top_k": "k", "routing": "", "block_size_m": "block size"}
-"""What fields of a setting are called; a routing's name says enough."""
 
 
 def own_origin(boundaries: pl.DataFrame) -> str:
@@ -191,7 +189,7 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
     rows = []
     for study in newest.sort("stream", "platform").partition_by("stream", "platform", "module"):
         varied = _telling(study, VARIABLE.get(study["module"][0], "batch"))
-        ordered = study.sort("batch", "context", "top_k", "setting_key", "epsilon").to_dicts()
+        ordered = study.sort(*SIZES, "setting_key", "epsilon").to_dicts()
         for key, group in groupby(ordered, key=lambda r: tuple(r[k] for k in keys)):
             at = {row["epsilon"]: row for row in group}
             first = next(iter(at.values()))

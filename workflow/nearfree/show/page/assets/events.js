@@ -70,7 +70,7 @@ async function eventBody(id) {
             Object.entries(raw[0])
               .filter(([, value]) => value !== null)
               .map(([name, value]) => [
-                IN_WORDS[name] || named(name).words,
+                inWords(name) || named(name).words,
                 `${shown(value)}${named(name).unit ? ` ${named(name).unit}` : ''}`,
               ]),
           ),

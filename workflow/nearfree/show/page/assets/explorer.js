@@ -1,47 +1,12 @@
 // The explorer: choose what there is, and see T(N), the boundary, what limits it, and the option.
 
-const PREDICTED = [
-  'model',
-  'platform',
-  'attention',
-  'moe',
-  'routing',
-  'dtype',
-  'context',
-  'batch',
-  'baseline',
-  'epsilon',
-];
-const OBSERVED = [
-  'platform',
-  'module',
-  'model',
-  'backend',
-  'moe',
-  'stream',
-  'dtype',
-  'routing',
-  'top_k',
-  'context',
-  'batch',
-  'd_model',
-  'd_ff',
-  'experts',
-  'heads',
-  'kv_heads',
-  'head_dim',
-  'block_size_m',
-  'api',
-  'page_size',
-  'cuda_graph',
-  'gated',
-  'mask',
-  'setting_key',
-  'epsilon',
-];
 const KINDS = {
-  observed: { fields: OBSERVED, table: 'boundaries', said: 'measured or published' },
-  predicted: { fields: PREDICTED, table: 'lookup', said: 'predicted' },
+  observed: { fields: CHOICES, table: 'boundaries', said: 'measured or published' },
+  predicted: {
+    fields: [...CONDITION, 'baseline', 'epsilon'],
+    table: 'lookup',
+    said: 'predicted',
+  },
 };
 const choices = document.getElementById('choices');
 const answer = document.getElementById('answered');
@@ -129,11 +94,7 @@ function inOrder(one, other) {
 }
 
 const LABELS = {
-  moe: 'MoE kernels',
   attention: 'attention backend',
-  context: 'context L',
-  batch: 'batch b',
-  top_k: 'experts a token k',
   epsilon: 'tolerance',
   baseline: 'baseline N',
   stream: 'study',
@@ -152,5 +113,6 @@ function box(source, name, there, chosen) {
       return option;
     }),
   );
-  return make('label', null, make('span', null, LABELS[name] || named(name).words), select);
+  const label = FIELDS[name]?.label || LABELS[name] || named(name).words;
+  return make('label', null, make('span', null, label), select);
 }

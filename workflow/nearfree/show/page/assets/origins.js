@@ -86,7 +86,7 @@ async function rowsPart(name, ids) {
     const told = (TELLING[name] || ['value'])
       .filter((each) => source.at(each, place) !== null)
       .map((each) =>
-        `${IN_WORDS[each] || named(each).words} ${shown(source.at(each, place))} ${named(each).unit}`.trim(),
+        `${inWords(each) || named(each).words} ${shown(source.at(each, place))} ${named(each).unit}`.trim(),
       );
     return make('li', null, opens(id, told.join(', ') || subject(source, place)));
   });

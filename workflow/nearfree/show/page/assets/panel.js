@@ -110,48 +110,19 @@ async function rowBody(id) {
   ].filter(Boolean);
 }
 
-const QUIET = new Set([
-  'setting_key',
-  'plan8',
-  'model_digest',
-  'deployment',
-  'newest',
-  'cuda_graph',
-]);
+// Columns that tell a row from others, besides its key and a setting's fields.
+const IDENTITY = ['setting_key', 'plan8', 'deployment', 'newest'];
 
 // The columns of a row: what it says first, what tells it apart after.
 function values(source, place) {
   const pairs = source.names
     .map((name) => [name, source.at(name, place)])
     .filter(([, value]) => value !== null && value !== '');
-  const told = new Set([
-    ...source.key,
-    ...QUIET,
-    'backend',
-    'dtype',
-    'batch',
-    'context',
-    'd_model',
-    'd_ff',
-    'experts',
-    'top_k',
-    'routing',
-    'heads',
-    'kv_heads',
-    'head_dim',
-    'block_size_m',
-    'api',
-    'page_size',
-    'gated',
-    'mask',
-    'moe',
-    'model',
-    'module',
-  ]);
+  const told = new Set([...source.key, ...Object.keys(FIELDS), ...IDENTITY]);
   const line = ([name, value]) => {
     const { words, unit } = named(name);
     const text = /^epsilon|_epsilon$/.test(name) ? percent(value) : `${shown(value)}${unit ? ` ${unit}` : ''}`;
-    return [IN_WORDS[name] || words, text, source.meanings[name]];
+    return [inWords(name) || words, text, source.meanings[name]];
   };
   return [
     part('What it says', fields(pairs.filter(([name]) => !told.has(name)).map(line))),

@@ -4,7 +4,7 @@
 async function predictedParts(source, places) {
   const rows = places.map((place) => ({ ...source.row(place), id: source.id(place) }));
   const main = rows.find((row) => row.composition === 'sum') || rows[0];
-  const about = Object.fromEntries(PREDICTED.slice(0, 8).map((name) => [name, main[name]]));
+  const about = Object.fromEntries(CONDITION.map((name) => [name, main[name]]));
   const [forecast, schedules] = await Promise.all([table('forecast'), table('schedules')]);
   return [
     headline(
@@ -97,8 +97,10 @@ function curveParts(forecast, about, main) {
 }
 
 function scheduleParts(schedules, about, epsilon) {
-  const { batch, ...rest } = about;
-  const places = schedules.where({ ...rest, epsilon });
+  const known = Object.entries({ ...about, epsilon });
+  const places = schedules.where(
+    Object.fromEntries(known.filter(([name]) => schedules.key.includes(name))),
+  );
   return places.length
     ? make(
         'div',
@@ -120,7 +122,7 @@ function scheduleParts(schedules, about, epsilon) {
             'p',
             { class: 'note' },
             'The command that prints it: ',
-            make('code', { class: 'command' }, scheduleCommand(schedules.row(place))),
+            make('code', { class: 'command' }, scheduleCommand(schedules, place)),
           ),
         ]),
       )
@@ -128,20 +130,14 @@ function scheduleParts(schedules, about, epsilon) {
 }
 
 // The command that prints an engine's option; a release is written with `==`.
-function scheduleCommand(row) {
-  const release = (text) => text && text.replace(' ', '==');
-  const asked = {
-    model: row.model,
-    platform: row.platform,
-    attention: release(row.attention),
-    moe: release(row.moe),
-    routing: row.routing,
-    dtype: row.dtype,
-    context: row.context,
-    epsilon: row.epsilon,
+function scheduleCommand(schedules, place) {
+  const text = (name) => {
+    const value = String(schedules.at(name, place));
+    return ['attention', 'moe'].includes(name) ? value.replace(' ', '==') : value;
   };
-  const options = Object.entries(asked)
-    .filter(([, value]) => value !== null)
-    .map(([name, value]) => `--${name} ${quoted(String(value))}`);
-  return ['nearfree schedule', row.engine, ...options].join(' ');
+  const options = schedules.key
+    .filter((name) => !['deployment', 'engine'].includes(name))
+    .filter((name) => schedules.at(name, place) !== null)
+    .map((name) => `--${name.replaceAll('_', '-')} ${quoted(text(name))}`);
+  return ['nearfree schedule', schedules.at('engine', place), ...options].join(' ');
 }

@@ -113,12 +113,8 @@ function interval(low, high) {
 
 const IN_WORDS = {
   n: 'N',
-  batch: 'b',
-  context: 'L',
-  top_k: 'k',
   epsilon: 'tolerance',
   n_max: 'N_max',
-  experts: 'E',
   balance_flop_per_byte: 'rho',
   peak_tflops: 'phi',
   bandwidth_gb_s: 'beta',
@@ -146,6 +142,11 @@ const IN_WORDS = {
   plan8: 'plan',
 };
 
+// What a column is called where its name does not say so: the paper's letter of a field, or words.
+function inWords(name) {
+  return FIELDS[name]?.letter || IN_WORDS[name];
+}
+
 // What a row speaks of: the fields of its key that tell something.
 function subject(source, place) {
   const parts = [];
@@ -155,18 +156,18 @@ function subject(source, place) {
       continue;
     const said = name === 'epsilon' ? percent(value) : shown(value);
     const text =
-      name in IN_WORDS
-        ? `${IN_WORDS[name]} ${said}`
-        : typeof value === 'string'
-          ? said
-          : `${named(name).words} ${said}`;
+      typeof value === 'string' && !inWords(name)
+        ? said
+        : `${inWords(name) || named(name).words} ${said}`;
     if (!parts.includes(text)) parts.push(text);
   }
-  if (!source.key.includes('batch') && source.at('batch', place) !== null) {
-    for (const name of ['backend', 'routing', 'batch', 'context', 'top_k']) {
+  const axes = Object.keys(FIELDS).filter((name) => FIELDS[name].axis);
+  const told = axes.some((name) => source.key.includes(name));
+  if (!told && axes.some((name) => source.at(name, place) !== null)) {
+    for (const name of ['backend', ...axes]) {
       const value = source.at(name, place);
-      if (value !== null)
-        parts.push(name in IN_WORDS ? `${IN_WORDS[name]} ${shown(value)}` : shown(value));
+      if (value !== null && value !== FIELDS[name].quiet)
+        parts.push(inWords(name) ? `${inWords(name)} ${shown(value)}` : shown(value));
     }
   }
   return parts.join(', ');

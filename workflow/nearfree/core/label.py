@@ -1,0 +1,77 @@
+"""Settings and rows in words: what tells one from others, each field as the paper writes it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from nearfree.core.setting import FIELDS
+
+AXES = tuple(name for name, field in FIELDS.items() if field.role == "axis")
+"""What studies vary."""
+SIZES = tuple(name for name in AXES if FIELDS[name].kind is int)
+"""Those of them that are numbers."""
+Style = Literal["paper", "short", "column"]
+"""How numbers are written: `E = 8`, `experts 8` (letters of axes alone), or by their columns."""
+_SYMBOLS = {"n": "N"}
+"""What columns that are no field of a setting are called beside their values."""
+
+
+def label(values: Mapping[str, Any], names: Iterable[str], style: Style = "paper") -> str:
+    """Return columns of a row in words, such as `b = 4, balanced, k = 8`.
+
+    What a row lacks is left out, as is a field's value that stands where none is given.
+
+    Parameters
+    ----------
+    values
+        A row, or the fields of a setting.
+    names
+        Which columns, in the order of the text.
+    style
+        How numbers are written; texts stand alone, and a flag by its name.
+    """
+    known = ((name, values.get(name)) for name in names)
+    return ", ".join(_told(*each, style) for each in known if not _quiet(*each))
+
+
+def _told(name: str, value: object, style: Style) -> str:
+    if isinstance(value, str):
+        return value
+    symbol = _symbol(name, style)
+    if value is True:
+        return symbol
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{symbol}{' = ' if style == 'paper' else ' '}{text}"
+
+
+def _symbol(name: str, style: Style) -> str:
+    field = FIELDS.get(name)
+    if style == "column" or (style == "short" and field and field.role == "shape"):
+        return name
+    return field.symbol if field else _SYMBOLS.get(name, name)
+
+
+def _quiet(name: str, value: object) -> bool:
+    if value is None or value is False:
+        return True
+    field = FIELDS.get(name)
+    return not value if field is None else field.optional and value == field.default
+
+
+def ordered(names: Iterable[str], *first: str) -> tuple[str, ...]:
+    """Return names, some of them first."""
+    return (*first, *(name for name in names if name not in first))
+
+
+NESTED = ordered(AXES, "context", "routing", "top_k")
+"""The axes as settings of models are sorted: batch varies fastest."""
+_FACT = ("platform", "basis", "dtype", "package", "versions", "path", "condition", "place")
+_WHAT = ("backend", "moe", "mask", "dtype", *AXES)
+_WHICH = ("take", "n", "role", "epsilon", "predictor", "basis")
+
+
+def subject(row: Mapping[str, Any]) -> str:
+    """Return what a row of a table speaks of: of a setting, or of a fact."""
+    if "module" not in row and "model" not in row:
+        return label(row, _FACT, "column")
+    module = "model" if row.get("model") else "module"
+    return label(row, ("platform", "origin", "stream", module, *_WHAT, *_WHICH), "column")

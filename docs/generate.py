@@ -17,6 +17,7 @@ from nearfree.cli import make_parser
 from nearfree.config.files import schemas
 from nearfree.core.setting import FIELDS, required
 from nearfree.derive.jobs import TABLES
+from nearfree.derive.stages import STAGE_OF
 from nearfree.derive.tables.schema import Column
 from nearfree.log.events import VERSIONS
 
@@ -74,6 +75,8 @@ def tables() -> str:
     parts += _setting_fields()
     for table in TABLES.values():
         parts += [f"## {table.name}", f"A row is {table.row}. Key: {', '.join(table.key)}.\n"]
+        place = f" ({table.formula.paper})" if table.formula.paper else ""
+        parts += [f"Stage `{STAGE_OF[table.name].name}`: {table.formula.text}{place}.\n"]
         parts += ["| column | type | meaning |", "| --- | --- | --- |"]
         parts += [f"| `{name}` | {_column(c)} | {c.meaning} |" for name, c in table.columns.items()]
         parts.append("")

@@ -17,6 +17,7 @@ from nearfree.derive.tables.schema import (
     SETTING_COLUMNS,
     Column,
     EventIds,
+    Formula,
     Table,
     amount,
     count,
@@ -36,6 +37,7 @@ SMALL = Table(
     name="small",
     row="a small row",
     key=("name", "n"),
+    formula=Formula(text="as it was given", code="nearfree.derive.tables.schema"),
     body={
         "name": text("its name"),
         "n": count("how many", nullable=True),

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from nearfree.derive.tables.boundaries import BOUNDARIES, write_boundaries
-from nearfree.derive.tables.schema import Table, count, text
+from nearfree.derive.tables.schema import Formula, Table, count, text
 from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
 from nearfree.errors import DamageError, NearfreeError, TableError
 from nearfree.log.document import read_document, render
@@ -15,7 +15,14 @@ from nearfree.log.names import Layout
 
 from derive.tables.logs import write_study
 
-KIND = Table(name="kind", row="a row", key=("n",), body={"n": count("n"), "name": text("name")})
+MADE = Formula(text="as it was given", code="nearfree.derive.tables.schema")
+KIND = Table(
+    name="kind",
+    row="a row",
+    key=("n",),
+    formula=MADE,
+    body={"n": count("n"), "name": text("name")},
+)
 
 
 @pytest.fixture
@@ -116,7 +123,7 @@ def test_a_table_under_another_name(empty: Layout, path: Path) -> None:
     other = empty.table("cpu", "other")
     path.rename(other)
     manifest_path(path).rename(manifest_path(other))
-    renamed = Table(name="other", row="a row", key=("n",), body=KIND.body)
+    renamed = Table(name="other", row="a row", key=("n",), formula=MADE, body=KIND.body)
     with pytest.raises(TableError, match=r"other\.parquet is not what its manifest says"):
         read_table(empty, "cpu", renamed)
 

@@ -1,7 +1,6 @@
 """The formula that stands beside a number is the one that it was made by."""
 
 import pytest
-from nearfree.derive.formulas import formula
 from nearfree.derive.jobs import TABLES
 from nearfree.log.codebase import closure
 from nearfree.prove.audit.table_index import TableIndex
@@ -13,7 +12,7 @@ def test_every_table_has_a_formula_and_code_that_is_there(shared):
     for name in TABLES:
         for _, frame in index.parts(name):
             for row in frame.head(50).iter_rows(named=True):
-                said = formula(name, row)
+                said = TABLES[name].formula_of(row)
                 assert said.text
                 assert closure(said.code)
 
@@ -42,7 +41,7 @@ def test_every_table_has_a_formula_and_code_that_is_there(shared):
 )  # fmt: skip
 def test_a_law_has_its_own_formula(table, row, text, paper):
     """Of predictors the law of the module; what is not the paper's names no section of it."""
-    said = formula(table, row)
+    said = TABLES[table].formula_of(row)
     assert text in said.text
     assert said.paper.startswith(paper)
     assert bool(said.paper) == bool(paper)

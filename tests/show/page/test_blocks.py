@@ -5,11 +5,10 @@ from typing import Any
 import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nearfree.derive.formulas import formula
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.latency import LATENCY
-from nearfree.derive.tables.schema import Table, count, counts, flag, number, text
+from nearfree.derive.tables.schema import Formula, Table, count, counts, flag, number, text
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
@@ -21,6 +20,7 @@ TABLE = Table(
     name="predictions",
     row="a row of a table that has one column of each kind",
     key=("module", "predictor", "n"),
+    formula=Formula(text="as it was given", code="nearfree.derive.tables.schema"),
     body={
         "module": text("a text", nullable=True),
         "predictor": text("another"),
@@ -85,7 +85,7 @@ def test_real_tables_survive_being_packed(made: Layout) -> None:
         data = carried(packed(table, frame))
         assert unpacked(data) == frame.to_dicts()
         for row, place in zip(frame.to_dicts(), data["formula"], strict=True):
-            known = formula(table.name, row)
+            known = table.formula_of(row)
             assert data["formulas"][place] == [known.text, known.paper, known.code]
 
 

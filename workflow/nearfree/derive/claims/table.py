@@ -1,6 +1,6 @@
 """Table `claims`: what the paper says, and whether the rows of a scope agree."""
 
-from nearfree.derive.tables.schema import ORIGINS, Table, count, text
+from nearfree.derive.tables.schema import ORIGINS, Formula, Table, count, text
 
 KINDS = ("research question", "finding", "claim")
 HOLDS, FAILS, PARTLY, UNDECIDED = VERDICTS = ("holds", "fails", "partly", "undecided")
@@ -9,6 +9,10 @@ CLAIMS = Table(
     name="claims",
     row="one claim of the paper against the rows of one kind that a scope has of it",
     key=("claim", "platform", "module", "backend", "routing", "origin"),
+    formula=Formula(
+        text="a claim, checked on every row that it speaks of",
+        code="nearfree.derive.claims",
+    ),
     body={
         "claim": text("short name of the claim"),
         "kind": text("what it is in the paper", one_of=KINDS),

@@ -15,13 +15,17 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.outlook.drift_questions import ON, Studied, ordered, questions
 from nearfree.derive.outlook.drift_rules import RULES_SCHEMA, change, said
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.tables.schema import SETTING_COLUMNS, Table, amount, count, flag, text
+from nearfree.derive.tables.schema import SETTING_COLUMNS, Formula, Table, amount, count, flag, text
 from nearfree.hardware.platforms import Platform
 
 VERSION_DRIFT = Table(
     name="version_drift",
     row="what one release says of one layer or call on one platform",
     key=("model", "platform", "setting_key", "version"),
+    formula=Formula(
+        text="the rules of each release at the same layer or call",
+        code="nearfree.derive.outlook.drift",
+    ),
     body={
         "platform": text("the kind of machine"),
         **SETTING_COLUMNS,

@@ -19,6 +19,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
 from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, forecast
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
+from nearfree.derive.predict.formulas import lookup_equation
 from nearfree.derive.predict.predictions import REASON, VALUE
 from nearfree.derive.predict.provenance import (
     calibrated,
@@ -27,7 +28,7 @@ from nearfree.derive.predict.provenance import (
     tolerances_digest,
 )
 from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.schema import IDS, Table, amount, count, flag, text
+from nearfree.derive.tables.schema import IDS, Formula, Table, amount, count, flag, text
 from nearfree.derive.tables.store import read_table, seals_digest, write_table
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
@@ -47,6 +48,12 @@ LOOKUP = Table(
     name="lookup",
     row="one predictor's N_max for a model on a platform under one serving condition",
     key=(*ABOUT, "baseline", "predictor", "composition", "epsilon"),
+    formula=Formula(
+        text="minimum of the modules' boundaries, or the boundary of the sum of their T(N)",
+        paper="sec. 4",
+        code="nearfree.derive.outlook.outlook",
+    ),
+    equation=lookup_equation,
     body={
         **ABOUT,
         "baseline": count("the N that ratios refer to: 1, and the paper's where it is another"),
@@ -64,6 +71,10 @@ FORECAST = Table(
     name="forecast",
     row="a module's part of T(N) of a model, by the work model, at one N",
     key=(*ABOUT, "n", "module"),
+    formula=Formula(
+        text="T(N) of each module by the work model; the forward's is their sum",
+        code="nearfree.derive.outlook.outlook",
+    ),
     body={
         **ABOUT,
         "n": count("N, positions in one forward"),

@@ -7,12 +7,14 @@ import polars as pl
 from nearfree.config.files import Config
 from nearfree.derive.granularity.facts import datasheet_facts, probed_facts
 from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer
+from nearfree.derive.predict.formulas import prediction_equation
 from nearfree.derive.predict.model_predictions import law_rows, recorded_rows, releases_that_ran
 from nearfree.derive.predict.provenance import calibrated, digests, read_from, tolerances_digest
 from nearfree.derive.tables.platforms import PLATFORMS, newest_balances
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
+    Formula,
     Table,
     amount,
     count,
@@ -49,6 +51,12 @@ PREDICTIONS = Table(
     name="predictions",
     row="one predictor's N_max for one setting at one tolerance, on one basis of hardware facts",
     key=(*_IDENTITY, "predictor", "basis", "epsilon"),
+    formula=Formula(
+        text="what a predictor says of N_max, from facts, rules and constants",
+        paper="sec. 2.3, 3 and 4",
+        code="nearfree.derive.predict.predictions",
+    ),
+    equation=prediction_equation,
     body={
         "platform": text("the kind of machine"),
         "origin": text("where the setting's boundary comes from", one_of=ORIGINS),

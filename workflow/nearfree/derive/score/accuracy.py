@@ -8,7 +8,7 @@ from nearfree.derive.predict.provenance import read_from, tolerances_digest
 from nearfree.derive.score.ceiling import twins
 from nearfree.derive.score.evaluation import EVERY, evaluate
 from nearfree.derive.score.scores import groups
-from nearfree.derive.tables.schema import Table, amount, count, flag, number, text
+from nearfree.derive.tables.schema import Formula, Table, amount, count, flag, number, text
 from nearfree.derive.tables.store import seals_digest, write_table
 from nearfree.derive.truth.datasets import load_aiconfigurator, newest_release
 from nearfree.derive.truth.truth import Truth, narrowed
@@ -34,6 +34,10 @@ ACCURACY = Table(
     name="accuracy",
     row="one predictor on a group of imported curves",
     key=("grouping", *_KEYS),
+    formula=Formula(
+        text="scores of the function that answers users, which never sees the curves",
+        code="nearfree.derive.score.accuracy",
+    ),
     body={
         "grouping": text("by module and routing; by platform besides; by version besides",
                          one_of=tuple(_GROUPINGS)),
@@ -68,6 +72,10 @@ DRIFT = Table(
     key=(
         *("platform", "module", "backend", "backend_version"),
         *("other_backend", "other_version", "other_n_max", "n_max"),
+    ),
+    formula=Formula(
+        text="boundaries of two versions' imported curves of one setting",
+        code="nearfree.derive.score.accuracy",
     ),
     body={
         "platform": text("the kind of machine"),

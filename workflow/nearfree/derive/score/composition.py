@@ -15,6 +15,7 @@ from nearfree.decoders.modules import BETWEEN
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
+    Formula,
     Table,
     amount,
     count,
@@ -29,6 +30,12 @@ COMPOSITION = Table(
     name="composition",
     row="one way of composing a model's boundary from its modules, against the measured one",
     key=("platform", "stream", "setting_key", "epsilon", "predictor", "basis"),
+    formula=Formula(
+        text="a hit is n_max <= predicted < next N; the limiter is the module whose time grows "
+        "most up to it",
+        paper="sec. 4",
+        code="nearfree.derive.score.composition",
+    ),
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study"),

@@ -10,7 +10,7 @@ from typing import Protocol
 import polars as pl
 
 from nearfree.derive.predict.answers import PREDICTORS
-from nearfree.derive.tables.schema import ORIGINS, Table, amount, count, flag, number, text
+from nearfree.derive.tables.schema import ORIGINS, Formula, Table, amount, count, flag, number, text
 from nearfree.derive.truth.truth import Truth
 
 GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")
@@ -202,6 +202,10 @@ SCORES = Table(
     name="scores",
     row="one predictor's record on one module of a platform at one tolerance",
     key=("platform", "origin", "module", "predictor", "basis", "epsilon"),
+    formula=Formula(
+        text="counts over the rows that were judged",
+        code="nearfree.derive.score.scores",
+    ),
     body={
         "platform": text("the kind of machine"),
         "origin": text("where the boundaries come from", one_of=ORIGINS),

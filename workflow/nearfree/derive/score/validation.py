@@ -13,6 +13,7 @@ from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
+    Formula,
     Table,
     amount,
     count,
@@ -31,6 +32,10 @@ VALIDATION = Table(
     name="validation",
     row="one boundary against one prediction",
     key=("platform", "stream", "setting_key", "epsilon", "predictor", "basis"),
+    formula=Formula(
+        text="a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
+        code="nearfree.derive.score.validation",
+    ),
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study, or the table that printed it"),

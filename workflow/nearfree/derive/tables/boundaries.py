@@ -7,11 +7,13 @@ from typing import Any
 import polars as pl
 
 from nearfree.core.boundary import Ratio, boundary
+from nearfree.core.modules.kind import Equation
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.robust import leaps, robustness
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
+    Formula,
     Table,
     amount,
     count,
@@ -25,10 +27,21 @@ from nearfree.log.evidence import Take, read_scope
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
+_DEFINITION = "sec. 2.2, definition of N_max(epsilon)"
+WITHIN = "max { N : T(N) <= (1 + epsilon) T(baseline) }"
+"""The boundary of a curve, in words and letters."""
+_PRINTED = Equation(f"as printed; N_max = {WITHIN}", _DEFINITION)
 BOUNDARIES = Table(
     name="boundaries",
     row="N_max of a setting at a tolerance, from one take or one printed table",
     key=("platform", "stream", "take", "plan8", "setting_key", "epsilon"),
+    formula=Formula(
+        text="N_max = max { N : ratio(N) <= 1 + epsilon }, ratio the median over rounds of "
+        "T(N) / T(baseline) in each round; under the paper's protocol that of the medians",
+        paper=_DEFINITION,
+        code="nearfree.core.boundary",
+    ),
+    equation=lambda row: _PRINTED if row.get("origin") == "published" else None,
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study, or the table that printed it"),
@@ -65,6 +78,12 @@ SENSITIVITY = Table(
     name="sensitivity",
     row="the boundary of a setting over all tolerances",
     key=("platform", "stream", "take", "plan8", "setting_key"),
+    formula=Formula(
+        text="robust, unless a neighbouring tolerance moves N_max by more than a step of the grid, "
+        "or noise at the headline tolerance could move it",
+        paper="app. on tolerances",
+        code="nearfree.derive.tables.robust",
+    ),
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study, or the table that printed it"),

@@ -10,6 +10,7 @@ from nearfree.core.setting import Setting
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
+    Formula,
     Table,
     amount,
     count,
@@ -24,6 +25,12 @@ LATENCY = Table(
     name="latency",
     row="one point T(N) of one setting in one take",
     key=("platform", "stream", "take", "plan8", "setting_key", "n"),
+    formula=Formula(
+        text="T(N) = median over rounds of the median of a visit's clean samples; its ratio is "
+        "paired with the baseline within each round",
+        paper="app. on measurement",
+        code="nearfree.derive.tables.latency",
+    ),
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study"),

@@ -1,14 +1,15 @@
 """What a table must look like: columns with types, ranges and keys, checked by pandera."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from nearfree.core.modules.kind import Equation
 from nearfree.core.setting import FIELDS, Field
 from nearfree.errors import TableError
 
@@ -121,12 +122,27 @@ SETTING_COLUMNS: dict[str, Column] = {
 """The columns that say what a row speaks of."""
 
 
+class Formula(Struct, frozen=True, kw_only=True):
+    """How a row was made.
+
+    `text` is readable by a person, `paper` names the equation's section there (empty where it has
+    none), and `code` is the function or module of this project that computes it.
+    """
+
+    text: str
+    paper: str = ""
+    code: str
+
+
 class Table(Struct, frozen=True, kw_only=True):
     """One kind of table: what a row is, its key, and its columns besides row_id and from_ids."""
 
     name: str
     row: str
     key: tuple[str, ...]
+    formula: Formula
+    equation: Callable[[Mapping[str, object]], Equation | None] | None = None
+    """The equation of a row that has its own, by the row's columns."""
     body: dict[str, Column]
 
     @property
@@ -137,6 +153,19 @@ class Table(Struct, frozen=True, kw_only=True):
             **self.body,
             "from_ids": Column(dtype=IDS, meaning="events or rows that the row was made from"),
         }
+
+    def formula_of(self, row: Mapping[str, object]) -> Formula:
+        """Return how a row was made.
+
+        Parameters
+        ----------
+        row
+            Its columns by name; those that are missing count as empty.
+        """
+        own = self.equation(row) if self.equation else None
+        if own is None:
+            return self.formula
+        return structs.replace(self.formula, text=own.text, paper=own.section)
 
     @property
     def dtypes(self) -> dict[str, Any]:

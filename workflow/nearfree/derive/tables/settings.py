@@ -7,6 +7,7 @@ from nearfree.core.setting import Setting, setting_key
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
+    Formula,
     Table,
     count,
     counts,
@@ -17,6 +18,10 @@ SETTINGS = Table(
     name="settings",
     row="a setting of one platform",
     key=("platform", "origin", "setting_key", "baseline"),
+    formula=Formula(
+        text="what was asked, with the first event of its newest take",
+        code="nearfree.derive.tables.project",
+    ),
     body={
         "platform": text("the kind of machine"),
         "origin": text("where its latencies or boundaries come from", one_of=ORIGINS),

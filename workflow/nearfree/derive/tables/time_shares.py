@@ -10,6 +10,7 @@ from nearfree.core.setting import Setting
 from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
+    Formula,
     Table,
     amount,
     count,
@@ -24,6 +25,10 @@ TIME_SHARES = Table(
     name="time_shares",
     row="a module's share of a model's forward at one N",
     key=("platform", "stream", "take", "plan8", "setting_key", "n", "role"),
+    formula=Formula(
+        text="median over rounds, each module timed inside the forward; share: of their sum",
+        code="nearfree.derive.tables.time_shares",
+    ),
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study"),

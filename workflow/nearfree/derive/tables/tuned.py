@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import repeat
 
 from nearfree.derive.tables.granularity import newest_extractions
-from nearfree.derive.tables.schema import Table, count, flag, text
+from nearfree.derive.tables.schema import Formula, Table, count, flag, text
 from nearfree.log.events import TunedIndexed
 from nearfree.log.evidence import Take
 from nearfree.sources.answers.nearest import tuned_intervals
@@ -14,6 +14,10 @@ TUNED = Table(
     name="tuned",
     row="one interval of tokens of one tuned file, at which all its sizes hold",
     key=("package", "version", "file", "tokens_from"),
+    formula=Formula(
+        text="as the tuned file of the release says it",
+        code="nearfree.derive.tables.tuned",
+    ),
     body={
         "package": text("the backend's package"),
         "version": text("its release"),

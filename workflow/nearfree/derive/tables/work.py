@@ -16,6 +16,7 @@ from nearfree.derive.tables.schema import (
     ORIGINS,
     SETTING_COLUMNS,
     Column,
+    Formula,
     Table,
     amount,
     count,
@@ -39,6 +40,11 @@ WORK = Table(
     name="work",
     row="the work of one forward at one point of one setting in one take, from one source",
     key=("platform", "stream", "take", "plan8", "setting_key", "n", "source"),
+    formula=Formula(
+        text="counted by the adapter, or told by a profiler; AI = FLOPs / bytes",
+        paper="sec. 2.3",
+        code="nearfree.derive.tables.work",
+    ),
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study, or its profile"),

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.decoders.config_file import find_decoder
-from nearfree.derive.formulas import Formula, formula
 from nearfree.derive.outlook.outlook import MODELS, model_id
 from nearfree.derive.tables.platforms import config_id
+from nearfree.derive.tables.schema import Formula
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Event, RunFinished
 from nearfree.log.evidence import Take, read_take, stored_line
@@ -111,7 +111,7 @@ class Tracer:
             kind="row",
             title=table.row,
             values=values,
-            formula=formula(table.name, row),
+            formula=table.formula_of(row),
             place=f"tables/{located.scope}/{table.name}.parquet",
             made_from=(*row["from_ids"], *rules_behind(row, self.tables)),
             inputs=self.tables.inputs(located.scope, table.name),

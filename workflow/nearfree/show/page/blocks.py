@@ -8,7 +8,6 @@ import msgspec
 import polars as pl
 from msgspec import Struct
 
-from nearfree.derive.formulas import formula
 from nearfree.derive.tables.schema import IDS, Table
 
 _FORMULA_FIELDS = ("predictor", "module", "composition", "origin")
@@ -39,7 +38,7 @@ def packed(table: Table, frame: pl.DataFrame) -> dict[str, object]:
     places = []
     for key in frame.select(fields).rows() if fields else [()] * frame.height:
         if key not in found:
-            made = formula(table.name, dict(zip(fields, key, strict=True)))
+            made = table.formula_of(dict(zip(fields, key, strict=True)))
             found[key] = told.setdefault((made.text, made.paper, made.code), len(told))
         places.append(found[key])
     return {

@@ -4,30 +4,30 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from nearfree.derive.schedule.parsers import SGLANG, VLLM, Parser
+from nearfree.derive.schedule.engines import ENGINES
+from nearfree.derive.schedule.option import Parser
 from nearfree.sources.lock import read_lock
 
 from derive.schedule.conftest import Sources
 from derive.schedule.engine import lines, place
 
 LOCK = read_lock(Path(__file__).parents[3] / "config" / "rules.lock")
-EACH = pytest.mark.parametrize("parser", [*VLLM, *SGLANG], ids=lambda parser: parser.name)
+PARSERS = [parser for engine in ENGINES.values() for parser in engine.parsers]
+EACH = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
 
 
 @EACH
 def test_a_parser_is_of_a_known_release(parser: Parser) -> None:
     """The lock knows the release that a parser was read from, and one engine has one release."""
     assert parser.version in LOCK.versions(parser.package)
-    assert {each.version for each in (*VLLM, *SGLANG) if each.package == parser.package} == {
-        parser.version
-    }
+    assert {each.version for each in PARSERS if each.package == parser.package} == {parser.version}
 
 
 def test_a_parser_is_shown_with_its_place() -> None:
     """What a schedule prints names release, file, lines and digest."""
-    shown = str(VLLM[0])
+    shown = str(PARSERS[0])
     assert shown.startswith("vllm 0.33.0, vllm/v1/spec_decode/dynamic/utils.py lines 7-74: ")
-    assert shown.endswith(VLLM[0].sha256)
+    assert shown.endswith(PARSERS[0].sha256)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from nearfree.derive.schedule import vllm
 from nearfree.derive.schedule.draft_lengths import draft_lengths
-from nearfree.derive.schedule.parsers import VLLM
 from nearfree.errors import ConfigError
 from nearfree.sources.language.interpret import REFUSED, Interpreter
 from nearfree.sources.language.program import Program
@@ -79,7 +78,7 @@ class _Cut(ast.NodeTransformer):
 
 def program(source: Sources) -> Program:
     """Return vLLM's lookup with its validator, in the form that is stepped through."""
-    parser = next(each for each in VLLM if each.name == LOOKUP)
+    parser = next(each for each in vllm.PARSERS if each.name == LOOKUP)
     tree = _Cut().visit(ast.parse(source(parser.package, parser.version, parser.file)))
     # Entries out of JSON are lists, which is what these ask for.
     leaves = {r"isinstance\(.*\)": "True"}

@@ -8,6 +8,7 @@ output, its evidence to standard error.
 import argparse
 import math
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nearfree.cli.common import positive
@@ -18,13 +19,13 @@ from nearfree.cli.deployment_options import (
     make_spec,
     tolerance,
 )
+from nearfree.derive.schedule.engines import ENGINES
 
 if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.forecast import Forecast
     from nearfree.derive.schedule.expected import Choice
     from nearfree.derive.schedule.option import Option
 
-ENGINES = ("vllm", "sglang", "llama.cpp")
 LAWS = ("idle_compute", "principle", "principle_resolved")
 
 
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--largest-batch",
         type=positive,
         default=256,
-        help="the last batch size; llama.cpp has 1 (default: 256)",
+        help=f"the last batch size{''.join(_limits())} (default: 256)",
     )
     parser.add_argument(
         "--longest", type=positive, default=16, help="the longest draft, tokens (default: 16)"
@@ -63,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _limits() -> Iterator[str]:
+    for name, engine in ENGINES.items():
+        if engine.largest_batch:
+            yield f"; {name} has {engine.largest_batch}"
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the option and its evidence."""
     from nearfree.config.files import Config
@@ -73,9 +80,9 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     config = Config(args.config)
     epsilon = tolerance(args, config)
-    most = 1 if args.engine == "llama.cpp" else args.largest_batch
-    moe = "sglang" if args.engine == "sglang" else "vllm"
-    queries = deployments(config, make_spec(args, batch=range(1, most + 1), moe=moe))
+    engine = ENGINES[args.engine]
+    most = engine.largest_batch or args.largest_batch
+    queries = deployments(config, make_spec(args, batch=range(1, most + 1), moe=engine.moe))
     answers = forecast(
         queries, make_answerer(args, config, queries), [epsilon], grid=positions(args.longest + 1),
         predictors=[args.by], full=False,
@@ -88,13 +95,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _option(args: argparse.Namespace, answers: "Forecast") -> "tuple[Option, dict[int, Choice]]":
-    from nearfree.derive.schedule import expected, llama_cpp
+    from nearfree.derive.schedule import expected
     from nearfree.derive.schedule.draft_lengths import draft_lengths
-    from nearfree.derive.schedule.engines import ENGINES as WRITERS
+    from nearfree.derive.schedule.engines import BY_LENGTHS
     from nearfree.show.text.schedule import boundary_by_batch, ratio_by_batch
 
-    if args.engine == "llama.cpp":
-        return llama_cpp.option(ratio_by_batch(answers)[1]), {}
+    costs = ENGINES[args.engine].costs
+    if costs is not None:
+        return costs(ratio_by_batch(answers)[1]), {}
     if args.acceptance is None:
         limits = boundary_by_batch(answers, cautious=args.cautious)
         lengths = draft_lengths(limits, most=args.longest)
@@ -109,7 +117,7 @@ def _option(args: argparse.Namespace, answers: "Forecast") -> "tuple[Option, dic
         choices = expected.best_lengths(
             ratio_by_batch(answers), accepted, draft_cost=args.draft_cost
         )
-    option = WRITERS[args.engine]({batch: choice.k for batch, choice in choices.items()})
+    option = BY_LENGTHS[args.engine]({batch: choice.k for batch, choice in choices.items()})
     return option, choices
 
 
@@ -123,12 +131,13 @@ def _check(args: argparse.Namespace) -> None:
             "one of --acceptance and --draft-cost is given without the other",
             remedy="Give both, as measured, or neither; a drafter that costs nothing is 0",
         )
-    if args.engine == "llama.cpp" and args.acceptance is not None:
+    costs = ENGINES[args.engine].costs is not None
+    if costs and args.acceptance is not None:
         raise ConfigError(
-            "llama.cpp takes costs, and weighs acceptance itself",
+            f"{args.engine} takes costs, and weighs acceptance itself",
             remedy="Leave --acceptance and --draft-cost out",
         )
-    timed = args.acceptance is not None or args.engine == "llama.cpp"
+    timed = args.acceptance is not None or costs
     if args.cautious and args.by in LAWS:
         raise ConfigError(
             f"{args.by} gives no interval, which --cautious needs",

@@ -17,7 +17,7 @@ from nearfree.derive.predict.forecast.forecast import positions
 from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.predict.provenance import calibrated
 from nearfree.derive.schedule.draft_lengths import draft_lengths
-from nearfree.derive.schedule.engines import ENGINES
+from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import IDS, Formula, Table, text
 from nearfree.derive.tables.store import read_table, write_table
@@ -40,7 +40,7 @@ SCHEDULES = Table(
         **_ABOUT,
         "moe": text("what runs the experts, with its version: the engine's own", nullable=True),
         "epsilon": LOOKUP.body["epsilon"],
-        "engine": text("whose option", one_of=tuple(ENGINES)),
+        "engine": text("whose option", one_of=tuple(BY_LENGTHS)),
         "option": text(
             "what `nearfree schedule` prints: the engine's option, by the work model's N_max from "
             "N = 1 at each batch size up to 256",
@@ -115,8 +115,8 @@ def _said(
             first = place * len(_BATCHES)
             reasons = filter(None, found.refusals[first : first + len(_BATCHES)])
             reason, calibration = next(reasons, None), list(found.calibration[first])
-            for engine in ENGINES:
-                if each.moe is None or each.moe.name == engine:
+            for engine in BY_LENGTHS:
+                if each.moe is None or each.moe.name == ENGINES[engine].moe:
                     said = (None, reason) if reason else _option(engine, tuple(n_max[place]))
                     yield place, epsilon, engine, *said, calibration
 
@@ -126,6 +126,6 @@ def _option(engine: str, n_max: tuple[float, ...]) -> tuple[str | None, str | No
     """Return an engine's option for boundaries from batch 1 on, or why there is none."""
     try:
         lengths = draft_lengths(dict(zip(_BATCHES, n_max, strict=True)), most=LONGEST)
-        return ENGINES[engine](lengths).text, None
+        return BY_LENGTHS[engine](lengths).text, None
     except ConfigError as error:
         return None, error.what

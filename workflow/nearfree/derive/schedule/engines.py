@@ -1,11 +1,7 @@
-"""Engines that take draft lengths by batch size, and how each writes them as its option."""
+"""The engines that take schedules, by the name that the command line calls them."""
 
-from collections.abc import Callable, Mapping
+from nearfree.derive.schedule import llama_cpp, sglang, vllm
 
-from nearfree.derive.schedule import sglang, vllm
-from nearfree.derive.schedule.option import Option
-
-ENGINES: dict[str, Callable[[Mapping[int, int]], Option]] = {
-    "vllm": vllm.option,
-    "sglang": sglang.option,
-}
+ENGINES = {engine.name: engine for engine in (vllm.ENGINE, sglang.ENGINE, llama_cpp.ENGINE)}
+BY_LENGTHS = {name: engine.lengths for name, engine in ENGINES.items() if engine.lengths}
+"""What writes the option of each engine that takes draft lengths by batch size."""

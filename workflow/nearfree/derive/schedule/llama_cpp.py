@@ -10,7 +10,7 @@ numbers, which fall with N towards a floor.
 from collections.abc import Mapping
 
 from nearfree.derive.schedule.expected import checked_curve
-from nearfree.derive.schedule.option import Option
+from nearfree.derive.schedule.option import Engine, Option
 from nearfree.errors import ConfigError
 
 DECIMALS, MOST_COSTS = 6, 64
@@ -62,3 +62,6 @@ def _number(cost: float, n: int) -> str:
             remedy="Check the latency curve of batch 1",
         )
     return text
+
+
+ENGINE = Engine(name="llama.cpp", moe="vllm", costs=option, largest_batch=1)

@@ -1,11 +1,32 @@
-"""What to hand to an engine: a text, where it goes, and the lines of the engine that read it."""
+"""What engines take: the text, where it goes, the lines of the engine that read it, and its record.
 
-from msgspec import Struct
+A digest is of the lines' own text: what a schedule says holds for any release where it is the same.
+"""
 
-from nearfree.derive.schedule.parsers import Parser
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 
-class Option(Struct, frozen=True, kw_only=True):
+class Parser(NamedTuple):
+    """A function, class or field of an engine, and the digest of its text.
+
+    `lines` are those of `version`; `sha256` is of the same lines, each with its line feed.
+    """
+
+    package: str
+    version: str
+    file: str
+    name: str
+    lines: tuple[int, int]
+    sha256: str
+
+    def __str__(self) -> str:
+        first, last = self.lines
+        where = f"{self.package} {self.version}, {self.file} lines {first}-{last}"
+        return f"{where}: {self.name}, SHA-256 {self.sha256}"
+
+
+class Option(NamedTuple):
     """One option of one engine.
 
     Parameters
@@ -23,4 +44,31 @@ class Option(Struct, frozen=True, kw_only=True):
     place: str
     text: str
     notes: tuple[str, ...]
+    parsers: tuple[Parser, ...] = ()
+
+
+class Engine(NamedTuple):
+    """An engine that takes draft lengths by batch size, or the costs that they follow from.
+
+    Parameters
+    ----------
+    name
+        What the command line calls it.
+    moe
+        The backend of its MoE layers.
+    lengths
+        Writes its option, given K by batch size; None for an engine that takes costs.
+    costs
+        Writes its option, given T(N) / T(1) at batch size 1 by N.
+    largest_batch
+        The largest batch size that its option speaks of; None for any.
+    parsers
+        The lines of the engine that read the option.
+    """
+
+    name: str
+    moe: str
+    lengths: Callable[[Mapping[int, int]], Option] | None = None
+    costs: Callable[[Mapping[int, float]], Option] | None = None
+    largest_batch: int | None = None
     parsers: tuple[Parser, ...] = ()

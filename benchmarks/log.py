@@ -14,6 +14,7 @@ from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.log.verify import verify
+from nearfree.measure.rounds import whole_rounds
 
 WRITERS, EVENTS, DURABLE = 8, 100_000, 50
 POSITIONS = tuple(range(1, 26))
@@ -56,7 +57,9 @@ def write(root: Path, writer: int, *, events: int = EVENTS) -> None:
 
     layout = Layout(root)
     name = take_name("cpu", f"writer_{writer}", 1, plan)
-    ensure_take(layout, name, plan, lambda n: describe_run("benchmark", plan, n), work)
+    ensure_take(
+        layout, name, plan, lambda n: describe_run("benchmark", plan, n), work, keep=whole_rounds
+    )
 
 
 def plain(source: Path, target: Path) -> float:

@@ -14,6 +14,7 @@ from nearfree.log.reader import read_segment
 from nearfree.log.seal import Seal, seal_segment, write_receipt, write_seal
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.measure.rounds import whole_rounds
 from nearfree.sources.fetching.cache import Cache, default_cache
 
 from workflow import Project, made_once, make_project
@@ -149,7 +150,9 @@ def write_take(
     """Make sure that a take is sealed, the way the program does it."""
     plan = plan or make_plan()
     name = take_name(scope, stream, take, plan)
-    return ensure_take(layout, name, plan, lambda attempt: make_started(plan, attempt), work)
+    return ensure_take(
+        layout, name, plan, lambda attempt: make_started(plan, attempt), work, keep=whole_rounds
+    )
 
 
 def write_payloads(layout: Layout, name: TakeName, plan: Plan, *payloads: Payload) -> Seal:

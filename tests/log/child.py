@@ -13,6 +13,7 @@ from nearfree.core.plan import MeasurePlan
 from nearfree.errors import LogError, NearfreeError
 from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.measure.rounds import whole_rounds
 
 LONG = make_plan(rounds=40)
 """What `measure` appends: 120 observations."""
@@ -63,7 +64,7 @@ def starve(root: Path, limit: str) -> None:
 def hold(root: Path) -> None:
     """Measure a take and keep it open until the parent closes the pipe."""
     plan = make_plan()
-    take = OpenTake(Layout(root), take_name("cpu", "dense", 1, plan), plan)
+    take = OpenTake(Layout(root), take_name("cpu", "dense", 1, plan), plan, keep=whole_rounds)
     take.start(make_started(plan))
     measure_rounds(take)
     say("open")
@@ -77,7 +78,14 @@ def append(root: Path, number: str) -> None:
     plan = make_plan()
     name = take_name("cpu", "dense", int(number), plan)
     try:
-        ensure_take(Layout(root), name, plan, lambda n: make_started(plan, n), measure_rounds)
+        ensure_take(
+            Layout(root),
+            name,
+            plan,
+            lambda n: make_started(plan, n),
+            measure_rounds,
+            keep=whole_rounds,
+        )
     except LogError as error:
         say(type(error).__name__)
     else:

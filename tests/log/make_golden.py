@@ -18,7 +18,6 @@ from nearfree.core.plan import (
     RetractPlan,
     plan_digest,
 )
-from nearfree.log.attempts import whole_rounds
 from nearfree.log.document import write_once
 from nearfree.log.events import (
     BandwidthPeak,
@@ -43,6 +42,7 @@ from nearfree.log.reader import read_segment
 from nearfree.log.seal import Seal, seal_segment, write_seal
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import take_name
+from nearfree.measure.rounds import whole_rounds
 
 MEASURE = make_plan(positions=(1, 4), rounds=3)
 PROBE = ProbePlan(dtypes=("float32",))

@@ -2,18 +2,14 @@
 
 import pytest
 from conftest import make_latency, make_plan, make_started, write_take
-from hypothesis import given
-from hypothesis import strategies as st
-from nearfree.core.plan import Plan, ProbePlan
 from nearfree.errors import BusyError, DamageError, LogError
-from nearfree.log.attempts import Attempts, whole_rounds
+from nearfree.log.attempts import Attempts, header
 from nearfree.log.events import (
     ENVELOPES,
     VERSIONS,
     Event,
     Payload,
     RunFailed,
-    RunFinished,
     SegmentRecovered,
 )
 from nearfree.log.line import sequence_text
@@ -52,50 +48,13 @@ def segment(*payloads: Payload) -> Segment:
     return Segment("s", tuple(events), (0,) * len(events), ("",) * len(events), 0)
 
 
-@given(
-    points=st.integers(1, 5),
-    done=st.integers(0, 17),
-    recovered=st.integers(0, 3),
-    failed=st.booleans(),
-)
-def test_whole_rounds_are_kept(*, points: int, done: int, recovered: int, failed: bool) -> None:
-    """The header and the whole rounds count; a started round and what follows it do not."""
-    plan = make_plan(positions=tuple(range(1, points + 1)))
-    header = [make_started(plan), *[RECOVERED] * recovered]
-    rounds = [make_latency(index // points) for index in range(done)]
-    kept = whole_rounds(segment(*header, *rounds, *[FAILED] * failed), plan)
-    assert kept == len(header) + done // points * points
-
-
-@pytest.mark.parametrize("plan", [PLAN, ProbePlan(dtypes=("float32",))], ids=["measure", "probe"])
-def test_bookkeeping_after_the_observations_is_not_kept(plan: Plan) -> None:
-    """An end or a failure is no part of what the next attempt goes on from."""
-    for last in (FAILED, RunFinished(outcome="complete", wall_s=1.0)):
-        assert whole_rounds(segment(make_started(plan), last), plan) == 1
-    assert whole_rounds(segment(), plan) == 0
-
-
-def test_only_the_head_of_an_attempt_is_its_header() -> None:
-    """A start or a record amid a round does not make the round whole."""
-    started = make_started(PLAN)
-    for late in (started, RECOVERED):
-        assert whole_rounds(segment(started, make_latency(), late), PLAN) == 1
-
-
-def test_observations_without_rounds_are_not_kept() -> None:
-    """A plan that has no rounds is done anew, so only its header is kept."""
-    plan = ProbePlan(dtypes=("float32",))
-    started = make_started(plan)
-    assert whole_rounds(segment(started, make_latency(), make_latency(1)), plan) == 1
-
-
-def test_a_round_says_itself_how_many_points_make_it_whole() -> None:
-    """Where events name the points of their round, these count, not the plan's."""
-    started = make_started(PLAN)
-    pair = [make_latency(3, n, round_points=2, paired=True) for n in (1, 4)]
-    rounds = [make_latency(0, n, round_points=3) for n in (1, 2, 4)]
-    assert whole_rounds(segment(started, *rounds, *pair), PLAN) == 6
-    assert whole_rounds(segment(started, *rounds, pair[0]), PLAN) == 4
+@pytest.mark.parametrize("recovered", [0, 1, 3])
+def test_the_header_is_a_start_and_what_it_recovered(recovered: int) -> None:
+    """Where no rounds count, the next attempt keeps the header of this one alone."""
+    head = [make_started(PLAN), *[RECOVERED] * recovered]
+    late = [make_latency(), RECOVERED, make_started(PLAN), FAILED]
+    assert header(segment(*head), PLAN) == header(segment(*head, *late), PLAN) == len(head)
+    assert header(segment(), PLAN) == header(segment(FAILED), PLAN) == 0
 
 
 def test_attempts_are_locked_until_they_are_released(layout: Layout) -> None:

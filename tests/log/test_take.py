@@ -19,6 +19,7 @@ from nearfree.log.names import Layout
 from nearfree.log.reader import read_segment
 from nearfree.log.seal import read_seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.measure.rounds import whole_rounds
 
 from log.faults import damage, edit_line
 
@@ -28,7 +29,7 @@ NAME = take_name("cpu", "dense", 1, PLAN)
 
 def interrupted(layout: Layout, observations: int, tail: bytes = b"") -> Path:
     """Leave an attempt that wrote some observations and perhaps half a line; return its path."""
-    take = OpenTake(layout, NAME, PLAN)
+    take = OpenTake(layout, NAME, PLAN, keep=whole_rounds)
     take.start(make_started(PLAN, take.attempt))
     begun = len(latencies(take))
     for index in range(begun, begun + observations):
@@ -158,7 +159,7 @@ def test_rounds_of_two_releases_are_not_mixed(layout: Layout) -> None:
         def started(attempt: int) -> RunStarted:
             return structs.replace(make_started(PLAN, attempt), versions=versions)
 
-        return ensure_take(layout, NAME, PLAN, started, measure_rounds).outcome
+        return ensure_take(layout, NAME, PLAN, started, measure_rounds, keep=whole_rounds).outcome
 
     with pytest.raises(EvidenceError, match=r"attempt 1 .* msgspec 0\.0\.0, this is 0\.1") as error:
         go_on(msgspec="0.1")
@@ -178,6 +179,7 @@ def test_an_attempt_without_a_round_binds_nobody(layout: Layout) -> None:
         PLAN,
         lambda attempt: structs.replace(make_started(PLAN, attempt), versions={"torch": "2"}),
         measure_rounds,
+        keep=whole_rounds,
     )
     assert seal.outcome == "complete"
 

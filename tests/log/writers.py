@@ -18,6 +18,7 @@ from nearfree.log.ledger import Ledger, write_ledger
 from nearfree.log.names import Layout, parse_take
 from nearfree.log.seal import check_sealed, read_seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.measure.rounds import whole_rounds
 
 LEDGERS = 2
 SHARED = 1
@@ -35,7 +36,9 @@ def seal(layout: Layout, stream: str, take: int) -> None:
         return 0.5
 
     name = take_name("cpu", stream, take, PLAN)
-    ensure_take(layout, name, PLAN, lambda attempt: make_started(PLAN, attempt), work)
+    ensure_take(
+        layout, name, PLAN, lambda attempt: make_started(PLAN, attempt), work, keep=whole_rounds
+    )
 
 
 def write(layout: Layout, writer: int, takes: int) -> None:

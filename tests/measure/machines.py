@@ -10,6 +10,7 @@ from nearfree.log.events import DeviceState, LatencyMeasured
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal, read_sealed
 from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.timing import run
 from nearfree.measure.visits import Bench, Point, silent
 
@@ -80,7 +81,9 @@ def take(
         return bench.timed_s
 
     name = take_name("cpu", "dense", 1, plan)
-    return ensure_take(layout, name, plan, lambda attempt: make_started(plan, attempt), work)
+    return ensure_take(
+        layout, name, plan, lambda attempt: make_started(plan, attempt), work, keep=whole_rounds
+    )
 
 
 def measured(layout: Layout, seal: Seal) -> list[LatencyMeasured]:

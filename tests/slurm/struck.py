@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, json
-from nearfree.log.attempts import whole_rounds
 from nearfree.log.events import Event, LatencyMeasured, RunStarted
 from nearfree.log.names import TakeName
 from nearfree.log.reader import read_segment
+from nearfree.measure.rounds import whole_rounds
 
 from slurm.cluster import Cluster
 from slurm.jobs import Job

@@ -18,11 +18,11 @@ from nearfree.log.events import RunStarted
 from nearfree.log.ledger import read_chain, write_ledger
 from nearfree.log.manifest import Manifest, manifest_path, write_folder_manifest
 from nearfree.log.names import Layout, parse_take
-from nearfree.log.recover import recover
 from nearfree.log.retract import retract
 from nearfree.log.seal import read_seal
 from nearfree.log.take import OpenTake, take_name
 from nearfree.log.verify import verify
+from nearfree.measure.rounds import recover
 from nearfree.prove.crate.check import check_crate
 from nearfree.prove.crate.folder import read_contents
 from nearfree.prove.crate.graph import METADATA

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
         lines = show(layout, args.what)
     elif args.action == "recover":
-        from nearfree.log.recover import interrupted, recover
+        from nearfree.measure.rounds import interrupted, recover
 
         lines = recover(layout, args.take) if args.take else interrupted(layout)
     else:

@@ -1,25 +1,29 @@
-"""Earlier attempts of a take: locked against their writers, and read up to the last whole round."""
+"""Earlier attempts of a take: locked against their writers, and read as far as the next keeps."""
 
 import os
+from collections.abc import Callable
+from itertools import takewhile
 
-from nearfree.core.plan import MeasurePlan, Plan
+from nearfree.core.plan import Plan
 from nearfree.errors import BusyError, LogError
-from nearfree.log.events import (
-    Event,
-    LatencyMeasured,
-    LaunchFloor,
-    RunStarted,
-    SegmentRecovered,
-    SharesMeasured,
-    WorkCounted,
-)
+from nearfree.log.events import Event, RunStarted, SegmentRecovered
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import Segment, read_segment
 from nearfree.log.seal import SealedSegment, seal_segment
 from nearfree.log.segment import lock
 
-_HEADER = RunStarted | SegmentRecovered | WorkCounted | LaunchFloor
 Kept = tuple[SealedSegment, SegmentRecovered, tuple[Event, ...]]
+Keep = Callable[[Segment, Plan], int]
+"""Returns how many leading events of an attempt the next attempt goes on from."""
+
+
+def header(segment: Segment, _plan: Plan) -> int:
+    """Return how many events begin an attempt: its start, and what it recovered of others.
+
+    A take of which no part counts alone keeps these, and does its work anew.
+    """
+    kinds = (RunStarted, SegmentRecovered)
+    return sum(1 for _ in takewhile(lambda e: isinstance(e.data, kinds), segment.events))
 
 
 class Attempts:
@@ -90,11 +94,11 @@ class Attempts:
                     return event.data.plan
         return None
 
-    def kept(self, plan: Plan) -> list[Kept]:
+    def kept(self, plan: Plan, keep: Keep) -> list[Kept]:
         """Return for each attempt the prefix that counts, its record, and its events."""
-        found = []
+        kept = []
         for attempt, segment in zip(self.numbers, self.segments, strict=True):
-            count = whole_rounds(segment, plan)
+            count = keep(segment, plan)
             path = self.layout.segment(self.name, attempt)
             part = seal_segment(path, segment, attempt, count)
             record = SegmentRecovered(
@@ -105,25 +109,5 @@ class Attempts:
                 head=part.head,
                 torn=segment.torn_bytes > 0,
             )
-            found.append((part, record, segment.events[:count]))
-        return found
-
-
-def whole_rounds(segment: Segment, plan: Plan) -> int:
-    """Return how many leading events to keep: the header, whole rounds, and shares after them.
-
-    Rounds are written one after the other and made durable as a whole, so what follows the last
-    whole round was never acknowledged.
-    """
-    otherwise = plan.points_a_round if isinstance(plan, MeasurePlan) else 0
-    kept = written = rounds = 0
-    for number, event in enumerate(segment.events, start=1):
-        if isinstance(event.data, LatencyMeasured):
-            written += 1
-            if written == (event.data.round_points or otherwise):
-                kept, written, rounds = number, 0, rounds + 1
-            continue
-        header = isinstance(event.data, _HEADER) and not rounds
-        if not written and (header or isinstance(event.data, SharesMeasured)):
-            kept = number
-    return kept
+            kept.append((part, record, segment.events[:count]))
+        return kept

@@ -6,7 +6,7 @@ from typing import Literal
 
 from nearfree.core.plan import Plan, plan_digest
 from nearfree.errors import EvidenceError, NearfreeError
-from nearfree.log.attempts import Attempts
+from nearfree.log.attempts import Attempts, Keep, header
 from nearfree.log.events import (
     Event,
     LatencyMeasured,
@@ -30,14 +30,14 @@ def take_name(scope: str, stream: str, take: int, plan: Plan) -> TakeName:
 class OpenTake:
     """A take that is being written: earlier attempts' kept events, and the writer of this one."""
 
-    def __init__(self, layout: Layout, name: TakeName, plan: Plan) -> None:
+    def __init__(self, layout: Layout, name: TakeName, plan: Plan, *, keep: Keep = header) -> None:
         self.layout = layout
         self.name = name
         self.plan = plan
         self.began = time.monotonic()
         attempts = Attempts(layout, name)
         try:
-            before = attempts.kept(plan)
+            before = attempts.kept(plan, keep)
             self.kept = [part for part, _, _ in before]
             self.recovered = [record for _, record, _ in before]
             self.events: list[Event] = [event for _, _, events in before for event in events]
@@ -112,6 +112,8 @@ def ensure_take(
     plan: Plan,
     started: Callable[[int], RunStarted],
     work: Callable[[OpenTake], float | None],
+    *,
+    keep: Keep = header,
 ) -> Seal:
     """Make sure that a plan is sealed: return its seal, doing the work only if there is none.
 
@@ -121,20 +123,22 @@ def ensure_take(
         Describes the run, given the number of the attempt.
     work
         Appends the observations; returns the seconds inside timed calls, if it times any.
+    keep
+        Says how much of an earlier attempt the next one goes on from; only its header by default.
 
     Raises
     ------
     BusyError
         Another process is at the same take.
     EvidenceError
-        Earlier attempts' rounds ran on other versions of the packages.
+        Earlier attempts' samples were taken with other versions of the packages.
     NearfreeError
-        What `work` raised; it is on record, and a later call goes on from the last whole round.
+        What `work` raised; it is on record, and a later call goes on from what `keep` keeps.
     """
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
-    take = OpenTake(layout, name, plan)
+    take = OpenTake(layout, name, plan, keep=keep)
     try:
         run = started(take.attempt)
         _refuse_another_release(take, run)
@@ -149,7 +153,7 @@ def ensure_take(
 
 
 def _refuse_another_release(take: OpenTake, run: RunStarted) -> None:
-    """Raise EvidenceError where rounds of earlier attempts ran on other packages than these."""
+    """Raise EvidenceError where kept samples were taken with other packages than these."""
     for event in take.events:
         before = event.data
         if not isinstance(before, RunStarted) or not _sampled(take, event.source):

@@ -19,6 +19,7 @@ from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.measure.adapter_runs import refuse_untried
 from nearfree.measure.cpu import CpuTimer
 from nearfree.measure.prepare import describe, points
+from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.stop import stoppable
 from nearfree.measure.timing import run
 from nearfree.measure.visits import Bench, Clock, Progress, silent
@@ -88,6 +89,7 @@ def measure(
             device=here.model,
         ),
         work,
+        keep=whole_rounds,
     )
 
 

@@ -22,6 +22,7 @@ from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.simulated import refuse_mixed
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.simulated_kernel import SimulatedKernel
 from nearfree.measure.stop import stoppable
 from nearfree.measure.timing import run
@@ -129,7 +130,7 @@ def simulate(
         # What is foretold of a model asks the rules of the releases that its run names.
         return structs.replace(said, versions=said.versions | machine.file.releases)
 
-    return ensure_take(layout, name, plan, started, work)
+    return ensure_take(layout, name, plan, started, work, keep=whole_rounds)
 
 
 def _points(plan: MeasurePlan, machine: Machine) -> Iterator[Point]:

@@ -1,18 +1,46 @@
-"""Interrupted takes: what they hold, and how to close one whose machine will not come back."""
+"""Whole rounds of interrupted takes: what the next attempt keeps, and how to close a take early."""
 
 from collections import Counter
 from collections.abc import Iterator
 
-from nearfree.core.plan import MeasurePlan
+from nearfree.core.plan import MeasurePlan, Plan
 from nearfree.errors import EvidenceError
-from nearfree.log.attempts import Attempts, whole_rounds
-from nearfree.log.events import LatencyMeasured, RunStarted
+from nearfree.log.attempts import Attempts
+from nearfree.log.events import (
+    LatencyMeasured,
+    LaunchFloor,
+    RunStarted,
+    SegmentRecovered,
+    SharesMeasured,
+    WorkCounted,
+)
 from nearfree.log.names import Layout, TakeName, parse_take
-from nearfree.log.reader import read_segment
+from nearfree.log.reader import Segment, read_segment
 from nearfree.log.run import describe_run
 from nearfree.log.take import OpenTake
 
 _FEWEST_ROUNDS = 3
+_HEADER = RunStarted | SegmentRecovered | WorkCounted | LaunchFloor
+
+
+def whole_rounds(segment: Segment, plan: Plan) -> int:
+    """Return how many leading events to keep: the header, whole rounds, and shares after them.
+
+    Rounds are written one after the other and made durable as a whole, so what follows the last
+    whole round was never acknowledged.
+    """
+    otherwise = plan.points_a_round if isinstance(plan, MeasurePlan) else 0
+    kept = written = rounds = 0
+    for number, event in enumerate(segment.events, start=1):
+        if isinstance(event.data, LatencyMeasured):
+            written += 1
+            if written == (event.data.round_points or otherwise):
+                kept, written, rounds = number, 0, rounds + 1
+            continue
+        header = isinstance(event.data, _HEADER) and not rounds
+        if not written and (header or isinstance(event.data, SharesMeasured)):
+            kept = number
+    return kept
 
 
 def interrupted(layout: Layout) -> Iterator[str]:
@@ -48,14 +76,14 @@ def recover(layout: Layout, name: str) -> Iterator[str]:
         raise EvidenceError(
             f"{take} is not an interrupted take", remedy="`nearfree log recover` lists them"
         )
-    plan, found = _held(layout, take)
-    open_take = OpenTake(layout, take, plan)
+    plan, rounds = _held(layout, take)
+    open_take = OpenTake(layout, take, plan, keep=whole_rounds)
     try:
         open_take.start(describe_run(f"nearfree log recover {take}", plan, open_take.attempt))
         open_take.finish(outcome="partial")
     finally:
         open_take.writer.close()
-    yield f"{take}: sealed as partial with {found} of {plan.protocol.rounds} rounds"
+    yield f"{take}: sealed as partial with {rounds} of {plan.protocol.rounds} rounds"
 
 
 def _held(layout: Layout, take: TakeName) -> tuple[MeasurePlan, int]:
@@ -64,16 +92,16 @@ def _held(layout: Layout, take: TakeName) -> tuple[MeasurePlan, int]:
     plan = attempts.plan()
     if not isinstance(plan, MeasurePlan):
         raise EvidenceError(f"{take} measures nothing", remedy="Run its command again instead")
-    seen = Counter(
+    visits = Counter(
         (event.data.setting, event.data.n)
-        for _, _, events in attempts.kept(plan)
+        for _, _, events in attempts.kept(plan, whole_rounds)
         for event in events
         if isinstance(event.data, LatencyMeasured) and not event.data.paired
     )
-    found = min(seen.values()) if len(seen) == plan.points_a_round else 0
-    if found < _FEWEST_ROUNDS:
+    rounds = min(visits.values()) if len(visits) == plan.points_a_round else 0
+    if rounds < _FEWEST_ROUNDS:
         raise EvidenceError(
-            f"{take} holds {found} whole rounds of every point, fewer than {_FEWEST_ROUNDS}",
+            f"{take} holds {rounds} whole rounds of every point, fewer than {_FEWEST_ROUNDS}",
             remedy=f"Run `nearfree measure {take.scope} {take.stream}` again: it goes on",
         )
-    return plan, found
+    return plan, rounds

@@ -4,16 +4,15 @@ from pathlib import Path
 
 import pytest
 from conftest import make_latency, make_plan, make_started, write_take
+from log.faults import damage, edit_line, start_child
 from nearfree.core.plan import Plan, ProbePlan
 from nearfree.errors import BusyError, DamageError, EvidenceError, LogError
 from nearfree.log.events import LatencyMeasured, RunFinished, RunStarted, SegmentRecovered
 from nearfree.log.evidence import read_scope, read_take
 from nearfree.log.names import Layout
-from nearfree.log.recover import interrupted, recover
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, take_name
-
-from log.faults import damage, edit_line, start_child
+from nearfree.measure.rounds import interrupted, recover, whole_rounds
 
 PLAN = make_plan(positions=(1, 2), rounds=9)
 NAME = take_name("cpu", "dense", 1, PLAN)
@@ -27,7 +26,7 @@ def _outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def interrupt(layout: Layout, points: int, *, plan: Plan = PLAN, tail: bytes = b"") -> Path:
     """Leave one more attempt with some observations and perhaps a torn line."""
-    take = OpenTake(layout, take_name("cpu", "dense", 1, plan), plan)
+    take = OpenTake(layout, take_name("cpu", "dense", 1, plan), plan, keep=whole_rounds)
     take.start(make_started(plan, take.attempt))
     for index in range(points):
         take.append(make_latency(index // 2, (1, 2)[index % 2]))

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 from nearfree.config.files import Config
-from nearfree.config.retake import raise_takes
+from nearfree.config.plans import raise_takes
 from nearfree.log.document import replace
 from nearfree.log.names import Layout
 

@@ -10,7 +10,7 @@ from derive.tables.logs import write_probe
 from nearfree.core.setting import setting_key
 from nearfree.hardware.simulated import read_machine
 from nearfree.log.names import Layout
-from nearfree.measure.simulated_kernel import SimulatedKernel
+from nearfree.measure.simulated import SimulatedKernel
 
 from workflow import ROOT, Project, made_once, make_project
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from derive.tables.logs import copy_config
-from nearfree.config.orders import read_orders
+from nearfree.core.plan import read_orders
 from nearfree.log.names import Layout
 
 from cli.conftest import Call

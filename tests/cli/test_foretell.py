@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from derive.tables.logs import write_probe
-from nearfree.hardware.cpu import fingerprint
+from nearfree.hardware.identity import cpu_fingerprint
 from nearfree.log.names import Layout
 from whole_models import DENSE, MOE, study_document, write_config
 
@@ -45,7 +45,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def probed(models: Path) -> Path:
     """Stand in the same folder, where this machine was probed."""
-    write_probe(Layout(models / "results"), fingerprint=fingerprint())
+    write_probe(Layout(models / "results"), fingerprint=cpu_fingerprint())
     return models
 
 

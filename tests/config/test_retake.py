@@ -7,8 +7,7 @@ import yaml
 from conftest import make_plan, write_take
 from derive.tables.logs import copy_config
 from nearfree.config.files import Config
-from nearfree.config.plans import Plans
-from nearfree.config.retake import raise_takes
+from nearfree.config.plans import Plans, raise_takes
 from nearfree.errors import ConfigError
 from nearfree.log.names import Layout
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from nearfree.hardware import cpu
-from nearfree.hardware.cpu import fingerprint, native_dtype
+from nearfree.hardware import identity
+from nearfree.hardware.identity import cpu_fingerprint, native_dtype
 
 X86 = """processor\t: 0
 model name\t: Fancy CPU 9000
@@ -27,20 +27,20 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def path(name: str) -> Path:
         return tmp_path / Path(name).name if name == "/proc/cpuinfo" else Path(name)
 
-    monkeypatch.setattr(cpu, "Path", path)
-    monkeypatch.setattr(cpu, "_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(identity, "Path", path)
+    monkeypatch.setattr(identity, "_CACHE", tmp_path / "cache")
     (tmp_path / "cpuinfo").write_text(X86.format(mhz=2000.0, flags=""))
     return tmp_path
 
 
 def test_two_calls_give_the_same() -> None:
     """The same machine has the same fingerprint each time."""
-    assert fingerprint() == fingerprint()
+    assert cpu_fingerprint() == cpu_fingerprint()
 
 
 def test_nothing_that_changes_is_in_it() -> None:
     """The fingerprint holds no kernel version and no name of the host, and five fields alone."""
-    text = msgspec.json.encode(fingerprint()).decode()
+    text = msgspec.json.encode(cpu_fingerprint()).decode()
     assert platform.release() not in text
     assert platform.version() not in text
     assert set(msgspec.json.decode(text)) == {"kind", "model", "features", "cores", "caches"}
@@ -48,16 +48,16 @@ def test_nothing_that_changes_is_in_it() -> None:
 
 def test_load_and_clock_do_not_change_it(fake: Path) -> None:
     """Another clock rate, as under load, gives the same fingerprint; another feature does not."""
-    before = fingerprint()
+    before = cpu_fingerprint()
     (fake / "cpuinfo").write_text(X86.format(mhz=3999.9, flags=""))
-    assert fingerprint() == before
+    assert cpu_fingerprint() == before
     (fake / "cpuinfo").write_text(X86.format(mhz=2000.0, flags="amx_bf16"))
-    assert fingerprint() != before
+    assert cpu_fingerprint() != before
 
 
 def test_an_x86_machine(fake: Path) -> None:
     """The model and the features that change kernels are read, sorted, from /proc/cpuinfo."""
-    found = fingerprint()
+    found = cpu_fingerprint()
     assert (found.kind, found.model) == ("cpu", "Fancy CPU 9000")
     assert found.features == ("avx2", "avx512f", "fma")
 
@@ -65,35 +65,35 @@ def test_an_x86_machine(fake: Path) -> None:
 def test_an_arm_machine(fake: Path) -> None:
     """A machine without a model name is named by its architecture and part."""
     (fake / "cpuinfo").write_text(ARM)
-    found = fingerprint()
+    found = cpu_fingerprint()
     assert found.model == f"{platform.machine()} 0xd4f"
     assert found.features == ("asimd", "bf16", "i8mm")
 
 
 def test_a_mac(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without /proc the system's own command is asked."""
-    answers = {"machdep.cpu.brand_string": "Apple M9", "hw.optional.arm.FEAT_BF16": "1"}
+    answers = {"machdep.identity.brand_string": "Apple M9", "hw.optional.arm.FEAT_BF16": "1"}
     (fake / "cpuinfo").unlink()
     (fake / "sysctl").write_text("#!/bin/sh\ncase $2 in\n" + "".join(
         f"{name}) echo '{value}';;\n" for name, value in answers.items()
     ) + "esac\n")  # fmt: skip
     (fake / "sysctl").chmod(0o755)
     monkeypatch.setenv("PATH", str(fake), prepend=":")
-    found = fingerprint()
+    found = cpu_fingerprint()
     assert (found.model, found.features) == ("Apple M9", ("bf16",))
     assert native_dtype(found) == "bfloat16"
 
 
 def test_caches_are_in_bytes(fake: Path) -> None:
     """Cache sizes are read in bytes, by level and kind; a machine that hides them has none."""
-    assert fingerprint().caches == {}
+    assert cpu_fingerprint().caches == {}
     caches = [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2048K")]
     for index, facts in enumerate([*caches, ("3", "Unified", "105M")]):
         folder = fake / "cache" / f"index{index}"
         folder.mkdir(parents=True)
         for name, value in zip(("level", "type", "size"), facts, strict=True):
             (folder / name).write_text(f"{value}\n")
-    assert fingerprint().caches == {
+    assert cpu_fingerprint().caches == {
         "l1d": 48 * 1024,
         "l1i": 32 * 1024,
         "l2": 2 * 1024**2,
@@ -108,5 +108,5 @@ def test_caches_are_in_bytes(fake: Path) -> None:
 )  # fmt: skip
 def test_the_native_dtype(feature: str, dtype: str) -> None:
     """A CPU's own dtype is bfloat16 where it has instructions for it, else float32."""
-    print_ = msgspec.structs.replace(fingerprint(), features=("avx2", feature))
+    print_ = msgspec.structs.replace(cpu_fingerprint(), features=("avx2", feature))
     assert native_dtype(print_) == dtype

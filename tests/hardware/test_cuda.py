@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from nearfree.errors import HardwareError
-from nearfree.hardware import cuda
-from nearfree.hardware.identity import machine_fingerprint
+from nearfree.hardware.identity import cuda_fingerprint, machine_fingerprint
 
 
 def test_a_machine_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +22,7 @@ def test_a_machine_without_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     """Where torch is not installed, one line says so."""
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(HardwareError, match="torch is not installed"):
-        cuda.fingerprint()
+        cuda_fingerprint()
 
 
 def test_a_gpu_is_known_by_its_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 from nearfree.core.plan import ProbePlan
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.hardware import identity, probe
-from nearfree.hardware.cpu import fingerprint
-from nearfree.hardware.identity import require_probe
-from nearfree.hardware.simulated_probe import simulate_probe
+from nearfree.hardware.identity import cpu_fingerprint, require_probe
+from nearfree.hardware.simulated import simulate_probe
 from nearfree.log.events import HardwareProbed, RunStarted
 from nearfree.log.names import Layout
 from nearfree.log.seal import read_sealed
@@ -44,7 +43,7 @@ def test_a_probe_is_sealed_with_all_samples(layout: Layout) -> None:
     assert isinstance(started, RunStarted)
     assert isinstance(probed, HardwareProbed)
     assert (started.command, started.plan) == ("nearfree probe cpu", PLAN)
-    assert probed.fingerprint == fingerprint()
+    assert probed.fingerprint == cpu_fingerprint()
     (compute,) = probed.compute
     assert (compute.dtype, compute.size, len(compute.samples)) == ("float32", 64, 2)
     assert compute.gflop_s >= max(compute.samples) > 0
@@ -57,7 +56,7 @@ def test_a_probe_is_sealed_with_all_samples(layout: Layout) -> None:
 
 def gemm_bytes() -> int:
     """Return the bytes of an element of this machine's own dtype."""
-    return {"bfloat16": 2, "float32": 4}[probe.native_dtype(fingerprint())]
+    return {"bfloat16": 2, "float32": 4}[probe.native_dtype(cpu_fingerprint())]
 
 
 def test_a_second_probe_returns_at_once(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,12 +70,12 @@ def test_a_second_probe_returns_at_once(layout: Layout, monkeypatch: pytest.Monk
 def test_another_machine_is_refused(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """A platform that was probed on another machine is not probed on this one."""
     probe.probe(layout, "cpu", "cpu", 1, PLAN)
-    other = replace(fingerprint(), model="another")
-    monkeypatch.setattr(identity.cpu, "fingerprint", lambda: other)
+    other = replace(cpu_fingerprint(), model="another")
+    monkeypatch.setattr(identity, "cpu_fingerprint", lambda: other)
     with pytest.raises(HardwareError, match="is not the platform 'cpu'"):
         probe.probe(layout, "cpu", "cpu", 2, PLAN)
     assert len(layout.takes("cpu")) == 1
-    assert require_probe(layout, "cpu").fingerprint == fingerprint()
+    assert require_probe(layout, "cpu").fingerprint == cpu_fingerprint()
 
 
 def test_no_gpu_here(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

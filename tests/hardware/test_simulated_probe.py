@@ -4,7 +4,7 @@ import pytest
 from derive.tables.logs import write_probe
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.hardware.identity import require_probe
-from nearfree.hardware.simulated_probe import simulate_probe
+from nearfree.hardware.simulated import simulate_probe
 from nearfree.log.names import Layout
 from simulated_machine import make_machine, simulated_probe
 

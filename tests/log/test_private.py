@@ -4,7 +4,7 @@ import pwd
 from pathlib import Path
 
 import pytest
-from nearfree.log.private import home, private_parts, without_private
+from nearfree.log.line import home, private_parts, without_private
 
 
 @pytest.fixture

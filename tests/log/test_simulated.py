@@ -6,8 +6,8 @@ from derive.tables.logs import write_probe
 from msgspec.structs import replace
 from nearfree.core.plan import RetractPlan
 from nearfree.errors import EvidenceError
+from nearfree.log.evidence import is_simulated, refuse_mixed, simulated
 from nearfree.log.names import Layout
-from nearfree.log.simulated import is_simulated, refuse_mixed, simulated
 from nearfree.log.take import take_name
 
 SIMULATED = replace(make_plan(), curves="0" * 64)

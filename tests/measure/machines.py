@@ -10,8 +10,8 @@ from nearfree.log.events import DeviceState, LatencyMeasured
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal, read_sealed
 from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
-from nearfree.measure.timing import run
 from nearfree.measure.visits import Bench, Point, silent
 
 TICK = 10.0

@@ -9,7 +9,7 @@ from nearfree.core.boundary import Ratio, repeated_looks
 from nearfree.core.protocols import Adaptive
 from nearfree.errors import HardwareError
 from nearfree.log.names import Layout
-from nearfree.measure.adaptive import Search, still_open
+from nearfree.measure.protocols import Search, still_open
 from nearfree.measure.simulation import Machine, Noise, staircase
 
 from measure.machines import TICK, FakeKernel, FakeTimer, measured, take

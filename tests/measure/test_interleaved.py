@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from nearfree.core.protocols import Interleaved
 from nearfree.errors import HardwareError
 from nearfree.log.names import Layout
-from nearfree.measure.interleaved import rounds
+from nearfree.measure.protocols import rounds
 
 from measure.machines import FakeKernel, measured, points, take
 

@@ -14,7 +14,7 @@ from nearfree.core.protocols import Adaptive, Paper, Timing
 from nearfree.errors import EvidenceError, HardwareError
 from nearfree.hardware import identity, probe
 from nearfree.hardware.clocks import CpuClock
-from nearfree.hardware.cpu import fingerprint, native_dtype
+from nearfree.hardware.identity import cpu_fingerprint, native_dtype
 from nearfree.log.events import (
     Fingerprint,
     LatencyMeasured,
@@ -27,7 +27,7 @@ from nearfree.log.names import Layout
 from nearfree.log.reader import read_segment
 from nearfree.log.seal import read_sealed
 from nearfree.log.take import take_name
-from nearfree.measure import cpu, prepare, run
+from nearfree.measure import prepare, run, timers
 from nearfree.measure.run import measure
 
 PLAN = make_plan(positions=(1, 2), backend="torch", dtype="auto")
@@ -45,7 +45,7 @@ def probed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
         def __init__(self) -> None:
             self.resolution_us = 1e-6
 
-    monkeypatch.setattr(cpu, "CpuClock", FineClock)
+    monkeypatch.setattr(timers, "CpuClock", FineClock)
     return layout
 
 
@@ -66,7 +66,7 @@ def test_a_plan_is_measured_and_sealed(probed: Layout) -> None:
     assert isinstance(data[0], RunStarted)
     assert (data[0].command, data[0].device) == (
         "nearfree measure cpu dense --take 1",
-        fingerprint().model,
+        cpu_fingerprint().model,
     )
     assert isinstance(data[-1], RunFinished)
     assert [(v.round, v.order) for v in visits(data)] == [(r, o) for r in range(3) for o in (0, 1)]
@@ -76,7 +76,7 @@ def test_a_plan_is_measured_and_sealed(probed: Layout) -> None:
 
 def test_auto_is_never_in_an_event(probed: Layout) -> None:
     """An event names the dtype that was really used, where the plan said `auto`."""
-    native = native_dtype(fingerprint())
+    native = native_dtype(cpu_fingerprint())
     assert {v.setting.dtype for v in visits(take(probed))} == {native}
 
 
@@ -121,8 +121,8 @@ def test_measuring_before_probing_is_refused(layout: Layout) -> None:
 
 def test_another_machine_is_refused(probed: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with another fingerprint is refused, with a new platform name proposed."""
-    other = replace(fingerprint(), cores=fingerprint().cores + 1)
-    monkeypatch.setattr(identity.cpu, "fingerprint", lambda: other)
+    other = replace(cpu_fingerprint(), cores=cpu_fingerprint().cores + 1)
+    monkeypatch.setattr(identity, "cpu_fingerprint", lambda: other)
     with pytest.raises(HardwareError, match="cores") as caught:
         measure(probed, "cpu", "dense", 1, PLAN)
     assert "cpu_2" in caught.value.remedy
@@ -162,7 +162,7 @@ def test_a_clock_that_is_too_coarse_is_refused(
         def __init__(self) -> None:
             self.resolution_us = 1e9
 
-    monkeypatch.setattr(cpu, "CpuClock", CoarseClock)
+    monkeypatch.setattr(timers, "CpuClock", CoarseClock)
     with pytest.raises(HardwareError, match="under 100 ticks"):
         measure(probed, "cpu", "dense", 1, PLAN)
     name = take_name("cpu", "dense", 1, PLAN)
@@ -239,5 +239,5 @@ def test_a_lost_gpu_is_told_from_a_mistake() -> None:
     assert "kept" in caught.value.remedy
     with pytest.raises(RuntimeError, match="shapes"), run._quiet(gpu):
         raise RuntimeError("shapes differ")
-    with pytest.raises(RuntimeError, match="CUDA"), run._quiet(fingerprint()):
+    with pytest.raises(RuntimeError, match="CUDA"), run._quiet(cpu_fingerprint()):
         raise RuntimeError("CUDA is not here")

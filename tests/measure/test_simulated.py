@@ -11,15 +11,13 @@ from nearfree.core.boundary import boundary, ratios
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.protocols import Adaptive, Interleaved, Paper, Timing
 from nearfree.errors import ConfigError, EvidenceError, StoppedError
-from nearfree.hardware.simulated import Machine
-from nearfree.hardware.simulated_probe import simulate_probe
+from nearfree.hardware.simulated import Machine, simulate_probe
 from nearfree.log.events import LatencyMeasured, RunStarted, WorkCounted
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal, read_sealed
 from nearfree.measure.adapter_runs import never_run, tried
 from nearfree.measure.run import measure
-from nearfree.measure.simulated import SIGMA, SimulatedTimer, simulate
-from nearfree.measure.simulated_kernel import SimulatedKernel
+from nearfree.measure.simulated import SIGMA, SimulatedKernel, SimulatedTimer, simulate
 from simulated_machine import (
     EXPERTS,
     FFN,
@@ -192,7 +190,7 @@ def test_no_adapter_counts_as_run(probed: Layout) -> None:
 def test_it_needs_neither_torch_nor_tables() -> None:
     """Where only msgspec is installed, a simulated take can be made."""
     program = (
-        "import nearfree.measure.simulated, nearfree.hardware.simulated_probe\n"
+        "import nearfree.measure.simulated, nearfree.hardware.simulated\n"
         "from nearfree.cli import measure_, probe_\n"
     )
     assert not loaded(program, *HEAVY, "numpy") & HEAVY

@@ -11,7 +11,7 @@ from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.hardware.simulated import Curve
-from nearfree.measure.simulated_kernel import SimulatedKernel
+from nearfree.measure.simulated import SimulatedKernel
 from simulated_machine import EXPERTS, FFN, GRID, MODEL, REFUSED, knee, make_machine
 
 ATTENTION = make_setting(

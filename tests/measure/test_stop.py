@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from nearfree.errors import StoppedError
-from nearfree.measure.stop import stoppable
+from nearfree.measure.visits import stoppable
 
 
 def test_a_round_that_runs_is_finished_first() -> None:
@@ -40,7 +40,7 @@ def test_a_second_signal_ends_the_program() -> None:
     """Who insists is obeyed at once."""
     code = (
         "import os, signal\n"
-        "from nearfree.measure.stop import stoppable\n"
+        "from nearfree.measure.visits import stoppable\n"
         "with stoppable(lambda share: None):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from derive.tables.logs import write_probe
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.plan import MeasurePlan
-from nearfree.hardware.cpu import fingerprint
+from nearfree.hardware.identity import cpu_fingerprint
 from nearfree.log.events import Payload, SharesMeasured
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
@@ -31,7 +31,7 @@ def plan(kind: str = DENSE) -> MeasurePlan:
 
 def known(layout: Layout) -> Layout:
     """Return a log that knows this machine as the platform cpu."""
-    write_probe(layout, fingerprint=fingerprint())
+    write_probe(layout, fingerprint=cpu_fingerprint())
     return layout
 
 

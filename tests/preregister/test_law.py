@@ -11,8 +11,7 @@ from nearfree.decoders.modules import ATTENTION, MOE
 from nearfree.decoders.modules import DENSE as FFN
 from nearfree.errors import EvidenceError
 from nearfree.log.events import WorkCounted
-from nearfree.preregister.composed import Composed
-from nearfree.preregister.law import by_law
+from nearfree.preregister.composed import Composed, by_law
 from whole_models import DENSE, LING, counted, model_study, small
 from whole_models import MOE as MOE_MODEL
 

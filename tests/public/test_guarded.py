@@ -4,8 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nearfree.errors import SourceError
-from nearfree.public.guarded import GuardedReader
-from nearfree.public.perf_tables import read_rows
+from nearfree.public.perf_tables import GuardedReader, read_rows
 
 from public.tables import WHOLE, member
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nearfree.config.orders import Order
+    from nearfree.core.plan import Order
     from nearfree.log.names import Layout
 
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make the takes, and return 2 if one of them failed."""
     from nearfree.cli.common import need_torch
-    from nearfree.config.orders import read_orders
+    from nearfree.core.plan import read_orders
     from nearfree.errors import NearfreeError
     from nearfree.log.names import Layout
 

@@ -13,7 +13,7 @@ from nearfree.cli.common import add_roots
 
 if TYPE_CHECKING:
     from nearfree.log.seal import Seal
-    from nearfree.public.release import Found
+    from nearfree.public.aiconfigurator import Found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
-    from nearfree.config.orders import Order
+    from nearfree.core.plan import Order
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +26,8 @@ def run(args: argparse.Namespace) -> int:
     from msgspec import json
 
     from nearfree.config.files import Config
-    from nearfree.config.orders import write_orders
     from nearfree.config.plans import Plans
+    from nearfree.core.plan import write_orders
     from nearfree.hardware.platforms import resolve
 
     config = Config(args.config)
@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _orders(config: "Config", scope: str) -> "Iterator[Order]":
-    from nearfree.config.orders import Order
     from nearfree.config.plans import Plans
+    from nearfree.core.plan import Order
     from nearfree.hardware.platforms import driver_names
 
     platform = config.platform(scope)

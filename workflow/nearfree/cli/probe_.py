@@ -25,8 +25,7 @@ def run(args: argparse.Namespace) -> int:
     layout, plan = Layout(args.results), Plans(config, scope).probe()
     take, curves = args.take or config.take(scope, STREAM), config.curves(scope)
     if curves:
-        from nearfree.hardware.simulated import read_machine
-        from nearfree.hardware.simulated_probe import simulate_probe
+        from nearfree.hardware.simulated import read_machine, simulate_probe
 
         seal = simulate_probe(layout, scope, take, plan, read_machine(curves, scope))
     else:

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raise the takes and say what to run."""
     from nearfree.cli.common import here
-    from nearfree.config.retake import raise_takes
+    from nearfree.config.plans import raise_takes
     from nearfree.log.names import Layout
 
     config, scope = here(args)

@@ -1,7 +1,11 @@
-"""What is asked of a platform: its streams, and the plan of each."""
+"""The streams of a platform, the plan of each, and asking for another take of them.
+
+This is the one place that writes a config file, config/takes.yaml.
+"""
 
 from functools import cached_property
 
+import yaml
 from msgspec import UNSET, UnsetType
 
 from nearfree.config.files import Config
@@ -19,9 +23,12 @@ from nearfree.core.plan import (
 )
 from nearfree.core.setting import Name
 from nearfree.errors import ConfigError
+from nearfree.hardware.identity import STREAM
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.hardware.simulated import read_curves
+from nearfree.log.document import replace
 from nearfree.log.line import sha256
+from nearfree.log.names import Layout
 
 _TORCH = "cpu"
 """The environment of torch alone, which every other one holds, too."""
@@ -136,3 +143,55 @@ class Plans:
             return own
         engine = self._config.environments[study.moe]
         return own if engine == _TORCH else engine
+
+
+def raise_takes(
+    config: Config,
+    layout: Layout,
+    scope: str,
+    study: str | None = None,
+    backend: str | None = None,
+) -> dict[str, int]:
+    """Ask for the take after the newest of a platform's studies, of one stream, or of a backend's.
+
+    Returns
+    -------
+    dict
+        The take that is now asked for, by stream.
+
+    Raises
+    ------
+    ConfigError
+        The platform has no such study, or none on that backend.
+    """
+    known = [stream for stream in Plans(config, scope).every() if stream != STREAM]
+    if study is not None and study not in (STREAM, *known):
+        config.study(scope, study)
+    streams = [study] if study else known
+    if backend is not None:
+        streams = [name for name in streams if backend in _backends(config, name)]
+        if not streams:
+            raise ConfigError(
+                f"no study of {scope} that was named runs on {backend!r}",
+                remedy=f"Backends there: {', '.join(_every_backend(config, scope)) or 'none'}",
+            )
+    if study and study.endswith(MODULES):  # what is foretold rests on them
+        streams.append(f"{study.removesuffix(MODULES)}{FORETOLD}")
+    takes = {name: dict(by_stream) for name, by_stream in config.takes.items()}
+    raised = {}
+    for stream in streams:
+        sealed = [take.take for take in layout.takes(scope) if take.stream == stream]
+        raised[stream] = max([config.take(scope, stream), *sealed]) + 1
+    takes[scope] = {**takes.get(scope, {}), **raised}
+    text = "# Which take is asked for; written by `nearfree retake`.\n" + yaml.safe_dump(takes)
+    replace(config.folder / "takes.yaml", text.encode())
+    return raised
+
+
+def _backends(config: Config, stream: str) -> set[str]:
+    study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
+    return config.backends_of(study) if study in config.studies else set()
+
+
+def _every_backend(config: Config, scope: str) -> list[str]:
+    return sorted({each for name in config.studied(scope) for each in config.backends_of(name)})

@@ -1,8 +1,10 @@
-"""Sweeps over N, and the plans that group them into one take."""
+"""Sweeps over N, the plans that group them into one take, and work lists of plans as text."""
 
 import hashlib
+from collections.abc import Iterator
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, json
 
 from nearfree.core.protocols import Positive, Timing
@@ -155,3 +157,39 @@ Plan = (
 def plan_digest(plan: Plan) -> str:
     """Return the SHA-256 of a plan's canonical JSON; its first eight digits name the take."""
     return hashlib.sha256(json.encode(plan, order="deterministic")).hexdigest()
+
+
+class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One take to make: a line of JSON."""
+
+    scope: Name
+    stream: Name
+    take: Positive
+    device: str
+    """cpu or cuda: which kind of device the platform is."""
+    plan: AskedPlan
+    names: tuple[str, ...] = ()
+    """What the driver may call the platform's device; none where no document tells."""
+
+
+def write_orders(orders: Iterator[Order]) -> str:
+    """Return orders as JSON lines."""
+    return "".join(f"{msgspec.json.encode(order).decode()}\n" for order in orders)
+
+
+def read_orders(text: str, where: str) -> list[Order]:
+    """Return the orders of a text; ConfigError names the line that is none."""
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            found.append(msgspec.json.decode(line, type=Order))
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"{where}, line {number} is no order: {error}",
+                remedy="Give what `nearfree plan PLATFORM` prints",
+            ) from error
+    if not found:
+        raise ConfigError(
+            f"{where} holds no order", remedy="Give what `nearfree plan PLATFORM` prints"
+        )
+    return found

@@ -1,20 +1,110 @@
-"""Identity: a machine is measured as the platform that the log knows, or not at all."""
+"""A machine's fingerprint; it is measured as the platform that the log knows, or not at all."""
 
+import os
+import platform
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from nearfree.errors import EvidenceError, HardwareError
-from nearfree.hardware import cpu, cuda
 from nearfree.hardware.platforms import as_alias
 from nearfree.log.events import Fingerprint, HardwareProbed
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 
 STREAM = "hardware"
+"""The stream of a platform's probes."""
+_FEATURES = frozenset(
+    {
+        *("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni"),
+        *("amx_tile", "amx_bf16", "amx_fp16"),
+        *("asimd", "asimdhp", "bf16", "i8mm", "sve", "sve2"),
+    }
+)
+_NATIVE_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def cpu_fingerprint() -> Fingerprint:
+    """Return what makes this CPU the same platform tomorrow: no load, kernel or memory size."""
+    model, features = _linux() if Path("/proc/cpuinfo").exists() else _darwin()
+    return Fingerprint(
+        kind="cpu",
+        model=model,
+        features=tuple(sorted(features)),
+        cores=os.cpu_count() or 1,
+        caches=_caches(),
+    )
+
+
+def native_dtype(fingerprint: Fingerprint) -> str:
+    """Return bfloat16 where the CPU has instructions for it, else float32."""
+    return "bfloat16" if _NATIVE_BF16.intersection(fingerprint.features) else "float32"
+
+
+def _linux() -> tuple[str, frozenset[str]]:
+    fields: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip().lower(), value.strip())
+    model = fields.get("model name") or f"{platform.machine()} {fields.get('cpu part', 'unknown')}"
+    flags = fields.get("flags") or fields.get("features") or ""
+    return model, _FEATURES.intersection(flags.split())
+
+
+def _darwin() -> tuple[str, frozenset[str]]:
+    def read(name: str) -> str:
+        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    found = {"bf16"} if read("hw.optional.arm.FEAT_BF16") == "1" else set()
+    return read("machdep.cpu.brand_string") or platform.machine(), frozenset(found)
+
+
+def _caches() -> dict[str, int]:
+    found = {}
+    for folder in sorted(_CACHE.glob("index*")):
+        level = (folder / "level").read_text().strip()
+        kind = (folder / "type").read_text().strip()
+        size = (folder / "size").read_text().strip()
+        name = f"l{level}" + {"Data": "d", "Instruction": "i"}.get(kind, "")
+        found[name] = int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
+    return found
+
+
+def cuda_fingerprint() -> Fingerprint:
+    """Return what makes the first visible GPU the same platform tomorrow.
+
+    Raises
+    ------
+    HardwareError
+        torch is not installed, or sees no NVIDIA GPU.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise HardwareError(
+            "torch is not installed", remedy="Install the environment that envs/ describes"
+        ) from None
+    if not torch.cuda.is_available():
+        raise HardwareError(
+            "there is no NVIDIA GPU here that torch can use",
+            remedy="Run this on the GPU's machine, or set `here: [cpu]` in config/config.yaml",
+        )
+    facts = torch.cuda.get_device_properties(0)
+    return Fingerprint(
+        kind="cuda",
+        model=facts.name,
+        features=(f"sm_{facts.major}{facts.minor}",),
+        cores=facts.multi_processor_count,
+        caches={"l2": facts.L2_cache_size},
+    )
 
 
 def machine_fingerprint(kind: str) -> Fingerprint:
     """Return the fingerprint of this machine's CPU or first GPU; HardwareError without one."""
-    return cpu.fingerprint() if kind == "cpu" else cuda.fingerprint()
+    return cpu_fingerprint() if kind == "cpu" else cuda_fingerprint()
 
 
 def known_probe(layout: Layout, scope: str) -> HardwareProbed | None:

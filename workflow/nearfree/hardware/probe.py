@@ -13,18 +13,18 @@ import torch
 from nearfree.core.plan import ProbePlan
 from nearfree.errors import ConfigError
 from nearfree.hardware.clocks import load_1m
-from nearfree.hardware.cpu import native_dtype
 from nearfree.hardware.identity import (
     STREAM,
     check_device,
     check_identity,
     machine_fingerprint,
+    native_dtype,
 )
 from nearfree.log.events import BandwidthPeak, ComputePeak, HardwareProbed
+from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.simulated import refuse_mixed
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.units import BYTES_PER_GB, FLOP_PER_GFLOP
 

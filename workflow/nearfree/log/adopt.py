@@ -4,10 +4,10 @@ import subprocess
 from pathlib import Path
 
 from nearfree.errors import EvidenceError, LogError
+from nearfree.log.evidence import is_simulated
 from nearfree.log.ledger import write_ledger
 from nearfree.log.names import Layout, TakeName, check_part, take_of
 from nearfree.log.seal import check_sealed, read_seal
-from nearfree.log.simulated import is_simulated
 
 
 def _git(*args: str) -> str:

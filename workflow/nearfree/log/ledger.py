@@ -15,9 +15,8 @@ from msgspec import Struct
 from nearfree.errors import BusyError, ConfigError, DamageError
 from nearfree.log.codebase import package_digest
 from nearfree.log.document import read_document, write_once
-from nearfree.log.line import GENESIS, sha256
+from nearfree.log.line import GENESIS, home, sha256
 from nearfree.log.names import LEDGER_FILE, Layout, TakeName
-from nearfree.log.private import home
 from nearfree.log.reader import read_bytes
 from nearfree.log.segment import utc_now
 

@@ -2,10 +2,11 @@
 
 A line is one JSON object whose last member is `hash`, the SHA-256 of the line's own bytes before
 that member, as lower-case text. Comparing raw bytes means that no flipped bit can hide behind a
-parser's tolerance.
+parser's tolerance. A line holds no home folder and no URL, for a chain cannot be cleaned later.
 """
 
 import hashlib
+from pathlib import Path
 
 from nearfree.errors import DamageError
 
@@ -19,6 +20,7 @@ GENESIS = "0" * _HEX
 
 REMEDY = "Restore the file from a copy; else retract the take, or ask for another with retake"
 """What to do about bytes that are not what was written."""
+URL = "://"
 
 
 def sequence_text(number: int) -> str:
@@ -56,3 +58,25 @@ def damaged_line(where: str) -> DamageError:
         f"{where} does not match its own hash",
         remedy=REMEDY,
     )
+
+
+def home() -> str | None:
+    """Return the user's home folder, None where the system knows none worth hiding."""
+    try:
+        found = str(Path.home())
+    except RuntimeError:
+        return None
+    return found if len(found) > 1 else None
+
+
+def private_parts() -> tuple[bytes, ...]:
+    """Return the pieces of text that must not be on record."""
+    return tuple(part.encode() for part in (home(), URL) if part)
+
+
+def without_private(text: str) -> str:
+    """Return an error's text with its folders shortened and its URLs broken up."""
+    here = str(Path.cwd())
+    text = (text.replace(here, ".") if len(here) > 1 else text).replace(URL, ":")
+    found = home()
+    return text.replace(found, "~") if found else text

@@ -11,9 +11,8 @@ import msgspec
 
 from nearfree.errors import BusyError, LogError, NearfreeError, WriteError
 from nearfree.log.events import Payload
-from nearfree.log.line import GENESIS, close_line, sequence_text, sha256
+from nearfree.log.line import GENESIS, close_line, private_parts, sequence_text, sha256
 from nearfree.log.names import Layout, TakeName
-from nearfree.log.private import private_parts
 from nearfree.log.reader import decode
 
 _encode = msgspec.json.Encoder().encode

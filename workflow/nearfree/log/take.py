@@ -15,8 +15,8 @@ from nearfree.log.events import (
     RunFinished,
     RunStarted,
 )
+from nearfree.log.line import without_private
 from nearfree.log.names import Layout, TakeName
-from nearfree.log.private import without_private
 from nearfree.log.reader import read_segment
 from nearfree.log.seal import Seal, read_seal, seal_segment, write_receipt, write_seal
 from nearfree.log.segment import SegmentWriter

@@ -11,7 +11,7 @@ from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.setting import Setting
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.hardware.cpu import native_dtype
+from nearfree.hardware.identity import native_dtype
 from nearfree.log.events import Fingerprint, WorkCounted
 from nearfree.log.take import OpenTake
 from nearfree.measure.visits import Point

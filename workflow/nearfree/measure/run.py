@@ -11,18 +11,17 @@ from nearfree.core.protocols import Timing
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
 from nearfree.log.events import Fingerprint, LaunchFloor
+from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.simulated import refuse_mixed
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.measure.adapter_runs import refuse_untried
-from nearfree.measure.cpu import CpuTimer
 from nearfree.measure.prepare import describe, points
+from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
-from nearfree.measure.stop import stoppable
-from nearfree.measure.timing import run
-from nearfree.measure.visits import Bench, Clock, Progress, silent
+from nearfree.measure.timers import CpuTimer
+from nearfree.measure.visits import Bench, Clock, Progress, silent, stoppable
 
 
 def measure(
@@ -111,7 +110,7 @@ def _work(take: OpenTake, plan: MeasurePlan, here: Fingerprint, progress: Progre
 def _clock(take: OpenTake, protocol: Timing, here: Fingerprint) -> Clock:
     if here.kind == "cpu":
         return CpuTimer()
-    from nearfree.measure.cuda import CudaTimer, launch_floor
+    from nearfree.measure.timers import CudaTimer, launch_floor
 
     if not any(isinstance(event.data, LaunchFloor) for event in take.events):
         take.append(launch_floor(protocol.graph_forwards))

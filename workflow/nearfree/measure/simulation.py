@@ -17,7 +17,7 @@ from nearfree.core.protocols import Adaptive
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
 from nearfree.log.events import DeviceState
-from nearfree.measure.adaptive import Search, run
+from nearfree.measure.protocols import Search, run_adaptive
 from nearfree.measure.visits import Bench, Point, silent
 
 _SETTING = Setting(module="dense_ffn", backend="simulated", dtype="float32", d_model=1, d_ff=1)
@@ -132,7 +132,7 @@ def search(
     machine = Machine(curve, noise, seed)
     points = [Point(_SETTING, grid[0], n, machine) for n in grid]  # type: ignore[arg-type]
     bench = Bench(Memory(), machine, protocol, silent)  # type: ignore[arg-type]
-    run(bench, points, protocol)
+    run_adaptive(bench, points, protocol)
     held = Search(grid[0], {}, [])
     for visit in bench.history:
         held.add(visit)

@@ -1,7 +1,10 @@
 """One visit to a point: its warm-up, its timed forwards, and the event that keeps them."""
 
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -9,6 +12,7 @@ from msgspec import Struct
 from nearfree.backends.adapters.kernel import Kernel
 from nearfree.core.protocols import Timing
 from nearfree.core.setting import Setting
+from nearfree.errors import StoppedError
 from nearfree.hardware.clocks import Sample, load_1m
 from nearfree.log.events import DeviceState, Event, LatencyMeasured
 
@@ -132,3 +136,33 @@ class Bench:
             self.journal.append(visit, sync=False)
             self.history.append(visit)
         self.journal.sync()
+
+
+@contextmanager
+def stoppable(progress: Progress) -> Iterator[Progress]:
+    """Give a progress that ends the take after a durable round, once SIGTERM has come.
+
+    Raises
+    ------
+    StoppedError
+        From the progress, when it is told of the next round; nothing durable is lost then.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the program at once
+
+    def told(share: float) -> None:
+        progress(share)
+        if came and share < 1:
+            raise StoppedError(
+                "the job was told to stop (SIGTERM): preempted, cancelled or out of time",
+                remedy="Whole rounds are kept: run the same command again, and it goes on",
+            )
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -10,17 +10,15 @@ from nearfree.core.setting import Setting
 from nearfree.decoders.model import model_of
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import EvidenceError
-from nearfree.hardware.cpu import native_dtype
-from nearfree.hardware.identity import require_probe
+from nearfree.hardware.identity import native_dtype, require_probe
 from nearfree.log.events import HardwareProbed, LatencyMeasured, PredictionRecorded
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.preregister.composed import MINIMUM, SUM, Composed, by_minimum, by_sum
+from nearfree.preregister.composed import LAW, MINIMUM, SUM, Composed, by_law, by_minimum, by_sum
 from nearfree.preregister.isolated_modules import Apart
-from nearfree.preregister.law import LAW, by_law
 from nearfree.units import GFLOP_PER_TFLOP, balance_flop_per_byte
 
 

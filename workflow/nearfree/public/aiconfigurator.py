@@ -4,25 +4,171 @@ The tables are NVIDIA's, under the licence that the wheel states; the wheel's me
 the cache beside them, and each event names licence and copyright. No row is in this repository.
 """
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from email.parser import HeaderParser
 
+import polars as pl
 from msgspec import Struct
 
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import IMPORTED
+from nearfree.errors import SourceError
 from nearfree.hardware.platforms import Platform
+from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.public.release import WANTED, Found, read_release
+from nearfree.public.perf_tables import GuardedReader, Rows
+from nearfree.public.systems import OTHER_VENDORS, System, differences, read_system
+from nearfree.public.table_curves import Member, make_curves
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.fetch import fetch
+from nearfree.sources.fetching.fetch import Source, fetch
 from nearfree.sources.record import stream_name
 
 PACKAGE = "aiconfigurator-core"
 VERSION = "0.12.0"
 """The version that is read unless another is asked for."""
+_REMEDY = "Import a version whose form is known, such as 0.12.0"
+_ROOT = "aiconfigurator_core/systems/"
+_TABLE = re.compile(
+    _ROOT + r"data/(?P<system>[^/]+)/(?:gemm|moe|attention)/(?P<backend>vllm|sglang|trtllm)/[^/]+/"
+    r"(?P<table>gemm|moe|context_attention|generation_attention)_perf\.parquet"
+)
+_SYSTEM = re.compile(_ROOT + r"([^/]+)\.yaml")
+_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
+_NO_SYSTEMS = ("attention_lane_defaults", "perf_data_reuse_manifest", "query_versions")
+WANTED = (
+    _ROOT + rf"(?!(?:{'|'.join(_NO_SYSTEMS)})\.)[^/]+\.yaml"
+    rf"|(?!{_ROOT}data/(?:{'|'.join(OTHER_VENDORS)})/)"
+    + re.sub(r"\?P<\w+>", "?:", _TABLE.pattern)
+    + r"|[^/]+\.dist-info/(?:METADATA|licenses/.+|LICENSE.*|NOTICE.*)"
+)
+"""The members that are read: tables, system files, and what states the licence."""
+
+
+class Found(Struct, frozen=True):
+    """What a release holds: its curves, and all that did not become one."""
+
+    events: list[LatencyImported]
+    notice: str
+    """Release, licence and copyright."""
+    systems: list[System]
+    rows_skipped: dict[tuple[str, str], int]
+    """Rows that are no point of a setting, by table and reason."""
+    curves_skipped: dict[tuple[str, str], int]
+    """Curves that are not believed, by platform and reason."""
+    examples: dict[str, str]
+    """One such curve a reason."""
+    repeats: int
+    left_out: dict[str, str]
+    """Systems of which nothing is imported, and why."""
+    differences: list[str]
+    """Facts for which the release has another value than config/platforms.yaml."""
+
+
+def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
+    """Return everything that a release's tables hold; SourceError names a member that is odd."""
+    systems = dict(_systems(source, platforms))
+    facts = {each.platform: each.facts for each in systems.values()}
+    facts |= {name: platform for name, platform in platforms.items() if name in facts}
+    licence = _licence(source)
+    hashes = {member.path: member.sha256 for member in source.record.members}
+    events: list[LatencyImported] = []
+    rows: Counter[tuple[str, str]] = Counter()
+    curves: Counter[tuple[str, str]] = Counter()
+    examples: dict[str, str] = {}
+    repeats = 0
+    for path, place, table in _rows(source):
+        system = systems.get(place["system"])
+        if system is None:
+            raise SourceError(
+                f"{path} is of a system without a file {place['system']}.yaml", remedy=_REMEDY
+            )
+        made = make_curves(
+            table.points.with_columns(
+                pl.lit(system.platform).alias("platform"), pl.lit(place["backend"]).alias("backend")
+            ),
+            Member(f"{licence}, {system.notice}", path, hashes[path]),
+            facts,
+            over_context=place["table"] == "generation_attention",
+        )
+        events += made.events
+        repeats += made.repeats
+        rows.update({(place["table"], why): many for why, many in table.skipped.items()})
+        curves.update({(system.platform, why): many for why, many in made.skipped.items()})
+        examples = {**made.examples, **examples}
+    if not events:
+        raise SourceError(
+            f"{source.record.package} {source.record.version} holds no curve of the known form",
+            remedy=_REMEDY,
+        )
+    return Found(
+        events=events,
+        notice=events[0].source,
+        systems=list(systems.values()),
+        rows_skipped=dict(rows),
+        curves_skipped=dict(curves),
+        examples=examples,
+        repeats=repeats,
+        left_out=_left_out(source),
+        differences=[
+            text
+            for each in systems.values()
+            if each.known
+            for text in differences(each, platforms[each.platform])
+        ],
+    )
+
+
+def _tables(source: Source) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the tables, sorted by path, with system, backend and table."""
+    for path in source.paths():
+        found = _TABLE.fullmatch(path)
+        if found is not None:
+            yield path, found.groupdict()
+
+
+def _rows(source: Source) -> Iterator[tuple[str, dict[str, str], Rows]]:
+    """Yield the tables with their rows, read where hostile bytes do no harm."""
+    with GuardedReader() as reader:
+        for path, place in _tables(source):
+            yield path, place, reader.read(path, source.raw(path))
+
+
+def _systems(source: Source, platforms: Mapping[str, Platform]) -> Iterator[tuple[str, System]]:
+    """Yield the systems of NVIDIA that have tables, by their own name."""
+    measured = {place["system"] for _, place in _tables(source)}
+    for path in source.paths():
+        found = _SYSTEM.fullmatch(path)
+        if found is not None and found[1] in measured:
+            yield found[1], read_system(found[1], source.text(path), platforms)
+
+
+def _left_out(source: Source) -> dict[str, str]:
+    """Return the systems that have a file but no table that is read, and why."""
+    measured = {place["system"] for _, place in _tables(source)}
+    names = [found[1] for path in source.paths() if (found := _SYSTEM.fullmatch(path))]
+    return {
+        name: OTHER_VENDORS.get(name, "the release has no table of it")
+        for name in names
+        if name not in measured
+    }
+
+
+def _licence(source: Source) -> str:
+    """Return release and licence as the wheel's metadata states it; SourceError if it does not."""
+    paths = [path for path in source.paths() if _METADATA.fullmatch(path)]
+    heads = HeaderParser().parsestr(source.text(paths[0]) if len(paths) == 1 else "")
+    found = heads.get("License-Expression") or heads.get("License")
+    if found is None or not re.fullmatch(r"[\w.+() -]{1,80}", found):
+        raise SourceError(
+            f"{source.record.package} {source.record.version} states no licence",
+            remedy="Import a version whose metadata has a License-Expression",
+        )
+    return f"{source.record.package} {source.record.version}, {found}"
 
 
 class Imported(Struct, frozen=True):

@@ -25,7 +25,7 @@ from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.public.curve_row import COLUMNS, OPTIONAL, Key, OddFieldError, read_row
 from nearfree.public.curves import Curves, curves_of
-from nearfree.public.unit_check import check_units
+from nearfree.public.plausible import check_units
 
 SIZE_LIMIT = 64 * 2**20
 """Bytes of a curve file."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 from nearfree.core.setting import FIELDS, MODULES, Field, Routing, Setting, check_setting
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, resolve
-from nearfree.log.private import without_private
+from nearfree.log.line import without_private
 from nearfree.units import BYTES_PER_ELEMENT
 
 CURVE_FIELDS = tuple(

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nearfree.core.setting import NAME
 from nearfree.errors import ConfigError, SourceError
 from nearfree.hardware.platforms import Platform, resolve
-from nearfree.log.private import without_private
+from nearfree.log.line import without_private
 from nearfree.units import BYTES_PER_GB, GFLOP_PER_TFLOP
 
 OTHER_VENDORS = {"b60": "an Intel GPU"}

@@ -155,7 +155,9 @@ def _resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
             except NearfreeError as error:
                 return {"refusal": error.what}
         setting = _setting(kind, laws.term_fields, question)
-        return _smallest(laws, setting, question.get(_BALANCE, 0.0), granularity, extended_alone=True)
+        return _smallest(
+            laws, setting, question.get(_BALANCE, 0.0), granularity, extended_alone=True
+        )
 
     given = rows.with_columns(
         law_refusal(by_balance=False).alias("refusal"),

@@ -11,10 +11,9 @@ from nearfree.decoders.config_file import decoder_names, find_decoder
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.log.document import read_document, replace
 from nearfree.log.ledger import Ledger, config_texts, ledger_paths, seals_root
-from nearfree.log.line import sha256
+from nearfree.log.line import home, sha256
 from nearfree.log.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, Manifest, manifest_path
 from nearfree.log.names import Layout
-from nearfree.log.private import home
 from nearfree.log.reader import read_bytes
 from nearfree.prove.audit.ledgers import ADOPTED, NamedLedger, check_names, differences
 from nearfree.prove.crate.folder import RESULTS, ledger_folder

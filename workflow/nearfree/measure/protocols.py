@@ -1,25 +1,65 @@
-"""The adaptive protocol: a cheap sweep, then pairs of N and baseline where they can still matter.
+"""How each protocol times the points of a take.
 
-Which N the next paired round tests is a function of what the log holds, so an interrupted take
-goes on as it would have. A paired round is a palindrome, baseline first and last, so that a
-linear drift within it cancels.
+Paper: one N after the other, smallest first (paper, app. C.1). Interleaved: every point once a
+round, in a new order each round; a load spike or a drift then touches all N alike, where a sweep of
+one N after the other would blame it on whichever N was running. Adaptive: a cheap sweep, then pairs
+of N and baseline where they can still matter. Which N the next paired round tests is a function of
+what the log holds, so an interrupted take goes on as it would have. A paired round is a palindrome,
+baseline first and last, so that a linear drift within it cancels.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from nearfree.core.boundary import Ratio, last_pass, ratios, repeated_looks
-from nearfree.core.protocols import Adaptive
+from nearfree.core.protocols import Adaptive, Interleaved, Paper, Timing
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
 from nearfree.log.curves import clean_us
 from nearfree.log.events import LatencyMeasured
-from nearfree.measure import interleaved
 from nearfree.measure.visits import Bench, Point
 from nearfree.units import US_PER_S
+
+
+def run_paper(bench: Bench, points: Sequence[Point], protocol: Paper) -> None:
+    """Append the rounds that a take lacks, point by point, each durable before the next."""
+    done = Counter((visit.setting, visit.n) for visit in bench.history)
+    for place, point in enumerate(points):
+        first = done[point.setting, point.n]
+        for number in range(first, protocol.rounds):
+            warmup = protocol.warmup if number == first else 0
+            bench.keep(number, [(point, bench.visit(point, warmup))])
+            bench.progress((place + (number + 1) / protocol.rounds) / len(points))
+
+
+def rounds(
+    points: Sequence[Point], protocol: Interleaved | Adaptive, done: int
+) -> Iterator[tuple[int, list[Point]]]:
+    """Yield the rounds that are still to do, each with its own order of points."""
+    for number in range(done, protocol.rounds):
+        order = list(points)
+        random.Random(f"{protocol.seed}/{number}").shuffle(order)  # noqa: S311 (an order, no secret)
+        yield number, order
+
+
+def run_interleaved(
+    bench: Bench,
+    points: Sequence[Point],
+    protocol: Interleaved | Adaptive,
+    share: float = 1.0,
+) -> None:
+    """Append the rounds of a sweep that a take lacks, each durable before the next.
+
+    `share` is the part of the take that the sweep is at most.
+    """
+    done = len({visit.round for visit in bench.history if not visit.paired})
+    for number, order in rounds(points, protocol, done):
+        bench.keep(number, [(point, bench.visit(point, protocol.warmup)) for point in order])
+        bench.progress(share * (number + 1) / protocol.rounds)
 
 
 def still_open(curve: Sequence[Ratio], baseline: int, protocol: Adaptive) -> list[int]:
@@ -85,10 +125,10 @@ class Search(Struct):
         return self.forwards >= most or self.spent_s >= protocol.seconds_max
 
 
-def run(bench: Bench, points: Sequence[Point], protocol: Adaptive) -> None:
+def run_adaptive(bench: Bench, points: Sequence[Point], protocol: Adaptive) -> None:
     """Append the sweep, then paired rounds of every setting until all boundaries are known."""
     whole = protocol.rounds + protocol.looks[-1]
-    interleaved.run(bench, points, protocol, share=protocol.rounds / whole)
+    run_interleaved(bench, points, protocol, share=protocol.rounds / whole)
     by_setting: dict[Setting, dict[int, Point]] = defaultdict(dict)
     for point in points:
         by_setting[point.setting][point.n] = point
@@ -122,3 +162,13 @@ def _palindrome(
         (point, (*first, *second))
         for point, first, second in zip(chosen, there, reversed(back), strict=True)
     ]
+
+
+def run(bench: Bench, points: Sequence[Point], protocol: Timing) -> None:
+    """Append the visits that a take lacks, by its protocol."""
+    if isinstance(protocol, Paper):
+        run_paper(bench, points, protocol)
+    elif isinstance(protocol, Adaptive):
+        run_adaptive(bench, points, protocol)
+    else:
+        run_interleaved(bench, points, protocol)

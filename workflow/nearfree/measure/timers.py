@@ -1,6 +1,7 @@
-"""Timing on a GPU: CUDA events around a forward, or around a graph of several.
+"""What times a forward: the monotonic clock on a CPU, CUDA events on a GPU.
 
-Without graphs a launch-bound T(1) measures the host; a graph for each N shows the GPU alone.
+CUDA events stand around a forward, or around a graph of several. Without graphs a launch-bound T(1)
+measures the host; a graph for each N shows the GPU alone.
 """
 
 import time
@@ -12,10 +13,40 @@ from nearfree.backends.adapters.kernel import Kernel
 from nearfree.core.boundary import median
 from nearfree.core.protocols import Launch
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
-from nearfree.hardware.clocks import Sample
+from nearfree.hardware.clocks import CpuClock, Sample
 from nearfree.log.events import DeviceState, LaunchFloor
 from nearfree.measure.nvml import Nvml
 from nearfree.units import US_PER_MS, US_PER_S
+
+
+class CpuTimer:
+    """The monotonic clock around one forward."""
+
+    name: Literal["cpu", "cuda_events"] = "cpu"
+    launch: Literal["eager", "graph"] = "eager"
+    forwards_a_sample = 1
+
+    def __init__(self) -> None:
+        self._clock = CpuClock()
+
+    def warm(self, kernel: Kernel, n: int) -> None:
+        """Run one forward."""
+        kernel.forward(n)
+
+    def sample(self, kernel: Kernel, n: int) -> Sample:
+        """Return the time of one forward."""
+        began = self._clock.start()
+        kernel.forward(n)
+        return self._clock.stop(began)
+
+    def check(self, wall_us: float) -> None:
+        """Raise HardwareError if the clock is too coarse for such a time."""
+        self._clock.check(wall_us)
+
+    def state(self) -> DeviceState | None:
+        """Return nothing: a CPU's signs of disturbance are in its samples."""
+        return None
+
 
 _RESOLUTION_US = 0.5
 """Of CUDA events."""

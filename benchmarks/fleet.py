@@ -17,7 +17,7 @@ import msgspec
 import yaml
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
-from nearfree.core.plan import AskedPlan, MeasurePlan, Plan, ProbePlan, Sweep, plan_digest
+from nearfree.core.plan import MeasurePlan, Plan, ProbePlan, RequestedPlan, Sweep, plan_digest
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -122,7 +122,7 @@ def _study(number: int, platforms: list[str], positions: int) -> dict[str, objec
 def fill(scope: str) -> None:
     """Seal everything that the config asks of a platform and that is not sealed yet."""
     config = Config(Path("config"))
-    for stream, plan in Plans(config, scope).every().items():
+    for stream, plan in Plans(config, scope).all().items():
         seal(config, scope, stream, plan)
 
 
@@ -160,7 +160,7 @@ def fill_large(number: int, events: int) -> None:
     _seal("h20", f"study_{number:03}", 1, plan, visits(plan, "h20", 1))
 
 
-def seal(config: Config, scope: str, stream: str, plan: AskedPlan) -> None:
+def seal(config: Config, scope: str, stream: str, plan: RequestedPlan) -> None:
     """Make sure that a probe, or a study of which no visit was made, is sealed."""
     take = config.take(scope, stream)
     found: Iterable[Payload] = [probed(config.platform(scope))]

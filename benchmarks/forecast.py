@@ -28,8 +28,14 @@ def wanted(
     model: str, attention: str, batch: Sequence[int], context: Sequence[int]
 ) -> DeploymentSpec:
     """Return what is asked of one model on one platform."""
-    return DeploymentSpec(models=(model,), platforms=("h200",), attention=(attention,), batch=tuple(batch),
-                 context=tuple(context), routing=("balanced",))  # fmt: skip
+    return DeploymentSpec(
+        models=(model,),
+        platforms=("h200",),
+        attention=(attention,),
+        batch=tuple(batch),
+        context=tuple(context),
+        routing=("balanced",),
+    )
 
 
 def seconds(asked: Sequence[Deployment], config: Config, kind: str) -> float:

@@ -42,7 +42,7 @@ def config(tmp_path: Path) -> Config:
 
 def test_streams_in_the_order_in_which_they_are_made(config: Config) -> None:
     """First the probe; then of each study its modules, what is foretold, and it itself."""
-    found = Plans(config, "cpu").every()
+    found = Plans(config, "cpu").all()
     assert list(found) == [
         "hardware",
         "ffn",
@@ -72,9 +72,9 @@ def test_each_stream_names_its_study(config: Config) -> None:
 
 def test_a_platform_has_its_own_studies(config: Config) -> None:
     """A platform that no study names is probed, and nothing else is asked of it."""
-    assert list(Plans(config, "h20").every()) == ["hardware"]
+    assert list(Plans(config, "h20").all()) == ["hardware"]
     with pytest.raises(ConfigError, match="'mars'"):
-        Plans(config, "mars").every()
+        Plans(config, "mars").all()
 
 
 @pytest.mark.parametrize("name", ["small", "experts"])
@@ -127,10 +127,10 @@ def test_a_study_of_a_module_keeps_its_digest(config: Config) -> None:
 
 def test_a_change_of_the_model_is_another_take(config: Config) -> None:
     """A model's plan changes with its model's file, and the plans of other studies do not."""
-    old = Plans(config, "cpu").every()
+    old = Plans(config, "cpu").all()
     file = config.folder / "models" / "small.json"
     file.write_text(file.read_text().replace("1e-06", "1e-05"))
-    new = Plans(Config(config.folder), "cpu").every()
+    new = Plans(Config(config.folder), "cpu").all()
     changed = {name for name in old if plan_digest(old[name]) != plan_digest(new[name])}
     assert changed == {"small", "small_foretold"}
 
@@ -185,12 +185,12 @@ def test_no_study_is_called_as_a_stream_beside_one(tmp_path: Path, end: str) -> 
     """A name that ends as the streams beside a study do is refused."""
     config = write_config(tmp_path, LING, **{f"my_{end}": study_document(LING, model=LING)})
     with pytest.raises(ConfigError, match=f"my_{end} ends as a stream beside a study's does"):
-        Plans(config, "cpu").every()
+        Plans(config, "cpu").all()
 
 
 def test_a_simulated_plan_names_its_curve_file(config: Config, tmp_path: Path) -> None:
     """Every plan of a simulated platform changes with its curve file, and is no real one's."""
-    real = Plans(config, "cpu").every()
+    real = Plans(config, "cpu").all()
     path = config.folder / "config.yaml"
     folder = os.path.relpath(tmp_path / "curves")
     path.write_text(path.read_text().replace('curves: ""', f"curves: {folder}"))
@@ -198,7 +198,7 @@ def test_a_simulated_plan_names_its_curve_file(config: Config, tmp_path: Path) -
     seen = []
     for content in (b"one", b"other"):
         (tmp_path / "curves" / "cpu.json").write_bytes(content)
-        plans = Plans(Config(config.folder), "cpu").every()
+        plans = Plans(Config(config.folder), "cpu").all()
         assert {plan.curves for plan in plans.values()} == {sha256(content).hexdigest()}
         seen.append({name: plan_digest(plan) for name, plan in plans.items()})
     seen.append({name: plan_digest(plan) for name, plan in real.items()})
@@ -210,4 +210,4 @@ def test_a_simulated_platform_without_its_file_is_refused(config: Config) -> Non
     path = config.folder / "config.yaml"
     path.write_text(path.read_text().replace('curves: ""', "curves: no/such/folder"))
     with pytest.raises(ConfigError, match=r"no/such/folder/cpu\.json cannot be read"):
-        Plans(Config(config.folder), "cpu").every()
+        Plans(Config(config.folder), "cpu").all()

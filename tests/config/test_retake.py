@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_first_retake_asks_for_the_second_take(folder: Path, layout: Layout) -> None:
     """Where nothing was said, the next take of every stream but the probe is the second."""
-    studies = [name for name in Plans(Config(folder), "cpu").every() if name != "hardware"]
+    studies = [name for name in Plans(Config(folder), "cpu").all() if name != "hardware"]
     assert {"dense_ffn", "qwen3_8b_cpu", "qwen3_8b_cpu_foretold"} <= set(studies)
     for asked in (1, 2):
         assert {Config(folder).take("cpu", name) for name in studies} == {asked}

@@ -7,7 +7,7 @@ from derive.tables.logs import make_take
 from nearfree.config.model_studies import model_sweeps, uses
 from nearfree.decoders.modules import ModuleUse
 from nearfree.log.events import LatencyMeasured, Payload
-from nearfree.preregister.isolated_modules import Apart
+from nearfree.preregister.isolated_modules import IsolatedModules
 from whole_models import DENSE, curve, curves_of, model_study, small
 
 GRID = (1, 2, 4, 8)
@@ -21,12 +21,14 @@ def modules_of(kind: str = DENSE, **changes: Any) -> tuple[ModuleUse, ...]:
     return uses(model_sweeps(model_study(kind, **changes), model)[0].setting, model)
 
 
-def measured(*payloads: Payload) -> Apart:
+def measured(*payloads: Payload) -> IsolatedModules:
     """Return modules as a take's events say they are."""
-    return Apart(make_take(*payloads))
+    return IsolatedModules(make_take(*payloads))
 
 
-def timed(found: Iterable[ModuleUse], us: Times, *more: Payload, baseline: int = 1) -> Apart:
+def timed(
+    found: Iterable[ModuleUse], us: Times, *more: Payload, baseline: int = 1
+) -> IsolatedModules:
     """Return modules whose T(N) a function gives."""
     return measured(*curves_of(found, us, GRID, baseline=baseline), *more)
 

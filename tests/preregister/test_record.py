@@ -250,7 +250,7 @@ def test_predictions_do_not_change_a_models_take(plans: Plans) -> None:
 
 def digests(plans: Plans) -> dict[str, str]:
     """Return the digest of every stream's plan."""
-    return {name: plan_digest(plan) for name, plan in plans.every().items()}
+    return {name: plan_digest(plan) for name, plan in plans.all().items()}
 
 
 @pytest.mark.parametrize(

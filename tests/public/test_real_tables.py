@@ -8,7 +8,7 @@ import pytest
 from nearfree.config.files import Config
 from nearfree.log.names import Layout
 from nearfree.public.aiconfigurator import Imported, import_aiconfigurator
-from nearfree.public.curves import Curves, read_curves
+from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
 from nearfree.sources.fetching.cache import Cache
 
@@ -35,13 +35,13 @@ def done(layout: Layout, source_cache: Cache) -> Imported:
 
 
 @pytest.fixture(scope="module")
-def curves(layout: Layout, done: Imported) -> Curves:
+def curves(layout: Layout, done: Imported) -> ImportedCurves:
     """Return what the log says after the import."""
     assert done.seal.outcome == "complete"
     return read_curves(layout)
 
 
-def test_every_system_has_curves_of_every_module(done: Imported, curves: Curves) -> None:
+def test_every_system_has_curves_of_every_module(done: Imported, curves: ImportedCurves) -> None:
     """Each NVIDIA system has curves of products, of experts and of attention."""
     assert done.fresh is not None
     assert {each.name for each in done.fresh.systems} == SYSTEMS
@@ -52,7 +52,7 @@ def test_every_system_has_curves_of_every_module(done: Imported, curves: Curves)
     assert "b60" in done.fresh.left_out
 
 
-def test_one_curve_a_setting(curves: Curves) -> None:
+def test_one_curve_a_setting(curves: ImportedCurves) -> None:
     """No two curves are of one setting, version, kernel and distribution on one platform."""
     key = ["platform", "setting_key", "backend_version", "kernel", "distribution"]
     generation = curves.points.group_by("curve").agg(pl.col("context").is_not_null().any())
@@ -60,7 +60,7 @@ def test_one_curve_a_setting(curves: Curves) -> None:
     assert not joined.select(*key, "context").is_duplicated().any()
 
 
-def test_only_another_unit_is_refused(curves: Curves) -> None:
+def test_only_another_unit_is_refused(curves: ImportedCurves) -> None:
     """Curves of the calibration systems pass; a factor of 1000 is seen, almost without exception.
 
     What is not seen is a few decode curves of over 0.5 ms that move next to nothing.

@@ -11,7 +11,7 @@ from nearfree.derive.work_model.fit import Measured
 from nearfree.derive.work_model.left_out import LEFT_OUT, LeftOut
 from nearfree.derive.work_model.samples import joined, parts, spread
 from nearfree.log.names import Layout
-from nearfree.public.curves import Curves, read_curves
+from nearfree.public.curves import ImportedCurves, read_curves
 
 from derive.curves import IdleCompute
 from derive.questions import FACTS, RESOLVER
@@ -22,31 +22,31 @@ PLATFORMS = ("a100", "h100")
 
 
 @pytest.fixture(scope="module")
-def curves(tmp_path_factory: pytest.TempPathFactory) -> Curves:
+def curves(tmp_path_factory: pytest.TempPathFactory) -> ImportedCurves:
     """Return curves of two platforms, which follow the forms."""
     layout = Layout(tmp_path_factory.mktemp("left") / "results")
     put_curves(layout)
     return read_curves(layout)
 
 
-def left_out(curves: Curves) -> LeftOut:
+def left_out(curves: ImportedCurves) -> LeftOut:
     """Return what answers from those curves."""
     return LeftOut(curves, FACTS, RESOLVER, epsilon=0.2)
 
 
-def test_its_own_curves_do_not_count(curves: Curves) -> None:
+def test_its_own_curves_do_not_count(curves: ImportedCurves) -> None:
     """Whatever a platform's curves are, its constants stay, and the other's change."""
     first = left_out(curves)
     mine = curves.settings.filter(pl.col("platform") == "h100")["curve"]
     slower = pl.when(pl.col("curve").is_in(mine.implode())).then(pl.col("n").sqrt()).otherwise(1.0)
     other = left_out(
-        Curves(curves.settings, curves.points.with_columns(pl.col("latency_us") * slower))
+        ImportedCurves(curves.settings, curves.points.with_columns(pl.col("latency_us") * slower))
     )
     assert first.fitted("gemm", "h100") == other.fitted("gemm", "h100")
     assert first.fitted("gemm", "a100") != other.fitted("gemm", "a100")
 
 
-def test_it_is_scored_beside_the_others(curves: Curves) -> None:
+def test_it_is_scored_beside_the_others(curves: ImportedCurves) -> None:
     """Curves that follow the forms are hit, out of sample, with an interval and with ratios."""
     gemm = curves.settings.filter(pl.col("module") == "gemm")
     known = truth(gemm, curves.points.join(gemm, on="curve", how="semi"), [0.1, 0.2])
@@ -63,19 +63,19 @@ def test_it_is_scored_beside_the_others(curves: Curves) -> None:
     ]
 
 
-def test_a_lone_platform_has_no_others(curves: Curves) -> None:
+def test_a_lone_platform_has_no_others(curves: ImportedCurves) -> None:
     """With curves of one platform there is no answer for it."""
     lone = curves.settings.filter(pl.col("platform") == "h100", pl.col("module") == "gemm")
     points = curves.points.join(lone, on="curve", how="semi")
     asked = questions(truth(lone, points, [0.2]))
-    answering = left_out(Curves(lone, points))
+    answering = left_out(ImportedCurves(lone, points))
     assert answering.answers(asked, [0.2], [LEFT_OUT]).is_empty()
     assert answering.ratios(asked).is_empty()
     refused = asked.with_columns(pl.lit("float8").alias("dtype"))
     assert left_out(curves).answers(refused, [0.2], [LEFT_OUT]).is_empty()
 
 
-def test_each_part_is_of_one_platform(curves: Curves) -> None:
+def test_each_part_is_of_one_platform(curves: ImportedCurves) -> None:
     """Curves are taken apart by platform and family, and none is lost or doubled."""
     found = [(platform, family, sample) for platform, family, sample in
              parts(curves, FACTS, RESOLVER)]  # fmt: skip

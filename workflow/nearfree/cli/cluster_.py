@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     failed = 0
     for finding in check(pipeline, Path(args.logs), args.timeout):
         seen = finding.seen
-        where = f"asked for {finding.asked or 'SLURM defaults'}"
+        where = f"asked for {finding.resources or 'SLURM defaults'}"
         if seen is not None:
             gpus = ", ".join(seen.gpus) or f"GPUs {seen.visible}" * (seen.visible is not None)
             what = [f"{seen.cpus} CPUs", *[gpus] * bool(gpus)]

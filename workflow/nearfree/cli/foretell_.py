@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from nearfree.cli.common import here
     from nearfree.config.plans import Plans
     from nearfree.core.label import AXES, label, ordered
-    from nearfree.core.plan import FORETOLD
+    from nearfree.core.plan import FORETOLD_SUFFIX
     from nearfree.log.events import PredictionRecorded
     from nearfree.log.evidence import read_take
     from nearfree.log.names import Layout
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     axes = ordered(AXES, "context", "batch", "routing")
     config, scope = here(args)
-    stream = f"{args.study.removesuffix(FORETOLD)}{FORETOLD}"
+    stream = f"{args.study.removesuffix(FORETOLD_SUFFIX)}{FORETOLD_SUFFIX}"
     take = args.take or config.take(scope, stream)
     plan = Plans(config, scope).foretell(stream)
     layout = Layout(args.results)

@@ -46,6 +46,6 @@ def _orders(config: "Config", scope: str) -> "Iterator[Order]":
 
     platform = config.platform(scope)
     device, names = platform.kind, driver_names(scope, platform)
-    for stream, plan in Plans(config, scope).every().items():
+    for stream, plan in Plans(config, scope).all().items():
         take = config.take(scope, stream)
         yield Order(scope=scope, stream=stream, take=take, device=device, plan=plan, names=names)

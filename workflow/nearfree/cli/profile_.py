@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         profile_file(args.inside)
         return 0
     from nearfree.cli.measure_ import read_plan, require_environment
-    from nearfree.core.plan import MODULES, PROFILE, ProfilePlan
+    from nearfree.core.plan import MODULES_SUFFIX, PROFILE_SUFFIX, ProfilePlan
     from nearfree.errors import ConfigError
     from nearfree.log.names import Layout, check_part
 
@@ -54,11 +54,11 @@ def run(args: argparse.Namespace) -> int:
     if plan.models:
         raise ConfigError(
             f"{args.study} measures a whole model, which has too many kernels to profile",
-            remedy=f"Profile its isolated modules, where it has any: {args.study}{MODULES}",
+            remedy=f"Profile its isolated modules, where it has any: {args.study}{MODULES_SUFFIX}",
         )
     profiled = ProfilePlan(sweeps=plan.sweeps, environment=plan.environment, forwards=args.forwards)
     layout, study = Layout(args.results), check_part(args.study)
-    require_environment(layout, scope, f"{study}{PROFILE}", take, profiled)
+    require_environment(layout, scope, f"{study}{PROFILE_SUFFIX}", take, profiled)
     seal = record(layout, scope, study, take, profiled)
     events = sum(part.events for part in seal.segments)
     print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")

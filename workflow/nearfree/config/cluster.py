@@ -45,8 +45,8 @@ class JobResources(
 
     def over(self, other: "JobResources") -> "JobResources":
         """Return these resources, with what they leave open taken from another."""
-        said = {f: v for f in self.__struct_fields__ if (v := getattr(self, f)) is not None}
-        return structs.replace(other, **said)
+        fields = {f: v for f in self.__struct_fields__ if (v := getattr(self, f)) is not None}
+        return structs.replace(other, **fields)
 
     def resources(self, attempt: int) -> dict[str, Any]:
         """Return the resources of an attempt, by the names that Snakemake's plugin knows."""
@@ -98,7 +98,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             minutes=60,
             exclusive=kind == "cpu",
         )
-        found = plain
-        for said in (self.default, self.platforms.get(platform), self.studies.get(study)):
-            found = said.over(found) if said else found
-        return found
+        resources = plain
+        for entry in (self.default, self.platforms.get(platform), self.studies.get(study)):
+            resources = entry.over(resources) if entry else resources
+        return resources

@@ -17,7 +17,7 @@ from nearfree.config.yaml_file import entries, read_entries, read_file
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.registry import STUDIES
 from nearfree.core.modules.study import StudyBase
-from nearfree.core.plan import FORETOLD, MODULES, PROFILE, Sweep
+from nearfree.core.plan import FORETOLD_SUFFIX, MODULES_SUFFIX, PROFILE_SUFFIX, Sweep
 from nearfree.core.protocols import Positive
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
 from nearfree.core.setting import Name
@@ -136,7 +136,7 @@ class Config:
         self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
             self._known("studies.yaml", name, "backend", study.backend, list(self.environments))
-            if name.endswith((PROFILE, MODULES, FORETOLD)):
+            if name.endswith((PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX)):
                 raise ConfigError(
                     f"{self.folder}/studies.yaml: {name} ends as a stream beside a study's does",
                     remedy="Choose another name",

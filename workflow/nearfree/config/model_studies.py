@@ -26,7 +26,7 @@ def model_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
     """
     study.check_axes()
     _check(study, model)
-    found = []
+    sweeps = []
     for setting in _settings(study, model):
         baseline = study.baseline or first_full(
             setting.routing, setting.experts, setting.top_k, setting.batch
@@ -39,8 +39,8 @@ def model_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
                 remedy="Add larger N to `positions`, or allow more with `tokens_max`",
             )
         positions = tuple(sorted({1, baseline, *later}))
-        found.append(Sweep(setting=setting, positions=positions, baseline=baseline))
-    return tuple(found)
+        sweeps.append(Sweep(setting=setting, positions=positions, baseline=baseline))
+    return tuple(sweeps)
 
 
 def module_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
@@ -72,7 +72,7 @@ def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tu
     routing = spread if setting.routing == "router" else setting.routing
     if setting.experts and routing is None:
         return ()
-    found = modules(
+    modules_used = modules(
         model.with_top_k(setting.top_k).decoder,
         batch=setting.batch,
         context=setting.context or 0,
@@ -85,7 +85,7 @@ def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tu
         structs.replace(use, setting=_as_in_a_model(use.setting, setting))
         if use.setting.module == "attention"
         else use
-        for use in found
+        for use in modules_used
     )
 
 

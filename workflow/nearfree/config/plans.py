@@ -13,12 +13,12 @@ from nearfree.config.model_studies import module_sweeps
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.study import StudyBase
 from nearfree.core.plan import (
-    FORETOLD,
-    MODULES,
-    AskedPlan,
+    FORETOLD_SUFFIX,
+    MODULES_SUFFIX,
     ForetellPlan,
     MeasurePlan,
     ProbePlan,
+    RequestedPlan,
     Sweep,
 )
 from nearfree.core.setting import Name
@@ -47,20 +47,20 @@ class Plans:
     @cached_property
     def measured(self) -> dict[str, str]:
         """The study of each stream that is measured."""
-        found = {}
+        streams = {}
         for name in self._config.studied(self._scope):
             study = self._config.studies[name]
             if isinstance(study, ModelStudy) and self._apart(study):
-                found[f"{name}{MODULES}"] = name
-            found[name] = name
-        return found
+                streams[f"{name}{MODULES_SUFFIX}"] = name
+            streams[name] = name
+        return streams
 
     @cached_property
     def foretold(self) -> dict[str, str]:
         """The study of each stream of predictions."""
         studies = self._config.studies
         return {
-            f"{name}{FORETOLD}": name
+            f"{name}{FORETOLD_SUFFIX}": name
             for name in self._config.studied(self._scope)
             if isinstance(studies[name], ModelStudy)
         }
@@ -74,14 +74,14 @@ class Plans:
     def _apart(self, study: ModelStudy) -> tuple[Sweep, ...]:
         return module_sweeps(study, self._config.model(study.model))
 
-    def every(self) -> dict[str, AskedPlan]:
+    def all(self) -> dict[str, RequestedPlan]:
         """Return the plan of every stream of the platform."""
-        found: dict[str, AskedPlan] = {HARDWARE: self.probe()}
+        plans: dict[str, RequestedPlan] = {HARDWARE: self.probe()}
         for stream, study in self.measured.items():
-            if stream == study and f"{study}{FORETOLD}" in self.foretold:
-                found[f"{study}{FORETOLD}"] = self.foretell(f"{study}{FORETOLD}")
-            found[stream] = self.measure(stream)
-        return found
+            if stream == study and f"{study}{FORETOLD_SUFFIX}" in self.foretold:
+                plans[f"{study}{FORETOLD_SUFFIX}"] = self.foretell(f"{study}{FORETOLD_SUFFIX}")
+            plans[stream] = self.measure(stream)
+        return plans
 
     def probe(self) -> ProbePlan:
         """Return what a probe tries; ConfigError if there is no such platform."""
@@ -164,7 +164,7 @@ def raise_takes(
     ConfigError
         The platform has no such study, or none on that backend.
     """
-    known = [stream for stream in Plans(config, scope).every() if stream != STREAM]
+    known = [stream for stream in Plans(config, scope).all() if stream != STREAM]
     if study is not None and study not in (STREAM, *known):
         config.study(scope, study)
     streams = [study] if study else known
@@ -173,10 +173,10 @@ def raise_takes(
         if not streams:
             raise ConfigError(
                 f"no study of {scope} that was named runs on {backend!r}",
-                remedy=f"Backends there: {', '.join(_every_backend(config, scope)) or 'none'}",
+                remedy=f"Backends there: {', '.join(_all_backends(config, scope)) or 'none'}",
             )
-    if study and study.endswith(MODULES):  # what is foretold rests on them
-        streams.append(f"{study.removesuffix(MODULES)}{FORETOLD}")
+    if study and study.endswith(MODULES_SUFFIX):  # what is foretold rests on them
+        streams.append(f"{study.removesuffix(MODULES_SUFFIX)}{FORETOLD_SUFFIX}")
     takes = {name: dict(by_stream) for name, by_stream in config.takes.items()}
     raised = {}
     for stream in streams:
@@ -189,9 +189,11 @@ def raise_takes(
 
 
 def _backends(config: Config, stream: str) -> set[str]:
-    study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
+    study = stream.removesuffix(MODULES_SUFFIX).removesuffix(FORETOLD_SUFFIX)
     return config.backends_of(study) if study in config.studies else set()
 
 
-def _every_backend(config: Config, scope: str) -> list[str]:
-    return sorted({each for name in config.studied(scope) for each in config.backends_of(name)})
+def _all_backends(config: Config, scope: str) -> list[str]:
+    return sorted(
+        {backend for name in config.studied(scope) for backend in config.backends_of(name)}
+    )

@@ -28,14 +28,14 @@ def entries(path: Path, document: object, kind: type[T], prefix: str = "") -> di
     """Return a mapping of names to structs, each converted by itself so that errors name it."""
     if not isinstance(document, dict):
         raise _wrong(path, prefix or "the file", f"expected names, got {document!r:.60}")
-    found = {}
+    converted = {}
     for name, value in document.items():
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
             raise _wrong(
                 path, prefix or "the file", f"{name!r:.80} is no name of a-z, 0-9 and underscores"
             )
-        found[name] = convert(path, value, kind, f"{prefix}.{name}" if prefix else name)
-    return found
+        converted[name] = convert(path, value, kind, f"{prefix}.{name}" if prefix else name)
+    return converted
 
 
 def convert(path: Path, value: object, kind: type[T], prefix: str = "") -> T:

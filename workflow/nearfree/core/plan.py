@@ -11,7 +11,7 @@ from nearfree.core.protocols import Positive, Timing
 from nearfree.core.setting import Dtype, Name, Setting, check_setting
 from nearfree.errors import ConfigError
 
-PROFILE, MODULES, FORETOLD = "_profile", "_modules", "_foretold"
+PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX = "_profile", "_modules", "_foretold"
 """What the streams beside a study's own end with, after its name: its profiles, and of a model's
 study its modules measured apart and what is predicted of it."""
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -140,7 +140,7 @@ class RetractPlan(
     reason: str
 
 
-AskedPlan = ProbePlan | MeasurePlan | ForetellPlan
+RequestedPlan = ProbePlan | MeasurePlan | ForetellPlan
 """What can be asked of a platform."""
 Plan = (
     MeasurePlan
@@ -167,7 +167,7 @@ class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     take: Positive
     device: str
     """cpu or cuda: which kind of device the platform is."""
-    plan: AskedPlan
+    plan: RequestedPlan
     names: tuple[str, ...] = ()
     """What the driver may call the platform's device; none where no document tells."""
 

@@ -58,19 +58,19 @@ def _darwin() -> tuple[str, frozenset[str]]:
         done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
-    found = {"bf16"} if read("hw.optional.arm.FEAT_BF16") == "1" else set()
-    return read("machdep.cpu.brand_string") or platform.machine(), frozenset(found)
+    features = {"bf16"} if read("hw.optional.arm.FEAT_BF16") == "1" else set()
+    return read("machdep.cpu.brand_string") or platform.machine(), frozenset(features)
 
 
 def _caches() -> dict[str, int]:
-    found = {}
+    caches = {}
     for folder in sorted(_CACHE.glob("index*")):
         level = (folder / "level").read_text().strip()
         kind = (folder / "type").read_text().strip()
         size = (folder / "size").read_text().strip()
         name = f"l{level}" + {"Data": "d", "Instruction": "i"}.get(kind, "")
-        found[name] = int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
-    return found
+        caches[name] = int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
+    return caches
 
 
 def cuda_fingerprint() -> Fingerprint:

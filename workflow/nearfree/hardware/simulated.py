@@ -107,8 +107,8 @@ class Machine:
     def __init__(self, file: CurveFile, digest: str) -> None:
         self.file, self.digest = file, digest
         self._curves = {curve.setting: curve for curve in file.curves}
-        self._forwards = {each.setting: each for each in file.forwards}
-        self._refused = {each.setting: each.refusal for each in file.refused}
+        self._forwards = {entry.setting: entry for entry in file.forwards}
+        self._refused = {entry.setting: entry.refusal for entry in file.refused}
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -176,10 +176,10 @@ def read_machine(path: Path, platform: str, digest: str | None = None) -> Machin
         It cannot be read, is no curve file, or is another one than the plan's.
     """
     raw = read_curves(path, platform)
-    found = sha256(raw)
-    if digest not in (None, found):
+    sha = sha256(raw)
+    if digest not in (None, sha):
         raise ConfigError(
-            f"{path} is not the curve file of the plan: its digest is {found[:8]}, not "
+            f"{path} is not the curve file of the plan: its digest is {sha[:8]}, not "
             f"{str(digest)[:8]}",
             remedy="Make the plan again, or give the file that it was made with",
         )
@@ -191,7 +191,7 @@ def read_machine(path: Path, platform: str, digest: str | None = None) -> Machin
         raise ConfigError(
             f"{path} is of {file.platform}, not of {platform}", remedy=_again(platform)
         )
-    return Machine(file, found)
+    return Machine(file, sha)
 
 
 def read_curves(path: Path, platform: str) -> bytes:

@@ -26,8 +26,8 @@ def adopted(layout: Layout) -> set[TakeName]:
     """Return the takes whose seals git tracks."""
     listed = _git("ls-files", "-z", "--", str(layout.events)).split("\0")
     below = (Path(name) for name in listed if name.endswith(".seal.json"))
-    found = {take_of(Path(*path.parts[-3:])) for path in below}
-    return {take for take in found if take is not None}
+    takes = {take_of(Path(*path.parts[-3:])) for path in below}
+    return {take for take in takes if take is not None}
 
 
 def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -> list[TakeName]:
@@ -44,22 +44,22 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
     if stream is not None:
         check_part(stream)
     before = adopted(layout)
-    asked = [t for t in layout.takes(scope) if stream in (None, t.stream)]
-    if not asked:
+    takes = [t for t in layout.takes(scope) if stream in (None, t.stream)]
+    if not takes:
         raise EvidenceError(
             f"{scope}{'/' + stream if stream else ''} holds no sealed take",
             remedy="Measure first: `nearfree log show` lists what there is",
         )
-    for take in asked:
+    for take in takes:
         if is_simulated(layout, take):
             raise EvidenceError(
                 f"{take} is simulated: the repository keeps what was measured",
                 remedy="Keep its curve file instead, from which it can be made again",
             )
-    seals = {take: read_seal(layout, take) for take in sorted(before.union(asked))}
+    seals = {take: read_seal(layout, take) for take in sorted(before.union(takes))}
     for seal in seals.values():
         check_sealed(layout, seal)
-    new = [take for take in asked if take not in before]
+    new = [take for take in takes if take not in before]
     for take in new:
         seal = seals[take]
         files = [layout.seal(take), *(layout.segment(take, p.attempt) for p in seal.segments)]

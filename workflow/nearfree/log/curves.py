@@ -61,7 +61,7 @@ class Visits:
     @property
     def ids(self) -> list[str]:
         """The ids of the visits' events, in order."""
-        return [f"{name}#{number}" for name, every in self.numbers.items() for number in every]
+        return [f"{name}#{number}" for name, numbers in self.numbers.items() for number in numbers]
 
     def by_round(self, *, wall: bool) -> dict[int, float]:
         """Return T(N) by round, in microseconds of wall or process time."""
@@ -129,8 +129,8 @@ class Gathering:
 
     def curves(self, take: Take) -> list[Curve]:
         """Return what was gathered, as curves of a take in the order of tables."""
-        found = [Curve(take, first, visits) for first, visits in self._found.values()]
-        return sorted(found, key=lambda curve: setting_key(curve.setting))
+        gathered = [Curve(take, first, visits) for first, visits in self._found.values()]
+        return sorted(gathered, key=lambda curve: setting_key(curve.setting))
 
 
 def curves(takes: Iterable[Take]) -> list[Curve]:
@@ -144,7 +144,7 @@ def curves(takes: Iterable[Take]) -> list[Curve]:
     return out
 
 
-class Timed(Struct, frozen=True):
+class CurveSamples(Struct, frozen=True):
     """A curve's latency by N and round, in microseconds, and which timer gave it."""
 
     timer: str
@@ -157,12 +157,12 @@ class Timed(Struct, frozen=True):
         return bool(self.rounds.get(self.baseline))
 
 
-def timed(curve: Curve) -> Timed:
+def curve_samples(curve: Curve) -> CurveSamples:
     """Return a curve's latency by N and round, in wall time unless that was not clean."""
     samples = sum(visits.samples for visits in curve.visits.values())
     clean = sum(visits.clean for visits in curve.visits.values())
     wall = curve.first.timer != "cpu" or clean >= _FEWEST_CLEAN * samples
-    return Timed(
+    return CurveSamples(
         timer=_timer(curve.first, wall=wall),
         baseline=curve.first.baseline,
         rounds={n: visits.by_round(wall=wall) for n, visits in curve.visits.items()},
@@ -173,13 +173,13 @@ def _timer(visit: LatencyMeasured, *, wall: bool) -> str:
     return visit.timer if visit.timer != "cpu" else "wall" if wall else "process"
 
 
-def timed_ratios(timed: Timed, protocol: Timing) -> list[Ratio]:
+def samples_ratios(samples: CurveSamples, protocol: Timing) -> list[Ratio]:
     """Return T(N) / T(baseline) as the protocol allows it to be said.
 
     Rounds of the paper's protocol cannot be paired; an adaptive test pays for its looks.
     """
     if isinstance(protocol, Paper):
-        return unpaired_ratios(timed.rounds, timed.baseline)
+        return unpaired_ratios(samples.rounds, samples.baseline)
     if isinstance(protocol, Adaptive):
-        return ratios(timed.rounds, timed.baseline, repeated_looks(protocol))
-    return ratios(timed.rounds, timed.baseline)
+        return ratios(samples.rounds, samples.baseline, repeated_looks(protocol))
+    return ratios(samples.rounds, samples.baseline)

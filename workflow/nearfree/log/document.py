@@ -91,7 +91,9 @@ def new_folder(into: Path) -> Iterator[Path]:
 
     What stops on the way leaves the other as it was; what was in it goes at the end.
     """
-    partial, before = (into.with_name(f".{into.name}{each}.{os.getpid()}") for each in ("", ".old"))
+    partial, before = (
+        into.with_name(f".{into.name}{suffix}.{os.getpid()}") for suffix in ("", ".old")
+    )
     try:
         partial.mkdir(parents=True)
         yield partial
@@ -99,5 +101,5 @@ def new_folder(into: Path) -> Iterator[Path]:
             into.replace(before)
         partial.replace(into)
     finally:
-        for each in (partial, before):
-            shutil.rmtree(each, ignore_errors=True)
+        for remains in (partial, before):
+            shutil.rmtree(remains, ignore_errors=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from msgspec import MsgspecError
 
-from nearfree.core.plan import AskedPlan, ProfilePlan
+from nearfree.core.plan import ProfilePlan, RequestedPlan
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.events import PAYLOADS, Event, ObservationRetracted, Payload, RunStarted
 from nearfree.log.names import Layout, TakeName
@@ -32,10 +32,10 @@ class Take:
 
     @cached_property
     def _by_kind(self) -> dict[type[Payload], list[Event]]:
-        found: dict[type[Payload], list[Event]] = defaultdict(list)
+        by_kind: dict[type[Payload], list[Event]] = defaultdict(list)
         for event in self.events:
-            found[type(event.data)].append(event)
-        return found
+            by_kind[type(event.data)].append(event)
+        return by_kind
 
     def of(self, kind: type[Payload]) -> list[Event]:
         """Return the events of one type, in order."""
@@ -76,7 +76,7 @@ def read_scope(
     only
         The types of events that are wanted; the start of its runs always comes with them.
     """
-    return [Take(*each) for each in open_takes(layout, scope, stream=stream, only=only)]
+    return [Take(*parts) for parts in open_takes(layout, scope, stream=stream, only=only)]
 
 
 def open_takes(
@@ -119,8 +119,8 @@ def is_simulated(layout: Layout, take: TakeName) -> bool | None:
         except (OSError, MsgspecError, NearfreeError):
             continue  # a killed attempt may hold nothing; whoever reads the take tells of damage
         if isinstance(started, RunStarted):
-            asked = isinstance(started.plan, AskedPlan | ProfilePlan)
-            return bool(getattr(started.plan, "curves", False)) if asked else None
+            on_device = isinstance(started.plan, RequestedPlan | ProfilePlan)
+            return bool(getattr(started.plan, "curves", False)) if on_device else None
     return None
 
 
@@ -130,8 +130,8 @@ def simulated(layout: Layout, scope: str) -> bool | None:
     One take tells: others of another kind are refused.
     """
     takes = sorted(layout.takes(scope), key=lambda take: take.stream != _HARDWARE)
-    found = (is_simulated(layout, take) for take in takes)
-    return next((each for each in found if each is not None), None)
+    kinds = (is_simulated(layout, take) for take in takes)
+    return next((kind for kind in kinds if kind is not None), None)
 
 
 def refuse_mixed(layout: Layout, *, as_simulated: bool) -> None:

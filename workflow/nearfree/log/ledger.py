@@ -46,11 +46,11 @@ def seals_root(seals: dict[str, str]) -> str:
 
 def ledger_paths(folder: Path) -> list[Path]:
     """Return the ledgers in a folder, oldest first, up to the newest that was there."""
-    found = {path for path in folder.glob("*.json") if LEDGER_FILE.fullmatch(path.name)}
-    newest = max((int(path.stem) for path in found), default=0)
+    paths = {path for path in folder.glob("*.json") if LEDGER_FILE.fullmatch(path.name)}
+    newest = max((int(path.stem) for path in paths), default=0)
     # A folder that others write to may list a file and not the one that was there before it.
     before = (folder / f"{number:06}.json" for number in range(1, newest))
-    return sorted(found | {path for path in before if path.exists()})
+    return sorted(paths | {path for path in before if path.exists()})
 
 
 def read_chain(folder: Path) -> list[Ledger]:
@@ -100,7 +100,7 @@ def write_ledger(
     """
     texts = config_texts(config)
     for name, text in texts.items():
-        if folder == layout.ledgers and (found := home()) and found in text:
+        if folder == layout.ledgers and (private := home()) and private in text:
             raise ConfigError(
                 f"config/{name} holds the path of your home folder",
                 remedy="Keep such paths in the environment, not in a file that a ledger records",

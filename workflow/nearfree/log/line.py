@@ -63,10 +63,10 @@ def damaged_line(where: str) -> DamageError:
 def home() -> str | None:
     """Return the user's home folder, None where the system knows none worth hiding."""
     try:
-        found = str(Path.home())
+        folder = str(Path.home())
     except RuntimeError:
         return None
-    return found if len(found) > 1 else None
+    return folder if len(folder) > 1 else None
 
 
 def private_parts() -> tuple[bytes, ...]:
@@ -78,5 +78,5 @@ def without_private(text: str) -> str:
     """Return an error's text with its folders shortened and its URLs broken up."""
     here = str(Path.cwd())
     text = (text.replace(here, ".") if len(here) > 1 else text).replace(URL, ":")
-    found = home()
-    return text.replace(found, "~") if found else text
+    folder = home()
+    return text.replace(folder, "~") if folder else text

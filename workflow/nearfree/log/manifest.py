@@ -82,8 +82,8 @@ def named_files(manifest: Path, folder: Path) -> dict[Path, str]:
     folder
         Where all of them lie, which may be above the manifest.
     """
-    said = read_document(manifest, _Files).files
-    named = {Path(normpath(manifest.parent / name)): sha for name, sha in said.items()}
+    listed = read_document(manifest, _Files).files
+    named = {Path(normpath(manifest.parent / name)): sha for name, sha in listed.items()}
     for path in named:
         if not path.is_relative_to(folder):
             raise DamageError(f"{manifest} names {path}, elsewhere", remedy="Make it again")

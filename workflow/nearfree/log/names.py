@@ -42,13 +42,13 @@ def check_part(text: str) -> str:
 
 def parse_take(text: str) -> TakeName:
     """Return the take that `scope/stream/take-plan8` names; LogError if it names none."""
-    found = _TAKE.fullmatch(text)
-    if found is None:
+    match = _TAKE.fullmatch(text)
+    if match is None:
         raise LogError(
             f"{text!r} is not the name of a take",
             remedy="Write it as scope/stream/take-plan8, as `nearfree log show` prints it",
         )
-    return TakeName(found[1], found[2], int(found[3]), found[4])
+    return TakeName(match[1], match[2], int(match[3]), match[4])
 
 
 class Layout(Struct, frozen=True):
@@ -90,8 +90,10 @@ class Layout(Struct, frozen=True):
     def attempts(self, take: TakeName) -> list[int]:
         """Return the attempts of a take that have a segment, oldest first."""
         folder = self.events / take.scope / take.stream
-        found = (_SEGMENT_FILE.fullmatch(path.name) for path in folder.glob(f"{take.take}-*.jsonl"))
-        return sorted(int(m[3]) for m in found if m and m[2] == take.plan8)
+        matches = (
+            _SEGMENT_FILE.fullmatch(path.name) for path in folder.glob(f"{take.take}-*.jsonl")
+        )
+        return sorted(int(m[3]) for m in matches if m and m[2] == take.plan8)
 
     def takes(self, scope: str | None = None, *, sealed: bool = True) -> list[TakeName]:
         """Return the takes on disk, sorted; with `sealed=False` those that have no seal."""
@@ -107,10 +109,10 @@ class Layout(Struct, frozen=True):
 
 def take_of(path: Path) -> TakeName | None:
     """Return the take that a segment or seal file belongs to, by its path below events/."""
-    found = _SEGMENT_FILE.fullmatch(path.name) or _SEAL_FILE.fullmatch(path.name)
-    if found is None or len(path.parts) != 3:
+    match = _SEGMENT_FILE.fullmatch(path.name) or _SEAL_FILE.fullmatch(path.name)
+    if match is None or len(path.parts) != 3:
         return None
-    text = f"{path.parts[0]}/{path.parts[1]}/{found[1]}-{found[2]}"
+    text = f"{path.parts[0]}/{path.parts[1]}/{match[1]}-{match[2]}"
     return parse_take(text) if _TAKE.fullmatch(text) else None
 
 

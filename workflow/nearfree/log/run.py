@@ -28,13 +28,13 @@ def _git(*args: str) -> str | None:
 
 def versions() -> dict[str, str]:
     """Return the installed versions of the packages that can change a measurement."""
-    found = {}
+    installed = {}
     for name in _RECORDED:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _restarts(job: str) -> str | None:
@@ -44,8 +44,8 @@ def _restarts(job: str) -> str | None:
         done = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r" Restarts=(\d+)", done.stdout)
-    return found[1] if found else None
+    match = re.search(r" Restarts=(\d+)", done.stdout)
+    return match[1] if match else None
 
 
 def scheduler() -> Scheduler | None:

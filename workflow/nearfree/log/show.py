@@ -59,9 +59,9 @@ def _event(layout: Layout, segment: str, number: str) -> Iterator[str]:
     take = parse_take(segment.rpartition(".")[0])
     path = layout.events / f"{segment}.jsonl"
     events: tuple[Event, ...] = read_segment(path, segment).events if path.exists() else ()
-    found = [event for event in events if event.id == number]
-    if not found:
+    matching = [event for event in events if event.id == number]
+    if not matching:
         raise EvidenceError(
             f"no event {segment}#{number}", remedy=f"`nearfree log show {take}` lists its events"
         )
-    yield msgspec.json.format(stored_line(layout, found[0]), indent=2).decode()
+    yield msgspec.json.format(stored_line(layout, matching[0]), indent=2).decode()

@@ -66,7 +66,7 @@ class _Verifier:
         self._receipts()
         self._tables()
         figures, report = self.layout.root / "figures", self.layout.root / "report"
-        self._named(figures, [each / "figures.json" for each in sorted(figures.glob("*/"))])
+        self._named(figures, [scope / "figures.json" for scope in sorted(figures.glob("*/"))])
         if any(_files(report)):
             self._named(report, [report / FOLDER_MANIFEST])
         self._made_again()
@@ -174,22 +174,22 @@ class _Verifier:
     def _named(self, folder: Path, manifests: list[Path]) -> None:
         """Check a folder whose every file is named, with its digest, by one of its manifests."""
         remedy = f"run `nearfree {folder.name}` again"
-        said: dict[Path, set[str]] = {path: set() for path in manifests}
+        digests: dict[Path, set[str]] = {path: set() for path in manifests}
         for manifest in manifests:
             try:
                 for path, sha in named_files(manifest, folder).items():
-                    said.setdefault(path, set()).add(sha)
+                    digests.setdefault(path, set()).add(sha)
             except NearfreeError as error:
                 self.report(manifest, str(error))
-        for path in sorted(said.keys() - {*manifests}):
+        for path in sorted(digests.keys() - {*manifests}):
             raw = _content(path)
             self.figures += path.suffix == ".svg"
             if raw is None:
                 self.report(path, f"is gone, which a manifest names; {remedy}")
-            elif said[path] != {sha256(raw)}:
+            elif digests[path] != {sha256(raw)}:
                 self.report(path, f"is not what its manifest says; {remedy}")
         for path in _files(folder):
-            if path.is_symlink() or path not in said:
+            if path.is_symlink() or path not in digests:
                 self._foreign(path)
 
     def _made_again(self) -> None:
@@ -203,14 +203,14 @@ class _Verifier:
                     self._foreign(path)
             self._config_of(folder)
             try:
-                found = verify(folder / "results").findings
+                findings = verify(folder / "results").findings
             except NearfreeError as error:
                 self.report(folder, str(error))
                 continue
             below = folder.relative_to(self.layout.root).as_posix()
-            for each in found:
-                shown = f"{below}/results/{each.path}"
-                self.findings.append(Finding(shown, each.message, each.notice))
+            for finding in findings:
+                shown = f"{below}/results/{finding.path}"
+                self.findings.append(Finding(shown, finding.message, finding.notice))
 
     def _config_of(self, folder: Path) -> None:
         """Compare a config folder with the texts of the ledger that the folder above names."""
@@ -246,8 +246,8 @@ def _content(path: Path) -> bytes | None:
 
 def _files(folder: Path) -> Iterator[Path]:
     """Yield what is no folder below one; a link to a folder is none, either."""
-    every = sorted(folder.rglob("*"))
-    return (path for path in every if path.is_symlink() or not path.is_dir())
+    paths = sorted(folder.rglob("*"))
+    return (path for path in paths if path.is_symlink() or not path.is_dir())
 
 
 def verify(root: Path) -> Summary:

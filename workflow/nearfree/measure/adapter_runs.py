@@ -18,13 +18,13 @@ def tried(layout: Layout) -> Tried:
 
     A whole model proves what runs its experts as well.
     """
-    found: Tried = set()
+    runs: Tried = set()
     for scope in {take.scope for take in layout.takes()}:
         for take in read_scope(layout, scope):
             for event in take.of(LatencyMeasured):
                 device = _DEVICE.get(event.data.timer)  # a simulated one proves nothing
-                found |= {(*part, device) for part in _parts(event.data.setting) if device}
-    return found
+                runs |= {(*part, device) for part in _parts(event.data.setting) if device}
+    return runs
 
 
 def _parts(setting: Setting) -> list[tuple[str, str]]:
@@ -33,13 +33,13 @@ def _parts(setting: Setting) -> list[tuple[str, str]]:
     return [(setting.module, setting.backend), *experts]
 
 
-def never_run(found: Tried) -> list[tuple[Adapter, str]]:
+def never_run(runs: Tried) -> list[tuple[Adapter, str]]:
     """Return the adapters, with the kind of device, that are not among those tried."""
     return [
         (adapter, device)
         for adapter in ADAPTERS
         for device in adapter.devices
-        if (adapter.module, adapter.backend, device) not in found
+        if (adapter.module, adapter.backend, device) not in runs
     ]
 
 
@@ -50,9 +50,9 @@ def refuse_untried(layout: Layout, plan: MeasurePlan, device: str) -> None:
     """
     if device == "cpu":
         return
-    found = tried(layout)
+    runs = tried(layout)
     for module, backend in (part for sweep in plan.sweeps for part in _parts(sweep.setting)):
-        if (module, backend, device) not in found:
+        if (module, backend, device) not in runs:
             raise EvidenceError(
                 f"the adapter of {module} on {backend} has never run on a GPU: "
                 "the log holds no sealed take of it",

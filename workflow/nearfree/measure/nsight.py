@@ -21,7 +21,7 @@ import torch
 from msgspec import json, structs
 
 from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
-from nearfree.core.plan import PROFILE, ProfilePlan
+from nearfree.core.plan import PROFILE_SUFFIX, ProfilePlan
 from nearfree.core.setting import Setting
 from nearfree.errors import HardwareError
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
@@ -80,8 +80,9 @@ def find_ncu() -> tuple[str, str]:
             "ncu, the command of Nsight Compute, is not on the PATH",
             remedy="Add its folder: it comes with the CUDA toolkit, in bin",
         )
-    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    version = re.search(r"^Version (\S+)", told, re.MULTILINE)
+    ask = [path, "--version"]
+    text = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+    version = re.search(r"^Version (\S+)", text, re.MULTILINE)
     return path, f"Nsight Compute {version[1] if version else 'of unknown version'}"
 
 
@@ -94,15 +95,15 @@ def run_ncu(ncu: str, plan: ProfilePlan, command: Sequence[str]) -> str:
         The program inside failed, or `ncu` cannot or may not read the counters.
     """
     with TemporaryDirectory(prefix="nearfree-") as folder:
-        asked, report = Path(folder, "plan.json"), Path(folder, "report.csv")
-        asked.write_bytes(json.encode(plan))
-        program = [sys.executable, "-m", "nearfree", *command, str(asked)]
+        request, report = Path(folder, "plan.json"), Path(folder, "report.csv")
+        request.write_bytes(json.encode(plan))
+        program = [sys.executable, "-m", "nearfree", *command, str(request)]
         argv = ncu_command(ncu, plan.sweeps[0].setting, report, program)
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
-    told = [line for line in text.splitlines() if line.startswith("==ERROR==")]
-    if done.returncode or told:
-        why = (told or done.stderr.splitlines() or ["it does not say why"])[-1]
+    errors = [line for line in text.splitlines() if line.startswith("==ERROR==")]
+    if done.returncode or errors:
+        why = (errors or done.stderr.splitlines() or ["it does not say why"])[-1]
         raise HardwareError(
             f"ncu failed with {done.returncode}: {why.removeprefix('==ERROR==').strip()}",
             remedy="Measure the study first; if that works, ask for the right to read the GPU's "
@@ -121,7 +122,7 @@ def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan)
     EvidenceError
         The platform was not probed yet, or the report has not the known form.
     """
-    stream = f"{study}{PROFILE}"
+    stream = f"{study}{PROFILE_SUFFIX}"
     name = take_name(scope, stream, take, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
@@ -134,8 +135,8 @@ def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan)
 
     def work(open_take: OpenTake) -> None:
         for sweep in plan.sweeps:
-            asked = structs.replace(sweep, setting=resolved(sweep, here))
-            one = structs.replace(plan, sweeps=(asked,))
+            alone = structs.replace(sweep, setting=resolved(sweep, here))
+            one = structs.replace(plan, sweeps=(alone,))
             text = run_ncu(ncu, one, ("profile", scope, study, "--inside"))
             for payload in payloads(text, one, profiler):
                 open_take.append(payload, sync=False)

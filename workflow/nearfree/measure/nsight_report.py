@@ -85,12 +85,12 @@ def read_report(text: str) -> list[Launch]:
 
 
 def _launch(row: dict[str, str], unit: dict[str, str], ranges: str) -> Launch:
-    found = re.search(rf":{RANGE}(\d+):", ranges)
-    if found is None:
+    match = re.search(rf":{RANGE}(\d+):", ranges)
+    if match is None:
         raise ValueError(f"{row['Kernel Name']} ran in no forward")
     known = {name: scales for name in row for k, scales in _UNITS.items() if name.startswith(k)}
     values = {name: _value(row[name], unit[name], scales) for name, scales in known.items()}
-    return Launch(row["Kernel Name"], int(found[1]), values)
+    return Launch(row["Kernel Name"], int(match[1]), values)
 
 
 def _value(cell: str, unit: str, scales: dict[str, float]) -> float | None:
@@ -113,38 +113,38 @@ def payloads(text: str, plan: ProfilePlan, profiler: str) -> list[KernelProfiled
         The report has another form, or holds no kernel or no kernel time of an N.
     """
     (sweep,), launches = plan.sweeps, read_report(text)
-    found = []
+    profiles = []
     for n in sweep.positions:
-        every = [each for each in launches if each.n == n]
-        us = [each.counters.get(_TIME) or math.nan for each in every]
-        if not every or math.isnan(math.fsum(us)):
+        profiled = [launch for launch in launches if launch.n == n]
+        us = [launch.counters.get(_TIME) or math.nan for launch in profiled]
+        if not profiled or math.isnan(math.fsum(us)):
             raise EvidenceError(f"the report of ncu has no kernel time of N={n}", remedy=_AGAIN)
-        found.append(
+        profiles.append(
             KernelProfiled(
                 setting=sweep.setting,
                 n=n,
                 profiler=profiler,
                 forwards=plan.forwards,
-                kernels=tuple(dict.fromkeys(each.kernel for each in every)),
+                kernels=tuple(dict.fromkeys(launch.kernel for launch in profiled)),
                 kernel_us=round(math.fsum(us) / plan.forwards, 3),
-                flop=_total(every, _flop(sweep.setting), plan.forwards),
-                dram_bytes=_total(every, _DRAM_BYTES, plan.forwards),
-                tensor_utilization=_mean(every, _TENSOR_BUSY, us),
-                dram_utilization=_mean(every, _DRAM_BUSY, us),
+                flop=_total(profiled, _flop(sweep.setting), plan.forwards),
+                dram_bytes=_total(profiled, _DRAM_BYTES, plan.forwards),
+                tensor_utilization=_mean(profiled, _TENSOR_BUSY, us),
+                dram_utilization=_mean(profiled, _DRAM_BUSY, us),
             )
         )
-    return found
+    return profiles
 
 
 def _total(launches: list[Launch], weights: dict[str, int], forwards: int) -> float | None:
     """Return the weighted sum of counters over all kernels, a forward."""
-    seen = [(each.counters.get(name), w) for each in launches for name, w in weights.items()]
-    held = [value * w for value, w in seen if value is not None]
-    return math.fsum(held) / forwards if len(held) == len(seen) else None
+    values = [(launch.counters.get(name), w) for launch in launches for name, w in weights.items()]
+    held = [value * w for value, w in values if value is not None]
+    return math.fsum(held) / forwards if len(held) == len(values) else None
 
 
 def _mean(launches: list[Launch], counter: str, us: list[float]) -> float | None:
     """Return a counter's mean over all kernels, weighted by their time."""
-    seen = [each.counters.get(counter) for each in launches]
-    held = [value * w for value, w in zip(seen, us, strict=True) if value is not None]
-    return round(math.fsum(held) / math.fsum(us), 6) if len(held) == len(seen) else None
+    values = [launch.counters.get(counter) for launch in launches]
+    held = [value * w for value, w in zip(values, us, strict=True) if value is not None]
+    return round(math.fsum(held) / math.fsum(us), 6) if len(held) == len(values) else None

@@ -61,13 +61,13 @@ class Nvml:
 
     def throttled(self) -> bool:
         """Whether heat or a power brake holds the clocks back right now."""
-        return self._nvml is not None and bool(_SPOILS.intersection(self._told(self._reasons)))
+        return self._nvml is not None and bool(_SPOILS.intersection(self._query(self._reasons)))
 
     def state(self) -> DeviceState | None:
         """Return clocks, power, temperature and reasons for throttling."""
-        return None if self._nvml is None else self._told(self._state)
+        return None if self._nvml is None else self._query(self._state)
 
-    def _told(self, ask: Callable[[], T]) -> T:
+    def _query(self, ask: Callable[[], T]) -> T:
         """Return what a question to NVML gives; HardwareError if the GPU does not answer now."""
         try:
             return ask()

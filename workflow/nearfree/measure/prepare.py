@@ -36,12 +36,12 @@ def execution_of(here: Fingerprint, plan: MeasurePlan) -> ExecutionContext:
 def points(plan: MeasurePlan, here: Fingerprint) -> list[Point]:
     """Return every point of a plan, its kernels allocated."""
     execution = execution_of(here, plan)
-    found: list[Point] = []
+    made: list[Point] = []
     for sweep in plan.sweeps:
         setting = resolved(sweep, here)
         kernel = make_kernel(setting, sweep.positions, execution)
-        found += [Point(setting, sweep.baseline, n, kernel) for n in sweep.positions]
-    return found
+        made += [Point(setting, sweep.baseline, n, kernel) for n in sweep.positions]
+    return made
 
 
 def resolved(sweep: Sweep, here: Fingerprint) -> Setting:
@@ -52,7 +52,7 @@ def resolved(sweep: Sweep, here: Fingerprint) -> Setting:
     return structs.replace(sweep.setting, dtype=native)
 
 
-def describe(take: OpenTake, every: Sequence[Point], device: str) -> float:
+def describe(take: OpenTake, points: Sequence[Point], device: str) -> float:
     """Run each point once, refuse output that is not finite, and put its work on record.
 
     Returns
@@ -62,7 +62,7 @@ def describe(take: OpenTake, every: Sequence[Point], device: str) -> float:
     """
     warm_s = 0.0
     known = {(e.data.setting, e.data.n) for e in take.events if isinstance(e.data, WorkCounted)}
-    for point in every:
+    for point in points:
         began = time.perf_counter()
         check_finite(point.kernel, point.n)
         warm_s += time.perf_counter() - began

@@ -73,8 +73,8 @@ def measure(
         refuse_untried(layout, plan, here.kind)
 
     def work(open_take: OpenTake) -> float:
-        with _quiet(here), torch.inference_mode(), stoppable(progress) as told:
-            return _work(open_take, plan, here, told)
+        with _quiet(here), torch.inference_mode(), stoppable(progress) as stopping:
+            return _work(open_take, plan, here, stopping)
 
     return ensure_take(
         layout,
@@ -94,16 +94,16 @@ def measure(
 
 def _work(take: OpenTake, plan: MeasurePlan, here: Fingerprint, progress: Progress) -> float:
     torch.manual_seed(plan.protocol.seed)
-    every = points(plan, here)
+    all_points = points(plan, here)
     torch.set_num_threads(plan.protocol.threads)
-    warm_s = describe(take, every, here.kind)
+    warm_s = describe(take, all_points, here.kind)
     bench = Bench(take, _clock(take, plan.protocol, here), plan.protocol, progress)
     bench.timed_s = warm_s
-    run(bench, every, plan.protocol)
+    run(bench, all_points, plan.protocol)
     if plan.models:
         from nearfree.measure.shares import measure_shares
 
-        bench.timed_s += measure_shares(take, every, here.kind)
+        bench.timed_s += measure_shares(take, all_points, here.kind)
     return bench.timed_s
 
 

@@ -169,14 +169,14 @@ def simulate(
     points = list(_points(plan, machine))
 
     def work(open_take: OpenTake) -> None:
-        with stoppable(progress) as told:
-            _work(open_take, plan, points, told)
+        with stoppable(progress) as stopping:
+            _work(open_take, plan, points, stopping)
 
     def started(attempt: int) -> RunStarted:
         command = f"nearfree measure {scope} {stream} --take {take}"
-        said = describe_run(command, plan, attempt, device=machine.fingerprint.model)
+        run_started = describe_run(command, plan, attempt, device=machine.fingerprint.model)
         # What is foretold of a model asks the rules of the releases that its run names.
-        return structs.replace(said, versions=said.versions | machine.file.releases)
+        return structs.replace(run_started, versions=run_started.versions | machine.file.releases)
 
     return ensure_take(layout, name, plan, started, work, keep=whole_rounds)
 
@@ -192,7 +192,7 @@ def _points(plan: MeasurePlan, machine: Machine) -> Iterator[Point]:
 def _work(take: OpenTake, plan: MeasurePlan, points: Sequence[Point], progress: Progress) -> None:
     """Count the work of each point, then time all by the plan's protocol."""
     before = [event.data for event in take.events]
-    known = {(each.setting, each.n) for each in before if isinstance(each, WorkCounted)}
+    known = {(data.setting, data.n) for data in before if isinstance(data, WorkCounted)}
     for point in points:
         if (point.setting, point.n) not in known:
             work = point.kernel.work(point.n)

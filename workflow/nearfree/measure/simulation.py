@@ -136,7 +136,7 @@ def search(
     held = Search(grid[0], {}, [])
     for visit in bench.history:
         held.add(visit)
-    found = boundary(
+    result = boundary(
         ratios(held.curve, grid[0], repeated_looks(protocol)),
         protocol.epsilon,
         grid[0],
@@ -144,7 +144,7 @@ def search(
     )
     limit = (1 + protocol.epsilon) * curve(grid[0])
     truth = max(n for n in grid if curve(n) <= limit)
-    return Found(truth=truth, found=found, forwards=machine.forwards)
+    return Found(truth=truth, found=result, forwards=machine.forwards)
 
 
 def staircase(tile: int, step: float, slope: float) -> Callable[[int], float]:
@@ -187,9 +187,9 @@ def simulate(
     runs: int, protocol: Adaptive, noise: Noise, *, kinds: Sequence[Kind] = EDGED, seed: int = 0
 ) -> list[Found]:
     """Return what a protocol finds on that many random curves of the given kinds, in turn."""
-    found = []
+    results = []
     for number in range(runs):
         draw = random.Random(f"{seed}/{number}")  # noqa: S311 (curves, no secret)
         curve, grid = some_curve(draw, kinds[number % len(kinds)])
-        found.append(search(curve, grid, protocol, noise=noise, seed=draw.getrandbits(32)))
-    return found
+        results.append(search(curve, grid, protocol, noise=noise, seed=draw.getrandbits(32)))
+    return results

@@ -153,7 +153,7 @@ def stoppable(progress: Progress) -> Iterator[Progress]:
         came.append(number)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the program at once
 
-    def told(share: float) -> None:
+    def stop_or_go_on(share: float) -> None:
         progress(share)
         if came and share < 1:
             raise StoppedError(
@@ -163,6 +163,6 @@ def stoppable(progress: Progress) -> Iterator[Progress]:
 
     before = signal.signal(signal.SIGTERM, note)
     try:
-        yield told
+        yield stop_or_go_on
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -13,7 +13,14 @@ from nearfree.backends.environments.environment import Environment
 from nearfree.backends.environments.lock import OWN
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
-from nearfree.core.plan import FORETOLD, MODULES, AskedPlan, ForetellPlan, MeasurePlan, Plan
+from nearfree.core.plan import (
+    FORETOLD_SUFFIX,
+    MODULES_SUFFIX,
+    ForetellPlan,
+    MeasurePlan,
+    Plan,
+    RequestedPlan,
+)
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
 from nearfree.derive.stages import STAGES, Stage
 from nearfree.errors import ConfigError
@@ -47,7 +54,7 @@ class Pipeline:
         self.layout = Layout(results)
         self.config = Config(config)
         self.site = self.config.site
-        self._plans = {scope: Plans(self.config, scope).every() for scope in self.site.here}
+        self._plans = {scope: Plans(self.config, scope).all() for scope in self.site.here}
         self.releases = {
             stream_name(*release): release for release in map(parse_release, self.config.releases)
         }
@@ -65,7 +72,7 @@ class Pipeline:
                     f"{self.config.folder}/takes.yaml names the unknown platform {scope!r}",
                     remedy="Remove it",
                 )
-            known = self.releases if scope == SOURCES else Plans(self.config, scope).every()
+            known = self.releases if scope == SOURCES else Plans(self.config, scope).all()
             for stream in streams:
                 if stream not in known:
                     what = "release" if scope == SOURCES else "study"
@@ -84,7 +91,7 @@ class Pipeline:
         """Streams of predictions that are on record before a model is measured."""
         return self._streams(ForetellPlan)
 
-    def _streams(self, kind: type[AskedPlan]) -> list[str]:
+    def _streams(self, kind: type[RequestedPlan]) -> list[str]:
         plans = [each for every in self._plans.values() for each in every.items()]
         return sorted({stream for stream, plan in plans if isinstance(plan, kind)})
 
@@ -225,7 +232,7 @@ class Pipeline:
         for scope in self.site.here:
             own = {str(take.stream): str(self.layout.receipt(take)) for take in self.asked(scope)}
             for stream, receipt in own.items():
-                study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
+                study = stream.removesuffix(MODULES_SUFFIX).removesuffix(FORETOLD_SUFFIX)
                 names = {stream, study}
                 if study in self.config.studies:
                     names |= self.config.backends_of(study) - own.keys()
@@ -241,8 +248,8 @@ class Pipeline:
         A study waits for the probe, one of a model also for what is foretold of it, and that for
         the model's modules.
         """
-        study = stream.removesuffix(FORETOLD)
-        first = f"{study}{MODULES}" if study != stream else f"{study}{FORETOLD}"
+        study = stream.removesuffix(FORETOLD_SUFFIX)
+        first = f"{study}{MODULES_SUFFIX}" if study != stream else f"{study}{FORETOLD_SUFFIX}"
         receipts = self._receipts(scope)
         return [receipts[each] for each in (HARDWARE, first) if each in receipts]
 
@@ -293,7 +300,7 @@ class Pipeline:
 
     def resource(self, name: str, scope: str, stream: str, attempt: int) -> Any:
         """Return one of the resources that a stream's SLURM job asks for, None for SLURM's own."""
-        study = stream.removesuffix(MODULES).removesuffix(FORETOLD)
+        study = stream.removesuffix(MODULES_SUFFIX).removesuffix(FORETOLD_SUFFIX)
         return self.config.job_resources(scope, study).resources(attempt)[name]
 
     def table(self, scope: str, *names: str) -> list[str]:

@@ -19,7 +19,7 @@ from nearfree.core.modules.registry import kind_of
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import EvidenceError
-from nearfree.preregister.isolated_modules import Apart, Rounds
+from nearfree.preregister.isolated_modules import IsolatedModules, Rounds
 
 SUM, MINIMUM, LAW = "modules_sum", "modules_minimum", "principle_counted"
 
@@ -41,7 +41,9 @@ class Composed(Struct, frozen=True, kw_only=True):
     curve: dict[int, float] = {}
 
 
-def by_sum(uses: Sequence[ModuleUse], apart: Apart, baseline: int, epsilon: float) -> Composed:
+def by_sum(
+    uses: Sequence[ModuleUse], modules: IsolatedModules, baseline: int, epsilon: float
+) -> Composed:
     """Return the boundary of the sum of all modules' times, each as often as it runs.
 
     The sum is taken round by round, so that its ratios have an interval as a measured curve's. What
@@ -52,17 +54,17 @@ def by_sum(uses: Sequence[ModuleUse], apart: Apart, baseline: int, epsilon: floa
     EvidenceError
         A module was not measured apart, or without the baseline.
     """
-    parts = [(use, apart.rounds(use)) for use in uses]
+    parts = [(use, modules.rounds(use)) for use in uses]
     total = _total(parts)
-    found = boundary(ratios(total, baseline), epsilon, baseline)
-    after = found.next_n or max(total)
+    result = boundary(ratios(total, baseline), epsilon, baseline)
+    after = result.next_n or max(total)
     curve = {n: median(list(by_round.values())) for n, by_round in total.items()}
     grown = {use.role: use.count * (_at(r, after) - _at(r, baseline)) for use, r in parts}
-    role = max(grown, key=lambda each: grown[each])
+    role = max(grown, key=lambda name: grown[name])
     return Composed(
-        n_max=found.last_pass,
-        low=found.low,
-        high=found.high,
+        n_max=result.last_pass,
+        low=result.low,
+        high=result.high,
         limiting_module=role,
         limiting_term=f"{grown[role]:.0f} of the {curve[after] - curve[baseline]:.0f} us by which "
         f"the sum grows from N = {baseline} to {after}",
@@ -71,7 +73,9 @@ def by_sum(uses: Sequence[ModuleUse], apart: Apart, baseline: int, epsilon: floa
     )
 
 
-def by_minimum(uses: Sequence[ModuleUse], apart: Apart, baseline: int, epsilon: float) -> Composed:
+def by_minimum(
+    uses: Sequence[ModuleUse], modules: IsolatedModules, baseline: int, epsilon: float
+) -> Composed:
     """Return the smallest boundary of the modules that the paper's law speaks of.
 
     Raises
@@ -79,21 +83,21 @@ def by_minimum(uses: Sequence[ModuleUse], apart: Apart, baseline: int, epsilon: 
     EvidenceError
         A module was not measured apart, or without the baseline.
     """
-    each: dict[str, Boundary] = {
-        use.role: boundary(ratios(apart.rounds(use), baseline), epsilon, baseline)
+    by_role: dict[str, Boundary] = {
+        use.role: boundary(ratios(modules.rounds(use), baseline), epsilon, baseline)
         for use in uses
         if use.main
     }
-    role, *others = sorted(each, key=lambda name: each[name].last_pass)
-    least = each[role].last_pass
-    said = ", ".join(f"{name} {found.last_pass}" for name, found in each.items())
+    role, *others = sorted(by_role, key=lambda name: by_role[name].last_pass)
+    least = by_role[role].last_pass
+    listed = ", ".join(f"{name} {limit.last_pass}" for name, limit in by_role.items())
     return Composed(
         n_max=least,
-        low=min(found.low for found in each.values()),
-        high=min(found.high for found in each.values()),
+        low=min(limit.low for limit in by_role.values()),
+        high=min(limit.high for limit in by_role.values()),
         limiting_module=role,
-        limiting_term=f"the smallest of {said}",
-        margin=min((each[name].last_pass / least for name in others), default=None),
+        limiting_term=f"the smallest of {listed}",
+        margin=min((by_role[name].last_pass / least for name in others), default=None),
     )
 
 
@@ -117,7 +121,7 @@ def _at(rounds: Rounds, n: int) -> float:
 
 
 def by_law(
-    uses: Sequence[ModuleUse], apart: Apart, baseline: int, balance_flop_per_byte: float
+    uses: Sequence[ModuleUse], modules: IsolatedModules, baseline: int, balance_flop_per_byte: float
 ) -> Composed:
     """Return the smallest term of the law, rounded down.
 
@@ -126,8 +130,10 @@ def by_law(
     EvidenceError
         A module's run counted no block or tile.
     """
-    terms = [term for use in uses if use.main for term in _terms(use, apart, balance_flop_per_byte)]
-    value, role, said = min(terms)
+    terms = [
+        term for use in uses if use.main for term in _terms(use, modules, balance_flop_per_byte)
+    ]
+    value, role, equation = min(terms)
     others = sorted(other for other, name, _ in terms if name != role)
     least = max(int(value), baseline)
     return Composed(
@@ -135,19 +141,19 @@ def by_law(
         low=least,
         high=least,
         limiting_module=role,
-        limiting_term=f"{said} = {value:.4g}",
+        limiting_term=f"{equation} = {value:.4g}",
         margin=others[0] / value if others else None,
     )
 
 
 def _terms(
-    use: ModuleUse, apart: Apart, balance_flop_per_byte: float
+    use: ModuleUse, modules: IsolatedModules, balance_flop_per_byte: float
 ) -> Iterator[tuple[float, str, str]]:
     """Yield the value of each term of a module's law, its role and its name."""
     laws = kind_of(use.setting).laws
     if laws is None:
         return
-    granularity, until = (None, "") if laws.letter is None else _counted(use, apart.work(use))
+    granularity, until = (None, "") if laws.letter is None else _counted(use, modules.work(use))
     terms = laws.terms(use.setting, balance_flop_per_byte, granularity, extended=True)
     for name, value in terms.items():
         yield value, use.role, f"{name}{until}" if name == VALIDITY else name

@@ -6,7 +6,7 @@ from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import EvidenceError
-from nearfree.log.curves import curves, timed
+from nearfree.log.curves import curve_samples, curves
 from nearfree.log.events import LatencyMeasured, WorkCounted
 from nearfree.log.evidence import Take
 
@@ -14,7 +14,7 @@ Rounds = dict[int, dict[int, float]]
 """Microseconds by N and round."""
 
 
-class Apart:
+class IsolatedModules:
     """The newest take of a model's modules.
 
     Its rounds visit every point of every module, so that the modules of one round can be summed.
@@ -22,7 +22,7 @@ class Apart:
 
     def __init__(self, take: Take) -> None:
         self.name = str(take.name)
-        self._rounds = {curve.setting: timed(curve).rounds for curve in curves([take])}
+        self._rounds = {curve.setting: curve_samples(curve).rounds for curve in curves([take])}
         self._warm = {e.data.setting for e in take.of(LatencyMeasured) if e.data.cache == "warm"}
         self._work: dict[Setting, dict[int, ExecutedWork]] = {}
         for event in take.of(WorkCounted):

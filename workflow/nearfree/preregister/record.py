@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from msgspec import structs
 
 from nearfree.config.model_studies import uses
-from nearfree.core.plan import FORETOLD, MODULES, ForetellPlan, Sweep
+from nearfree.core.plan import FORETOLD_SUFFIX, MODULES_SUFFIX, ForetellPlan, Sweep
 from nearfree.core.setting import Setting
 from nearfree.decoders.model import model_of
 from nearfree.decoders.modules import ModuleUse
@@ -18,7 +18,7 @@ from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.preregister.composed import LAW, MINIMUM, SUM, Composed, by_law, by_minimum, by_sum
-from nearfree.preregister.isolated_modules import Apart
+from nearfree.preregister.isolated_modules import IsolatedModules
 from nearfree.units import GFLOP_PER_TFLOP, balance_flop_per_byte
 
 
@@ -35,17 +35,17 @@ def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellP
     EvidenceError
         The platform was not probed, or the modules were not measured yet.
     """
-    study, name = stream.removesuffix(FORETOLD), take_name(scope, stream, take, plan)
+    study, name = stream.removesuffix(FORETOLD_SUFFIX), take_name(scope, stream, take, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
     probe = require_probe(layout, scope)
-    takes = read_scope(layout, scope, stream=f"{study}{MODULES}")
-    newest = max(takes, key=lambda each: each.order, default=None)
-    said = list(predictions(plan, newest, probe))
+    takes = read_scope(layout, scope, stream=f"{study}{MODULES_SUFFIX}")
+    newest = max(takes, key=lambda other: other.order, default=None)
+    recorded = list(predictions(plan, newest, probe))
 
     def work(open_take: OpenTake) -> None:
-        for prediction in said:
+        for prediction in recorded:
             open_take.append(prediction, sync=False)
         open_take.sync()
 
@@ -77,17 +77,17 @@ def predictions(
     EvidenceError
         A module was not measured apart.
     """
-    apart = Apart(modules) if modules and modules.of(LatencyMeasured) else None
+    isolated = IsolatedModules(modules) if modules and modules.of(LatencyMeasured) else None
     for sweep in plan.sweeps:
-        setting = _resolved(sweep, apart, probe)
-        found = uses(setting, model_of(setting, plan.models))
-        missing = [use.role for use in found if apart is None or not apart.has(use)]
+        setting = _resolved(sweep, isolated, probe)
+        module_uses = uses(setting, model_of(setting, plan.models))
+        missing = [use.role for use in module_uses if isolated is None or not isolated.has(use)]
         if missing:
             raise EvidenceError(
                 f"the {missing[0]} of {setting.model} was not measured apart yet",
-                remedy=f"Measure the study's modules first: its stream with {MODULES} at the end",
+                remedy=f"Measure the study's modules first: its stream STUDY{MODULES_SUFFIX}",
             )
-        for predictor, basis, balance, say in _ways(found, apart, setting, sweep, probe):
+        for predictor, basis, balance, say in _ways(module_uses, isolated, setting, sweep, probe):
             for epsilon in plan.tolerances:
                 yield _recorded(
                     PredictionRecorded(
@@ -97,75 +97,77 @@ def predictions(
                         basis=basis,
                         balance_flop_per_byte=balance,
                         epsilon=epsilon,
-                        made_from=(apart.name,) if apart else (),
-                        evidence=apart.evidence(found) if apart else None,
+                        made_from=(isolated.name,) if isolated else (),
+                        evidence=isolated.evidence(module_uses) if isolated else None,
                     ),
                     say,
                 )
 
 
 Say = Callable[[float], Composed]
-"""What is said at a tolerance."""
+"""The answer to a tolerance."""
 
 
 def _ways(
-    found: tuple[ModuleUse, ...],
-    apart: Apart | None,
+    used: tuple[ModuleUse, ...],
+    isolated: IsolatedModules | None,
     setting: Setting,
     sweep: Sweep,
     probe: HardwareProbed,
 ) -> Iterator[tuple[str, str | None, float | None, Say]]:
-    """Yield each predictor with its basis of facts, rho, and what it says."""
-    known = _known(apart if found else None)
-    yield SUM, None, None, lambda epsilon: by_sum(found, known(), sweep.baseline, epsilon)
-    yield MINIMUM, None, None, lambda epsilon: by_minimum(found, known(), sweep.baseline, epsilon)
-    peaks = {each.dtype: each.gflop_s / GFLOP_PER_TFLOP for each in probe.compute}
+    """Yield each predictor with its basis of facts, rho, and its answer to a tolerance."""
+    known, start = _known(isolated if used else None), sweep.baseline
+    yield SUM, None, None, lambda epsilon: by_sum(used, known(), start, epsilon)
+    yield MINIMUM, None, None, lambda epsilon: by_minimum(used, known(), start, epsilon)
+    peaks = {peak.dtype: peak.gflop_s / GFLOP_PER_TFLOP for peak in probe.compute}
     for bandwidth in probe.bandwidth:
         if setting.dtype in peaks:
             rho = balance_flop_per_byte(peaks[setting.dtype], bandwidth.gb_s)
-            yield LAW, f"probed_{bandwidth.method}", rho, _law(found, known, sweep, rho)
+            yield LAW, f"probed_{bandwidth.method}", rho, _law(used, known, start, rho)
 
 
-def _law(found: tuple[ModuleUse, ...], known: Callable[[], Apart], sweep: Sweep, rho: float) -> Say:
-    return lambda epsilon: by_law(found, known(), sweep.baseline, rho)  # noqa: ARG005 (knows none)
+def _law(
+    used: tuple[ModuleUse, ...], known: Callable[[], IsolatedModules], start: int, rho: float
+) -> Say:
+    return lambda epsilon: by_law(used, known(), start, rho)  # noqa: ARG005 (knows none)
 
 
-def _known(apart: Apart | None) -> Callable[[], Apart]:
+def _known(isolated: IsolatedModules | None) -> Callable[[], IsolatedModules]:
     """Return what gives the modules' curves, or says why there are none."""
 
-    def known() -> Apart:
-        if apart is None:
+    def known() -> IsolatedModules:
+        if isolated is None:
             raise EvidenceError(
                 "the model's own router decides which experts run: no curve of theirs says T(N)",
                 remedy="Ask for balanced or skewed routing",
             )
-        return apart
+        return isolated
 
     return known
 
 
-def _recorded(asked: PredictionRecorded, say: Say) -> PredictionRecorded:
+def _recorded(question: PredictionRecorded, say: Say) -> PredictionRecorded:
     try:
-        said = say(asked.epsilon)
+        answer = say(question.epsilon)
     except EvidenceError as error:
-        return structs.replace(asked, refusal=error.what, evidence=None)
+        return structs.replace(question, refusal=error.what, evidence=None)
     return structs.replace(
-        asked,
-        n_max=float(said.n_max),
-        low=float(said.low),
-        high=float(said.high),
-        limiting_module=said.limiting_module,
-        limiting_term=said.limiting_term,
-        margin=said.margin,
-        n=tuple(said.curve),
-        latency_us=tuple(round(us, 3) for us in said.curve.values()),
+        question,
+        n_max=float(answer.n_max),
+        low=float(answer.low),
+        high=float(answer.high),
+        limiting_module=answer.limiting_module,
+        limiting_term=answer.limiting_term,
+        margin=answer.margin,
+        n=tuple(answer.curve),
+        latency_us=tuple(round(us, 3) for us in answer.curve.values()),
     )
 
 
-def _resolved(sweep: Sweep, apart: Apart | None, probe: HardwareProbed) -> Setting:
+def _resolved(sweep: Sweep, isolated: IsolatedModules | None, probe: HardwareProbed) -> Setting:
     """Return a sweep's setting with the dtype that the machine uses."""
     if sweep.setting.dtype != "auto":
         return sweep.setting
     here = probe.fingerprint
     own = native_dtype(here) if here.kind == "cpu" else "bfloat16"
-    return structs.replace(sweep.setting, dtype=apart.dtype if apart else own)
+    return structs.replace(sweep.setting, dtype=isolated.dtype if isolated else own)

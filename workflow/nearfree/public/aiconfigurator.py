@@ -72,7 +72,7 @@ class Found(Struct, frozen=True):
 def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
     """Return everything that a release's tables hold; SourceError names a member that is odd."""
     systems = dict(_systems(source, platforms))
-    facts = {each.platform: each.facts for each in systems.values()}
+    facts = {system.platform: system.facts for system in systems.values()}
     facts |= {name: platform for name, platform in platforms.items() if name in facts}
     licence = _licence(source)
     hashes = {member.path: member.sha256 for member in source.record.members}
@@ -116,9 +116,9 @@ def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
         left_out=_left_out(source),
         differences=[
             text
-            for each in systems.values()
-            if each.known
-            for text in differences(each, platforms[each.platform])
+            for system in systems.values()
+            if system.known
+            for text in differences(system, platforms[system.platform])
         ],
     )
 
@@ -126,9 +126,9 @@ def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
 def _tables(source: Source) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the tables, sorted by path, with system, backend and table."""
     for path in source.paths():
-        found = _TABLE.fullmatch(path)
-        if found is not None:
-            yield path, found.groupdict()
+        match = _TABLE.fullmatch(path)
+        if match is not None:
+            yield path, match.groupdict()
 
 
 def _rows(source: Source) -> Iterator[tuple[str, dict[str, str], Rows]]:
@@ -142,15 +142,15 @@ def _systems(source: Source, platforms: Mapping[str, Platform]) -> Iterator[tupl
     """Yield the systems of NVIDIA that have tables, by their own name."""
     measured = {place["system"] for _, place in _tables(source)}
     for path in source.paths():
-        found = _SYSTEM.fullmatch(path)
-        if found is not None and found[1] in measured:
-            yield found[1], read_system(found[1], source.text(path), platforms)
+        match = _SYSTEM.fullmatch(path)
+        if match is not None and match[1] in measured:
+            yield match[1], read_system(match[1], source.text(path), platforms)
 
 
 def _left_out(source: Source) -> dict[str, str]:
     """Return the systems that have a file but no table that is read, and why."""
     measured = {place["system"] for _, place in _tables(source)}
-    names = [found[1] for path in source.paths() if (found := _SYSTEM.fullmatch(path))]
+    names = [match[1] for path in source.paths() if (match := _SYSTEM.fullmatch(path))]
     return {
         name: OTHER_VENDORS.get(name, "the release has no table of it")
         for name in names
@@ -162,13 +162,13 @@ def _licence(source: Source) -> str:
     """Return release and licence as the wheel's metadata states it; SourceError if it does not."""
     paths = [path for path in source.paths() if _METADATA.fullmatch(path)]
     heads = HeaderParser().parsestr(source.text(paths[0]) if len(paths) == 1 else "")
-    found = heads.get("License-Expression") or heads.get("License")
-    if found is None or not re.fullmatch(r"[\w.+() -]{1,80}", found):
+    licence = heads.get("License-Expression") or heads.get("License")
+    if licence is None or not re.fullmatch(r"[\w.+() -]{1,80}", licence):
         raise SourceError(
             f"{source.record.package} {source.record.version} states no licence",
             remedy="Import a version whose metadata has a License-Expression",
         )
-    return f"{source.record.package} {source.record.version}, {found}"
+    return f"{source.record.package} {source.record.version}, {licence}"
 
 
 class Imported(Struct, frozen=True):
@@ -209,10 +209,10 @@ def import_aiconfigurator(
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return Imported(sealed, None)
-    found = read_release(source, platforms)
+    content = read_release(source, platforms)
 
     def work(take: OpenTake) -> None:
-        for event in (record, *found.events):
+        for event in (record, *content.events):
             take.append(event, sync=False)
         take.sync()
 
@@ -220,4 +220,4 @@ def import_aiconfigurator(
     seal = ensure_take(
         layout, name, plan, lambda attempt: describe_run(command, plan, attempt), work
     )
-    return Imported(seal, found)
+    return Imported(seal, content)

@@ -24,7 +24,7 @@ from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.public.curve_row import COLUMNS, OPTIONAL, Key, OddFieldError, read_row
-from nearfree.public.curves import Curves, curves_of
+from nearfree.public.curves import ImportedCurves, curves_of
 from nearfree.public.plausible import check_units
 
 SIZE_LIMIT = 64 * 2**20
@@ -62,31 +62,31 @@ def import_curves(
             f"{name or path.stem!r} cannot name curves",
             remedy="Give --name of lower-case letters, digits and underscores, at most 57",
         )
-    found = read_file(path, config.platforms)
+    file = read_file(path, config.platforms)
 
     def work(take: OpenTake) -> None:
-        for curve in found.curves:
+        for curve in file.curves:
             take.append(curve, sync=False)
         take.sync()
 
     seal = ensure_take(
         layout,
-        take_name(IMPORTED, stream, 1, found.plan),
-        found.plan,
-        lambda attempt: describe_run(f"nearfree import curves {path.name}", found.plan, attempt),
+        take_name(IMPORTED, stream, 1, file.plan),
+        file.plan,
+        lambda attempt: describe_run(f"nearfree import curves {path.name}", file.plan, attempt),
         work,
     )
-    return seal, found
+    return seal, file
 
 
-def curves_from_csv(path: Path, config: Config) -> Curves:
+def curves_from_csv(path: Path, config: Config) -> ImportedCurves:
     """Return a file's curves, checked as an import would, without writing to a log.
 
     The id of a curve's event is the file's name and the curve's first line.
     """
-    found = read_file(path, config.platforms)
-    ids = [f"{path.name}:{line}" for line in found.first_lines]
-    return curves_of(zip(found.curves, ids, strict=True))
+    file = read_file(path, config.platforms)
+    ids = [f"{path.name}:{line}" for line in file.first_lines]
+    return curves_of(zip(file.curves, ids, strict=True))
 
 
 def read_file(path: Path, platforms: Mapping[str, Platform]) -> CurveFile:
@@ -132,7 +132,7 @@ def read_file(path: Path, platforms: Mapping[str, Platform]) -> CurveFile:
     lines = [[line for _, _, line in mine] for mine in points.values()]
     unchecked = check_units(path, curves, lines, platforms)
     plan = ImportPlan(files={path.name: digest})
-    return CurveFile(plan, curves, [each[0] for each in lines], unchecked)
+    return CurveFile(plan, curves, [numbers[0] for numbers in lines], unchecked)
 
 
 def _refuse_order(path: Path, line: int, n: int, before: list[tuple[int, float, int]]) -> None:

@@ -106,7 +106,7 @@ def _platform(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> s
     try:
         return resolve(dict(platforms), name)
     except ConfigError:
-        names = [alias for known, each in platforms.items() for alias in (known, *each.aliases)]
+        names = [alias for known, facts in platforms.items() for alias in (known, *facts.aliases)]
         near = get_close_matches(name.lower(), names, n=1)
         remedy = (
             f"Did you mean {near[0]}? Else" if near else f"Choose from {', '.join(platforms)}, or"
@@ -119,7 +119,7 @@ def _platform(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> s
 def _choice(values: Mapping[str, str], column: str) -> str:
     choices = _CHOICES[column]
     if values[column] not in choices:
-        raise OddFieldError(column, _said(values[column]), f"Choose from {', '.join(choices)}")
+        raise OddFieldError(column, _misfit(values[column]), f"Choose from {', '.join(choices)}")
     return values[column]
 
 
@@ -127,7 +127,7 @@ def _text(values: Mapping[str, str], column: str) -> str:
     text = values[column]
     if not text or len(text) > _TEXT_LIMIT or not text.isprintable():
         raise OddFieldError(
-            column, _said(text), f"Give plain text of at most {_TEXT_LIMIT} letters"
+            column, _misfit(text), f"Give plain text of at most {_TEXT_LIMIT} letters"
         )
     if without_private(text) != text:
         raise OddFieldError(
@@ -150,18 +150,18 @@ def _whole(values: Mapping[str, str], column: str, *, least: int = 1) -> int:
     text = values[column]
     if not _WHOLE.fullmatch(text) or int(text) < least:
         remedy = f"Give a whole number from {least} to 999999999"
-        raise OddFieldError(column, _said(text), remedy)
+        raise OddFieldError(column, _misfit(text), remedy)
     return int(text)
 
 
 def _latency(values: Mapping[str, str]) -> float:
     text = values["latency_us"]
-    found = float(text) if _REAL.fullmatch(text) else math.nan
-    if not 0.0 < found < math.inf:
+    value = float(text) if _REAL.fullmatch(text) else math.nan
+    if not 0.0 < value < math.inf:
         remedy = "Give microseconds as a positive decimal number"
-        raise OddFieldError("latency_us", _said(text), remedy)
-    return found
+        raise OddFieldError("latency_us", _misfit(text), remedy)
+    return value
 
 
-def _said(text: str) -> str:
+def _misfit(text: str) -> str:
     return f"{text[:60]!r} does not fit" if text else "is empty"

@@ -40,7 +40,7 @@ POINTS_SCHEMA: dict[str, Any] = {
 }
 
 
-class Curves(Struct, frozen=True):
+class ImportedCurves(Struct, frozen=True):
     """Curves T(N): `settings` has a row a curve, `points` a row a point; `curve` joins them.
 
     `context` of a point is null but where it varies along the curve.
@@ -50,7 +50,7 @@ class Curves(Struct, frozen=True):
     points: pl.DataFrame
 
 
-def read_curves(layout: Layout, stream: str | None = None) -> Curves:
+def read_curves(layout: Layout, stream: str | None = None) -> ImportedCurves:
     """Return the imported curves of the log, of one stream or of all, always in the same order.
 
     Of several takes of a stream the newest counts.
@@ -73,21 +73,21 @@ def read_curves(layout: Layout, stream: str | None = None) -> Curves:
     return curves_of((event.data, event.event_id) for event in events)
 
 
-def curves_of(imported: Iterable[tuple[LatencyImported, str]]) -> Curves:
+def curves_of(imported: Iterable[tuple[LatencyImported, str]]) -> ImportedCurves:
     """Return the frames of curves, each with its event's id, numbered from 0 in their order."""
     pairs = list(imported)
     events = [event for event, _ in pairs]
-    asked = [event.setting for event in events]
+    settings = [event.setting for event in events]
     columns: dict[str, list[Any]] = {
         "curve": list(range(len(events))),
         **{name: [getattr(event, name) for event in events] for name in _OF_EVENTS},
-        "setting_key": [setting_key(each) for each in asked],
-        **{name: [getattr(each, name) for each in asked] for name in FIELDS},
+        "setting_key": [setting_key(setting) for setting in settings],
+        **{name: [getattr(setting, name) for setting in settings] for name in FIELDS},
         "event_id": [event_id for _, event_id in pairs],
     }
     lengths = pl.Series("curve", [len(event.n) for event in events], dtype=pl.UInt32)
     contexts = (event.contexts or (None,) * len(event.n) for event in events)
-    return Curves(
+    return ImportedCurves(
         settings=pl.DataFrame({name: columns[name] for name in SETTINGS_SCHEMA}, SETTINGS_SCHEMA),
         points=pl.DataFrame(
             {

@@ -99,13 +99,13 @@ def read_rows(member: str, raw: bytes) -> Rows:
         where there must be one, or too many rows; nothing of it is returned.
     """
     table = member.rsplit("/", 1)[1].removesuffix(".parquet")
-    found = _read(member, raw, table)
+    frame = _read(member, raw, table)
     reason = pl.coalesce(
-        pl.when(wrong).then(said) for wrong, said in _reasons(table, found.columns)
+        pl.when(wrong).then(text) for wrong, text in _reasons(table, frame.columns)
     )
-    found = found.with_columns(reason.alias("reason"))
-    counted = found.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason")
-    kept = found.filter(pl.col("reason").is_null())
+    frame = frame.with_columns(reason.alias("reason"))
+    counted = frame.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason")
+    kept = frame.filter(pl.col("reason").is_null())
     return Rows(points=_as_settings(kept, table), skipped=dict(counted.iter_rows()))
 
 
@@ -118,15 +118,15 @@ def _read(member: str, raw: bytes, table: str) -> pl.DataFrame:
         _check_schema(member, schema, wanted)
         if pl.scan_parquet(io.BytesIO(raw)).select(pl.len()).collect().item() > ROW_LIMIT:
             raise odd(member, f"has over {ROW_LIMIT} rows")
-        found = pl.read_parquet(io.BytesIO(raw), columns=list(wanted)).rename(wanted)
+        frame = pl.read_parquet(io.BytesIO(raw), columns=list(wanted)).rename(wanted)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise odd(member, f"is no Parquet table ({type(error).__name__})") from error
-    for name in found.columns:
-        if name != "latency_ms" and found[name].null_count():
+    for name in frame.columns:
+        if name != "latency_ms" and frame[name].null_count():
             raise odd(member, f"has rows without a {name}")
-        if name in _TEXT and not all(map(_is_plain, found[name].unique())):
+        if name in _TEXT and not all(map(_is_plain, frame[name].unique())):
             raise odd(member, f"has a {name} that is no plain text")
-    return found
+    return frame
 
 
 def _is_plain(text: str) -> bool:
@@ -160,8 +160,8 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
         yield ~known, pl.format("distribution {} is not known", named)
     if "attention" in table:
         mixed = column("dtype") != column("kv_cache_dtype")
-        said = pl.format("dtype {} over a {} cache", column("dtype"), column("kv_cache_dtype"))
-        yield mixed, said
+        text = pl.format("dtype {} over a {} cache", column("dtype"), column("kv_cache_dtype"))
+        yield mixed, text
         if "window_size" in columns:
             yield column("window_size") != 0, pl.lit("attention within a window")
         yield column("beam_width") != 1, pl.lit("several beams")
@@ -179,7 +179,7 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
         yield column("context") < 0, pl.lit("a size is not positive")
 
 
-def _as_settings(found: pl.DataFrame, table: str) -> pl.DataFrame:
+def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
     """Return rows with a setting's fields alone, by default what a table has not."""
     column = pl.col
     fields = {
@@ -193,7 +193,7 @@ def _as_settings(found: pl.DataFrame, table: str) -> pl.DataFrame:
     }
     for name in CURVE_FIELDS:
         default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
-        fields[name] = column(name) if name in found.columns else default
+        fields[name] = column(name) if name in frame.columns else default
     if table == "moe_perf":
         balanced = column("distribution") == "balanced"
         plain = column("kernel").str.contains(_NOT_GATED, literal=True)
@@ -203,7 +203,7 @@ def _as_settings(found: pl.DataFrame, table: str) -> pl.DataFrame:
             "gated": pl.when(plain).then(pl.lit(value=False)),
             "d_ff": column("inter_size") // column("moe_tp_size"),
         }
-    return found.select(each.alias(name) for name, each in fields.items())
+    return frame.select(value.alias(name) for name, value in fields.items())
 
 
 def odd(member: str, what: str) -> SourceError:
@@ -235,12 +235,12 @@ class GuardedReader:
     def read(self, member: str, raw: bytes) -> Rows:
         """Return a table's rows, as `read_rows` does; SourceError also if its reader broke down."""
         try:
-            found = self._pool.submit(_read_guarded, member, raw).result()
+            rows = self._pool.submit(_read_guarded, member, raw).result()
         except BrokenProcessPool as error:
             raise odd(member, "is no Parquet table (its reader broke down)") from error
-        if isinstance(found, Rows):
-            return found
-        what, remedy = found
+        if isinstance(rows, Rows):
+            return rows
+        what, remedy = rows
         raise SourceError(what, remedy=remedy)
 
 

@@ -112,7 +112,7 @@ def _number(name: str) -> pl.Expr:
 
 def _by_module(**of: pl.Expr) -> pl.Expr:
     """Return one expression a module, null for a module that has none."""
-    return pl.coalesce(pl.when(pl.col("module") == name).then(each) for name, each in of.items())
+    return pl.coalesce(pl.when(pl.col("module") == name).then(value) for name, value in of.items())
 
 
 def _matrices() -> pl.Expr:

@@ -90,7 +90,8 @@ def make_curves(
         events=list(_events(right, member, over_context=over_context)),
         skipped=dict(counted.iter_rows()),
         examples={
-            row["reason"]: f"{member.path}: {_told(row)}" for row in first.iter_rows(named=True)
+            row["reason"]: f"{member.path}: {_setting_text(row)}"
+            for row in first.iter_rows(named=True)
         },
         repeats=int(right["again"].sum()),
     )
@@ -105,9 +106,9 @@ def _reason() -> pl.Expr:
         "as slow as if nanoseconds were microseconds": unit_too_small(pl.col("slowness_cold")),
         "one point alone": pl.len() < 2,
     }
-    return pl.coalesce(pl.when(each).then(pl.lit(text)) for text, each in wrong.items()).alias(
-        "reason"
-    )
+    return pl.coalesce(
+        pl.when(condition).then(pl.lit(text)) for text, condition in wrong.items()
+    ).alias("reason")
 
 
 def _events(
@@ -136,7 +137,7 @@ def _events(
         )
 
 
-def _told(row: dict[str, object]) -> str:
+def _setting_text(row: dict[str, object]) -> str:
     """Return a curve's setting in words."""
     return ", ".join(
         f"{name} {row[name]}"

@@ -18,7 +18,7 @@ from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.left_out import LeftOut
 from nearfree.derive.work_model.own import recorded_own
 from nearfree.log.names import Layout
-from nearfree.public.curves import Curves
+from nearfree.public.curves import ImportedCurves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
 
@@ -104,7 +104,7 @@ class Answerer:
         """Return the work model's T(N) of questions, without platforms' own constants."""
         return Timed(with_facts(asked, self._facts), self._resolver, self._constants)
 
-    def left_out(self, curves: Curves, *, epsilon: float) -> LeftOut:
+    def left_out(self, curves: ImportedCurves, *, epsilon: float) -> LeftOut:
         """Return the work model with, for each platform, constants of all others with curves."""
         return LeftOut(curves, self._facts, self._resolver, epsilon=epsilon)
 

@@ -19,7 +19,7 @@ from nearfree.derive.tables.schema import (
     text,
 )
 from nearfree.derive.tables.settings import setting_row
-from nearfree.log.curves import Curve, Timed, timed, timed_ratios
+from nearfree.log.curves import Curve, CurveSamples, curve_samples, samples_ratios
 
 LATENCY = Table(
     name="latency",
@@ -65,15 +65,15 @@ LATENCY = Table(
 
 def latency_rows(every: list[Curve]) -> Iterator[dict[str, object]]:
     """Yield the points of every curve; curves without their baseline are left out."""
-    whole = [curve for curve in every if timed(curve).whole]
+    whole = [curve for curve in every if curve_samples(curve).whole]
     newest: dict[tuple[str, Setting], tuple[int, str, str]] = {}
     for curve in whole:
         newest[curve.key] = max(newest.get(curve.key, curve.order), curve.order)
     for curve in whole:
-        yield from _points(curve, timed(curve), newest=newest[curve.key] == curve.order)
+        yield from _points(curve, curve_samples(curve), newest=newest[curve.key] == curve.order)
 
 
-def _points(curve: Curve, found: Timed, *, newest: bool) -> Iterator[dict[str, object]]:
+def _points(curve: Curve, found: CurveSamples, *, newest: bool) -> Iterator[dict[str, object]]:
     first = curve.first
     shared = {
         "platform": curve.take.name.scope,
@@ -91,7 +91,7 @@ def _points(curve: Curve, found: Timed, *, newest: bool) -> Iterator[dict[str, o
         "cache": first.cache,
         "origin": curve.origin,
     }
-    for ratio in timed_ratios(found, first.protocol):
+    for ratio in samples_ratios(found, first.protocol):
         values = sorted(found.rounds[ratio.n].values())
         low, high = median_interval(values)
         middle, visits = median(values), curve.visits[ratio.n]

@@ -17,7 +17,7 @@ from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.public import published
 from nearfree.public.curve_file import curves_from_csv
-from nearfree.public.curves import Curves, read_curves
+from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.units import BYTES_PER_ELEMENT
 
 AICONFIGURATOR = "aiconfigurator"
@@ -133,7 +133,7 @@ def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
 
 
 def _of_curves(
-    name: str, curves: Curves, epsilons: Sequence[float], minimum_mb: float, least_n: int
+    name: str, curves: ImportedCurves, epsilons: Sequence[float], minimum_mb: float, least_n: int
 ) -> tuple[str, Truth]:
     kept = heavy_enough(curves.settings, minimum_mb)
     if minimum_mb:

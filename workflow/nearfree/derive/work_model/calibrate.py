@@ -17,7 +17,7 @@ from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.public.curves import Curves, read_curves
+from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
 FORM = 1
@@ -93,7 +93,7 @@ def calibrate(
     )
 
 
-def _of_platforms(curves: Curves, on: Sequence[str]) -> Curves:
+def _of_platforms(curves: ImportedCurves, on: Sequence[str]) -> ImportedCurves:
     there = set(curves.settings["platform"].unique())
     missing = [name for name in on if name not in there]
     if missing:
@@ -103,4 +103,4 @@ def _of_platforms(curves: Curves, on: Sequence[str]) -> Curves:
         )
     kept = curves.settings.filter(pl.col("platform").is_in(list(on)))
     points = curves.points.join(kept.select("curve"), on="curve", how="semi", maintain_order="left")
-    return Curves(kept, points)
+    return ImportedCurves(kept, points)

@@ -43,7 +43,7 @@ from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.public import published
-from nearfree.public.curves import Curves, read_curves
+from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
 FORM = 1
@@ -161,12 +161,12 @@ class _Fit(NamedTuple):
                 tried=(f"no number fitted: {without} of {len(n_max)} hit", scan),
             )
 
-    def factors(self, curves: Curves) -> Iterator[ConstantsCalibrated]:
+    def factors(self, curves: ImportedCurves) -> Iterator[ConstantsCalibrated]:
         """Yield two factors for each family that has curves."""
         settings = curves.settings.filter(pl.col("platform") == self.platform)
         points = curves.points.join(settings.select("curve"), on="curve", how="semi")
         found: dict[str, list[Sample]] = {}
-        for _, family, sample in parts(Curves(settings, points), self.facts, self.resolver):
+        for _, family, sample in parts(ImportedCurves(settings, points), self.facts, self.resolver):
             found.setdefault(family, []).append(sample)
         for family in FAMILIES:
             if family in found and family in self.base:

@@ -18,7 +18,7 @@ from nearfree.derive.work_model.fit import Measured, band, fit
 from nearfree.derive.work_model.model import Fitted, boundaries, ratios_of
 from nearfree.derive.work_model.prepare import Prepared, prepare
 from nearfree.derive.work_model.samples import joined, parts, spread
-from nearfree.public.curves import Curves
+from nearfree.public.curves import ImportedCurves
 
 LEFT_OUT = "work_model_left_out"
 """The name of the prediction."""
@@ -60,7 +60,7 @@ class LeftOut:
     """
 
     def __init__(
-        self, curves: Curves, facts: pl.DataFrame, resolver: Resolver, *, epsilon: float
+        self, curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver, *, epsilon: float
     ) -> None:
         self._facts, self._resolver, self._epsilon = facts, resolver, epsilon
         every: dict[str, dict[str, list[Measured]]] = {}

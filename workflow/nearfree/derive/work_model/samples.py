@@ -23,7 +23,7 @@ from nearfree.derive.work_model.prepare import (
     prepare,
 )
 from nearfree.log.line import sha256
-from nearfree.public.curves import Curves
+from nearfree.public.curves import ImportedCurves
 
 _LEAST_MB = 64.0
 """Smaller weights of a product may stay in the last-level cache."""
@@ -48,7 +48,7 @@ class Sample(Struct, frozen=True):
     rows_sha256: str
 
 
-def samples(curves: Curves, facts: pl.DataFrame, resolver: Resolver) -> dict[str, Sample]:
+def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> dict[str, Sample]:
     """Return the calibration's curves by family; a family without one is left out.
 
     Parameters
@@ -134,7 +134,7 @@ _CURVES_AT_ONCE = 20_000
 
 
 def parts(
-    curves: Curves, facts: pl.DataFrame, resolver: Resolver
+    curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver
 ) -> Iterator[tuple[str, str, Sample]]:
     """Yield the curves that constants can be fitted to: platform, family, and the curves.
 
@@ -151,7 +151,7 @@ def parts(
         for begin in range(0, rows.height, _CURVES_AT_ONCE):
             mine = rows[begin : begin + _CURVES_AT_ONCE]
             points = curves.points.join(mine.select("curve"), on="curve", how="semi")
-            for family, sample in samples(Curves(mine, points), facts, resolver).items():
+            for family, sample in samples(ImportedCurves(mine, points), facts, resolver).items():
                 yield str(platform), family, sample
 
 

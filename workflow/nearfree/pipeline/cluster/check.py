@@ -27,17 +27,18 @@ _NOT_THERE = "config.yaml names {1} for the environment {0}, which is not there"
 _TO_MAKE = "the environment {0} is not made yet: the workflow makes it first"
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class NodeReport(Struct, frozen=True, kw_only=True):
     """A platform's job: what its node saw, what is wrong, and what is worth knowing."""
 
     platform: str
-    asked: str
+    resources: str
+    """Partition, constraint and GPU model that the job asked for."""
     seen: Seen | None
     wrong: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
-def check(pipeline: Pipeline, logs: Path, timeout_s: float) -> Iterator[Found]:
+def check(pipeline: Pipeline, logs: Path, timeout_s: float) -> Iterator[NodeReport]:
     """Submit a job for every platform of `here`, and yield what came of it, in their order.
 
     Raises
@@ -52,7 +53,7 @@ def check(pipeline: Pipeline, logs: Path, timeout_s: float) -> Iterator[Found]:
         held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             lock(held, LOCK)
-            yield from _every(pipeline, folder, timeout_s)
+            yield from _check_platforms(pipeline, folder, timeout_s)
         finally:
             os.close(held)
 
@@ -66,7 +67,7 @@ def accounting() -> bool:
     return False
 
 
-def _every(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[Found]:
+def _check_platforms(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[NodeReport]:
     config = pipeline.config
     made = {
         platform: {
@@ -93,9 +94,11 @@ def _every(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[Found
     refused |= wait(jobs, folder, timeout_s)
     for platform in config.site.here:
         job = config.job_resources(platform, STREAM)
-        asked = " ".join(filter(None, (job.partition, job.constraint, job.gpu_model)))
+        wanted = " ".join(filter(None, (job.partition, job.constraint, job.gpu_model)))
         if platform in refused:
-            yield Found(platform=platform, asked=asked, seen=None, wrong=(refused[platform],))
+            yield NodeReport(
+                platform=platform, resources=wanted, seen=None, wrong=(refused[platform],)
+            )
             continue
         seen = msgspec.json.decode((folder / f"{platform}.json").read_bytes(), type=Seen)
         wrong = tuple(_wrong(config.platforms, platform, seen))
@@ -109,7 +112,7 @@ def _every(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[Found
             *_notes(seen, began_s),
             *(_TO_MAKE.format(name) for name in missing if name not in config.site.python),
         )
-        yield Found(platform=platform, asked=asked, seen=seen, wrong=wrong, notes=notes)
+        yield NodeReport(platform=platform, resources=wanted, seen=seen, wrong=wrong, notes=notes)
 
 
 def _wrong(platforms: dict[str, Platform], name: str, seen: Seen) -> Iterator[str]:

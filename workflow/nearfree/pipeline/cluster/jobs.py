@@ -19,7 +19,7 @@ _SHOWN_S = 30.0
 def options(job: JobResources) -> list[str]:
     """Return what sbatch is told of a job, as Snakemake's plugin tells it."""
     gpus = f"{job.gpu_model}:{job.gpus}" if job.gpu_model else job.gpus
-    said = {
+    values = {
         "--partition": job.partition,
         "--constraint": job.constraint,
         "--account": job.account,
@@ -28,8 +28,8 @@ def options(job: JobResources) -> list[str]:
         "--cpus-per-task": job.cpus,
         "--mem": job.memory_gb * MB_PER_GB if job.memory_gb else None,
     }
-    found = [f"{name}={value}" for name, value in said.items() if value is not None]
-    return [*found, *["--exclusive"] * bool(job.exclusive)]
+    texts = [f"{name}={value}" for name, value in values.items() if value is not None]
+    return [*texts, *["--exclusive"] * bool(job.exclusive)]
 
 
 def submit(
@@ -53,11 +53,11 @@ def submit(
     script = shlex.join(
         [sys.executable, "-m", "nearfree.pipeline.cluster.node", str(folder), name, kind, *tried]
     )
-    said = slurm(
+    answer = slurm(
         *("sbatch", "--parsable", "--ntasks=1", "--time=10", f"--job-name=nearfree_check_{name}"),
         *(f"--output={folder / f'{name}.log'}", *options(job), f"--wrap={script}"),
     )
-    return said.strip().partition(";")[0]
+    return answer.strip().partition(";")[0]
 
 
 def wait(jobs: Mapping[str, str], folder: Path, timeout_s: float) -> dict[str, str]:
@@ -86,7 +86,7 @@ def wait(jobs: Mapping[str, str], folder: Path, timeout_s: float) -> dict[str, s
             slurm("scancel", job)
             why[name] = f"job {job} is {states[job]} after {timeout_s:.0f} s"
         else:
-            why[name] = f"job {job} ended without an answer: {_said(folder / f'{name}.log')}"
+            why[name] = f"job {job} ended without an answer: {_last_output(folder / f'{name}.log')}"
     return why
 
 
@@ -101,10 +101,10 @@ def _states(jobs: Iterable[str]) -> dict[str, str]:
     return {job.strip(): state for job, _, state in lines}
 
 
-def _said(log: Path) -> str:
+def _last_output(log: Path) -> str:
     try:
         lines = log.read_text(errors="replace").split("\n")
     except OSError:
         return "its node does not write to this folder"
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1][:200] if said else "it said nothing"
+    printed = [line.strip() for line in lines if line.strip()]
+    return printed[-1][:200] if printed else "it said nothing"

@@ -66,10 +66,10 @@ def lock_seen(path: Path) -> bool:
 
 def fault(environment: str, python: str, kind: str) -> str:
     """Return what is wrong with an interpreter: it is not the lock's, or its torch sees no GPU."""
-    asked: list[tuple[str, ...]] = [("-m", "nearfree", "environment", "check", environment)]
+    checks: list[tuple[str, ...]] = [("-m", "nearfree", "environment", "check", environment)]
     if kind == "cuda":
-        asked.append(("-c", "import torch; torch.cuda.get_device_properties(0)"))
-    for words in asked:
+        checks.append(("-c", "import torch; torch.cuda.get_device_properties(0)"))
+    for words in checks:
         try:
             done = subprocess.run(
                 (python, *words), capture_output=True, text=True, timeout=240, check=False
@@ -101,7 +101,7 @@ def main(folder: Path, name: str, kind: str, *pythons: str) -> None:
     """Stay a second, and leave what is seen as a whole file."""
     time.sleep(1)
     partial = folder / f".{name}.part"
-    seen = look(folder, kind, dict(each.split("=", 1) for each in pythons))
+    seen = look(folder, kind, dict(pair.split("=", 1) for pair in pythons))
     partial.write_bytes(msgspec.json.encode(seen))
     partial.replace(folder / f"{name}.json")
 

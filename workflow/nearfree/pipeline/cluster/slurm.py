@@ -38,10 +38,10 @@ def require_slurm() -> None:
     """Raise SchedulerError unless jobs can be submitted from here."""
     if shutil.which("sbatch") is None:
         raise _absent("sbatch")
-    said = slurm("scontrol", "ping", timeout_s=_ANSWER_S)
-    if " is UP" not in said:
+    answer = slurm("scontrol", "ping", timeout_s=_ANSWER_S)
+    if " is UP" not in answer:
         raise SchedulerError(
-            f"SLURM is down: {last_line(said)}",
+            f"SLURM is down: {last_line(answer)}",
             remedy="Wait for the cluster, or run without --profile slurm on this machine",
         )
 

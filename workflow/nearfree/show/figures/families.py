@@ -7,8 +7,8 @@ import altair as alt
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.core.plan import MODULES as APART
-from nearfree.core.plan import PROFILE
+from nearfree.core.plan import MODULES_SUFFIX as APART
+from nearfree.core.plan import PROFILE_SUFFIX
 from nearfree.show.figures.boundaries import nmax_against_own
 from nearfree.show.figures.latency import latency_against_n
 from nearfree.show.figures.listing import Figure, drawn_by
@@ -51,7 +51,7 @@ class Rows(Struct, frozen=True, kw_only=True):
 
 def _apart() -> pl.Expr:
     """Return whether a row, or the study that it is a profile of, is of a model's modules."""
-    return pl.col("stream").str.strip_suffix(PROFILE).str.ends_with(APART)
+    return pl.col("stream").str.strip_suffix(PROFILE_SUFFIX).str.ends_with(APART)
 
 
 def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawing]:

@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.core.label import label, ordered
-from nearfree.core.plan import PROFILE
+from nearfree.core.plan import PROFILE_SUFFIX
 from nearfree.derive.tables.settings import telling_fields
 from nearfree.show.figures.modules import DrawnModule
 from nearfree.show.figures.theme import PANEL, SMALL_PANEL
@@ -29,7 +29,7 @@ def with_variants(
     where two studies hold the same setting; nothing where there is nothing to tell. A profile
     stands with the study that it is of. The fields that are `named` elsewhere are left out.
     """
-    study = pl.col("stream").str.strip_suffix(PROFILE).alias("study")
+    study = pl.col("stream").str.strip_suffix(PROFILE_SUFFIX).alias("study")
     groups = frame.with_columns(study).partition_by("platform", "origin", maintain_order=True)
     return pl.concat(group.with_columns(_variant(group, module, named)) for group in groups)
 

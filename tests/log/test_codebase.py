@@ -73,7 +73,7 @@ def test_a_copy_has_the_same_digest(copy: Path) -> None:
     assert digests(copy, name) == [digest(name), package_digest()]
 
 
-@pytest.mark.parametrize("imported", ["boundary.py", "tables/schema.py", "events/line.py"])
+@pytest.mark.parametrize("imported", ["core/boundary.py", "derive/tables/schema.py", "log/line.py"])
 def test_a_change_of_an_imported_module_shows(copy: Path, imported: str) -> None:
     """One more byte in an imported module changes the digest."""
     before = digests(copy, "nearfree.derive.tables.project")
@@ -82,7 +82,7 @@ def test_a_change_of_an_imported_module_shows(copy: Path, imported: str) -> None
     assert all(one != other for one, other in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("unrelated", ["figures/theme.py", "cli/log_.py", "measure/run.py"])
+@pytest.mark.parametrize("unrelated", ["show/figures/theme.py", "cli/log_.py", "measure/run.py"])
 def test_a_change_of_an_unrelated_module_does_not_show(copy: Path, unrelated: str) -> None:
     """A change of what a module does not import changes the package's digest alone."""
     before, package_before = digests(copy, "nearfree.derive.tables.project")
@@ -104,7 +104,7 @@ def test_a_new_module_counts_when_it_is_imported(copy: Path) -> None:
     first = digests(copy, name)
     (copy / "extra.py").write_text("X = 1\n")
     second = digests(copy, name)
-    append("from nearfree import extra\n")(copy / "boundary.py")
+    append("from nearfree import extra\n")(copy / "core" / "boundary.py")
     third = digests(copy, name)
     append("Y = 2\n")(copy / "extra.py")
     fourth = digests(copy, name)
@@ -116,7 +116,7 @@ def test_a_change_of_the_page_shows(copy: Path) -> None:
     """The report's digest changes with its template, style and script, which make it as well."""
     seen = {digests(copy, "nearfree.show.page.stage")[0]}
     for name in ("page.html", "page.css", "panel.js"):
-        append(" ")(copy / "report" / "page" / name)
+        append(" ")(copy / "show" / "page" / name)
         seen.add(digests(copy, "nearfree.show.page.stage")[0])
     assert len(seen) == 4
 

@@ -116,7 +116,7 @@ def test_a_change_of_the_page_shows(copy: Path) -> None:
     """The report's digest changes with its template, style and script, which make it as well."""
     seen = {digests(copy, "nearfree.show.page.stage")[0]}
     for name in ("page.html", "page.css", "panel.js"):
-        append(" ")(copy / "show" / "page" / name)
+        append(" ")(copy / "show" / "page" / "assets" / name)
         seen.add(digests(copy, "nearfree.show.page.stage")[0])
     assert len(seen) == 4
 

@@ -72,7 +72,7 @@ def test_an_arm_machine(fake: Path) -> None:
 
 def test_a_mac(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without /proc the system's own command is asked."""
-    answers = {"machdep.identity.brand_string": "Apple M9", "hw.optional.arm.FEAT_BF16": "1"}
+    answers = {"machdep.cpu.brand_string": "Apple M9", "hw.optional.arm.FEAT_BF16": "1"}
     (fake / "cpuinfo").unlink()
     (fake / "sysctl").write_text("#!/bin/sh\ncase $2 in\n" + "".join(
         f"{name}) echo '{value}';;\n" for name, value in answers.items()

@@ -48,7 +48,7 @@ def append(text: str) -> Callable[[Path], None]:
 def test_the_closure_follows_imports() -> None:
     """A module's closure holds the module, what it imports, and what that imports in turn."""
     found = closure("nearfree.core.boundary")
-    assert found == ["nearfree.core.boundary", "nearfree.errors"]
+    assert found == ["nearfree.core.boundary", "nearfree.core.protocols", "nearfree.errors"]
     assert {"nearfree.derive.tables.latency", "nearfree.core.boundary", "nearfree.units"} <= set(
         closure("nearfree.derive.tables.project")
     )

@@ -1,0 +1,244 @@
+"""Write the golden logs of a version: `python tests/golden/make.py VERSION`.
+
+Each version of the package that changes events or tables adds its own logs here; those of earlier
+versions are never written again. A golden log is `VERSION/NAME`, with `config` and with `root`, a
+results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
+curves. Events, ledgers and tables lie there as the workflow made them; figures' data, report's
+numbers and answers of commands lie in `derived.json.gz`.
+
+`python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
+from them by the code at hand: for a change of tables that is meant. Read first what
+`tests/golden/test_golden_log.py` says of it, and put it into the commit's message.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, suppress
+from pathlib import Path
+
+from conftest import make_plan, make_setting, write_payloads
+from measure.machines import FakeKernel, take
+from measure.test_nsight import GEMM, report
+from nearfree.errors import HardwareError
+from nearfree.events.names import Layout
+from nearfree.events.take import take_name
+from nearfree.events.types import DeviceState, ExecutedWork, Fingerprint, LaunchFloor, WorkCounted
+from nearfree.measure.nsight_report import payloads
+from nearfree.protocols import Interleaved
+from nearfree.settings import MeasurePlan, ProfilePlan, Sweep
+from public.tables import member, parquet, put_release, rows
+from sources.fetching.indexserver import serving
+from tables.logs import make_visits, write_probe
+
+from golden.answers import answers
+from golden.compare import derived, write_derived
+from golden.remake import LOG, remake
+from workflow import ROOT, Project, make_project
+
+HERE = Path(__file__).parent
+CURVE_FILES = "simulated/curves"
+RECORDED = {
+    "measured": (
+        *("public/constants", "public/constants_own", "sources/vllm_0_33_0"),
+        *("sources/flash_attn_2_8_3", "sources/flashinfer_python_0_6_13"),
+        "sources/flashinfer_python_0_7_2_post1",
+    ),
+    "simulated": ("public/constants", "sources/vllm_0_33_0", "sources/flash_attn_2_8_3"),
+}
+"""What is taken from this project's own log: rules and constants."""
+CURVES = """platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,\
+top_k,routing,heads,kv_heads,head_dim,kernel,n,latency_us
+h100,moe_ffn,sglang,0.5.14,bfloat16,1,,4096,1024,true,64,8,balanced,,,,,1,240
+h100,moe_ffn,sglang,0.5.14,bfloat16,1,,4096,1024,true,64,8,balanced,,,,,16,620
+h100,moe_ffn,sglang,0.5.14,bfloat16,1,,4096,1024,true,64,8,balanced,,,,,256,700
+"""
+GRID = (1, 8, 64, 256, 512)
+
+
+def make_measured(folder: Path) -> tuple[Project, Path]:
+    """Return a project with takes of this machine, and of all that can happen to takes."""
+    project = make_project(folder, "model", "golden")
+    _copy_recorded(project, "measured", "results")
+    (folder / "own.csv").write_text(CURVES)
+    with _index(folder):
+        project.nearfree("import", "curves", "own.csv")
+        project.snakemake()
+    layout = Layout(folder / "results")
+    _kill(project, "moe", take=2)
+    project.nearfree("measure", "cpu", "moe", "--take", "2")
+    done = project.nearfree("measure", "cpu", "dense_ffn", "--take", "2")
+    project.nearfree("log", "retract", done.partition(":")[0], "--reason", "a backup ran meanwhile")
+    _kill(project, "attention", take=2)
+    _fail(layout)
+    _write_gpu(layout)
+    project.snakemake()
+    return project, folder / "results"
+
+
+def make_simulated(folder: Path) -> tuple[Project, Path]:
+    """Return a project with a simulated GPU that ran every module and a model."""
+    project, root = make_project(folder, "families"), "simulated/results"
+    _copy_recorded(project, "simulated", root)
+    project.nearfree("predict", "--curves", CURVE_FILES, "--results", root)
+    project.snakemake("--config", f"results={root}")
+    return project, folder / root
+
+
+def _copy_recorded(project: Project, name: str, root: str) -> None:
+    for each in RECORDED[name]:
+        shutil.copytree(ROOT / "results" / "events" / each, project / f"{root}/events/{each}")
+
+
+@contextmanager
+def _index(folder: Path) -> Iterator[None]:
+    """Serve public tables of our own making, of two versions on two GPUs, as a package index."""
+    tables = {}
+    for system, scale in (("h100_sxm", 1.0), ("a100_sxm", 1.6)):
+        for version, slower in (("0.20.2", 1.2), ("0.24.0", 1.0)):
+            for table, base in (
+                *(("gemm_perf", 0.03), ("moe_perf", 0.6)),
+                *(("context_attention_perf", 0.02), ("generation_attention_perf", 0.01)),
+            ):
+                points = [
+                    (n, base * scale * max(1.0, n / (64 * slower)))
+                    for n in (GRID if table != "generation_attention_perf" else (127, 1023, 8191))
+                ]
+                path = member(table, system).replace("0.24.0", version)
+                device = f"NVIDIA {system[:4].upper()}"
+                tables[path] = parquet(rows(table, *points, version=version, device=device))
+    with serving() as server:
+        put_release(server, tables, systems=("h100_sxm", "a100_sxm"))
+        os.environ |= {
+            "PIP_INDEX_URL": f"{server.url}/simple",
+            "NEARFREE_CACHE": str(folder / "cache"),
+        }
+        yield
+
+
+def _kill(project: Project, study: str, take: int) -> None:
+    """Kill a measurement after its first whole round, as a cluster would."""
+    words = ("-m", "nearfree", "measure", "cpu", study, "--take", str(take))
+    found = f"results/events/cpu/{study}/{take}-*.1.jsonl"
+    with subprocess.Popen(
+        [sys.executable, *words],
+        cwd=project.folder,
+        env={**os.environ, "PYTHONPATH": str(project / "workflow")},
+    ) as process:
+        while process.poll() is None:
+            lines = [path.read_bytes().count(b"\n") for path in project.folder.glob(found)]
+            if lines and lines[0] > 60:
+                process.kill()
+            time.sleep(0.001)
+    assert process.returncode == -signal.SIGKILL, f"{study} ended before it was killed"
+
+
+def _fail(layout: Layout) -> None:
+    """Write a take whose first attempt ended in an error."""
+    plan = make_plan(backend="torch", d_model=256, d_ff=512, rounds=4)
+    with suppress(HardwareError):
+        take(layout, plan, FakeKernel(fails_at=30))
+    take(layout, plan, FakeKernel())
+
+
+def _write_gpu(layout: Layout) -> None:
+    """Write what a GPU would: a stand-in, since none was at hand."""
+    setting = make_setting(backend="torch", dtype="bfloat16", d_model=4096, d_ff=9216)
+    fingerprint = Fingerprint(
+        kind="cuda", model="NVIDIA H20", features=("sm_90",), cores=78, caches={"l2": 60 << 20}
+    )
+    write_probe(layout, "h20", fingerprint=fingerprint, peak=500_000.0, bandwidth=3600.0)
+    plan = MeasurePlan(
+        sweeps=(Sweep(setting=setting, positions=GRID),),
+        protocol=Interleaved(rounds=4),
+        environment="cpu",
+    )
+    weights = 3 * 4096 * 9216
+    counted = [
+        WorkCounted(
+            setting=setting,
+            n=n,
+            work=ExecutedWork(
+                flop_logical=2 * weights * n,
+                flop_executed=2 * weights * max(n, 64),
+                bytes_compulsory=2 * weights,
+                tiles=72,
+                waves=1.0,
+                basis="a stand-in",
+            ),
+            kernels=(GEMM,),
+        )
+        for n in GRID
+    ]
+    state = DeviceState(sm_mhz=1980, memory_mhz=2619, power_w=400.0, temperature_c=50)
+    visits = make_visits(
+        setting,
+        {n: 60.0 * max(1.0, n / 48) for n in GRID},
+        rounds=4,
+        timer="cuda_events",
+        launch="graph",
+        state=state,
+        protocol=plan.protocol,
+    )
+    floor = LaunchFloor(eager_us=4.5, graph_us=1.25, samples=(4.5, 4.25, 4.75))
+    name = take_name("h20", "dense_ffn_paper", 1, plan)
+    write_payloads(layout, name, plan, *counted, floor, *visits)
+    profiled = ProfilePlan(sweeps=(Sweep(setting=setting, positions=(1, 16)),), environment="cpu")
+    found = payloads(report(), profiled, "Nsight Compute 2025.1.0")
+    name = take_name("h20", "dense_ffn_paper_profile", 1, profiled)
+    write_payloads(layout, name, profiled, *found)
+
+
+MADE = {"measured": make_measured, "simulated": make_simulated}
+
+
+def keep(project: Project, results: Path, folder: Path) -> None:
+    """Copy a project's config, and of its results the log and what is derived, into a folder."""
+    ignored = shutil.ignore_patterns("schema", "takes.yaml")
+    shutil.copytree(project / "config", folder / "config", ignore=ignored)
+    if (project / CURVE_FILES).is_dir():
+        shutil.copytree(project / CURVE_FILES, folder / CURVE_FILES)
+    for name in (*LOG, "tables"):
+        shutil.copytree(results / name, folder / "root" / name)
+    root = str(results.relative_to(project.folder))
+    said = answers(lambda *words: project.nearfree(*words, "--results", root))
+    write_derived(folder / "root", derived(results) | said)
+
+
+def derive(folder: Path) -> None:
+    """Write what is derived from a golden log again, by the code at hand."""
+    with tempfile.TemporaryDirectory() as made:
+        project = make_project(Path(made) / "project")
+        shutil.rmtree(project / "config")
+        shutil.copytree(folder, project.folder, dirs_exist_ok=True)
+        with chdir(project.folder):
+            remake(folder / "root", Path("config"), project / "results")
+        shutil.rmtree(folder)
+        keep(project, project / "results", folder)
+
+
+def main() -> None:
+    """Write a version's logs, or what is derived from them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("version", metavar="VERSION", help="the folder's name, such as 0_1_0")
+    parser.add_argument("--derive", action="store_true", help="keep its events")
+    args = parser.parse_args()
+    for name, make in MADE.items():
+        folder = HERE / args.version / name
+        if args.derive:
+            derive(folder)
+            continue
+        if folder.exists():
+            sys.exit(f"{folder} is there: golden events are never written again")
+        with tempfile.TemporaryDirectory() as made:
+            keep(*make(Path(made) / "project"), folder)
+
+
+if __name__ == "__main__":
+    main()

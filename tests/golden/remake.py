@@ -1,0 +1,38 @@
+"""Everything of a log made again by the code at hand.
+
+    python tests/golden/remake.py OLD CONFIG NEW
+
+OLD is a results root or a golden root, CONFIG the config folder of its time, and NEW a folder that
+is not there yet. It gets the events of OLD, and tables, figures and a report made from them; then
+`python tests/golden/compare.py OLD NEW` says what differs.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from nearfree.audit.rebuild import make_all
+from nearfree.pipeline import Pipeline
+from nearfree.report.whole import report_of
+
+LOG = ("events", "ledger")
+"""What a results root cannot be made without."""
+
+
+def remake(old: Path, config: Path, new: Path) -> None:
+    """Copy the log of a root, and make all of it under a config folder."""
+    for name in LOG:
+        if (old / name).is_dir():
+            shutil.copytree(old / name, new / name)
+    pipeline = Pipeline(new, config)
+    make_all(pipeline, figures=True)
+    report_of(pipeline)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("old", type=Path, metavar="OLD", help="a results root")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a config folder")
+    parser.add_argument("new", type=Path, metavar="NEW", help="a folder that is not there yet")
+    args = parser.parse_args()
+    remake(args.old, args.config, args.new)

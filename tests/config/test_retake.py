@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_first_retake_asks_for_the_second_take(folder: Path, layout: Layout) -> None:
     """Where nothing was said, the next take of every stream but the probe is the second."""
     studies = [name for name in Plans(Config(folder), "cpu").all() if name != "hardware"]
-    assert {"dense_ffn", "qwen3_8b_cpu", "qwen3_8b_cpu_foretold"} <= set(studies)
+    assert {"dense_ffn", "wedlm_8b_cpu", "wedlm_8b_cpu_foretold"} <= set(studies)
     for asked in (1, 2):
         assert {Config(folder).take("cpu", name) for name in studies} == {asked}
         assert raise_takes(Config(folder), layout, "cpu") == dict.fromkeys(studies, asked + 1)
@@ -45,8 +45,8 @@ def test_with_a_model_s_modules_what_is_foretold_is_asked_again(
     folder: Path, layout: Layout
 ) -> None:
     """Predictions rest on the modules measured apart; the model itself is not measured again."""
-    raised = raise_takes(Config(folder), layout, "cpu", "qwen3_8b_cpu_modules")
-    assert raised == {"qwen3_8b_cpu_modules": 2, "qwen3_8b_cpu_foretold": 2}
+    raised = raise_takes(Config(folder), layout, "cpu", "wedlm_8b_cpu_modules")
+    assert raised == {"wedlm_8b_cpu_modules": 2, "wedlm_8b_cpu_foretold": 2}
 
 
 def test_what_was_asked_of_others_stays(folder: Path, layout: Layout) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -11,6 +11,7 @@ from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.plan import plan_digest
 from nearfree.errors import ConfigError
+from nearfree.core.setting import Module
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -140,7 +141,7 @@ def test_the_shipped_config_loads(folder: Path) -> None:
     read_all(folder)
     assert Config(folder).site.epsilon in Config(folder).site.tolerances
     plan = Plans(Config(folder), "cpu").measure("dense_ffn")
-    assert [sweep.setting.batch for sweep in plan.sweeps] == [1, 2, 4, 8]
+    assert [sweep.setting.batch for sweep in plan.sweeps] == [1, 4]
     assert plan.environment == "cpu"
 
 
@@ -189,7 +190,7 @@ def test_takes_are_one_where_nothing_is_said(folder: Path) -> None:
 def test_a_cap_on_tokens_cuts_grids_and_keeps_a_point(folder: Path) -> None:
     """No point has more than `tokens_max` tokens, but for the smallest N of a large batch."""
     path = folder / "studies.yaml"
-    path.write_text(path.read_text().replace("batch: [1, 2, 4, 8]", "batch: [1, 8, 100]"))
+    path.write_text(path.read_text().replace("batch: [1, 4]", "batch: [1, 8, 100]", 1))
     sweeps = Config(folder).study("cpu", "dense_ffn").sweeps()
     assert [sweep.positions[-1] for sweep in sweeps] == [64, 8, 1]
     assert sweeps[1].positions == (1, 2, 3, 4, 5, 6, 7, 8)
@@ -224,6 +225,18 @@ def test_a_probe_of_an_unknown_platform(folder: Path) -> None:
     assert Plans(Config(folder), "cpu").probe().dtypes == ("bfloat16", "float16", "float32")
     with pytest.raises(ConfigError, match="unknown platform 'mars'"):
         Plans(Config(folder), "mars").probe()
+
+
+def test_the_default_set_has_every_module(folder: Path) -> None:
+    """What is measured unless more is asked for has each module, a dense and a sparse model."""
+    plans = Plans(Config(folder), "cpu").every()
+    settings = [sweep.setting for plan in plans.values() for sweep in getattr(plan, "sweeps", ())]
+    assert {setting.module for setting in settings} == set(get_args(Module))
+    models = {setting.model: setting.moe for setting in settings if setting.module == "model"}
+    assert sorted(models.values(), key=str) == [None, "torch_padded"]
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("[default, paper]", "[default, thorough]"))
+    assert plans.keys() < Plans(Config(folder), "cpu").every().keys()
 
 
 def test_studies_can_be_left_out(folder: Path) -> None:

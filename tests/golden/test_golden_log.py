@@ -11,9 +11,10 @@ from typing import NamedTuple
 import polars as pl
 import pytest
 import vl_convert
+from altair.utils import schemapi
 from nearfree.cli import main
-from nearfree.events.types import PAYLOADS
-from nearfree.stages import TABLES
+from nearfree.log.events import PAYLOADS
+from nearfree.derive.stages import TABLES
 
 from golden.answers import answers
 from golden.compare import content, derived, differences
@@ -55,7 +56,7 @@ def remade(
 ) -> Iterator[Remade]:
     """Return a golden log with all that the code at hand makes of its newest ledger.
 
-    Nothing is drawn: figures are compared by what they draw.
+    Nothing is drawn or held against Vega-Lite's schema: figures are compared by what they draw.
     """
     golden, folder = request.param, tmp_path_factory.mktemp("golden")
     shutil.copytree(golden, folder, ignore=shutil.ignore_patterns("root"), dirs_exist_ok=True)
@@ -67,6 +68,7 @@ def remade(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEARFREE_CACHE", str(folder / "no" / "cache"))
         patch.setattr(vl_convert, "vegalite_to_svg", lambda *_, **__: PICTURE)
+        patch.setattr(schemapi, "DEBUG_MODE", False)
         found.run("report", "--as-of", str(found.last), "--other-code")
         for name in DERIVED:
             made = folder / "results/as_of" / f"{found.last:06}" / "results" / name
@@ -90,6 +92,7 @@ def test_everything_is_made_again(remade: Remade) -> None:
     assert found == [], "\n".join(map(str, found))
 
 
+@pytest.mark.slow
 def test_what_was_made_again_is_audited_and_crated(copied: Remade) -> None:
     """Everything made of an old log passes the audit, and goes into a crate that verifies."""
     assert "; 0 findings" in copied.run("audit", "--all")
@@ -97,6 +100,7 @@ def test_what_was_made_again_is_audited_and_crated(copied: Remade) -> None:
     assert "0 damaged" in copied.run("crate", "--verify", "crate")
 
 
+@pytest.mark.slow
 def test_ledgers_are_compared(remade: Remade) -> None:
     """What changed from the first ledger to the last is told: nothing, if there is but one."""
     told = remade.run("diff", "1", str(remade.last))

@@ -10,8 +10,8 @@ from derive.tables.logs import copy_config
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.plan import plan_digest
-from nearfree.errors import ConfigError
 from nearfree.core.setting import Module
+from nearfree.errors import ConfigError
 
 Change = Callable[[dict[str, Any]], None]
 

@@ -26,14 +26,14 @@ from pathlib import Path
 from conftest import make_plan, make_setting, write_payloads
 from measure.machines import FakeKernel, take
 from measure.test_nsight import GEMM, report
+from nearfree.core.plan import MeasurePlan, ProfilePlan, Sweep
+from nearfree.core.protocols import Interleaved
+from nearfree.core.work import ExecutedWork
 from nearfree.errors import HardwareError
+from nearfree.log.events import DeviceState, Fingerprint, LaunchFloor, WorkCounted
 from nearfree.log.names import Layout
 from nearfree.log.take import take_name
-from nearfree.core.work import ExecutedWork
-from nearfree.log.events import DeviceState, Fingerprint, LaunchFloor, WorkCounted
 from nearfree.measure.nsight_report import payloads
-from nearfree.core.protocols import Interleaved
-from nearfree.core.plan import MeasurePlan, ProfilePlan, Sweep
 from public.tables import member, parquet, put_release, rows
 from sources.fetching.indexserver import serving
 from tables.logs import make_visits, write_probe

@@ -11,8 +11,8 @@ import argparse
 import shutil
 from pathlib import Path
 
-from nearfree.prove.audit.rebuild import make_all
 from nearfree.pipeline.pipeline import Pipeline
+from nearfree.prove.audit.rebuild import make_all
 from nearfree.show.page.stage import report_of
 
 LOG = ("events", "ledger")

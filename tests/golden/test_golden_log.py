@@ -13,8 +13,8 @@ import pytest
 import vl_convert
 from altair.utils import schemapi
 from nearfree.cli import main
+from nearfree.derive.jobs import TABLES
 from nearfree.log.events import PAYLOADS
-from nearfree.derive.stages import TABLES
 
 from golden.answers import answers
 from golden.compare import content, derived, differences

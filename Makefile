@@ -77,9 +77,9 @@ lock:
 	    --extra dev --constraint envs/base.lock pyproject.toml --output-file envs/dev.lock
 	printf 'triton==3.6.0\nnumpy<2.4\n' | uv pip compile --quiet --universal --python-version 3.11 \
 	    --generate-hashes --no-header --no-annotate - --output-file envs/interpreter.lock
-	for name in vllm sglang flash_attn flashinfer xformers; do \
-	    uv --config-file envs/uv.toml pip compile --quiet envs/$$name.in \
-	        --output-file envs/$$name.lock || exit 1; done
+	for file in envs/*.in; do \
+	    uv --config-file envs/uv.toml pip compile --quiet $$file \
+	        --output-file $${file%.in}.lock || exit 1; done
 
 env: $(VENV)/installed
 	@$(BIN)/nearfree environment make $(NAME)

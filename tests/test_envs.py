@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from msgspec import Struct
+from nearfree.backends.environments.lock import OWN
+from nearfree.backends.records import BACKENDS
 from nearfree.config.files import Config
 from nearfree.sources.fetching.index import Artefact, releases
 from packaging.requirements import Requirement
@@ -18,10 +20,9 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 ROOT = Path(__file__).parent.parent
 ENVS = ROOT / "envs"
 PACKAGES = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "flash_attn": "flash-attn",
-    "flashinfer": "flashinfer-python",
+    backend.environment: backend.package
+    for backend in BACKENDS
+    if backend.environment not in (None, OWN)
 }
 """The package that each backend's environment is for."""
 ALWAYS = {"torch", "msgspec", "nvidia-ml-py", "setuptools"}
@@ -95,7 +96,7 @@ def test_every_environment_that_is_named_has_a_lock() -> None:
     assert {name for name in named if not (ENVS / f"{name}.lock").is_file()} == set()
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang", "flash_attn"])
+@pytest.mark.parametrize("name", ["vllm", "sglang", "flash_attn", "flashinfer", "xformers"])
 def test_the_rules_of_a_locked_backend_are_kept(name: str) -> None:
     """What is measured is a release whose rules config/sources.yaml asks for."""
     package = PACKAGES[name]

@@ -69,7 +69,7 @@ BACKENDS = (
     Backend(
         name="torch",
         modules={
-            "gemm": f"{_ADAPTERS}.torch_gemm:TorchGemm",
+            "gemm": f"{_ADAPTERS}.torch_dense:TorchGemm",
             "dense_ffn": f"{_ADAPTERS}.torch_dense:TorchDenseFfn",
         },
         devices=_EVERYWHERE,

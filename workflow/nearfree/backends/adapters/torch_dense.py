@@ -1,4 +1,8 @@
-"""Dense FFN in torch: the paper's two matmuls (app. C.2), or a model's three with SiLU."""
+"""Dense products in torch: one alone, or those of a Dense FFN.
+
+One is a projection, a router or an LM head of a model. The FFN has the paper's two (app. C.2), or a
+model's three with SiLU.
+"""
 
 from torch import Tensor
 from torch.nn import functional
@@ -6,8 +10,34 @@ from torch.nn import functional
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, torch_dtype, turns, weight
 from nearfree.core.modules.dense_ffn import dense_work
+from nearfree.core.modules.gemm import gemm_work
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
+
+
+class TorchGemm:
+    """[rows, d_model] by the weight [d_ff, d_model], copies of which take turns."""
+
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
+        self._setting = setting
+        d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
+        dtype = torch_dtype(setting)
+        self._weights = turns(
+            execution, lambda copy: weight(execution, dtype, d_ff, d_model, copy=copy)
+        )
+        self.cache = self._weights.cache
+        rows = filled(execution, dtype, setting.batch * max(positions), d_model)
+        self._inputs = {n: rows[: setting.batch * n] for n in positions}
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward over N positions a request: [batch * N, d_model] in, d_ff out."""
+        return functional.linear(self._inputs[n], self._weights.next())
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work of the product; torch tells of no padding."""
+        return gemm_work(self._setting, n, "one product as torch is asked for it")
 
 
 class TorchDenseFfn:

@@ -1,15 +1,15 @@
 """Every backend, once: its names, the modules that it runs, its environment and its rules.
 
-Classes and functions are named by text, `module:name`, so that nothing is imported before it runs.
+Classes and functions are named by text, `module:name`, so that nothing is imported before it runs;
+the records themselves need the standard library alone, for the help of the command line.
 """
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from msgspec import Struct
-
-from nearfree.core.setting import Module
+if TYPE_CHECKING:
+    from nearfree.core.setting import Module
 
 Device = Literal["cpu", "cuda"]
 _EVERYWHERE: tuple[Device, ...] = ("cpu", "cuda")
@@ -17,7 +17,7 @@ _ADAPTERS = "nearfree.backends.adapters"
 _MODELS = "nearfree.models"
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class Rules(NamedTuple):
     """The rules that releases of a backend's package state for its block or tile."""
 
     package: str
@@ -31,15 +31,15 @@ class Rules(Struct, frozen=True, kw_only=True):
     on it."""
 
 
-class Backend(Struct, frozen=True, kw_only=True):
+class Backend(NamedTuple):
     """One backend, in this project's name."""
 
     name: str
+    modules: "Mapping[Module, str | None]"
+    """The class that runs each module, None where rules alone are read."""
     names: tuple[str, ...] = ()
     """What users call it: its own name and its package's, with hyphens; none where it is no choice
     of a deployment."""
-    modules: Mapping[Module, str | None]
-    """The class that runs each module, None where rules alone are read."""
     in_model: str | None = None
     """What runs it inside a whole model's forward; None where nothing does."""
     devices: tuple[Device, ...] = ("cuda",)
@@ -212,12 +212,12 @@ BY_USERS_NAME: Mapping[str, Backend] = {
 }
 
 
-def running(module: Module) -> dict[str, Backend]:
+def running(module: "Module") -> dict[str, Backend]:
     """Return the backends of a module by name."""
     return {backend.name: backend for backend in BACKENDS if module in backend.modules}
 
 
-def in_models(module: Module) -> dict[str, str]:
+def in_models(module: "Module") -> dict[str, str]:
     """Return what runs a module inside a whole model's forward, by the backend's name."""
     found = running(module).values()
     return {backend.name: backend.in_model for backend in found if backend.in_model}
@@ -226,6 +226,12 @@ def in_models(module: Module) -> dict[str, str]:
 def packages() -> tuple[str, ...]:
     """Return PyPI's names of the packages that adapters call, each once."""
     return tuple(dict.fromkeys(backend.package for backend in BACKENDS if backend.environment))
+
+
+def ruled_packages(module: "Module") -> tuple[str, ...]:
+    """Return PyPI's names of the packages whose rules of a module are read, each once."""
+    found = (backend.rules.package for backend in running(module).values() if backend.rules)
+    return tuple(dict.fromkeys(found))
 
 
 def page_size(name: str) -> int | None:

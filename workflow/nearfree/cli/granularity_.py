@@ -1,7 +1,6 @@
 """Print the block or tile that a backend's release uses, by range, with its source lines.
 
-For MoE layers (vllm, sglang) give --experts, --top-k, --d-ff, --d-model and --tokens; for
-attention (flash-attn, flashinfer, xformers for FlashAttention 3, flash-attn-4) give --heads,
+For MoE layers give --experts, --top-k, --d-ff, --d-model and --tokens; for attention give --heads,
 --kv-heads, --head-dim, --context, --batch and --positions. Ranges are written first:last.
 """
 
@@ -10,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearfree.backends.records import ruled_packages
 from nearfree.cli.common import positive
 
 if TYPE_CHECKING:
@@ -23,7 +23,12 @@ MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "den
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("release", help="package==version, such as vllm==0.20.2")
+    of_moe, of_attention = ruled_packages("moe_ffn"), ruled_packages("attention")
+    parser.add_argument(
+        "release",
+        help=f"package==version, such as vllm==0.20.2; of MoE layers {', '.join(of_moe)}, of "
+        f"attention {', '.join(of_attention)} (xformers brings FlashAttention 3)",
+    )
     parser.add_argument(
         "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
     )

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from msgspec import Struct
 
 from nearfree.backends.records import BY_USERS_NAME, running
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.setting import Module
 from nearfree.errors import ConfigError
 
@@ -22,7 +23,7 @@ class BackendRelease(Struct, frozen=True):
 
 def attention_backend(text: str) -> BackendRelease:
     """Return a backend that runs attention; ConfigError for one that runs experts."""
-    return _of(text, "attention", "attention")
+    return _of(text, ATTENTION.name, ATTENTION.title)
 
 
 def moe_backend(text: str) -> BackendRelease:

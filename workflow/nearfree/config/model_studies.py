@@ -7,6 +7,7 @@ from msgspec import structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import in_models
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.routing import first_full
 from nearfree.core.plan import Sweep
@@ -83,7 +84,7 @@ def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tu
     )
     return tuple(
         structs.replace(use, setting=_as_in_a_model(use.setting, setting))
-        if use.setting.module == "attention"
+        if use.setting.module == ATTENTION.name
         else use
         for use in modules_used
     )
@@ -126,7 +127,7 @@ def _settings(study: ModelStudy, model: Model) -> Iterator[Setting]:
 
 def _check(study: ModelStudy, model: Model) -> None:
     experts = model.decoder.experts
-    attention = in_models("attention")
+    attention = in_models(ATTENTION.name)
     if study.backend not in attention:
         raise ConfigError(
             f"{study.backend} runs no model's attention",

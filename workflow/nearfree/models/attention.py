@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import in_models, load
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.errors import EvidenceError
 from nearfree.models.attention_mask import Sight
 
@@ -49,7 +50,7 @@ def attending(
     EvidenceError
         No such backend runs the attention of a model, or none on this GPU or in this dtype.
     """
-    known = in_models("attention")
+    known = in_models(ATTENTION.name)
     if backend not in known:
         raise EvidenceError(
             f"no adapter runs a model's attention on {backend!r:.80}",

@@ -16,6 +16,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.setting import FIELDS
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.errors import SourceError
 from nearfree.log.line import without_private
 from nearfree.public.curve_row import CURVE_FIELDS
@@ -62,8 +63,8 @@ the positions that are cached before the `isl` new ones.
 MODULES = {
     "gemm_perf": "gemm",
     "moe_perf": "moe_ffn",
-    "context_attention_perf": "attention",
-    "generation_attention_perf": "attention",
+    "context_attention_perf": ATTENTION.name,
+    "generation_attention_perf": ATTENTION.name,
 }
 _ALWAYS = {
     "device": "device",
@@ -113,7 +114,7 @@ def _read(member: str, raw: bytes, table: str) -> pl.DataFrame:
     try:
         schema = pl.read_parquet_schema(io.BytesIO(raw))
         wanted = {**COLUMNS[table], **_ALWAYS}
-        if "attention" in table:
+        if MODULES[table] == ATTENTION.name:
             wanted |= {old: new for old, new in _OPTIONAL.items() if old in schema}
         _check_schema(member, schema, wanted)
         if pl.scan_parquet(io.BytesIO(raw)).select(pl.len()).collect().item() > ROW_LIMIT:
@@ -158,7 +159,7 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
         named = column("distribution")
         known = (named == "balanced") | named.str.starts_with("power_law")
         yield ~known, pl.format("distribution {} is not known", named)
-    if "attention" in table:
+    if MODULES[table] == ATTENTION.name:
         mixed = column("dtype") != column("kv_cache_dtype")
         text = pl.format("dtype {} over a {} cache", column("dtype"), column("kv_cache_dtype"))
         yield mixed, text
@@ -175,7 +176,7 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
         )
     sizes = [new for new in COLUMNS[table].values() if new not in _TEXT and new != "context"]
     yield pl.any_horizontal(column(name) <= 0 for name in sizes), pl.lit("a size is not positive")
-    if "attention" in table:
+    if MODULES[table] == ATTENTION.name:
         yield column("context") < 0, pl.lit("a size is not positive")
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting, check_setting
@@ -130,7 +131,7 @@ def _sensitivity(line: int, row: Row) -> list[Payload]:
             epsilon=float(row["epsilon"]),
             noisy=row["noisy"] == "1",
             baseline=baseline,
-            grid=ATTENTION_GRID if setting.module == "attention" else FFN_GRID,
+            grid=ATTENTION_GRID if setting.module == ATTENTION.name else FFN_GRID,
         )
     ]
 
@@ -152,7 +153,7 @@ def _studied(table: str, value: int) -> tuple[Setting, int]:
         raise ValueError(f"unknown table {table!r}")
     if "attn" in table:
         attention = Setting(
-            module="attention",
+            module=ATTENTION.name,
             backend=backend,
             dtype="bfloat16",
             context=value,

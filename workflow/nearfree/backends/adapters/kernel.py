@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import Struct, field, structs
 
 from nearfree.backends.records import BACKENDS, Device, in_models, load
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.setting import Module, Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
@@ -76,7 +77,7 @@ ADAPTERS = tuple(
 ADAPTERS += tuple(
     structs.replace(adapter, module="model", where="nearfree.models.kernel:ModelKernel")
     for adapter in ADAPTERS
-    if adapter.backend in in_models("attention")
+    if adapter.backend in in_models(ATTENTION.name)
 )
 
 

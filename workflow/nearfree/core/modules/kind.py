@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from nearfree.core.modules.study import StudyBase
-from nearfree.core.setting import Setting
+from nearfree.core.setting import Module, Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
 
@@ -90,7 +90,7 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
     tokens go to experts. Which fields a setting of it has stands in `core.setting`.
     """
 
-    name: str
+    name: Module
     title: str
     own: str
     study: type[StudyBase] | None = None
@@ -103,6 +103,11 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
     main: bool = False
     has_cache: bool = False
     routed: bool = False
+
+    @property
+    def granular(self) -> bool:
+        """Whether its kernels compute blocks or tiles of rows, so that its work is a staircase."""
+        return self.laws is not None and self.laws.letter is not None
 
     def executed(
         self, setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1

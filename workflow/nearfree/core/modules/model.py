@@ -1,6 +1,6 @@
 """A model's whole forward: its modules' times add up, and the smallest boundary is its own."""
 
-from typing import Annotated, cast
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -8,7 +8,7 @@ from nearfree.core.modules import attention, dense_ffn, moe_ffn
 from nearfree.core.modules.kind import Granularity, ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import Dtype, Mask, ModelRouting, Module, Name, Routing, Setting
+from nearfree.core.setting import Dtype, Mask, ModelRouting, Name, Routing, Setting
 
 
 class ModelStudy(StudyBase, frozen=True, kw_only=True, tag="model"):
@@ -40,7 +40,7 @@ def ffn_setting(
     """Return the FFN of a model as its own law asks for it; one without experts is dense."""
     kind = dense_ffn.DENSE_FFN if experts is None else moe_ffn.MOE_FFN
     return Setting(
-        module=cast("Module", kind.name),
+        module=kind.name,
         backend="",
         dtype=dtype,
         batch=batch,

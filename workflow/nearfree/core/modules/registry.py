@@ -12,7 +12,9 @@ from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.moe_ffn import MOE_FFN
 from nearfree.core.setting import Setting
 
-KINDS = {kind.name: kind for kind in (GEMM, DENSE_FFN, MOE_FFN, ATTENTION, MODEL)}
+KINDS: dict[str, ModuleKind] = {
+    kind.name: kind for kind in (GEMM, DENSE_FFN, MOE_FFN, ATTENTION, MODEL)
+}
 MAIN = tuple(kind for kind in KINDS.values() if kind.main)
 """Those that the paper speaks of by themselves."""
 STUDIES: Any = reduce(or_, (kind.study for kind in KINDS.values() if kind.study))

@@ -6,10 +6,13 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from nearfree.core.label import AXES, label
+from nearfree.core.modules.registry import MAIN
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
-PAPER_MODULES = ("dense_ffn", "moe_ffn", "attention")
+PAPER_MODULES = tuple(kind.name for kind in MAIN)
 """The module kinds that the paper studies."""
+GRANULAR = tuple(kind.name for kind in MAIN if kind.granular)
+"""Those of them whose kernels compute blocks or tiles of rows."""
 
 
 class Group(NamedTuple):

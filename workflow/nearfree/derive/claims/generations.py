@@ -5,13 +5,15 @@ from itertools import combinations
 
 import polars as pl
 
-from nearfree.core.modules.attention import M_ATTN
+from nearfree.core.modules.attention import ATTENTION, M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.derive.claims.cases import Case, Group, plain
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
 _LOOKUP = Group(None, None, None, None, "published")
-_DENSE, _ATTENTION = (Group(None, m, None, None, "published") for m in ("dense_ffn", "attention"))
+_DENSE, _ATTENTION = (
+    Group(None, m, None, None, "published") for m in ("dense_ffn", ATTENTION.name)
+)
 _FROM = 2.4
 _LEAST, _MOST = 22.5, 23.5
 """What rounds to 23 times."""

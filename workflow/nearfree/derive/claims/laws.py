@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max, plain
 from nearfree.derive.claims.compare import doublings, within_step
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
@@ -106,7 +107,7 @@ def predicts(
 
 def tile_before_idle(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether attention's query tile is smaller than N_idle."""
-    for row, value, ids in _idle_predictions(tables, "attention"):
+    for row, value, ids in _idle_predictions(tables, ATTENTION.name):
         tile = granularity(tables, row)
         if tile is not None:
             text = f"{describe_setting(row)}: {tile.text}, N_idle {_n(value)}"

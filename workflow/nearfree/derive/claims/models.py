@@ -7,13 +7,13 @@ from typing import Any
 import polars as pl
 
 from nearfree.core.label import AXES
+from nearfree.decoders.modules import ATTENTION, MOE
 from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max, plain
 from nearfree.derive.claims.compare import doublings, within_step
 from nearfree.derive.claims.scope_tables import BASES, Row, ScopeTables, pairs
 
 LAWS = ("principle", "principle_resolved", "principle_counted")
 """The principle of a model: with the paper's granularities, a release's, or those counted."""
-_ATTENTION, _MOE = "attention", "MoE FFN"
 
 
 def minimum(tables: ScopeTables) -> Iterator[Case]:
@@ -80,7 +80,7 @@ def limiter_shifts(tables: ScopeTables) -> Iterator[Case]:
         short, long = max(family, key=lambda pair: pair[1]["context"] - pair[0]["context"])
         first, last = (_limiter(seen[row["row_id"]]) for row in (short, long))
         if first and last:
-            agrees = (first["measured_limiter"], last["measured_limiter"]) == (_MOE, _ATTENTION)
+            agrees = (first["measured_limiter"], last["measured_limiter"]) == (MOE, ATTENTION)
             text = (
                 f"{describe_setting(short, 'context')}: {first['measured_limiter']} at L = "
                 f"{short['context']}, {last['measured_limiter']} at L = {long['context']}"

@@ -1,6 +1,7 @@
 """What the paper's text claims of single modules."""
 
-from nearfree.derive.claims.cases import PAPER_MODULES, Claim
+from nearfree.core.modules.attention import ATTENTION
+from nearfree.derive.claims.cases import GRANULAR, PAPER_MODULES, Claim
 from nearfree.derive.claims.laws import follows_granularity, predicts, tile_before_idle
 from nearfree.derive.claims.mechanism import (
     compute_rises,
@@ -18,7 +19,6 @@ from nearfree.derive.claims.scaling import (
     real_between,
 )
 
-_GRANULAR = ("moe_ffn", "attention")
 _CURVES = "latencies by N"
 _WORK = "executed FLOPs, counted or profiled"
 
@@ -30,17 +30,17 @@ MODULE_CLAIMS = (
         unit="curves", needs=_CURVES, checks=(flat_then_rising(*PAPER_MODULES),),
     ),
     Claim(
-        name="latency_jumps", section="3.3, 3.4 and app. on tolerances", modules=_GRANULAR,
+        name="latency_jumps", section="3.3, 3.4 and app. on tolerances", modules=GRANULAR,
         says="A block's end is a jump that no tolerance hides: T(N_max + 1) is at least 1.3 times "
         "T(N_max).",
-        unit="curves", needs=_CURVES, checks=(jumps(*_GRANULAR),),
+        unit="curves", needs=_CURVES, checks=(jumps(*GRANULAR),),
     ),
     Claim(
-        name="idle_mismatch", section="3.3 and 3.4, RQ2", modules=_GRANULAR,
+        name="idle_mismatch", section="3.3 and 3.4, RQ2", modules=GRANULAR,
         says="Idle compute does not predict MoE FFNs and attention: N_idle lies outside the range "
         "from N_max to the next N of the grid.",
         unit="settings", needs="boundaries and N_idle",
-        checks=(predicts(*_GRANULAR, wrong=True),),
+        checks=(predicts(*GRANULAR, wrong=True),),
     ),
     Claim(
         name="dense_inverse_batch", section="3.2, RQ2", modules=("dense_ffn",),
@@ -110,41 +110,42 @@ MODULE_CLAIMS = (
         "balanced or skewed ones", checks=(real_between,),
     ),
     Claim(
-        name="attention_constant_over_context", section="3.4, RQ2", modules=("attention",),
+        name="attention_constant_over_context", section="3.4, RQ2", modules=(ATTENTION.name,),
         says="Attention's N_max does not depend on L: at every two contexts the ranges from N_max "
         "to the next N of the grid overlap.",
         unit="pairs of contexts", needs="boundaries at several contexts",
-        checks=(constant("attention", "context"),),
+        checks=(constant(ATTENTION.name, "context"),),
     ),
     Claim(
-        name="attention_is_m_attn", section="4.1 and app. on query tiles", modules=("attention",),
+        name="attention_is_m_attn", section="4.1 and app. on query tiles",
+        modules=(ATTENTION.name,),
         says="Attention's N_max is the query tile: M_attn lies between it and the next N of the "
         "grid.",
         unit="settings", needs="boundaries and M_attn",
-        checks=(follows_granularity("attention"),),
+        checks=(follows_granularity(ATTENTION.name),),
     ),
     Claim(
-        name="tile_before_idle", section="3.4, RQ3", modules=("attention",),
+        name="tile_before_idle", section="3.4, RQ3", modules=(ATTENTION.name,),
         says="The query tile ends before idle compute does: M_attn is smaller than N_idle.",
         unit="settings", needs="M_attn and N_idle", checks=(tile_before_idle,),
     ),
     Claim(
-        name="flops_in_steps", section="3.3 and 3.4, RQ3", modules=_GRANULAR,
+        name="flops_in_steps", section="3.3 and 3.4, RQ3", modules=GRANULAR,
         says="Executed FLOPs form a staircase: from some N of the grid to the next they stay the "
         "same, from others they rise.",
-        unit="curves", needs=_WORK, checks=(steps(*_GRANULAR),),
+        unit="curves", needs=_WORK, checks=(steps(*GRANULAR),),
     ),
     Claim(
-        name="intensity_in_steps", section="3.3 and 3.4, RQ3", modules=_GRANULAR,
+        name="intensity_in_steps", section="3.3 and 3.4, RQ3", modules=GRANULAR,
         says="Arithmetic intensity changes in steps: from some N of the grid to the next it does "
         "not rise, from others it does.",
         unit="curves", needs="arithmetic intensity, counted or profiled",
-        checks=(steps(*_GRANULAR, of="intensity_flop_per_byte"),),
+        checks=(steps(*GRANULAR, of="intensity_flop_per_byte"),),
     ),
     Claim(
-        name="flops_padded", section="3.3, RQ3", modules=_GRANULAR,
+        name="flops_padded", section="3.3, RQ3", modules=GRANULAR,
         says="Kernels do padded work: executed FLOPs are never fewer than the module needs, and "
         "more at some N.",
-        unit="curves", needs=_WORK, checks=(exceeds_logical(*_GRANULAR),),
+        unit="curves", needs=_WORK, checks=(exceeds_logical(*GRANULAR),),
     ),
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """What the paper's text claims of tolerances, whole models, its deployment table and hardware."""
 
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.derive.claims import generations, models
 from nearfree.derive.claims.cases import PAPER_MODULES, Claim
 from nearfree.derive.claims.scaling import constant, inverse_batch_anywhere, never_rises
@@ -20,11 +21,11 @@ TOLERANCE_CLAIMS = (
         unit="settings", needs=_SWEPT, checks=(same_routed,),
     ),
     Claim(
-        name="tolerance_same_long_context", section=_TOLERANCES, modules=("attention",),
+        name="tolerance_same_long_context", section=_TOLERANCES, modules=(ATTENTION.name,),
         says="Attention over a long context has one boundary at every tolerance from 5 % to 30 %: "
         "from L = 4096.",
         unit="settings", needs=f"{_SWEPT}, from L = 4096",
-        checks=(same_n("attention", context=4096),),
+        checks=(same_n(ATTENTION.name, context=4096),),
     ),
     Claim(
         name="tolerance_dense_one_step", section=_TOLERANCES, modules=("dense_ffn",),
@@ -141,7 +142,7 @@ PUBLIC_CLAIMS = (
     ),
     Claim(
         name="tile_stays", section="app. on future hardware", public=True,
-        modules=("attention",), unit="pairs of platforms", needs="M_attn on several platforms",
+        modules=(ATTENTION.name,), unit="pairs of platforms", needs="M_attn on several platforms",
         says="M_attn belongs to the backend: it is the same on every two platforms, for one "
         "backend, version and element type.",
         checks=(generations.tile_stays,),

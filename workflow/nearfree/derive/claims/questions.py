@@ -1,6 +1,7 @@
 """The paper's three research questions and three findings, as claims."""
 
-from nearfree.derive.claims.cases import PAPER_MODULES, Claim
+from nearfree.core.modules.attention import ATTENTION
+from nearfree.derive.claims.cases import GRANULAR, PAPER_MODULES, Claim
 from nearfree.derive.claims.laws import follows_granularity, predicts
 from nearfree.derive.claims.mechanism import bandwidth_bound, ends_with_block
 from nearfree.derive.claims.regime import exists
@@ -38,10 +39,10 @@ QUESTIONS = (
         checks=(bandwidth_bound,),
     ),
     Claim(
-        name="rq3", kind=_RQ, section="3.3 and 3.4, RQ3", modules=("moe_ffn", "attention"),
+        name="rq3", kind=_RQ, section="3.3 and 3.4, RQ3", modules=GRANULAR,
         says="Does padding govern the boundary? Yes if N_max is the last N at which the kernels "
         "execute the FLOPs of the baseline.",
-        unit="settings", needs=_WORK, checks=(ends_with_block("moe_ffn", "attention"),),
+        unit="settings", needs=_WORK, checks=(ends_with_block(*GRANULAR),),
     ),
 )  # fmt: skip
 
@@ -61,10 +62,10 @@ FINDINGS = (
         checks=(follows_granularity("moe_ffn"), balanced_above_skewed), across=True,
     ),
     Claim(
-        name="finding_3", kind=_FINDING, section="3.4, finding 3", modules=("attention",),
+        name="finding_3", kind=_FINDING, section="3.4, finding 3", modules=(ATTENTION.name,),
         says="Attention: M_attn lies between N_max and the next N of the grid, and at every two "
         "contexts these ranges overlap.",
         unit="settings and pairs of contexts", needs="boundaries, and M_attn or several contexts",
-        checks=(follows_granularity("attention"), constant("attention", "context")),
+        checks=(follows_granularity(ATTENTION.name), constant(ATTENTION.name, "context")),
     ),
 )  # fmt: skip

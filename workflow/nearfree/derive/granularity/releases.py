@@ -4,6 +4,7 @@ import re
 from typing import NamedTuple
 
 from nearfree.backends.records import BACKENDS, Backend
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.moe_ffn import is_triton_moe
 from nearfree.core.setting import Module
 from nearfree.errors import EvidenceError
@@ -73,7 +74,7 @@ def attention_release(backend: str, version: str | None) -> Release:
     EvidenceError
         No rules are read of this backend, or its version is not given.
     """
-    ruled_backend(backend, "attention")
+    ruled_backend(backend, ATTENTION.name)
     return _release(backend, version)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Literal, TypeVar, cast, get_args
 
 from nearfree.backends.records import Backend
-from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.releases import (
     MODULAR_MOE,
@@ -132,7 +132,7 @@ class Resolver:
             raise _unknown(f"no tile rules of {release.package} for {asked.dtype} are read")
         if asked.heads % asked.kv_heads:
             raise _unknown(f"{asked.heads} heads are no multiple of {asked.kv_heads} kv_heads")
-        backend = ruled_backend(asked.backend, "attention")
+        backend = ruled_backend(asked.backend, ATTENTION.name)
         if backend.capabilities and asked.sm and asked.sm not in backend.capabilities:
             raise _unknown(f"{asked.backend} has no kernels for compute capability {asked.sm}")
         said = _once(self._releases, release, self._read)

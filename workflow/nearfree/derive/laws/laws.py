@@ -8,13 +8,13 @@ themselves stand in `core.modules`; each distinct question is asked once.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import polars as pl
 
 from nearfree.core.modules.kind import Granularity, Laws, ModuleKind, smallest
 from nearfree.core.modules.registry import KINDS
-from nearfree.core.setting import Module, Setting
+from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.refusals import GRANULAR, LAWFUL, law_refusal, written
@@ -198,7 +198,7 @@ def _ask(
 
 def _setting(kind: ModuleKind, fields: Sequence[str], question: Answer) -> Setting:
     given = {name: question[name] for name in ("dtype", *fields)}
-    return Setting(module=cast("Module", kind.name), backend=question.get("backend", ""), **given)
+    return Setting(module=kind.name, backend=question.get("backend", ""), **given)
 
 
 def _balance(laws: Laws) -> tuple[str, ...]:

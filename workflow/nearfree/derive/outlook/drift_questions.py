@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from nearfree.backends.records import BACKENDS
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.setting import Routing, Setting
 from nearfree.derive.granularity.query_frame import Question
 from nearfree.sources.packages import parse_release
@@ -35,7 +36,7 @@ def _layer(model: str, experts: int, top_k: int, d_ff: int, d_model: int) -> tup
 
 
 def _call(model: str, heads: int, kv_heads: int) -> Studied:
-    setting = Setting(module="attention", backend="any", dtype="bfloat16", context=4096,
+    setting = Setting(module=ATTENTION.name, backend="any", dtype="bfloat16", context=4096,
                       heads=heads, kv_heads=kv_heads, head_dim=128)  # fmt: skip
     return Studied(model=model, setting=setting)
 

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.backends.records import page_size
-from nearfree.core.modules.attention import M_ATTN
+from nearfree.core.modules.attention import ATTENTION, M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.core.setting import Dtype, Setting
 from nearfree.derive.granularity.facts import sheet_facts
@@ -143,7 +143,7 @@ def _terms(
 
 def _attention(backend: str, dtype: Dtype, batch: int, group: int) -> Setting:
     return Setting(
-        module="attention",
+        module=ATTENTION.name,
         backend=backend,
         dtype=dtype,
         batch=batch,

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.laws.refusals import CACHED
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES
@@ -63,7 +64,7 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
         (pl.col("module") != "dense_ffn")
         & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))
     )
-    several = (pl.col("module") != "attention") | (pl.col("n") > 1)
+    several = ~pl.col("module").is_in(CACHED) | (pl.col("n") > 1)
     points = curves.points.join(kept.select("curve", "module"), on="curve").filter(several)
     known = truth(kept, points.drop("module"), [_ANY])
     latency = known.ratios.join(points.select("curve", "n", "latency_us"), on=["curve", "n"])
@@ -98,7 +99,7 @@ def _over_contexts(
         .group_by("curve", maintain_order=True)
         .agg(pl.col("context").alias("grid"), "latency_us")
     )
-    rows = settings.filter(pl.col("module") == "attention").join(lists, on="curve")
+    rows = settings.filter(pl.col("module").is_in(CACHED)).join(lists, on="curve")
     known = ("peak_tflops", "bandwidth_gb_s", "sm_count")
     rows = with_facts(rows, facts).drop_nulls(known).sort("curve")
     if rows.is_empty():

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
+from nearfree.decoders.modules import ATTENTION, MOE
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
@@ -139,12 +140,12 @@ _DENSE = (
     "element type (through rho s)",
 )
 KNOBS = {
-    "attention": (
+    ATTENTION: (
         "backend and its version (another query tile)",
         "tile (rows of it that a position takes: heads / kv_heads where heads are packed)",
         "context (the shorter, the smaller attention's share of T(N))",
     ),
-    "MoE FFN": (
+    MOE: (
         "backend and its version (M_moe and tau)",
         "tile (a tuned file of your own sets BLOCK_SIZE_M)",
         "top-k (fewer experts a token)",

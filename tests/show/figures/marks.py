@@ -4,9 +4,9 @@ from typing import Any
 
 import altair as alt
 import polars as pl
-from nearfree.show.figures.modules import MODULES
+from nearfree.core.modules.registry import MAIN
 
-DENSE, MOE, ATTENTION = MODULES
+DENSE, MOE, ATTENTION = MAIN
 
 
 def marks(chart: alt.FacetChart, kind: str | None = None) -> list[dict[str, Any]]:

@@ -2,15 +2,15 @@
 
 import polars as pl
 import pytest
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.boundaries import nmax_against_own
 from nearfree.show.figures.families import Rows
-from nearfree.show.figures.modules import DrawnModule
 
 from show.figures.marks import ATTENTION, DENSE, MOE, marks, wider
 
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
-def test_points_are_the_newest_boundaries(rows: Rows, module: DrawnModule) -> None:
+def test_points_are_the_newest_boundaries(rows: Rows, module: ModuleKind) -> None:
     """There is a point for each newest boundary at the tolerance, measured and published."""
     own = rows.of(module.name)
     at = own.boundaries.filter("newest", pl.col("epsilon") == 0.2)

@@ -3,8 +3,9 @@
 import polars as pl
 import pytest
 from msgspec.structs import asdict, replace
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.modules.registry import MAIN
 from nearfree.show.figures.families import Rows, drawings
-from nearfree.show.figures.modules import MODULES, DrawnModule
 
 from show.figures.marks import DENSE, marks
 
@@ -13,22 +14,22 @@ STAIRCASES = ["intensity_against_n", "flop_against_n"]
 UTILIZATION = ["utilization_against_{own}", "utilization_against_n"]
 
 
-def listed(rows: Rows, module: DrawnModule) -> list[str]:
+def listed(rows: Rows, module: ModuleKind) -> list[str]:
     """Return the figures of a module without its name."""
     figures = [figure.name for figure, _ in drawings(rows.of(module.name), 0.2, module)]
     assert all(name.startswith(f"{module.name}_") for name in figures)
     return [name.removeprefix(f"{module.name}_") for name in figures]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_every_family_is_drawn(rows: Rows, module: DrawnModule) -> None:
+@pytest.mark.parametrize("module", MAIN, ids=lambda module: module.name)
+def test_every_family_is_drawn(rows: Rows, module: ModuleKind) -> None:
     """A module has each family under its own name; staircases where its kernels pad."""
-    families = [*EACH, *(STAIRCASES if module.padded else []), *UTILIZATION]
+    families = [*EACH, *(STAIRCASES if module.granular else []), *UTILIZATION]
     assert listed(rows, module) == [name.format(own=module.own) for name in families]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_a_figure_lists_the_rows_behind_its_marks(rows: Rows, module: DrawnModule) -> None:
+@pytest.mark.parametrize("module", MAIN, ids=lambda module: module.name)
+def test_a_figure_lists_the_rows_behind_its_marks(rows: Rows, module: ModuleKind) -> None:
     """The list of a figure's rows holds each row of a mark, and none twice."""
     for figure, chart in drawings(rows.of(module.name), 0.2, module):
         drawn = {mark["row_id"] for mark in marks(chart)}
@@ -46,13 +47,13 @@ def test_what_was_not_measured_is_not_drawn(dense: Rows) -> None:
 def test_without_work_there_are_no_figures_of_it(attention: Rows) -> None:
     """Latency alone fills three families."""
     plain = replace(attention, work=attention.work.clear())
-    assert listed(plain, MODULES[2]) == [name.format(own="context") for name in EACH]
+    assert listed(plain, MAIN[2]) == [name.format(own="context") for name in EACH]
 
 
 def test_without_bytes_there_is_no_intensity(moe: Rows) -> None:
     """Where no bytes are known, FLOPs are drawn and intensity is not."""
     unweighed = moe.work.with_columns(pl.lit(None, dtype=pl.Float64).alias("bytes"))
-    names = listed(replace(moe, work=unweighed), MODULES[1])
+    names = listed(replace(moe, work=unweighed), MAIN[1])
     assert "flop_against_n" in names
     assert "intensity_against_n" not in names
 
@@ -76,7 +77,7 @@ def test_captions_name_the_module(rows: Rows) -> None:
     """A caption says which module the figure is of."""
     captions = [
         figure.caption
-        for module in MODULES
+        for module in MAIN
         for figure, _ in drawings(rows.of(module.name), 0.2, module)
     ]
     assert {caption.partition(":")[0] for caption in captions} == {

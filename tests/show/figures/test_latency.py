@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import polars as pl
 import pytest
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.families import Rows
 from nearfree.show.figures.latency import latency_against_n
-from nearfree.show.figures.modules import DrawnModule
 
 from show.figures.marks import ATTENTION, DENSE, MOE, again, marks, wider
 from show.figures.studies import GRID
 
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
-def test_points_are_the_newest_rows(rows: Rows, module: DrawnModule) -> None:
+def test_points_are_the_newest_rows(rows: Rows, module: ModuleKind) -> None:
     """There is a point for each newest row of the latency table, in milliseconds, and no other."""
     own = rows.of(module.name)
     points = marks(latency_against_n(own.latency, own.boundaries, 0.2, module), "point")
@@ -87,7 +87,7 @@ def test_curves_that_differ_are_drawn_apart(
 
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
-def test_there_is_room_for_text_above_each_curve(rows: Rows, module: DrawnModule) -> None:
+def test_there_is_room_for_text_above_each_curve(rows: Rows, module: ModuleKind) -> None:
     """Above the highest interval of a panel stands a line's height for each of its labels."""
     own = rows.of(module.name)
     chart = latency_against_n(own.latency, own.boundaries, 0.2, module)

@@ -8,9 +8,10 @@ from itertools import combinations
 
 import altair as alt
 import pytest
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.modules.registry import MAIN
 from nearfree.show.figures.boundaries import ORIGINS
 from nearfree.show.figures.families import Drawing, Rows, drawings
-from nearfree.show.figures.modules import MODULES, DrawnModule
 from nearfree.show.figures.roles import ROLES
 from nearfree.show.figures.theme import BAND, LAWS, MEASURED, PALETTE, PREDICTORS, PUBLISHED
 
@@ -43,7 +44,7 @@ APART = 20.0
 
 def every(rows: Rows) -> Iterator[Drawing]:
     """Yield every figure of all modules."""
-    for module in MODULES:
+    for module in MAIN:
         yield from drawings(rows.of(module.name), 0.2, module)
 
 
@@ -75,8 +76,8 @@ def test_colours_are_of_the_palette(specs: dict[str, str]) -> None:
         assert set(re.findall(r'"scheme": "(\w+)"', text)) <= {"viridis"}
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
-def test_axes_have_titles(specs: dict[str, str], module: DrawnModule) -> None:
+@pytest.mark.parametrize("module", MAIN, ids=lambda module: module.name)
+def test_axes_have_titles(specs: dict[str, str], module: ModuleKind) -> None:
     """Each axis says what it shows, and in which unit."""
     own = f"{module.variable} {module.letter}"
     texts = {
@@ -84,7 +85,7 @@ def test_axes_have_titles(specs: dict[str, str], module: DrawnModule) -> None:
         for name, text in specs.items()
         if name.startswith(module.name)
     }
-    assert len(texts) == (7 if module.padded else 5)
+    assert len(texts) == (7 if module.granular else 5)
     for name, text in texts.items():
         assert all(f'"title": "{title.format(own=own)}"' in text for title in FAMILIES[name])
 

@@ -6,10 +6,10 @@ from typing import Any
 import altair as alt
 import polars as pl
 import pytest
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.model_boundaries import nmax_of_models
 from nearfree.show.figures.model_panels import DENSE, MOE, with_model_panels
 from nearfree.show.figures.models import ModelRows
-from nearfree.show.figures.modules import DrawnModule
 
 from show.figures.marks import marks, wider
 
@@ -17,27 +17,25 @@ Mark = dict[str, Any]
 BOTH = pytest.mark.parametrize("module", [DENSE, MOE], ids=lambda module: module.own)
 
 
-def of(models: ModelRows, module: DrawnModule) -> tuple[pl.DataFrame, pl.DataFrame]:
+def of(models: ModelRows, module: ModuleKind) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the boundaries that a figure shows, and what is predicted of models."""
     dense = pl.col("top_k").is_null()
     at = models.boundaries.filter(dense if module is DENSE else ~dense, epsilon=0.2)
     return at, models.composition.filter(epsilon=0.2)
 
 
-def drawn(models: ModelRows, module: DrawnModule) -> alt.FacetChart:
+def drawn(models: ModelRows, module: ModuleKind) -> alt.FacetChart:
     """Return the figure over one variable."""
     return nmax_of_models(*of(models, module), 0.2, module)
 
 
-def points(models: ModelRows, module: DrawnModule) -> list[Mark]:
+def points(models: ModelRows, module: ModuleKind) -> list[Mark]:
     """Return its points."""
     return marks(drawn(models, module), "point")
 
 
 @BOTH
-def test_every_boundary_is_a_point_with_its_interval(
-    models: ModelRows, module: DrawnModule
-) -> None:
+def test_every_boundary_is_a_point_with_its_interval(models: ModelRows, module: ModuleKind) -> None:
     """Each measured N_max is drawn once, with both ends of its interval."""
     at, _ = of(models, module)
     shown = [mark for mark in points(models, module) if mark["series"] == "measured"]
@@ -47,7 +45,7 @@ def test_every_boundary_is_a_point_with_its_interval(
 
 @BOTH
 def test_every_answer_is_a_point_and_a_refusal_is_none(
-    models: ModelRows, module: DrawnModule
+    models: ModelRows, module: ModuleKind
 ) -> None:
     """Each prediction of a shown setting is drawn once; what was refused is not."""
     at, said = of(models, module)
@@ -60,7 +58,7 @@ def test_every_answer_is_a_point_and_a_refusal_is_none(
 
 
 @BOTH
-def test_series_of_one_setting_stand_side_by_side(models: ModelRows, module: DrawnModule) -> None:
+def test_series_of_one_setting_stand_side_by_side(models: ModelRows, module: ModuleKind) -> None:
     """No two series of a value share a place, and all of them stay on the value's own band."""
     chart = drawn(models, module)
     bands = {(band["panel"], band["x"]): band["x2"] for band in marks(chart, "band")}
@@ -75,7 +73,7 @@ def test_series_of_one_setting_stand_side_by_side(models: ModelRows, module: Dra
 
 
 @BOTH
-def test_the_band_is_where_a_prediction_is_a_hit(models: ModelRows, module: DrawnModule) -> None:
+def test_the_band_is_where_a_prediction_is_a_hit(models: ModelRows, module: ModuleKind) -> None:
     """A prediction lies on its band, below its upper end, where the table calls it a hit."""
     chart = drawn(models, module)
     bands = marks(chart, "band")

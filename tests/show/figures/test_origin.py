@@ -5,10 +5,10 @@ import json
 import altair as alt
 import polars as pl
 import pytest
+from nearfree.core.modules.registry import MAIN
 from nearfree.log.names import Layout
 from nearfree.show.figures.families import Rows, drawings
 from nearfree.show.figures.models import ModelRows, model_drawings
-from nearfree.show.figures.modules import MODULES
 from nearfree.show.figures.origin import as_simulated
 from nearfree.show.figures.stage import save, specification
 
@@ -22,7 +22,7 @@ def told(chart: alt.FacetChart) -> str:
 @pytest.fixture(scope="module")
 def drawn(rows: Rows, models: ModelRows) -> list[tuple[object, alt.FacetChart]]:
     """Return every figure of a platform, of modules and models."""
-    found = [each for module in MODULES for each in drawings(rows.of(module.name), 0.2, module)]
+    found = [each for module in MAIN for each in drawings(rows.of(module.name), 0.2, module)]
     return [*found, *model_drawings(models, 0.2)]  # type: ignore[list-item]
 
 

@@ -3,15 +3,15 @@
 import polars as pl
 import pytest
 from derive.tables.logs import TOLERANCES
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.families import Rows
-from nearfree.show.figures.modules import DrawnModule
 from nearfree.show.figures.sensitivity import sensitivity_map
 
 from show.figures.marks import ATTENTION, DENSE, MOE, marks, wider
 
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
-def test_cells_are_the_newest_boundaries(rows: Rows, module: DrawnModule) -> None:
+def test_cells_are_the_newest_boundaries(rows: Rows, module: ModuleKind) -> None:
     """There is a cell for each newest boundary at each tolerance, and no other."""
     found = rows.of(module.name).boundaries
     cells = [c for c in marks(sensitivity_map(found, module)) if "from N" not in c["panel"]]
@@ -23,7 +23,7 @@ def test_cells_are_the_newest_boundaries(rows: Rows, module: DrawnModule) -> Non
 
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
-def test_cells_do_not_cover_each_other(rows: Rows, module: DrawnModule) -> None:
+def test_cells_do_not_cover_each_other(rows: Rows, module: ModuleKind) -> None:
     """Each cell has a place of its own, also for two settings of one value."""
     found = wider(rows.of(module.name).boundaries.filter("newest"), dtype="float16")
     cells = marks(sensitivity_map(found, module))

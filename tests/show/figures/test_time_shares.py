@@ -5,8 +5,8 @@ from collections import defaultdict
 
 import altair as alt
 import pytest
+from nearfree.core.modules.model import MODEL
 from nearfree.show.figures.models import ModelRows, model_drawings
-from nearfree.show.figures.modules import MODEL
 from nearfree.show.figures.roles import ROLES
 from nearfree.show.figures.time_shares import time_shares_against_n
 

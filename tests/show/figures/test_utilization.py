@@ -2,8 +2,8 @@
 
 import polars as pl
 import pytest
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.families import Rows
-from nearfree.show.figures.modules import DrawnModule
 from nearfree.show.figures.utilization import (
     LINES,
     utilization_against_n,
@@ -14,7 +14,7 @@ from show.figures.marks import ATTENTION, DENSE, MOE, marks
 
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
-def test_shares_are_the_tables(rows: Rows, module: DrawnModule) -> None:
+def test_shares_are_the_tables(rows: Rows, module: ModuleKind) -> None:
     """Each newest row of work is a point for compute and one for bandwidth."""
     work = rows.of(module.name).work.filter("newest")
     points = marks(utilization_against_n(work, module))

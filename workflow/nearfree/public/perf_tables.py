@@ -15,8 +15,8 @@ from typing import Self
 import polars as pl
 from msgspec import Struct
 
-from nearfree.core.setting import FIELDS
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.setting import FIELDS
 from nearfree.errors import SourceError
 from nearfree.log.line import without_private
 from nearfree.public.curve_row import CURVE_FIELDS

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from nearfree.core.modules.study import StudyBase
-from nearfree.core.setting import Module, Setting
+from nearfree.core.setting import FIELDS, Module, Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
 
@@ -103,6 +103,16 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
     main: bool = False
     has_cache: bool = False
     routed: bool = False
+
+    @property
+    def variable(self) -> str:
+        """What the variable that its studies are about is called."""
+        return FIELDS[self.own].words
+
+    @property
+    def letter(self) -> str:
+        """The paper's letter for that variable."""
+        return FIELDS[self.own].letter
 
     @property
     def granular(self) -> bool:

@@ -5,8 +5,8 @@ from itertools import cycle
 import altair as alt
 import polars as pl
 
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.laws import DASHES, laws
-from nearfree.show.figures.modules import DrawnModule
 from nearfree.show.figures.panels import in_rows, with_variants
 from nearfree.show.figures.readings import readings
 from nearfree.show.figures.theme import (
@@ -35,7 +35,7 @@ _SERIES = {
 
 
 def nmax_against_own(
-    boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float, module: DrawnModule
+    boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> alt.FacetChart:
     """Return measured and published N_max with their predictions, a panel a platform and variant.
 

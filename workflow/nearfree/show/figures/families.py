@@ -7,12 +7,12 @@ import altair as alt
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.plan import MODULES_SUFFIX as APART
 from nearfree.core.plan import PROFILE_SUFFIX
 from nearfree.show.figures.boundaries import nmax_against_own
 from nearfree.show.figures.latency import latency_against_n
 from nearfree.show.figures.listing import Figure, drawn_by
-from nearfree.show.figures.modules import DrawnModule
 from nearfree.show.figures.predicted import (
     error_by_backend,
     known_as,
@@ -54,7 +54,7 @@ def _apart() -> pl.Expr:
     return pl.col("stream").str.strip_suffix(PROFILE_SUFFIX).str.ends_with(APART)
 
 
-def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawing]:
+def drawings(rows: Rows, epsilon: float, module: ModuleKind) -> Iterator[Drawing]:
     """Yield what a module's rows can fill; nothing where the platform measured none of it."""
     latency, every = rows.latency.filter("newest"), rows.boundaries.filter("newest")
     if latency.is_empty():
@@ -96,17 +96,17 @@ def drawings(rows: Rows, epsilon: float, module: DrawnModule) -> Iterator[Drawin
     yield from _of_work(rows.work.filter("newest"), module)
 
 
-def _of_work(work: pl.DataFrame, module: DrawnModule) -> Iterator[Drawing]:
+def _of_work(work: pl.DataFrame, module: ModuleKind) -> Iterator[Drawing]:
     """Yield the figures of executed work: staircases where rows are padded, and utilisation."""
     executed = work.filter(pl.col("flop_executed") > 0)
     weighed = executed.filter(pl.col("bytes") > 0)
     used = work.filter(pl.any_horizontal(pl.col("^.*_utilization$").is_not_null()))
     said = "executed and logical, counted by the adapter or seen by a profiler."
-    if module.padded and not weighed.is_empty():
+    if module.granular and not weighed.is_empty():
         caption = f"arithmetic intensity, {said}"
         figure = _figure(intensity_against_n, module, "intensity_against_n", caption, weighed)
         yield figure, intensity_against_n(weighed, module)
-    if module.padded and not executed.is_empty():
+    if module.granular and not executed.is_empty():
         figure = _figure(
             flop_against_n, module, "flop_against_n", f"FLOPs of a forward, {said}", executed
         )
@@ -168,7 +168,7 @@ def accuracy_drawings(validation: pl.DataFrame, epsilon: float) -> Iterator[Draw
 
 
 def _figure(
-    draws: Callable[..., Any], module: DrawnModule, what: str, caption: str, *shown: pl.DataFrame
+    draws: Callable[..., Any], module: ModuleKind, what: str, caption: str, *shown: pl.DataFrame
 ) -> Figure:
     said = f"{module.title[0].upper()}{module.title[1:]}: {caption}"
     return drawn_by(draws, f"{module.name}_{what}", said, *shown)

@@ -3,7 +3,7 @@
 import altair as alt
 import polars as pl
 
-from nearfree.show.figures.modules import DrawnModule
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.panels import CURVE, in_grid, with_panels
 from nearfree.show.figures.readings import readings
 from nearfree.show.figures.theme import BAND, MEASURED, dressed, positions
@@ -14,7 +14,7 @@ _ROOM = 0.16
 
 
 def latency_against_n(
-    latency: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float, module: DrawnModule
+    latency: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> alt.FacetChart:
     """Return T(N) of every newest measured curve, a panel a setting.
 

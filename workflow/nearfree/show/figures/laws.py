@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from nearfree.show.figures.modules import DrawnModule
+from nearfree.core.modules.kind import ModuleKind
 
 BASES = {
     "datasheet": "datasheet phi and beta",
@@ -14,7 +14,7 @@ BASES = {
 DASHES = dict(zip(BASES.values(), ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2]), strict=True))
 
 
-def laws(predictions: pl.DataFrame, boundaries: pl.DataFrame, module: DrawnModule) -> pl.DataFrame:
+def laws(predictions: pl.DataFrame, boundaries: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
     """Return the points of each line; laws that agree all along a panel are one line.
 
     Parameters

@@ -3,8 +3,8 @@
 import altair as alt
 import polars as pl
 
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.model_panels import CURVE, with_model_panels
-from nearfree.show.figures.modules import DrawnModule
 from nearfree.show.figures.panels import in_rows
 from nearfree.show.figures.theme import BAND, PREDICTORS, SPACED, Look, dressed
 
@@ -28,7 +28,7 @@ _FEW = 24
 
 
 def nmax_of_models(
-    boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float, module: DrawnModule
+    boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> alt.FacetChart:
     """Return measured N_max of models and the predictions of it, a panel a model, routing and L.
 
@@ -142,7 +142,7 @@ def _look(there: list[str]) -> Look:
     }
 
 
-def _tooltip(module: DrawnModule) -> list[alt.Tooltip]:
+def _tooltip(module: ModuleKind) -> list[alt.Tooltip]:
     return [
         alt.Tooltip("own:O", title=module.letter),
         alt.Tooltip("series:N", title="by"),

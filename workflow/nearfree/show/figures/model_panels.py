@@ -4,7 +4,8 @@ import polars as pl
 from msgspec import structs
 
 from nearfree.core.label import label
-from nearfree.show.figures.modules import MODEL, DrawnModule
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.modules.model import MODEL
 from nearfree.show.figures.panels import with_variants
 
 CURVE = ["platform", "stream", "setting_key"]
@@ -15,7 +16,7 @@ MOE = structs.replace(MODEL, own="top_k")
 _IN_PANEL = ("model", "routing", "context")
 
 
-def with_model_panels(rows: pl.DataFrame, module: DrawnModule) -> pl.DataFrame:
+def with_model_panels(rows: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
     """Return rows of models with `panel`: model, routing, L, and what else tells settings apart.
 
     Parameters

@@ -6,13 +6,14 @@ from typing import Any
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.modules.model import MODEL
 from nearfree.show.figures.families import Drawing
 from nearfree.show.figures.latency import latency_against_n
 from nearfree.show.figures.limiters import limiter_map, limiters
 from nearfree.show.figures.listing import MODELS, Figure, drawn_by
 from nearfree.show.figures.model_boundaries import nmax_of_models
 from nearfree.show.figures.model_panels import CURVE, DENSE, MOE
-from nearfree.show.figures.modules import MODEL, DrawnModule
 from nearfree.show.figures.time_shares import time_shares_against_n
 
 
@@ -64,7 +65,7 @@ def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
 
 
 def _boundaries(
-    at: pl.DataFrame, said: pl.DataFrame, epsilon: float, module: DrawnModule
+    at: pl.DataFrame, said: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> Iterator[Drawing]:
     """Yield the figure of N_max over one variable, if any setting has a boundary."""
     if not at.is_empty():

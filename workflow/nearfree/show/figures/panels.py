@@ -6,9 +6,9 @@ import altair as alt
 import polars as pl
 
 from nearfree.core.label import label, ordered
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.plan import PROFILE_SUFFIX
 from nearfree.derive.tables.settings import telling_fields
-from nearfree.show.figures.modules import DrawnModule
 from nearfree.show.figures.theme import PANEL, SMALL_PANEL
 
 CURVE = ("platform", "stream", "take", "plan8", "setting_key")
@@ -21,7 +21,7 @@ Layers = alt.LayerChart | alt.FacetChart
 
 
 def with_variants(
-    frame: pl.DataFrame, module: DrawnModule, named: Collection[str] = ()
+    frame: pl.DataFrame, module: ModuleKind, named: Collection[str] = ()
 ) -> pl.DataFrame:
     """Return the rows with `variant`: what else than its own variable tells a row's study apart.
 
@@ -34,7 +34,7 @@ def with_variants(
     return pl.concat(group.with_columns(_variant(group, module, named)) for group in groups)
 
 
-def _variant(group: pl.DataFrame, module: DrawnModule, named: Collection[str]) -> pl.Series:
+def _variant(group: pl.DataFrame, module: ModuleKind, named: Collection[str]) -> pl.Series:
     told = [name for name in telling_fields(group, module.own)[1:] if name not in named]
     fields = list(ordered(told, *(name for name in _FIRST if name in told)))
     if group.select("study", "setting_key").n_unique() > group["setting_key"].n_unique():
@@ -44,7 +44,7 @@ def _variant(group: pl.DataFrame, module: DrawnModule, named: Collection[str]) -
     return pl.Series("variant", texts, dtype=pl.String)
 
 
-def with_panels(frame: pl.DataFrame, module: DrawnModule) -> pl.DataFrame:
+def with_panels(frame: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
     """Return the rows of one platform with `variant`, `panel` and `of`, sorted by panel.
 
     There is a panel for each value of the module's own variable (`of`) and each variant; those of

@@ -5,11 +5,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from nearfree.config.yaml_file import read_file
+from nearfree.core.modules.model import MODEL
+from nearfree.core.modules.registry import MAIN
 from nearfree.errors import ConfigError
-from nearfree.show.figures.modules import MODEL, MODULES
 
 FILE = "published/figures.yaml"
-_MODULES = {module.name: module.title for module in (*MODULES, MODEL)}
+_MODULES: dict[str, str] = {module.name: module.title for module in (*MAIN, MODEL)}
 
 
 class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,14 +3,14 @@
 import altair as alt
 import polars as pl
 
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.boundaries import panel_of_platform
-from nearfree.show.figures.modules import DrawnModule
 from nearfree.show.figures.panels import in_rows, with_variants
 from nearfree.show.figures.readings import readings
 from nearfree.show.figures.theme import dressed
 
 
-def sensitivity_map(boundaries: pl.DataFrame, module: DrawnModule) -> alt.FacetChart:
+def sensitivity_map(boundaries: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
     """Return N_max by own variable and tolerance, a panel a platform, origin and variant.
 
     Parameters

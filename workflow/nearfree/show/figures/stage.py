@@ -9,6 +9,7 @@ import altair as alt
 import polars as pl
 import vl_convert
 
+from nearfree.core.modules.registry import MAIN
 from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.derive.outlook.drift import VERSION_DRIFT
 from nearfree.derive.outlook.outlook import FORECAST, LOOKUP
@@ -31,7 +32,6 @@ from nearfree.show.figures.families import Drawing, Rows, accuracy_drawings, dra
 from nearfree.show.figures.imported import imported_drawings
 from nearfree.show.figures.listing import LIST, Figure, FigureList
 from nearfree.show.figures.models import ModelRows, model_drawings
-from nearfree.show.figures.modules import MODULES
 from nearfree.show.figures.origin import SIMULATED, Told, as_simulated
 from nearfree.show.figures.outlook import outlook_drawings
 from nearfree.show.figures.page import page, write_bundle
@@ -132,7 +132,7 @@ def _measured(tables: _Tables, scope: str, epsilon: float) -> Iterator[Drawing]:
         boundaries=tables.of(BOUNDARIES, *scopes),
         predictions=tables.of(PREDICTIONS, *scopes),
     )
-    for module in MODULES:
+    for module in MAIN:
         yield from drawings(rows.of(module.name), epsilon, module)
     models = ModelRows(
         latency=rows.latency,

@@ -5,7 +5,7 @@ import math
 import altair as alt
 import polars as pl
 
-from nearfree.show.figures.modules import DrawnModule
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.panels import in_grid, with_panels
 from nearfree.show.figures.theme import (
     MEASURED,
@@ -25,7 +25,7 @@ LINES: dict[str, Line] = {
 """Colour and dash of each line."""
 
 
-def intensity_against_n(work: pl.DataFrame, module: DrawnModule) -> alt.FacetChart:
+def intensity_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
     """Return AI(N) of the executed and of the logical FLOPs, a panel a setting.
 
     Parameters
@@ -44,7 +44,7 @@ def intensity_against_n(work: pl.DataFrame, module: DrawnModule) -> alt.FacetCha
     return _staircase(lines, module, y, "Arithmetic intensity against N", "AI, FLOP/byte")
 
 
-def flop_against_n(work: pl.DataFrame, module: DrawnModule) -> alt.FacetChart:
+def flop_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
     """Return C(N), executed and logical, a panel a setting; `work` as in intensity_against_n."""
     lines = _lines(work, module, pl.col("flop"))
     ticks = [digit * 10.0**power for power in _powers(lines, 10) for digit in (1, 2, 5)]
@@ -63,7 +63,7 @@ def _powers(lines: pl.DataFrame, base: int) -> range:
     return range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
 
 
-def _lines(work: pl.DataFrame, module: DrawnModule, value: pl.Expr) -> pl.DataFrame:
+def _lines(work: pl.DataFrame, module: ModuleKind, value: pl.Expr) -> pl.DataFrame:
     """Return a point a row for what was executed, and one for what is logical where counted."""
     named = with_panels(work.filter("newest"), module)
     executed = pl.format("executed, {}", "source")
@@ -85,7 +85,7 @@ def _lines(work: pl.DataFrame, module: DrawnModule, value: pl.Expr) -> pl.DataFr
 
 
 def _staircase(
-    lines: pl.DataFrame, module: DrawnModule, y: alt.Y, what: str, unit: str
+    lines: pl.DataFrame, module: ModuleKind, y: alt.Y, what: str, unit: str
 ) -> alt.FacetChart:
     layers = alt.layer(
         alt.Chart()

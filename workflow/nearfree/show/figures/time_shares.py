@@ -3,7 +3,7 @@
 import altair as alt
 import polars as pl
 
-from nearfree.show.figures.modules import DrawnModule
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.panels import CURVE, in_grid, with_panels
 from nearfree.show.figures.roles import roles
 from nearfree.show.figures.theme import dressed
@@ -13,7 +13,7 @@ _TOP = 1.14
 
 
 def time_shares_against_n(
-    shares: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float, module: DrawnModule
+    shares: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> alt.FacetChart:
     """Return stacked time shares by module over N, a panel a setting, with the boundary.
 

@@ -3,7 +3,7 @@
 import altair as alt
 import polars as pl
 
-from nearfree.show.figures.modules import DrawnModule
+from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.panels import Layers, in_grid, in_rows, with_panels
 from nearfree.show.figures.theme import (
     PALETTE,
@@ -23,7 +23,7 @@ LINES: dict[str, Line] = {
 """Colour and dash of each line."""
 
 
-def utilization_at_one(work: pl.DataFrame, module: DrawnModule) -> alt.FacetChart:
+def utilization_at_one(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
     """Return the utilisation of a forward at N=1 against the own variable, a panel a variant.
 
     Parameters
@@ -43,7 +43,7 @@ def utilization_at_one(work: pl.DataFrame, module: DrawnModule) -> alt.FacetChar
     )
 
 
-def utilization_against_n(work: pl.DataFrame, module: DrawnModule) -> alt.FacetChart:
+def utilization_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
     """Return the utilisation of every setting over N, a panel a setting."""
     shares = utilizations(work, module)
     return dressed(
@@ -59,11 +59,11 @@ _SAYS = (
 )
 
 
-def _where(shares: pl.DataFrame, module: DrawnModule) -> str:
+def _where(shares: pl.DataFrame, module: ModuleKind) -> str:
     return f"{module.title} on {shares['platform'][0]}"
 
 
-def utilizations(work: pl.DataFrame, module: DrawnModule) -> pl.DataFrame:
+def utilizations(work: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
     """Return a row a point, source and resource, where utilisation is known."""
     named = with_panels(work.filter("newest"), module).with_columns(pl.col(module.own).alias("own"))
     return pl.concat(

@@ -11,9 +11,10 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.label import SIZES, label
+from nearfree.core.modules.model import MODEL
+from nearfree.core.modules.registry import MAIN
 from nearfree.core.setting import FIELDS
 from nearfree.derive.tables.settings import telling_fields
-from nearfree.show.figures.modules import MODEL, MODULES
 
 Row = dict[str, Any]
 
@@ -135,7 +136,7 @@ def _telling(group: pl.DataFrame, own: str) -> list[str]:
     return [name for name in fields if FIELDS[name].role != "shape"]
 
 
-VARIABLE = {module.name: module.own for module in MODULES}
+VARIABLE = {module.name: module.own for module in MAIN}
 """The variable that each module's studies are about."""
 
 

@@ -6,7 +6,7 @@ from nearfree.core.modules.kind import Equation
 from nearfree.core.modules.registry import KINDS
 from nearfree.derive.tables.boundaries import WITHIN
 
-_LAWS = {
+_LAWS: dict[tuple[str, str], Equation] = {
     (predictor, kind.name): equation
     for kind in KINDS.values()
     if kind.laws

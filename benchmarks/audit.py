@@ -13,7 +13,7 @@ from nearfree.log.names import Layout
 from nearfree.log.verify import verify
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.full_audit import audit_all
-from nearfree.prove.audit.rebuild import make_all, scratch_root
+from nearfree.prove.audit.recompute import make_all, scratch_root
 
 ROOT = Path(__file__).parents[1]
 _MADE = TypeVar("_MADE")

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit.rebuild import make_all
+from nearfree.prove.audit.recompute import make_all
 from nearfree.show.page.stage import report_of
 
 LOG = ("events", "ledger")

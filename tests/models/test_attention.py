@@ -15,8 +15,8 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.setting import Mask
 from nearfree.errors import EvidenceError
 from nearfree.models import attention_torch as attending_torch
-from nearfree.models.attention import attending
-from nearfree.models.attention_mask import Sight
+from nearfree.models.attention import make_attention_runner
+from nearfree.models.attention_mask import AttentionMask
 from nearfree.models.attention_torch import Flash
 from nearfree.models.forward import DecoderForward
 from nearfree.sources.fetching.cache import Cache
@@ -196,11 +196,11 @@ SHAPE: dict[str, Any] = {
 def attend(execution: ExecutionContext, **changes: Any) -> None:
     """Run the attention of one forward."""
     given = SHAPE | changes
-    sight = Sight(given["mask"], given["context"], given["window"])
+    attention_mask = AttentionMask(given["mask"], given["context"], given["window"])
     queries = torch.zeros(given["batch"], given["heads"], given["n"], given["head_dim"])
     cache = torch.zeros(given["batch"], given["room"], given["kv_heads"], given["head_dim"])
     keys = cache.to(given["dtype"]).transpose(1, 2)
-    way = attending(given["backend"], sight, given["dtype"], execution)
+    way = make_attention_runner(given["backend"], attention_mask, given["dtype"], execution)
     way.attend(queries.to(given["dtype"]), keys, keys)
 
 
@@ -271,7 +271,9 @@ def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
 def test_a_gpu_attends_in_16_bits(backend: str) -> None:
     """No kernel of theirs runs in float32, which is refused before a library is loaded."""
     with pytest.raises(EvidenceError, match=f"{backend} does not run in torch.float32"):
-        attending(backend, Sight("causal", 8), torch.float32, ExecutionContext(device="cuda"))
+        make_attention_runner(
+            backend, AttentionMask("causal", 8), torch.float32, ExecutionContext(device="cuda")
+        )
 
 
 def test_flash_attention_3_is_for_9_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -285,7 +287,9 @@ def test_flash_attention_3_is_for_9_0(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_torch_on_a_gpu_is_its_flash_op() -> None:
     """On a GPU the FlashAttention op of torch runs, over a cache whose positions come first."""
     execution = ExecutionContext(device="cuda")
-    found = attending("torch_sdpa", Sight("block", 8), torch.bfloat16, execution)
+    found = make_attention_runner(
+        "torch_sdpa", AttentionMask("block", 8), torch.bfloat16, execution
+    )
     assert isinstance(found, Flash)
     assert found.positions_first
 

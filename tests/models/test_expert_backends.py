@@ -12,7 +12,7 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Experts
 from nearfree.errors import EvidenceError
-from nearfree.models.expert_backends import Running, running
+from nearfree.models.expert_backends import ExpertRunner, make_expert_runner
 from nearfree.models.forward import DecoderForward
 from nearfree.models.weights import RandomWeights
 from nearfree.sources.fetching.cache import Cache
@@ -160,9 +160,9 @@ def make(
     *,
     device: str = "cuda",
     dtype: torch.dtype = torch.bfloat16,
-) -> Running:
+) -> ExpertRunner:
     """Return what runs four experts."""
-    return running(
+    return make_expert_runner(
         backend,
         Experts(experts=4, top_k=2, d_ff=8),
         routing,

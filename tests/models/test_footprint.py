@@ -163,10 +163,10 @@ def test_masks_and_rotations_are_known(tmp_path: Path, mask: Mask, window: int |
     )
     for n in POSITIONS:
         forward.forward(tokens(n))
-    masks: dict[int, Tensor] = vars(forward._attending)["_masks"]
+    masks: dict[int, Tensor] = vars(forward._attention_runner)["_masks"]
     found = needed(path, mask=mask)
     assert found.masks == kept_bytes(list(masks.values()))
-    assert found.tables == kept_bytes(list(forward._turn))
+    assert found.tables == kept_bytes(list(forward._rotation))
     assert needed(path, mask=mask, device="cuda").masks == 0
 
 

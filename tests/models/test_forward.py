@@ -11,7 +11,7 @@ from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.setting import ModelRouting
 from nearfree.decoders.modules import UNTOLD
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.models.attention_mask import Mask, Sight
+from nearfree.models.attention_mask import AttentionMask, Mask
 from nearfree.models.forward import DecoderForward
 from nearfree.models.moe import MoeFfn
 from nearfree.models.weights import GivenWeights, RandomWeights
@@ -225,4 +225,4 @@ def test_what_is_not_run_is_refused(tmp_path: Path) -> None:
         make_forward(tmp_path, document("mixtral"), moe="trt")
     assert "torch_padded, torch_grouped, vllm, sglang" in caught.value.remedy
     with pytest.raises(EvidenceError, match="window"):
-        Sight("block", 8, 4)
+        AttentionMask("block", 8, 4)

@@ -11,8 +11,7 @@ from nearfree.config.model_studies import model_sweeps
 from nearfree.core.setting import Mask, ModelRouting, Setting
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.models import footprint
-from nearfree.models.kernel import ModelKernel
-from nearfree.models.work import bytes_read
+from nearfree.models.kernel import ModelKernel, bytes_read
 from whole_models import DENSE, LING, MOE, model_study, small
 
 POSITIONS = (1, 4, 9)
@@ -104,7 +103,7 @@ def test_copies_take_turns() -> None:
     first, second, third = (kernel.forward(4) for _ in range(3))
     assert first.equal(second)
     assert first.equal(third)
-    assert kernel._turn == 1
+    assert kernel._next_copy == 1
 
 
 READ, LARGEST = bytes_read(setting(), MODELS[DENSE], 1)

@@ -99,12 +99,12 @@ def attention(inputs: Tensor, own: Tensors, keys: Tensor, values: Tensor, mask: 
         states = states + own.get("attention.query_key_value.bias", torch.zeros(()))
         heads = states.view(HEADS + 2 * KV_HEADS, WIDTH)
         names = ["query"] * HEADS + ["key"] * KV_HEADS
-        turned = [
+        rotate = [
             rotated(normed(head, own[f"attention.{name}_layernorm.weight"]), CONTEXT + i)
             for name, head in zip(names, heads, strict=False)
         ]
-        queries.append(turned[:HEADS])
-        own_keys.append(torch.stack(turned[HEADS:]))
+        queries.append(rotate[:HEADS])
+        own_keys.append(torch.stack(rotate[HEADS:]))
         own_values.append(heads[HEADS + KV_HEADS :])
     outputs = []
     for i, by_head in enumerate(queries):

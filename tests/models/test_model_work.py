@@ -7,7 +7,7 @@ from backends.adapters.shapes import counted_flop
 from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.setting import Setting
-from nearfree.models.work import bytes_read, model_work
+from nearfree.models.kernel import bytes_read, model_work
 from whole_models import DENSE, LING, MOE, model_study, small
 
 MODELS = {kind: small(kind) for kind in (DENSE, MOE, LING)}

@@ -8,7 +8,7 @@ import pytest
 from derive.tables.logs import CONFIG, copy_config, write_probe, write_public, write_study
 from nearfree.log.names import Layout
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit.rebuild import make_all
+from nearfree.prove.audit.recompute import make_all
 from prove.audit.history import History, make_history
 
 CONSTANTS = CONFIG.parent / "results/events/public/constants"

@@ -13,7 +13,7 @@ from nearfree.log.names import Layout, TakeName
 from nearfree.log.retract import retract
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.ledgers import NamedLedger, find_ledger
-from nearfree.prove.audit.rebuild import make_all
+from nearfree.prove.audit.recompute import make_all
 
 RECORDED = CONFIG.parent / "results/events"
 RELEASE = "flash_attn_2_8_3"

@@ -14,9 +14,8 @@ from nearfree.errors import ConfigError, DamageError, LogError, NearfreeError, W
 from nearfree.log.codebase import package_digest
 from nearfree.log.ledger import read_chain, write_ledger
 from nearfree.log.verify import verify
-from nearfree.prove.audit.as_of import NOTE, as_of
 from nearfree.prove.audit.ledgers import NamedLedger, find_ledger
-from nearfree.prove.audit.restore import restore
+from nearfree.prove.audit.restore import NOTE, as_of, restore
 from prove.audit.history import DERIVED, STEPS, History
 
 Call = Callable[..., tuple[int, str, str]]
@@ -130,13 +129,13 @@ def test_what_was_made_before_stays_until_all_is_there(
     again = own.layout.root / "as_of"
     (again / "000001").mkdir(parents=True)
     (again / "000001" / "before").write_text("before")
-    monkeypatch.setattr("nearfree.prove.audit.as_of.make_all", stop)
+    monkeypatch.setattr("nearfree.prove.audit.restore.make_all", stop)
     with pytest.raises(KeyboardInterrupt):
         as_of(own.layout, own.ledger("first"))
     assert files(again) == {"000001/before": b"before"}
     assert [path.name for path in again.iterdir()] == ["000001"]
-    monkeypatch.setattr("nearfree.prove.audit.as_of.make_all", lambda *_, **__: None)
-    monkeypatch.setattr("nearfree.prove.audit.as_of.report_of", lambda _: None)
+    monkeypatch.setattr("nearfree.prove.audit.restore.make_all", lambda *_, **__: None)
+    monkeypatch.setattr("nearfree.prove.audit.restore.report_of", lambda _: None)
     as_of(own.layout, own.ledger("first"))
     assert {path.name for path in again.iterdir()} == {"000001"}
     assert {path.name for path in (again / "000001").iterdir()} == {"config", "results"}

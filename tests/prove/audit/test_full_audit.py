@@ -20,7 +20,7 @@ from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit import full_audit
 from nearfree.prove.audit.full_audit import audit_all
 from nearfree.prove.audit.marks import odd_figures
-from nearfree.prove.audit.rebuild import jobs, scratch_root
+from nearfree.prove.audit.recompute import jobs, scratch_root
 from nearfree.prove.audit.table_index import table_files
 from nearfree.show.figures.listing import read_figures
 from nearfree.show.page.stage import report_of

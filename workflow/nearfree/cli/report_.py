@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _as_of(args: argparse.Namespace) -> int:
     from nearfree.log.names import Layout, require_log
-    from nearfree.prove.audit.as_of import as_of
     from nearfree.prove.audit.ledgers import find_ledger
+    from nearfree.prove.audit.restore import as_of
 
     layout = require_log(Layout(args.results))
     pipeline, note = as_of(layout, find_ledger(layout, args.as_of), other_code=args.other_code)

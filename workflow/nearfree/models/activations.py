@@ -70,9 +70,9 @@ class Activations(NamedTuple):
         kept = keys * normed
         turning = self.tokens * (kept + queries * normed + 3 * queries) * self.size
         sums = self.tokens * decoder.heads * FLOAT32_BYTES
-        attending = self.tokens * (kept + 2 * queries) * self.size + sums
+        attention_bytes = self.tokens * (kept + 2 * queries) * self.size + sums
         output = self.tokens * (queries + decoder.d_model) * self.size
-        return made + max(norm, turning, attending + max(meanwhile, output))
+        return made + max(norm, turning, attention_bytes + max(meanwhile, output))
 
     def _dense(self, d_ff: int) -> int:
         """Gate and up, SiLU of the gate, and its product with up; then the output in its place."""

@@ -9,17 +9,17 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import in_models, load
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.errors import EvidenceError
-from nearfree.models.attention_mask import Sight
+from nearfree.models.attention_mask import AttentionMask
 
 
-class Attending(Protocol):
+class AttentionRunner(Protocol):
     """Attention of N new positions over a KV cache that holds their keys already.
 
     What depends on N is made when an N is first asked for, and kept: after that nothing waits for
     the device.
     """
 
-    sight: Sight
+    attention_mask: AttentionMask
     positions_first: bool
     """Whether a cache is [b, positions, kv_heads, head_dim] in memory, or has its heads first."""
     page_size: int
@@ -37,9 +37,9 @@ class Attending(Protocol):
         """
 
 
-def attending(
-    backend: str, sight: Sight, dtype: torch.dtype, execution: ExecutionContext
-) -> Attending:
+def make_attention_runner(
+    backend: str, attention_mask: AttentionMask, dtype: torch.dtype, execution: ExecutionContext
+) -> AttentionRunner:
     """Return what runs a model's attention on a backend.
 
     What `execution` shares, workspaces and plans, may serve several models, which never run at the
@@ -60,5 +60,5 @@ def attending(
         raise EvidenceError(
             f"{backend} does not run in {dtype} on a GPU", remedy="Choose bfloat16 or float16"
         )
-    made: Attending = load(known[backend])(sight, execution)
+    made: AttentionRunner = load(known[backend])(attention_mask, execution)
     return made

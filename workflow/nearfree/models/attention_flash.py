@@ -8,7 +8,7 @@ from torch import Tensor
 from nearfree.backends.adapters import flash_attn, flash_attn_3
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.paged import alike
-from nearfree.models.attention_mask import Sight
+from nearfree.models.attention_mask import AttentionMask
 
 
 class _Cached:
@@ -16,22 +16,22 @@ class _Cached:
 
     positions_first, page_size = True, 1
 
-    def __init__(self, sight: Sight) -> None:
-        self.sight = sight
+    def __init__(self, attention_mask: AttentionMask) -> None:
+        self.attention_mask = attention_mask
         self._lengths: dict[int, Tensor] = {}
 
     def _length(self, queries: Tensor) -> Tensor:
         batch, _, n, _ = queries.shape
         if n not in self._lengths:
-            self._lengths[n] = alike(batch, self.sight.context + n, queries.device)
+            self._lengths[n] = alike(batch, self.attention_mask.context + n, queries.device)
         return self._lengths[n]
 
 
 class Flash2(_Cached):
     """FlashAttention 2."""
 
-    def __init__(self, sight: Sight, execution: ExecutionContext) -> None:  # noqa: ARG002 (one signature for all)
-        super().__init__(sight)
+    def __init__(self, attention_mask: AttentionMask, execution: ExecutionContext) -> None:  # noqa: ARG002 (one signature for all)
+        super().__init__(attention_mask)
         self._function = getattr(flash_attn.load(), flash_attn.FUNCTIONS["kvcache"])
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -41,8 +41,8 @@ class Flash2(_Cached):
             queries.transpose(1, 2),
             keys.transpose(1, 2),
             values.transpose(1, 2),
-            causal=self.sight.causal,
-            window=self.sight.window,
+            causal=self.attention_mask.causal,
+            window=self.attention_mask.window,
             cache_seqlens=self._length(queries),
         )
 
@@ -50,9 +50,9 @@ class Flash2(_Cached):
 class Flash3(_Cached):
     """FlashAttention 3."""
 
-    def __init__(self, sight: Sight, execution: ExecutionContext) -> None:
+    def __init__(self, attention_mask: AttentionMask, execution: ExecutionContext) -> None:
         flash_attn_3.refuse_other_capability(execution)
-        super().__init__(sight)
+        super().__init__(attention_mask)
         self._operator = flash_attn_3.load()
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Flash3(_Cached):
             queries.transpose(1, 2),
             keys.transpose(1, 2),
             values.transpose(1, 2),
-            causal=self.sight.causal,
-            window=self.sight.window,
+            causal=self.attention_mask.causal,
+            window=self.attention_mask.window,
             seqused_k=self._length(queries),
         )

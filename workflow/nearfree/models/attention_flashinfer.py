@@ -11,7 +11,7 @@ from torch import Tensor
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.paged import Pages
-from nearfree.models.attention_mask import Sight
+from nearfree.models.attention_mask import AttentionMask
 
 
 class _FlashInfer:
@@ -20,8 +20,8 @@ class _FlashInfer:
     positions_first, page_size = True, PAGE_SIZE
     _kernels: Kernels
 
-    def __init__(self, sight: Sight, execution: ExecutionContext) -> None:
-        self.sight, self._execution = sight, execution
+    def __init__(self, attention_mask: AttentionMask, execution: ExecutionContext) -> None:
+        self.attention_mask, self._execution = attention_mask, execution
         self._workspace = workspace(execution)
         self._plans: dict[int, Plan] = {}
 
@@ -40,7 +40,16 @@ class _FlashInfer:
         owned = keys.shape[2] // PAGE_SIZE
         heads = (queries.shape[1], keys.shape[1], queries.shape[3], PAGE_SIZE)
         kept: dict[tuple[object, ...], Any] = self._execution.shared
-        key = ("flashinfer plan", self._kernels, batch, n, owned, heads, self.sight, queries.dtype)
+        key = (
+            "flashinfer plan",
+            self._kernels,
+            batch,
+            n,
+            owned,
+            heads,
+            self.attention_mask,
+            queries.dtype,
+        )
         if key not in kept:
             kept[key] = self._made(queries, owned, heads)
         plan: Plan = kept[key]
@@ -52,11 +61,11 @@ class _FlashInfer:
             self._kernels,
             self._workspace,
             n,
-            Pages(batch, self.sight.context + n, PAGE_SIZE, owned, queries.device),
+            Pages(batch, self.attention_mask.context + n, PAGE_SIZE, owned, queries.device),
             heads=heads,
             dtype=queries.dtype,
-            causal=self.sight.causal,
-            window=self.sight.window,
+            causal=self.attention_mask.causal,
+            window=self.attention_mask.window,
         )
 
 

@@ -6,7 +6,7 @@ from nearfree.core.setting import Mask
 from nearfree.errors import EvidenceError
 
 
-class Sight(Struct, frozen=True):
+class AttentionMask(Struct, frozen=True):
     """New positions from L on, under one mask.
 
     A window hides keys that lie further back than it reaches: a position sees the last `window` up

@@ -23,7 +23,7 @@ _GROUPED = (9, 10)
 """The compute capabilities, before the point, that torch's grouped_mm has a kernel for."""
 
 
-class Running(Protocol):
+class ExpertRunner(Protocol):
     """Rows through the experts that they are routed to."""
 
     def run(
@@ -88,13 +88,13 @@ def _controlled(routing: ModelRouting, rows: Tensor, experts: Experts) -> Tensor
     return controlled_ids(routing, len(rows), experts.experts, experts.top_k, rows.device)
 
 
-def running(
+def make_expert_runner(
     backend: str,
     experts: Experts,
     routing: ModelRouting,
     dtype: torch.dtype,
     execution: ExecutionContext,
-) -> Running:
+) -> ExpertRunner:
     """Return what runs a model's experts on a backend.
 
     Raises

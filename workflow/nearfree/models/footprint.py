@@ -18,7 +18,7 @@ from nearfree.models.activations import (
     expert_rows,
     moe_of,
 )
-from nearfree.models.attention_mask import Sight
+from nearfree.models.attention_mask import AttentionMask
 from nearfree.units import BYTES_PER_GB
 
 _BOOL_BYTES = 1
@@ -75,7 +75,7 @@ def footprint(
         How many of them take turns, each with weights and a cache of its own.
     """
     size, most = dtype.itemsize, max(positions)
-    first = Sight(mask, context, decoder.window).first
+    first = AttentionMask(mask, context, decoder.window).first
     masked = [n for n in positions if n > 1] if device == "cpu" and mask == "causal" else []
     seen = {n: n * (context + n - first) for n in masked}
     passing = Activations(decoder, details, batch, most, size, moe)
@@ -114,10 +114,11 @@ def refuse_too_large(
         "workspaces": needed.workspaces,
         "activations": needed.activations,
     }
-    said = ", ".join(f"{name} {part / BYTES_PER_GB:.1f}" for name, part in parts.items())
+    free_gb = f"{free / BYTES_PER_GB:.1f} GB"
+    summary = ", ".join(f"{name} {part / BYTES_PER_GB:.1f}" for name, part in parts.items())
     raise EvidenceError(
         f"{decoder.name} with L={context}, batch {batch}, N={most} needs "
-        f"{needed.total / BYTES_PER_GB:.1f} GB ({said}), and {free / BYTES_PER_GB:.1f} GB are free",
+        f"{needed.total / BYTES_PER_GB:.1f} GB ({summary}), and {free_gb} are free",
         remedy="Choose a smaller model, context or batch, or fewer positions",
     )
 

@@ -1,6 +1,7 @@
 """A decoder's forward in torch: N new positions of every request over a KV cache of L."""
 
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,13 +15,57 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.modules import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.errors import ConfigError
-from nearfree.models.attention import attending
-from nearfree.models.attention_mask import Sight
-from nearfree.models.expert_backends import running
-from nearfree.models.layer import Build
-from nearfree.models.layers import Norm
-from nearfree.models.rotary import turn
+from nearfree.models.attention import make_attention_runner
+from nearfree.models.attention_mask import AttentionMask
+from nearfree.models.expert_backends import ExpertRunner, make_expert_runner
+from nearfree.models.layers import Attention, DenseFfn, Norm, rotation
+from nearfree.models.moe import MoeFfn
 from nearfree.models.weights import NAMES, Names, Weights
+
+
+class Layer(NamedTuple):
+    """One layer: attention and FFN, each behind a norm and added to what went in."""
+
+    attention_norm: Norm
+    attention: Attention
+    ffn_norm: Norm
+    ffn: DenseFfn | MoeFfn
+
+
+class Build(NamedTuple):
+    """What a layer is made from."""
+
+    decoder: Decoder
+    details: Details
+    weights: Weights
+    names: Names
+    expert_runner: ExpertRunner | None
+
+    def layer(self, index: int) -> Layer:
+        """Return a layer, counted from 0."""
+        at, eps = f"model.layers.{index}", self.details.norm_eps
+        d_model, weights = self.decoder.d_model, self.weights
+        return Layer(
+            Norm(weights, f"{at}.input_layernorm", d_model, eps),
+            Attention(self.decoder, self.details, weights, self.names, at),
+            Norm(weights, f"{at}.post_attention_layernorm", d_model, eps),
+            self._ffn(index, f"{at}.mlp"),
+        )
+
+    def _ffn(self, index: int, prefix: str) -> DenseFfn | MoeFfn:
+        decoder, details = self.decoder, self.details
+        if self.expert_runner and decoder.experts and details.router and index in details.moe_at:
+            return MoeFfn(
+                decoder,
+                self.weights,
+                self.names,
+                prefix,
+                experts=decoder.experts,
+                rule=details.router,
+                shared_gate=details.shared_gate,
+                expert_runner=self.expert_runner,
+            )
+        return DenseFfn(self.weights, prefix, decoder.d_model, decoder.d_ff or 0)
 
 
 class DecoderForward:
@@ -83,16 +128,17 @@ class DecoderForward:
             A given weight is missing, or has another shape.
         """
         self._decoder, self._batch, self._most = decoder, batch, most
-        sight = Sight(mask, context, decoder.window)
+        attention_mask = AttentionMask(mask, context, decoder.window)
         caches = {} if kept is None else kept
         execution = ExecutionContext(device=device, shared=caches)
-        self._attending = attending(attention, sight, dtype, execution)
-        runs = running(moe, decoder.experts, routing, dtype, execution) if decoder.experts else None
-        self._turn = turn(details.rope, context, most, dtype, device)
+        self._attention_runner = make_attention_runner(attention, attention_mask, dtype, execution)
+        experts = decoder.experts
+        runner = make_expert_runner(moe, experts, routing, dtype, execution) if experts else None
+        self._rotation = rotation(details.rope, context, most, dtype, device)
         names = NAMES.get(decoder.model_type, Names())
         vocabulary = (decoder.vocabulary, decoder.d_model)
         self._embedding = weights(f"{names.embedding}.weight", vocabulary)
-        build = Build(decoder, details, weights, names, runs)
+        build = Build(decoder, details, weights, names, runner)
         self.layers = [build.layer(index) for index in range(decoder.layers)]
         self._norm = Norm(weights, "model.norm", decoder.d_model, details.norm_eps)
         self._head = self._embedding if details.tied else weights("lm_head.weight", vocabulary)
@@ -107,10 +153,10 @@ class DecoderForward:
 
     def _cache(self, dtype: torch.dtype, execution: ExecutionContext, context: int) -> Tensor:
         """Return a layer's keys or values, laid out in memory as attention reads them."""
-        page = self._attending.page_size
+        page = self._attention_runner.page_size
         room = pages_of(context + self._most, page) * page
         batch, heads, width = self._batch, self._decoder.kv_heads, self._decoder.head_dim
-        if self._attending.positions_first:
+        if self._attention_runner.positions_first:
             return filled(execution, dtype, batch, room, heads, width).transpose(1, 2)
         return filled(execution, dtype, batch, heads, room, width)
 
@@ -135,13 +181,15 @@ class DecoderForward:
                 remedy="Give as many as the forward was made for",
             )
         n = tokens.shape[1]
-        by = self._turn[0][:n], self._turn[1][:n]
+        by = self._rotation[0][:n], self._rotation[1][:n]
         hidden = functional.embedding(tokens, self._embedding)
-        for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
+        runner = self._attention_runner
+        for layer, *cache in zip(self.layers, self.keys, self.values, strict=True):
             states = layer.attention_norm.forward(hidden)
             laps.lap(BETWEEN)
-            cache = keys, values
-            hidden = hidden + layer.attention.forward(states, by, self._attending, cache, laps)
+            hidden = hidden + layer.attention.forward(
+                states, by, runner, (cache[0], cache[1]), laps
+            )
             states = layer.ffn_norm.forward(hidden)
             laps.lap(BETWEEN)
             hidden = hidden + layer.ffn.forward(states, laps)

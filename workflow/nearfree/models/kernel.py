@@ -1,5 +1,6 @@
-"""A whole model as a kernel: one forward of all its layers over N positions a request."""
+"""A whole model as a kernel: one forward of all its layers over N positions, and its work."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -8,16 +9,52 @@ from torch import Tensor
 
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
+from nearfree.backends.adapters.torch_moe import core_of
+from nearfree.config.model_studies import uses
+from nearfree.core.modules.registry import kind_of
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
-from nearfree.decoders.model import model_of
-from nearfree.decoders.modules import UNTOLD, Laps
+from nearfree.decoders.model import Model, model_of
+from nearfree.decoders.modules import UNTOLD, Laps, ModuleUse
 from nearfree.models.footprint import footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.weights import RandomWeights
-from nearfree.models.work import bytes_read, model_work
 
 _SEED = 0
+
+
+def bytes_read(setting: Setting, model: Model, n: int) -> tuple[int, int]:
+    """Return the bytes that a forward over N moves at least, and those of its largest module."""
+    works = list(_works(setting, model, n))
+    total = sum(work.bytes_compulsory * use.count for use, work in works)
+    return total, max(work.bytes_compulsory for _, work in works)
+
+
+def model_work(setting: Setting, model: Model, n: int) -> ExecutedWork:
+    """Return the work of a forward over N positions a request.
+
+    Rows that a backend pads are counted where the padding is this project's own (`torch_padded`);
+    where the model's own router spreads its tokens they are counted as if it did so evenly.
+    """
+    works = list(_works(setting, model, n))
+    spread = ", experts as if evenly used" if setting.routing == "router" else ""
+    return ExecutedWork(
+        flop_logical=sum(work.flop_logical * use.count for use, work in works),
+        flop_executed=sum(work.flop_executed * use.count for use, work in works),
+        bytes_compulsory=sum(work.bytes_compulsory * use.count for use, work in works),
+        basis=f"the sum of {len(works)} kinds of modules{spread}; no padding inside kernels",
+    )
+
+
+def _works(setting: Setting, model: Model, n: int) -> Iterator[tuple[ModuleUse, ExecutedWork]]:
+    for use in uses(setting, model, spread="balanced"):
+        yield use, _work(use.setting, n)
+
+
+def _work(module: Setting, n: int) -> ExecutedWork:
+    core = core_of(module.backend)
+    rows = core.block_rows(module.batch * n, module.experts or 0) if core else None
+    return kind_of(module).executed(module, n, "", rows=rows)
 
 
 class ModelKernel:
@@ -37,7 +74,7 @@ class ModelKernel:
         between = count * read - largest
         self.cache: Literal["cold", "warm"] = "cold" if between >= execution.cache_bytes else "warm"
         self._forwards = [self._made(copy, max(positions)) for copy in range(count)]
-        self._turn = 0
+        self._next_copy = 0
         generator = torch.Generator().manual_seed(_SEED)
         shape = (setting.batch, max(positions))
         tokens = torch.randint(model.decoder.vocabulary, shape, generator=generator)
@@ -60,8 +97,8 @@ class ModelKernel:
             moe=setting.moe or "torch_padded",
             copies=copies,
         )
-        there = {key[1] for key in execution.shared if key[0] == setting.model_digest}
-        missing = max(0, copies - len(there))
+        allocated = {key[1] for key in execution.shared if key[0] == setting.model_digest}
+        missing = max(0, copies - len(allocated))
         needed = structs.replace(needed, weights=needed.weights * missing // copies)
         refuse_too_large(
             needed,
@@ -94,8 +131,8 @@ class ModelKernel:
 
     def forward(self, n: int, laps: Laps = UNTOLD) -> Tensor:
         """Run one forward, [batch, N] tokens in, [batch, N, vocabulary] logits out."""
-        forward = self._forwards[self._turn]
-        self._turn = (self._turn + 1) % len(self._forwards)
+        forward = self._forwards[self._next_copy]
+        self._next_copy = (self._next_copy + 1) % len(self._forwards)
         return forward.forward(self._tokens[n], laps)
 
     def work(self, n: int) -> ExecutedWork:

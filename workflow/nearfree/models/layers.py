@@ -1,14 +1,55 @@
-"""The parts of a decoder's layer without experts: norms, attention over a KV cache, Dense FFN."""
+"""The parts of a decoder's layer without experts: rotary positions, norms, attention, Dense FFN."""
 
+import math
+
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
-from nearfree.models.attention import Attending
-from nearfree.models.rotary import Turn, turned
+from nearfree.decoders.rope import Llama3, Rope
+from nearfree.models.attention import AttentionRunner
 from nearfree.models.weights import Names, Weights
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines, [positions, width] each."""
+
+
+def frequencies(rope: Rope) -> Tensor:
+    """Return the angle that each pair of elements turns by a position, [width / 2], float32."""
+    powers = torch.arange(0, rope.width, 2, dtype=torch.int64).float() / rope.width
+    plain = 1.0 / rope.theta**powers
+    return plain if rope.llama3 is None else _scaled(plain, rope.llama3)
+
+
+def _scaled(plain: Tensor, scaling: Llama3) -> Tensor:
+    """Return Llama 3's frequencies: divided where slow, kept where fast, mixed between."""
+    turns = scaling.original_positions * plain / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return plain * (kept + (1.0 - kept) / scaling.factor)
+
+
+def rotation(rope: Rope, first: int, count: int, dtype: torch.dtype, device: str) -> Rotation:
+    """Return cosines and sines of `count` positions from `first` on, in a model's dtype."""
+    positions = torch.arange(first, first + count, dtype=torch.float32)
+    angles = torch.outer(positions, frequencies(rope)).repeat(1, 2)
+    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+
+
+def rotate(states: Tensor, by: Rotation) -> Tensor:
+    """Return states [b, heads, N, head_dim] turned in their first `width` elements.
+
+    Element i and the one half a width later are a pair.
+    """
+    cosines, sines = by
+    width = cosines.shape[-1]
+    part, rest = states[..., :width], states[..., width:]
+    first, second = part.chunk(2, -1)
+    out = part * cosines + torch.cat((-second, first), -1) * sines
+    return out if width == states.shape[-1] else torch.cat((out, rest), -1)
 
 
 class Norm:
@@ -51,8 +92,8 @@ class Attention:
     def forward(
         self,
         hidden: Tensor,
-        by: Turn,
-        attending: Attending,
+        by: Rotation,
+        runner: AttentionRunner,
         cache: tuple[Tensor, Tensor],
         laps: Laps,
     ) -> Tensor:
@@ -64,13 +105,13 @@ class Attention:
         queries, new_keys, new_values = states.split(self._heads, 1)
         if self._norms:
             queries, new_keys = self._norms[0].forward(queries), self._norms[1].forward(new_keys)
-        context = attending.sight.context
+        context = runner.attention_mask.context
         new = slice(context, context + hidden.shape[1])
-        keys[:, :, new] = turned(new_keys, by)
+        keys[:, :, new] = rotate(new_keys, by)
         values[:, :, new] = new_values
-        queries = turned(queries, by)
+        queries = rotate(queries, by)
         laps.lap(BETWEEN)
-        out = attending.attend(queries, keys, values)
+        out = runner.attend(queries, keys, values)
         laps.lap(ATTENTION)
         out = functional.linear(out.flatten(2), self._output, self._output_bias)
         laps.lap(OUTPUT)

@@ -9,8 +9,15 @@ from math import inf
 from typing import NamedTuple
 
 from nearfree.core.modules.attention import ATTENTION
-from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max, plain
-from nearfree.derive.claims.compare import doublings, within_step
+from nearfree.derive.claims.cases import (
+    Case,
+    describe_setting,
+    doublings,
+    group_of,
+    n_max,
+    plain,
+    within_step,
+)
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
 

@@ -3,8 +3,15 @@
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max, share
-from nearfree.derive.claims.compare import at_floor, doublings
+from nearfree.derive.claims.cases import (
+    Case,
+    at_floor,
+    describe_setting,
+    doublings,
+    group_of,
+    n_max,
+    share,
+)
 from nearfree.derive.claims.scope_tables import Row, ScopeTables, pairs
 
 HIGH = 0.5

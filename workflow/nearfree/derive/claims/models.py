@@ -8,8 +8,15 @@ import polars as pl
 
 from nearfree.core.label import AXES
 from nearfree.decoders.modules import ATTENTION, MOE
-from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max, plain
-from nearfree.derive.claims.compare import doublings, within_step
+from nearfree.derive.claims.cases import (
+    Case,
+    describe_setting,
+    doublings,
+    group_of,
+    n_max,
+    plain,
+    within_step,
+)
 from nearfree.derive.claims.scope_tables import BASES, Row, ScopeTables, pairs
 
 LAWS = ("principle", "principle_resolved", "principle_counted")

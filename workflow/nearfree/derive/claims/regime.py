@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max
-from nearfree.derive.claims.compare import at_floor
+from nearfree.derive.claims.cases import Case, at_floor, describe_setting, group_of, n_max
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
 JUMP = 1.3

@@ -3,8 +3,15 @@
 from collections.abc import Callable, Iterator
 
 from nearfree.core.setting import FIELDS
-from nearfree.derive.claims.cases import Case, describe_setting, group_of, n_max
-from nearfree.derive.claims.compare import at_least, doublings, same
+from nearfree.derive.claims.cases import (
+    Case,
+    at_least,
+    describe_setting,
+    doublings,
+    group_of,
+    n_max,
+    same,
+)
 from nearfree.derive.claims.scope_tables import Row, ScopeTables, pairs
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from itertools import groupby, pairwise
 
-from nearfree.derive.claims.cases import Case, describe_setting, group_of
-from nearfree.derive.claims.compare import doublings
+from nearfree.derive.claims.cases import Case, describe_setting, doublings, group_of
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
 _LEAST, _LOOSER, _MOST = 0.0499, 0.0999, 0.3001

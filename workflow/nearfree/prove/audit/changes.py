@@ -16,7 +16,7 @@ from nearfree.log.reader import no_collection
 from nearfree.prove.audit.causes import Cause, Causes
 from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot
 from nearfree.prove.audit.ledgers import NamedLedger
-from nearfree.prove.audit.rebuild import jobs
+from nearfree.prove.audit.recompute import jobs
 from nearfree.prove.audit.restore import restore
 from nearfree.prove.audit.table_index import TableIndex
 

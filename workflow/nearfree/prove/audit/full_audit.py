@@ -22,8 +22,7 @@ from nearfree.log.names import Layout, require_log
 from nearfree.log.reader import no_collection
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.marks import figure_findings, file_findings, odd_figures
-from nearfree.prove.audit.rebuild import jobs, scratch_root
-from nearfree.prove.audit.recompute import MOST, differences
+from nearfree.prove.audit.recompute import MOST, differences, jobs, scratch_root
 from nearfree.prove.audit.table_index import TableIndex, table_files, unresolved_ids
 from nearfree.show.page.stage import report_of
 

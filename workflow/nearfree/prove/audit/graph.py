@@ -19,8 +19,7 @@ from nearfree.log.evidence import Take, read_take, stored_line
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
-from nearfree.prove.audit.rules import rules_behind
-from nearfree.prove.audit.table_index import ROW_ID, TableIndex, TableRow
+from nearfree.prove.audit.table_index import ROW_ID, TableIndex, TableRow, rules_behind
 
 _TAKE = re.compile(r"[a-z0-9_]+/[a-z0-9_]+/[1-9][0-9]*-[0-9a-f]{8}")
 _CONFIG = "config/"

@@ -1,8 +1,9 @@
-"""Rows recomputed from the log alone, and tables compared cell by cell."""
+"""Derived tables recomputed from a log alone, as a whole or for some rows, and compared."""
 
+import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,67 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.derive.jobs import Job, job_of, make, needed
+from nearfree.derive.stages import STAGES
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import EvidenceError, NearfreeError
-from nearfree.log.names import Layout
+from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import no_collection
-from nearfree.prove.audit.rebuild import scratch_root
+from nearfree.log.seal import read_seal
+from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.render import plain
 from nearfree.prove.audit.table_index import TableIndex, TableRow
+from nearfree.show.figures.stage import draw
 
 MOST = 20
 """Differences of one table that are listed one by one."""
+
+
+def jobs(pipeline: Pipeline) -> list[Job]:
+    """Return the workflow's deriving jobs, each after those that it needs."""
+    return [
+        Job(stage.name, scope)
+        for stage in STAGES.values()
+        if stage.tables
+        for scope in pipeline.scopes_of(stage)
+    ]
+
+
+@no_collection()
+def make_all(pipeline: Pipeline, *, figures: bool) -> None:
+    """Make every table of a root, and optionally its figures, from its log and config."""
+    for job in jobs(pipeline):
+        make(pipeline.layout, pipeline.config, job)
+    if figures:
+        imported = bool(pipeline.imported)
+        for scope in pipeline.scopes:
+            draw(pipeline.layout, scope, pipeline.site.epsilon, imported=imported)
+
+
+def scratch_root(log: Layout, into: Path, takes: Iterable[TakeName] | None = None) -> Layout:
+    """Return a new results root that holds links to a log's sealed takes, and nothing else.
+
+    Parameters
+    ----------
+    into
+        A folder that is empty or does not exist.
+    takes
+        The takes to link (default: all).
+
+    Raises
+    ------
+    DamageError
+        A seal cannot be read.
+    """
+    scratch = Layout(into)
+    for take in log.takes() if takes is None else takes:
+        seal = read_seal(log, take)
+        paths = [log.segment(take, part.attempt) for part in seal.segments]
+        for path in (*paths, log.seal(take)):
+            link = scratch.events / path.relative_to(log.events)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(path.resolve(), link)  # noqa: PTH211 (the short form reads backwards)
+    return scratch
 
 
 class Difference(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""An earlier ledger's takes and config, restored as a project of their own."""
+"""An earlier ledger, restored as a project of its own, and its results under `results/as_of/`."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from pathlib import Path
 from nearfree.config.files import Config
 from nearfree.config.yaml_file import load
 from nearfree.decoders.config_file import find_file
-from nearfree.errors import ConfigError, DamageError
-from nearfree.log.document import replace
+from nearfree.errors import ConfigError, DamageError, WriteError
+from nearfree.log.document import new_folder, replace
 from nearfree.log.events import ObservationRetracted
 from nearfree.log.evidence import RETRACTED, read_take
 from nearfree.log.line import REMEDY, sha256
@@ -17,8 +17,13 @@ from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
 from nearfree.log.seal import iter_sealed, read_seal
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit.ledgers import NamedLedger, check_names
-from nearfree.prove.audit.rebuild import scratch_root
+from nearfree.prove.audit.ledgers import NamedLedger, check_names, differences
+from nearfree.prove.audit.recompute import make_all, scratch_root
+
+FOLDER = "as_of"
+"""The folder of a results root that holds recomputed results."""
+NOTE = "other_code.txt"
+"""The file beside them that says so if other code made them."""
 
 
 class RestoredPipeline(Pipeline):
@@ -108,3 +113,58 @@ def _models(folder: Path) -> Iterator[str]:
 
 def _own(folder: Path, model: str) -> bool:
     return find_file(folder, model).parent == folder / "models"
+
+
+def as_of(
+    log: Layout, named: NamedLedger, *, other_code: bool = False
+) -> tuple[RestoredPipeline, str]:
+    """Recompute the tables, figures and report of a ledger, and return their pipeline.
+
+    Earlier results stay until all new ones are complete.
+
+    Parameters
+    ----------
+    other_code
+        Continue if code or libraries are not the ledger's, so that numbers may differ.
+
+    Returns
+    -------
+    tuple
+        The pipeline, and a sentence to show beside the results if they are not.
+
+    Raises
+    ------
+    ConfigError
+        They are not and `other_code` is false, or the config does not fit this code.
+    WriteError
+        The folder is a link, whose target is not replaced.
+    """
+    from nearfree.show.page.stage import report_of
+
+    mismatch = differences(named.ledger)
+    if mismatch and not other_code:
+        raise ConfigError(
+            f"ledger {named.name} was written by other code or libraries: {mismatch}",
+            remedy="Install what it was written by, or give --other-code",
+        )
+    into = log.root / FOLDER / named.folder
+    for path in (into.parent, into):
+        _check_folder(path)
+    note = ""
+    with new_folder(into) as folder:
+        pipeline = restore(log, named, folder)
+        if mismatch:
+            note = (
+                f"These are the takes and the config of ledger {named.name}, "
+                f"made by other code or libraries, so numbers may differ from those of that time: "
+                f"{mismatch}."
+            )
+            replace(folder / NOTE, f"{note}\n".encode())
+        make_all(pipeline, figures=True)
+        report_of(pipeline)
+    return RestoredPipeline(into / "results", into / "config"), note
+
+
+def _check_folder(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise WriteError(f"{path} is a link or no folder", remedy="Move it away")

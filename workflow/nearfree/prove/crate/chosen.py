@@ -109,7 +109,7 @@ def derived_root(layout: Layout, config: Path, named: NamedLedger) -> Layout:
     mismatch = _find_mismatch_here(layout, config, named.ledger)
     if not mismatch:
         return layout
-    from nearfree.prove.audit.as_of import FOLDER, NOTE
+    from nearfree.prove.audit.restore import FOLDER, NOTE
 
     again = layout.root / FOLDER / named.folder
     if again.is_dir() and not (again / NOTE).exists():

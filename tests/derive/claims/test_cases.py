@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.claims.compare import at_floor, at_least, reach, same, within_step
+from nearfree.derive.claims.cases import at_floor, at_least, reach, same, within_step
 
 from derive.claims.logs import Row, at
 

@@ -87,6 +87,12 @@ def test_every_layer_has_files() -> None:
     assert found - {f"{room}.__init__" for room in DIVIDED} == {*LAYERS, "__init__"}
 
 
+def test_tables_read_the_log_and_measure_nothing() -> None:
+    """What is derived comes from the log; nothing of it imports the measuring code."""
+    for path in (PACKAGE / "derive").rglob("*.py"):
+        assert "measure" not in ours(path), path
+
+
 def test_the_import_of_published_values_needs_settings_and_events_alone() -> None:
     """What the paper published comes in without the hardware, the config or a table."""
     path = PACKAGE / "public" / "published.py"

@@ -14,7 +14,7 @@ import vl_convert
 from altair.utils import schemapi
 from nearfree.cli import main
 from nearfree.derive.jobs import TABLES
-from nearfree.log.events import PAYLOADS
+from nearfree.log.events import VERSIONS
 
 from golden.answers import answers
 from golden.compare import content, derived, differences
@@ -121,9 +121,11 @@ def test_the_log_goes_on(copied: Remade) -> None:
 
 
 def test_golden_logs_hold_every_event_and_table() -> None:
-    """Each event type and each table with rows is in some golden log: a new one needs a new log."""
-    lines = [path.read_text() for path in HERE.glob("*/*/root/events/*/*/*.jsonl")]
-    missing = [p.type_name for p in PAYLOADS if not any(p.type_name in each for each in lines)]
+    """Each event version and each table with rows is in some golden log: a new one needs one."""
+    versions = HERE.parent.glob("log/golden_versions/log/events/*/*/*.jsonl")
+    logs = (*HERE.glob("*/*/root/events/*/*/*.jsonl"), *versions)
+    lines = [path.read_text() for path in logs]
+    missing = [p.type_name for p in VERSIONS if not any(p.type_name in each for each in lines)]
     assert missing == [], "write the golden logs of this version: tests/golden/make.py"
     tables = HERE.glob("*/*/root/tables/*/*.parquet")
     assert {path.stem for path in tables if pl.read_parquet(path).height} == TABLES.keys()

@@ -129,9 +129,9 @@ def _principle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
         setting = _setting(kind, laws.term_fields, question)
         try:
             granularity = laws.printed(setting, question["kernel"]) if laws.printed else None
+            return _smallest(laws, setting, question.get(_BALANCE, 0.0), granularity)
         except NearfreeError as error:
             return {"refusal": error.what}
-        return _smallest(laws, setting, question.get(_BALANCE, 0.0), granularity)
 
     found = _ask(
         rows.with_columns(law_refusal(by_balance=False).alias("refusal")),
@@ -147,17 +147,18 @@ def _principle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
 def _resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     def answer(kind: ModuleKind, laws: Laws, question: Answer) -> Answer:
         granularity = None
-        if kind.question is not None:
-            asked = kind.question(**{name: question[name] for name in kind.question_fields})
-            baseline = question["baseline"]
-            try:
-                granularity = resolved(resolver, asked, baseline, question["batch"] * baseline)
-            except NearfreeError as error:
-                return {"refusal": error.what}
-        setting = _setting(kind, laws.term_fields, question)
-        return _smallest(
-            laws, setting, question.get(_BALANCE, 0.0), granularity, extended_alone=True
-        )
+        try:
+            if kind.question is not None:
+                asked = kind.question(**{name: question[name] for name in kind.question_fields})
+                tokens = question["batch"] * question["baseline"]
+                granularity = resolved(resolver, asked, question["baseline"], tokens)
+            setting, balance = (
+                _setting(kind, laws.term_fields, question),
+                question.get(_BALANCE, 0.0),
+            )
+            return _smallest(laws, setting, balance, granularity, extended_alone=True)
+        except NearfreeError as error:
+            return {"refusal": error.what}
 
     given = rows.with_columns(
         law_refusal(by_balance=False).alias("refusal"),

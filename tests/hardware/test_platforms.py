@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from nearfree.config.files import Config
 from nearfree.errors import ConfigError
-from nearfree.hardware.compute_capability import shared_memory
-from nearfree.hardware.platforms import Platform, check_platforms, resolve
+from nearfree.hardware.platforms import Platform, check_platforms, resolve, shared_memory
 
 PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
 META = {"kind", "vendor_name", "aliases", "sources", "unknown"}

@@ -173,7 +173,7 @@ def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | Non
     """Return the device's capability, SMs, and opt-in shared memory a block; None if unknown."""
     from nearfree.config.files import Config
     from nearfree.errors import ConfigError, EvidenceError
-    from nearfree.hardware.compute_capability import shared_memory
+    from nearfree.hardware.platforms import shared_memory
 
     sm, sms = args.sm, args.sms
     if args.device and (sm is None or sms is None):

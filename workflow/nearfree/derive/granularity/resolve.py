@@ -17,7 +17,7 @@ from nearfree.derive.granularity.releases import (
 from nearfree.derive.granularity.steps import MOST_TOKENS, BlockSteps, Memo, TileSteps
 from nearfree.derive.granularity.tiles import Call, Tiling
 from nearfree.errors import EvidenceError, NearfreeError
-from nearfree.hardware.compute_capability import shared_memory
+from nearfree.hardware.platforms import shared_memory
 from nearfree.log.names import Layout
 from nearfree.sources.answers.intervals import Files
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules

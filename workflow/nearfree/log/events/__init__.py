@@ -24,7 +24,17 @@ from nearfree.log.events.predicted import (
     ConstantsCalibrated,
     PredictionRecorded,
 )
-from nearfree.log.events.published import BoundaryPublished, LatencyImported, RulePublished
+from nearfree.log.events.published import (
+    BoundaryPublished,
+    Branch,
+    LatencyImported,
+    Quote,
+    RuleExtracted,
+    RulePublished,
+    SourceFetched,
+    SourceMember,
+    TunedIndexed,
+)
 from nearfree.log.events.runs import (
     ObservationRetracted,
     RunFailed,
@@ -32,14 +42,6 @@ from nearfree.log.events.runs import (
     RunStarted,
     Scheduler,
     SegmentRecovered,
-)
-from nearfree.log.events.sources import (
-    Branch,
-    Quote,
-    RuleExtracted,
-    SourceFetched,
-    SourceMember,
-    TunedIndexed,
 )
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfree.errors import EvidenceError
-from nearfree.hardware.compute_capability import shared_memory
+from nearfree.hardware.platforms import shared_memory
 from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
 from nearfree.sources.backends.flash_attn_api import FUNCTIONS, PASSED, passed_on
 from nearfree.sources.backends.flash_attn_grid import ceiling_grid, fixed_rows

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfree.errors import EvidenceError
-from nearfree.hardware.compute_capability import shared_memory
+from nearfree.hardware.platforms import shared_memory
 from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
 from nearfree.sources.backends.flashinfer_links import mechanisms
 from nearfree.sources.backends.flashinfer_rules import CUDA, backend_facts, readings

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nearfree.hardware.compute_capability import shared_memory
+from nearfree.hardware.platforms import shared_memory
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.cpp.translate import Meaning

@@ -1,0 +1,39 @@
+"""The guide: what it points to is there."""
+
+import re
+from pathlib import Path
+
+import nearfree
+import pytest
+
+PACKAGE = Path(nearfree.__file__).parent
+GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
+SECTION = GUIDE.partition("## Where is what")[2].partition("\n## ")[0]
+ROWS = [line.split("|")[1:3] for line in SECTION.splitlines() if line.startswith("| ")]
+ROOMS = {name for place, _ in ROWS for name in re.findall(r"^ ?`([a-z_]+)/`|, `([a-z_]+)/`", place)}
+QUESTIONS = {
+    question.strip(): answer for question, answer in ROWS if question.strip().endswith("?")
+}
+
+
+def test_every_room_has_its_row() -> None:
+    """The list of rooms names each folder of the package, and none that is gone."""
+    named = {name for pair in ROOMS for name in pair if name}
+    assert named == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+
+def test_twenty_questions_have_an_answer() -> None:
+    """A newcomer's questions are twenty at least, each asked once."""
+    assert len(QUESTIONS) >= 20
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_an_answer_names_files_that_are_there(question: str) -> None:
+    """Each answer names a file; one without a folder lies beside the file before it."""
+    folder = PACKAGE
+    names = re.findall(r"`([a-z0-9_/]+(?:\.py|/))`", QUESTIONS[question])
+    assert names
+    for name in names:
+        path = PACKAGE / name if "/" in name else folder / name
+        assert path.exists(), name
+        folder = path.parent if path.suffix else path

@@ -2,8 +2,12 @@
 
 import os
 import shutil
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
+from nearfree.core.scopes import IMPORTED
+from nearfree.derive.stages import STAGES
 from nearfree.derive.work_model import constants
 from nearfree.pipeline import pipeline
 from nearfree.pipeline.pipeline import Pipeline
@@ -61,6 +65,29 @@ def project(built: Project, tmp_path) -> Project:
 def test_a_first_run_does_everything(tmp_path):
     """Without results every rule runs once for each scope."""
     assert make_project(tmp_path / "project").jobs() == EVERYTHING
+
+
+def test_a_job_declares_what_its_stage_reads_and_writes(built):
+    """Of tables, inputs and outputs are those of the stage's record, in each scope."""
+    declared = defaultdict(set), defaultdict(set)
+    for (rule, log), files in built.files("-F").items():
+        for found, side in zip(declared, files, strict=True):
+            tables = [each.split("/")[2:] for each in side if each.endswith(".parquet")]
+            found[rule, log] |= {(scope, Path(name).stem) for scope, name in tables}
+    reads, writes = declared
+    for stage in STAGES.values():
+        logs = {
+            scope: next(log for rule, log in reads if rule == stage.name and scope in log)
+            for scope in ("cpu", "public")
+            if stage.has(scope)
+        }
+        for scope, log in logs.items():
+            read = {each for each in stage.inputs(scope) if each[0] != IMPORTED}
+            assert reads[stage.name, log] == read, stage.name
+            assert writes[stage.name, log] == {(scope, table) for table in stage.tables}
+    (report,) = (read for (rule, _), read in reads.items() if rule == "report")
+    inputs = (STAGES["report"].inputs(scope) for scope in ("cpu", "public"))
+    assert report == {each for read in inputs for each in read if each[0] != IMPORTED}
 
 
 def test_a_second_run_has_nothing_to_do(built):
@@ -310,14 +337,14 @@ def test_adopted_constants_are_used(project):
     assert "public/constants/" in page
 
 
-IMPORTED = "results/events/imported/aiconfigurator_core_0_12_0/1-00000000.seal.json"
+IMPORTED_SEAL = "results/events/imported/aiconfigurator_core_0_12_0/1-00000000.seal.json"
 
 
 def test_imported_curves_are_not_a_platform(project):
     """What was imported by hand changes nothing of the workflow before the config asks for it."""
     seal = next((project / "results/events/public").rglob("*.seal.json"))
-    (project / IMPORTED).parent.mkdir(parents=True)
-    shutil.copy(seal, project / IMPORTED)
+    (project / IMPORTED_SEAL).parent.mkdir(parents=True)
+    shutil.copy(seal, project / IMPORTED_SEAL)
     assert project.jobs() == {}
 
 

@@ -61,6 +61,20 @@ class Project:
         assert rules or "Nothing to be done" in text, text
         return dict(Counter(rule for rule in rules if rule != "all"))
 
+    def files(self, *options: str) -> dict[tuple[str, str], tuple[set[str], set[str]]]:
+        """Return what each job of a dry run reads and writes, by its rule and its log."""
+        text = self.snakemake("-n", *options)
+        jobs = re.findall(r"^(?:local)?rule (\w+):\n((?:    .+\n)+)", text, re.MULTILINE)
+        fields = {(rule, body): dict(re.findall(r"^    (\w+): (.+)$", body, re.MULTILINE))
+                  for rule, body in jobs}  # fmt: skip
+        return {
+            (rule, found.get("log", "")): (
+                set(found.get("input", "").split(", ")),
+                set(found.get("output", "").split(", ")),
+            )
+            for (rule, _), found in fields.items()
+        }
+
     def events(self) -> dict[str, str]:
         """Return the digest of every file of the event log."""
         return self.digests("results/events")

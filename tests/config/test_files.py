@@ -124,6 +124,8 @@ MISTAKES: list[tuple[str, Change, str]] = [
     ("platforms.yaml", put("h20", "bandwidth_gb_s", value=float("inf")), "bandwidth_gb_s"),
     ("platforms.yaml", put("h20", "peak_tflops", value={"bfloat16": "148"}), "peak_tflops"),
     ("platforms.yaml", put("h20", "colour", value="green"), "colour"),
+    ("platforms.yaml", put("schedules", value={"kind": "cuda"}), "'schedules' is taken"),
+    ("platforms.yaml", put("imported", value={"kind": "cuda"}), "'imported' is taken"),
     ("platforms.yaml", put("H 20", value={"kind": "cuda"}), "H 20"),
     # takes
     ("takes.yaml", put("cpu", value={"dense_ffn": 0}), "cpu.dense_ffn"),

@@ -170,7 +170,7 @@ _ALL = (
             *("latency", "work", "boundaries", "predictions", "validation", "time_shares"),
             *("composition", "lookup", "forecast", "trend", "version_drift"),
         ),
-        public=("latency", "boundaries", "predictions"),
+        public=("boundaries", "predictions"),
         imported=("accuracy", "drift"),
         parameters=("imports", "epsilon"),
     ),

@@ -1,0 +1,105 @@
+"""The records of stages: what each says that it reads and writes is what it reads and writes."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from nearfree.config.files import Config
+from nearfree.core.scopes import IMPORTED, PUBLIC
+from nearfree.derive.jobs import TABLES, Job, before, make
+from nearfree.derive.stages import COMMANDS, STAGE_OF, STAGES
+from nearfree.derive.tables import store
+from nearfree.errors import ConfigError
+from nearfree.log.codebase import closure
+from nearfree.log.names import Layout
+from nearfree.show.figures.stage import charts
+from nearfree.show.page.frames import scope_frames
+
+from derive.tables.logs import CONFIG
+
+Pairs = set[tuple[str, str]]
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> tuple[Pairs, Pairs]:
+    """Return the tables that are read and those that are written from now on, with scopes."""
+    read: Pairs = set()
+    written: Pairs = set()
+    check, replace = store.check_table, store.replace
+
+    def reading(path: Path) -> bytes:
+        if (path.parent.name, path.stem) not in written:
+            read.add((path.parent.name, path.stem))
+        return check(path)
+
+    def writing(path: Path, raw: bytes) -> Path:
+        if path.suffix == ".parquet":
+            written.add((path.parent.name, path.stem))
+        return replace(path, raw)
+
+    monkeypatch.setattr(store, "check_table", reading)
+    monkeypatch.setattr(store, "replace", writing)
+    return read, written
+
+
+JOBS = [
+    Job(stage.name, scope)
+    for stage in STAGES.values()
+    for scope in ("cpu", PUBLIC)
+    if stage.tables and stage.has(scope)
+]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job.stage}-{job.scope}")
+def test_a_stage_reads_and_writes_what_its_record_says(
+    made: Layout, traced: tuple[Pairs, Pairs], tmp_path: Path, job: Job
+) -> None:
+    """No table more and none less, but those that it wrote itself."""
+    layout = Layout(Path(shutil.copytree(made.root, tmp_path / "results")))
+    make(layout, Config(CONFIG), job)
+    read, written = traced
+    assert read == set(STAGES[job.stage].inputs(job.scope))
+    assert written == {(job.scope, table) for table in STAGES[job.stage].tables}
+
+
+@pytest.mark.parametrize("scope", ["cpu", PUBLIC])
+def test_figures_read_what_their_record_says(
+    made: Layout, traced: tuple[Pairs, Pairs], scope: str
+) -> None:
+    """Without an import the figures of a scope are of these tables, all of them."""
+    charts(made, scope, 0.2)
+    said = STAGES["figures"].inputs(scope)
+    assert traced[0] == {each for each in said if each[0] != IMPORTED}
+
+
+def test_the_report_reads_each_scope_as_its_record_says(
+    made: Layout, traced: tuple[Pairs, Pairs]
+) -> None:
+    """The tables of a platform that the page is made of."""
+    scope_frames(made, "cpu")
+    assert traced[0] == set(STAGES["report"].inputs("cpu"))
+
+
+def test_every_table_is_made_by_one_stage() -> None:
+    """A table has the name that the record gives it, and is written once."""
+    assert sum(len(stage.tables) for stage in STAGES.values()) == len(STAGE_OF)
+    assert {name: table.name for name, table in TABLES.items()} == {name: name for name in STAGE_OF}
+    assert all(table.formula.text and closure(table.formula.code) for table in TABLES.values())
+
+
+def test_stages_stand_in_an_order_in_which_they_can_be_done() -> None:
+    """What a stage reads is made by one before it, and its code is there."""
+    order = list(STAGES)
+    for stage in STAGES.values():
+        assert all(closure(module) for module in stage.modules)
+        for scope in ("cpu", PUBLIC):
+            earlier = {job.stage for job in before(Job(stage.name, scope))}
+            assert all(order.index(name) < order.index(stage.name) for name in earlier)
+    assert set(STAGES) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(("stage", "scope"), [("outlook", "cpu"), ("accuracy", PUBLIC)])
+def test_a_stage_of_another_scope_is_refused(tmp_path: Path, stage: str, scope: str) -> None:
+    """What is of one scope alone is not made in another."""
+    with pytest.raises(ConfigError, match=f"the stage {stage} makes no table of '{scope}'"):
+        make(Layout(tmp_path), Config(CONFIG), Job(stage, scope))

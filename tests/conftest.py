@@ -16,8 +16,9 @@ from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.measure.rounds import whole_rounds
 from nearfree.sources.fetching.cache import Cache, default_cache
+from once import made_once
 
-from workflow import Project, made_once, make_project
+from workflow import Project, make_project
 
 CLOCK = "2026-01-02T03:04:05.678901Z"
 """The time of every event that `write_payloads` writes."""
@@ -41,12 +42,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project whose default workflow ran once; copy it before changing anything."""
 
-    def make(folder: Path) -> Project:
+    def make(folder: Path) -> None:
         project = make_project(folder)
         project.snakemake()
-        return project
 
-    return made_once(tmp_path_factory, "built", make)
+    return Project(made_once(tmp_path_factory, "built", make))
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a results root with the paper's values and their tables; copy it to add more."""
+    from derive.tables.logs import make_tables, write_public  # which imports this file
+
+    def make(folder: Path) -> None:
+        write_public(Layout(folder))
+        make_tables(Layout(folder), "public")
+
+    return Layout(made_once(tmp_path_factory, "published", make))
 
 
 @pytest.fixture(scope="session")

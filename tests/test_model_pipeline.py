@@ -8,8 +8,9 @@ import pytest
 from nearfree.log.events import LatencyMeasured, PredictionRecorded
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
+from once import made_once
 
-from workflow import Project, made_once, make_project
+from workflow import Project, make_project
 
 LEDGER = "results/state/ledger.json"
 
@@ -18,12 +19,11 @@ LEDGER = "results/state/ledger.json"
 def modelled(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project whose workflow has measured a tiny model."""
 
-    def make(folder: Path) -> Project:
+    def make(folder: Path) -> None:
         project = make_project(folder, "model")
         project.snakemake()
-        return project
 
-    return made_once(tmp_path_factory, "model", make)
+    return Project(made_once(tmp_path_factory, "model", make))
 
 
 @pytest.fixture

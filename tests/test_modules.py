@@ -6,8 +6,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from once import made_once
 
-from workflow import ROOT, Project, made_once, make_project
+from workflow import ROOT, Project, make_project
 
 pytestmark = pytest.mark.slow
 BOUNDARIES = "results/tables/cpu/boundaries.parquet"
@@ -17,13 +18,12 @@ BOUNDARIES = "results/tables/cpu/boundaries.parquet"
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project whose workflow ran over three modules and the control."""
 
-    def make(folder: Path) -> Project:
+    def make(folder: Path) -> None:
         project = make_project(folder)
         shutil.copy(ROOT / "tests/configs/modules/studies.yaml", project / "config/studies.yaml")
         project.snakemake()
-        return project
 
-    return made_once(tmp_path_factory, "modules", make)
+    return Project(made_once(tmp_path_factory, "modules", make))
 
 
 def table(project: Project, name: str) -> pl.DataFrame:

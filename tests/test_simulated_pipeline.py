@@ -11,8 +11,9 @@ from nearfree.core.setting import setting_key
 from nearfree.hardware.simulated import read_machine
 from nearfree.log.names import Layout
 from nearfree.measure.simulated import SimulatedKernel
+from once import made_once
 
-from workflow import ROOT, Project, made_once, make_project
+from workflow import ROOT, Project, make_project
 
 RECORDED = ("public/constants", "sources/vllm_0_33_0")
 CURVES, RESULTS = "simulated/curves", "simulated/results"
@@ -23,16 +24,15 @@ ROOTED = ("--config", f"results={RESULTS}")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Return a project that predicted curves and ran the whole workflow on them."""
 
-    def make(folder: Path) -> Project:
+    def make(folder: Path) -> None:
         project = make_project(folder, "simulated")
         for name in RECORDED:
             recorded = ROOT / "results" / "events" / name
             shutil.copytree(recorded, project / f"{RESULTS}/events" / name)
         project.nearfree("predict", "--curves", CURVES, "--results", RESULTS)
         project.snakemake(*ROOTED)
-        return project
 
-    return made_once(tmp_path_factory, "simulated", make)
+    return Project(made_once(tmp_path_factory, "simulated", make))
 
 
 @pytest.fixture

@@ -1,17 +1,13 @@
 """A project's folder of its own to run the real workflow in."""
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("Snakefile", "rules", "workflow", "config", "profiles", "slurm", "envs")
@@ -109,22 +105,3 @@ def make_project(folder: Path, *more: str) -> Project:
     for name in ("tiny", *more):
         shutil.copytree(ROOT / "tests" / "configs" / name, folder / "config", dirs_exist_ok=True)
     return Project(folder)
-
-
-def made_once(
-    factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Project]
-) -> Project:
-    """Return this process's copy of a project that one process of the session makes for all.
-
-    The first that asks makes it, while the others wait; a project that failed is made again.
-    """
-    base = factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    made = shared / f"made-{name}"
-    with made.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            partial = made.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            make(partial).folder.rename(made)
-    return Project(made).copy(factory.mktemp(name) / "project")

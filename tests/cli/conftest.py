@@ -14,10 +14,10 @@ Answer = tuple[int, str, str]
 Call = Callable[..., Answer]
 
 
-@pytest.fixture(scope="package")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+@pytest.fixture(scope="session")
+def made(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a results root with a probe, a study, the paper's values, and tables."""
-    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"), takes=1)
+    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"), published, takes=1)
 
 
 @pytest.fixture

@@ -8,10 +8,7 @@ import pytest
 from derive.tables.logs import (
     CONFIG,
     SHEETS,
-    make_tables,
-    write_probe,
-    write_public,
-    write_study,
+    make_results,
 )
 from nearfree.log.document import read_document, render, replace
 from nearfree.log.ledger import write_ledger
@@ -30,14 +27,9 @@ KINDS = {".html", ".js", ".json", ".jsonl", ".parquet", ".svg"}
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a sound root with a log, a ledger, tables, figures and a report over them."""
-    layout = Layout(tmp_path_factory.mktemp("sound") / "results")
-    write_probe(layout)
-    write_study(layout)
-    write_public(layout)
-    for scope in SCOPES:
-        make_tables(layout, scope)
+    layout = make_results(Layout(tmp_path_factory.mktemp("sound") / "results"), published, takes=1)
     for scope in SCOPES:
         draw(layout, scope, 0.2)
     write_report(layout, SCOPES, SHEETS, 0.2, read_gallery(layout, CONFIG, SCOPES))

@@ -17,7 +17,7 @@ from nearfree.derive.tables.store import read_table
 from nearfree.derive.truth.datasets import load_published
 from nearfree.log.names import Layout
 
-from derive.tables.logs import CONFIG, make_tables, write_public
+from derive.tables.logs import CONFIG
 
 GRID = [1, 2, 4, 8, 16, 32]
 SETTING = setting_row(make_setting())
@@ -116,18 +116,9 @@ def test_only_the_newest_boundary_counts() -> None:
     assert validate(boundaries(16, 32, newest=False), predictions(16.0)).is_empty()
 
 
-@pytest.fixture(scope="module")
-def public(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return the tables of the paper's values."""
-    layout = Layout(tmp_path_factory.mktemp("public"))
-    write_public(layout)
-    make_tables(layout, "public")
-    return layout
-
-
-def test_the_dense_settings_of_the_paper_are_hits(public: Layout) -> None:
+def test_the_dense_settings_of_the_paper_are_hits(published: Layout) -> None:
     """Every law hits all six dense settings that the paper measured on H20, at epsilon 0.2."""
-    found = read_table(public, "public", VALIDATION).filter(
+    found = read_table(published, "public", VALIDATION).filter(
         pl.col("module") == "dense_ffn",
         pl.col("epsilon") == 0.2,
         pl.col("predictor").is_in(LAWS),
@@ -136,9 +127,9 @@ def test_the_dense_settings_of_the_paper_are_hits(public: Layout) -> None:
     assert found["hit"].all()
 
 
-def test_every_setting_of_the_paper_is_there(public: Layout) -> None:
+def test_every_setting_of_the_paper_is_there(published: Layout) -> None:
     """The principle hits 44 of the 54; without rules or constants in the log the others refuse."""
-    found = read_table(public, "public", VALIDATION).filter(pl.col("epsilon") == 0.2)
+    found = read_table(published, "public", VALIDATION).filter(pl.col("epsilon") == 0.2)
     assert found["setting_key"].n_unique() == 54
     assert found.filter(predictor="principle")["hit"].sum() == 44
     refused = found.filter(~pl.col("answered"))
@@ -147,12 +138,12 @@ def test_every_setting_of_the_paper_is_there(public: Layout) -> None:
     assert refused["refusal"].str.contains("in the log|no constants").all()
 
 
-def test_the_judgement_is_that_of_the_scores(public: Layout) -> None:
+def test_the_judgement_is_that_of_the_scores(published: Layout) -> None:
     """The table says of every prediction what `nearfree validate` says of the same boundary."""
-    table = read_table(public, "public", VALIDATION)
+    table = read_table(published, "public", VALIDATION)
     epsilons = sorted(table["epsilon"].unique())
-    _, known = load_published(public, epsilons)
-    answerer = Answerer(public, Config(CONFIG), offline=True, log_alone=True)
+    _, known = load_published(published, epsilons)
+    answerer = Answerer(published, Config(CONFIG), offline=True, log_alone=True)
     judged = ("hit", "within_1_31", "within_2", "log2_error")
     said = evaluate(known, answerer, epsilons, PREDICTORS).scores.with_columns(
         pl.when(pl.col("log2_error").is_finite()).then("log2_error").alias("log2_error")

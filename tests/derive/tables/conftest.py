@@ -12,10 +12,10 @@ from nearfree.log.names import Layout
 from derive.tables.logs import make_results
 
 
-@pytest.fixture(scope="package")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+@pytest.fixture(scope="session")
+def made(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a results root with a probe, a study in two takes, the paper's values and tables."""
-    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"))
+    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"), published)
 
 
 @pytest.fixture

@@ -71,9 +71,9 @@ def test_the_newest_imported_release(layout: Layout) -> None:
     assert found.boundaries["n_max"].to_list() == [2]
 
 
-def test_the_tables_of_every_platform(layout: Layout) -> None:
+def test_the_tables_of_every_platform(layout: Layout, published: Layout) -> None:
     """Measured boundaries are those of each platform that has tables, named in the title."""
-    make_results(layout, takes=1)
+    make_results(layout, published, takes=1)
     name, found = load_measured(layout, Config(CONFIG), [0.2])
     assert name == "measured modules (cpu)"
     assert found.settings["platform"].to_list() == ["cpu", "cpu"]

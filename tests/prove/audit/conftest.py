@@ -9,7 +9,8 @@ from derive.tables.logs import CONFIG, copy_config, write_probe, write_public, w
 from nearfree.log.names import Layout
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.recompute import make_all
-from prove.audit.history import History, make_history
+from prove.audit.history import History, make_history, read_history
+from once import made_once
 
 CONSTANTS = CONFIG.parent / "results/events/public/constants"
 
@@ -21,20 +22,23 @@ class Made(NamedTuple):
     config: Path
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Return a root with two takes of this machine, another machine, and the paper: to read."""
-    folder = tmp_path_factory.mktemp("audited")
-    layout = Layout(folder / "results")
-    config = copy_config(folder / "config")
-    for scope in ("cpu", "h20"):
-        write_probe(layout, scope)
-        write_study(layout, scope)
-    write_study(layout, take=2, slower=1.1)
-    write_public(layout)
-    shutil.copytree(CONSTANTS, layout.events / "public" / "constants")
-    make_all(Pipeline(layout.root, config), figures=True)
-    return Made(layout, config)
+
+    def make(folder: Path) -> None:
+        layout = Layout(folder / "results")
+        config = copy_config(folder / "config")
+        for scope in ("cpu", "h20"):
+            write_probe(layout, scope)
+            write_study(layout, scope)
+        write_study(layout, take=2, slower=1.1)
+        write_public(layout)
+        shutil.copytree(CONSTANTS, layout.events / "public" / "constants")
+        make_all(Pipeline(layout.root, config), figures=True)
+
+    folder = made_once(tmp_path_factory, "audited", make)
+    return Made(Layout(folder / "results"), folder / "config")
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def made(shared: Made, tmp_path: Path) -> Made:
     return Made(Layout(root), shared.config)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     """Return a log with a ledger after each thing that happened to it: to read."""
-    return make_history(tmp_path_factory.mktemp("history"))
+    return read_history(made_once(tmp_path_factory, "history", make_history))

@@ -10,26 +10,30 @@ from nearfree.log.ledger import write_ledger
 from nearfree.log.names import Layout
 from nearfree.prove.crate.write import write_crate
 from nearfree.show.figures.stage import draw
+from once import made_once
 from prove.crate.validator import make_cache
 
 PROJECT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a root with a log, its tables and figures, and a ledger."""
-    layout = Layout(tmp_path_factory.mktemp("made") / "results")
-    write_probe(layout)
-    write_study(layout)
-    write_public(layout)
-    for scope in ("cpu", "public"):
-        make_tables(layout, scope, Config(CONFIG).site.tolerances)
-    draw(layout, "cpu", 0.2)
-    write_ledger(layout, layout.ledgers / "local", CONFIG)
-    return layout
+
+    def make(folder: Path) -> None:
+        layout = Layout(folder)
+        write_probe(layout)
+        write_study(layout)
+        write_public(layout)
+        for scope in ("cpu", "public"):
+            make_tables(layout, scope, Config(CONFIG).site.tolerances)
+        draw(layout, "cpu", 0.2)
+        write_ledger(layout, layout.ledgers / "local", CONFIG)
+
+    return Layout(made_once(tmp_path_factory, "crated", make))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def written(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the crate of that root; not to be changed."""
     out = tmp_path_factory.mktemp("written") / "crate"
@@ -49,7 +53,7 @@ def root(made: Layout, tmp_path: Path) -> Layout:
     return Layout(Path(shutil.copytree(made.root, tmp_path / "results")))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the validator's cache."""
     return make_cache(tmp_path_factory.mktemp("cache") / "http")

@@ -1,8 +1,11 @@
 """A log of all modules with its tables, made once for all tests of figures."""
 
+import shutil
+from pathlib import Path
+
 import polars as pl
 import pytest
-from derive.tables.logs import make_tables, write_probe, write_public
+from derive.tables.logs import make_tables, write_probe
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.latency import LATENCY
@@ -12,30 +15,33 @@ from nearfree.derive.tables.work import WORK
 from nearfree.log.names import Layout
 from nearfree.show.figures.families import Rows
 from nearfree.show.figures.models import ModelRows
+from once import made_once
 
 from show.figures.measured_models import model_rows
 from show.figures.studies import GRID, STUDIES, profiled, write_module_study
 
 
-@pytest.fixture(scope="package")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+@pytest.fixture(scope="session")
+def made(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a root with a probe, studies of all modules, the paper's values, and tables.
 
     The dense study is there in two takes; attention was profiled, too.
     """
-    layout = Layout(tmp_path_factory.mktemp("made") / "results")
-    write_probe(layout)
-    write_module_study(layout, "dense_ffn", take=2)
-    for stream, settings in STUDIES.items():
-        seen = [profiled(setting, n) for setting, _ in settings for n in GRID]
-        write_module_study(layout, stream, *(seen if stream == "attention" else []))
-    write_public(layout)
-    for scope in ("cpu", "public"):
-        make_tables(layout, scope)
-    return layout
+
+    def make(folder: Path) -> None:
+        shutil.copytree(published.root, folder)
+        layout = Layout(folder)
+        write_probe(layout)
+        write_module_study(layout, "dense_ffn", take=2)
+        for stream, settings in STUDIES.items():
+            seen = [profiled(setting, n) for setting, _ in settings for n in GRID]
+            write_module_study(layout, stream, *(seen if stream == "attention" else []))
+        make_tables(layout, "cpu")
+
+    return Layout(made_once(tmp_path_factory, "drawn", make))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def rows(made: Layout) -> Rows:
     """Return the rows of every table that figures of that machine are drawn from."""
 
@@ -50,25 +56,25 @@ def rows(made: Layout) -> Rows:
     )
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def dense(rows: Rows) -> Rows:
     """Return the dense ones of those rows."""
     return rows.of("dense_ffn")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def moe(rows: Rows) -> Rows:
     """Return those of MoE."""
     return rows.of("moe_ffn")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def attention(rows: Rows) -> Rows:
     """Return those of attention."""
     return rows.of("attention")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def models() -> ModelRows:
     """Return the tables of whole models, dense and with experts, that a machine measured."""
     return model_rows()

@@ -9,7 +9,7 @@ import altair as alt
 import msgspec
 import polars as pl
 import pytest
-from derive.tables.logs import make_tables, write_probe, write_public
+from derive.tables.logs import make_tables, write_probe
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.boundaries import BOUNDARIES
@@ -47,14 +47,13 @@ MODELS = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+def made(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a root with a probe, a dense study, the paper's values, and tables."""
     layout = Layout(tmp_path_factory.mktemp("small") / "results")
+    shutil.copytree(published.root, layout.root)
     write_probe(layout)
     write_module_study(layout, "dense_ffn")
-    write_public(layout)
-    for scope in ("cpu", "public"):
-        make_tables(layout, scope)
+    make_tables(layout, "cpu")
     return layout
 
 

@@ -16,29 +16,33 @@ from nearfree.log.names import Layout
 from nearfree.show.figures.gallery import read_gallery
 from nearfree.show.figures.stage import draw
 from nearfree.show.page.stage import write_report
+from once import made_once
 
 CONSTANTS = Path(__file__).parents[3] / "results/events/public/constants"
 SCOPES = ["cpu", "h20", "public"]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a root with this machine in two takes, another one, the paper, tables and figures."""
-    layout = Layout(tmp_path_factory.mktemp("made") / "results")
-    for scope in ("cpu", "h20"):
-        write_probe(layout, scope)
-        write_study(layout, scope)
-    write_study(layout, take=2, slower=1.1)
-    write_public(layout)
-    shutil.copytree(CONSTANTS, layout.events / "public" / "constants")
-    for scope in SCOPES:
-        make_tables(layout, scope)
-    for scope in SCOPES:
-        draw(layout, scope, 0.2)
-    return layout
+
+    def make(folder: Path) -> None:
+        layout = Layout(folder)
+        for scope in ("cpu", "h20"):
+            write_probe(layout, scope)
+            write_study(layout, scope)
+        write_study(layout, take=2, slower=1.1)
+        write_public(layout)
+        shutil.copytree(CONSTANTS, layout.events / "public" / "constants")
+        for scope in SCOPES:
+            make_tables(layout, scope)
+        for scope in SCOPES:
+            draw(layout, scope, 0.2)
+
+    return Layout(made_once(tmp_path_factory, "page", make))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def page(made: Layout) -> str:
     """Return the report."""
     return written(made)

@@ -1,0 +1,27 @@
+"""What is slow to make and only read, or copied before a change: made once for all workers."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return this process's copy of a folder that one process of the session makes for all.
+
+    The first that asks makes it, while the others wait; what failed is made again.
+    """
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made = shared / f"made-{name}"
+    with made.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            partial = made.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            make(partial)
+            partial.rename(made)
+    return Path(shutil.copytree(made, factory.mktemp(name) / "copy", symlinks=True))

@@ -90,14 +90,14 @@ class Project:
 
 
 def make_project(folder: Path, *more: str) -> Project:
-    """Return a fresh copy of this project with the tiny config and nothing run yet.
+    """Return a fresh copy of this project, compiled, with the tiny config and nothing run yet.
 
     Over the tiny config come those of tests/configs that are named.
     """
     folder.mkdir(parents=True)
     for part in PARTS:
         source = ROOT / part
-        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "takes.yaml")
+        ignored = shutil.ignore_patterns("*.egg-info", "takes.yaml")
         if source.is_dir():
             shutil.copytree(source, folder / part, ignore=ignored)
         else:

@@ -1,0 +1,1 @@
+"""Tests of nearfree.pipeline and of the rules."""

@@ -1,0 +1,73 @@
+"""What a change of config, code or log makes again, and nothing else."""
+
+import pytest
+
+from pipeline.expected import AFTER_PROJECT, AFTER_RULES
+
+
+def test_a_tolerance_recomputes_boundaries_and_measures_nothing(project):
+    """Another tolerance touches boundaries and predictions, and what follows from them.
+
+    Predictions, too: the work model says another N_max at each tolerance.
+    """
+    project.edit("config/config.yaml", "[0.05, 0.10,", "[0.05, 0.08, 0.10,")
+    assert project.jobs() == {"boundaries": 2, **AFTER_RULES}
+
+
+def test_another_headline_tolerance_predicts_nothing_anew(project):
+    """The reported tolerance is a matter of verdicts, claims, figures and the report."""
+    project.edit("config/config.yaml", "epsilon: 0.2", "epsilon: 0.3")
+    jobs = {**AFTER_RULES, "boundaries": 2}
+    del jobs["predictions"], jobs["schedules"]
+    assert project.jobs() == jobs
+
+
+def test_a_platform_fact_recomputes_the_scope_that_uses_it(project):
+    """A datasheet of a GPU is used by the public tables, not by those of the CPU."""
+    project.edit("config/platforms.yaml", "bandwidth_gb_s: 4000", "bandwidth_gb_s: 4001")
+    # figures of the CPU show the published panel beside the measured one
+    after = {**AFTER_PROJECT, "outlook": 1, "schedules": 1, "figures": 2, "ledger": 1}
+    assert project.jobs() == after
+
+
+def test_a_changed_figure_redraws_only(project):
+    """A figure's code touches figures and report."""
+    project.edit("workflow/nearfree/show/figures/latency.py", "size=32", "size=33")
+    assert project.jobs() == {"figures": 2, "report": 1, "ledger": 1}
+
+
+def test_changed_formula_code_recomputes_predictions(project):
+    """A formula's code touches predictions and what follows."""
+    path = "workflow/nearfree/core/modules/dense_ffn.py"
+    project.edit(path, "(setting) / (2 * setting.batch)", "(setting) / 2 / setting.batch")
+    assert project.jobs() == AFTER_RULES
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("deployments.yaml", "batch: [1]", "batch: [1, 8]"),
+        ("models/qwen3_8b.json", '"num_hidden_layers": 36', '"num_hidden_layers": 9'),
+    ],
+)
+def test_another_deployment_is_predicted_anew(project, name, old, new):
+    """A deployment, or the file of a model, touches what is predicted of models alone."""
+    project.edit(f"config/{name}", old, new)
+    after = {"outlook": 1, "schedules": 1, "claims": 1, "figures": 1, "report": 1, "ledger": 1}
+    assert project.jobs() == after
+
+
+def test_a_changed_schema_recomputes_its_table(project):
+    """A column of validation touches validation and what follows; figures show it, too."""
+    path = "workflow/nearfree/derive/score/validation.py"
+    project.edit(path, "which hardware facts", "which facts of the hardware")
+    after = {"validation": 2, "claims": 2, "figures": 2, "report": 1, "ledger": 1}
+    assert project.jobs() == after
+
+
+def test_a_retraction_recomputes_what_follows(project):
+    """A retracted event is left out of the tables, and nothing is measured."""
+    shown = project.nearfree("log", "show", "cpu").split()
+    take = next(word for word in shown if word.startswith("cpu/dense_ffn/"))
+    project.nearfree("log", "retract", f"{take}.1#3", "--reason", "the lid was closed")
+    assert project.jobs() == {**AFTER_PROJECT, "ledger": 1}

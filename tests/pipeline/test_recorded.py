@@ -1,0 +1,97 @@
+"""Rules, constants and imports that the log holds: used without a network."""
+
+import shutil
+
+import pytest
+from nearfree.derive.work_model import constants
+from nearfree.pipeline import pipeline
+from nearfree.pipeline.pipeline import Pipeline
+from nearfree.public import aiconfigurator
+from nearfree.sources.record import stream_name
+
+from pipeline.expected import AFTER_RULES, LEDGER
+from workflow import ROOT
+
+CONSTANTS = "results/events/public/constants"
+IMPORTED = "results/events/imported/aiconfigurator_core_0_12_0/1-00000000.seal.json"
+
+
+def test_rules_on_record_need_no_network(with_rules, monkeypatch):
+    """A recorded release is not fetched again; its tables are made, and what they can change."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("NEARFREE_CACHE", str(with_rules / "no" / "cache"))
+    assert with_rules.jobs() == {"extract": 1, "project": 1, **AFTER_RULES}
+    before = with_rules.events()
+    with_rules.snakemake(LEDGER)
+    assert with_rules.events() == before
+
+
+@pytest.mark.slow
+def test_rules_on_record_are_shown(with_rules, monkeypatch):
+    """Without a network, the report shows them; then nothing is left to do, and all verifies."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("NEARFREE_CACHE", str(with_rules / "no" / "cache"))
+    with_rules.snakemake()
+    assert with_rules.jobs() == {}
+    assert "flashinfer-python 0.6.13" in (with_rules / "results/report/index.html").read_text()
+    assert "0 damaged, 0 notices" in with_rules.nearfree("verify")
+
+
+def test_adopted_constants_are_used(project):
+    """Constants in the log are evidence of every prediction."""
+    shutil.copytree(ROOT / CONSTANTS, project / CONSTANTS)
+    jobs = project.jobs()
+    # the scope of the paper holds them, so its tables are made again from its seals
+    assert jobs == {**AFTER_RULES, "project": 1, "boundaries": 1}
+
+
+@pytest.mark.slow
+def test_adopted_constants_are_cited(project):
+    """The report names what they were calibrated on and their event; then nothing is left to do."""
+    shutil.copytree(ROOT / CONSTANTS, project / CONSTANTS)
+    project.snakemake()
+    assert project.jobs() == {}
+    page = (project / "results/report/index.html").read_text()
+    assert "calibrated on a100, h100" in page
+    assert "public/constants/" in page
+
+
+def test_imported_curves_are_not_a_platform(project):
+    """What was imported by hand changes nothing of the workflow before the config asks for it."""
+    seal = next((project / "results/events/public").rglob("*.seal.json"))
+    (project / IMPORTED).parent.mkdir(parents=True)
+    shutil.copy(seal, project / IMPORTED)
+    assert project.jobs() == {}
+
+
+def test_an_import_is_a_job_where_the_config_asks_for_it(project):
+    """The import, the table of its scores, and what shows them; nothing is measured."""
+    project.edit("config/config.yaml", "imports: []", "imports: [aiconfigurator==0.12.0]")
+    jobs = project.jobs()
+    assert jobs == {"import_curves": 1, "accuracy": 1, "figures": 1, "report": 1, "ledger": 1}
+
+
+def test_the_names_that_rules_use_are_those_of_the_log():
+    """The stream of constants and the package have one name each."""
+    assert constants.STREAM == pipeline.CONSTANTS
+    asked = Pipeline(ROOT / "results", ROOT / "config")
+    assert asked.imports == {}
+    assert asked.imported == []
+    assert "imported" not in asked.platforms
+    stream = stream_name(aiconfigurator.PACKAGE, "0.12.0")
+    assert stream == "aiconfigurator_core_0_12_0"
+
+
+@pytest.mark.slow
+def test_a_release_that_is_not_on_record_is_extracted(with_rules, monkeypatch):
+    """One more release is one more job; without a network it fails and says so."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("NEARFREE_CACHE", str(with_rules / "no" / "cache"))
+    with (with_rules / "config/sources.yaml").open("a") as file:
+        file.write("  - vllm==0.20.2\n")
+    assert with_rules.jobs()["extract"] == 2
+    done = with_rules.run("snakemake", "--cores", "2")
+    assert done.returncode != 0
+    logs = "".join(path.read_text() for path in (with_rules / "logs/extract").iterdir())
+    assert "vllm" in logs
+    assert "--offline" in logs

@@ -33,11 +33,23 @@ NOT_OF_THE_SETTING = {"row_id", "platform", "origin", "grid", "from_ids"}
 
 
 @pytest.fixture(scope="module")
-def site(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Return a project whose whole workflow ran on the cluster."""
+def ran(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Site, list[Job]]:
+    """Return a project whose whole workflow ran on the cluster, and the jobs that it submitted."""
     site = make_site(tmp_path_factory.mktemp("whole") / "site")
     site.submit("--retries", "0")
-    return site
+    return site, slurm.jobs()
+
+
+@pytest.fixture
+def site(ran: tuple[Site, list[Job]]) -> Site:
+    """Return that project; copy it before changing anything."""
+    return ran[0]
+
+
+@pytest.fixture
+def jobs(ran: tuple[Site, list[Job]]) -> list[Job]:
+    """Return the jobs of its workflow."""
+    return ran[1]
 
 
 def observing(jobs: list[Job]) -> dict[str, Job]:
@@ -46,9 +58,8 @@ def observing(jobs: list[Job]) -> dict[str, Job]:
     return {" ".join(words.findall(job.comment)[0]): job for job in jobs}
 
 
-def test_every_observation_was_a_job_in_its_place(slurm, site):
+def test_every_observation_was_a_job_in_its_place(jobs):
     """A probe and a study a platform, each once, with the partition, node and GPU asked for."""
-    jobs = slurm.jobs()
     found = observing(jobs)
     assert len(jobs) == len(found)
     assert set(found) == {f"{rule} {name}" for rule in ("probe", "measure") for name in PLACES}
@@ -58,15 +69,15 @@ def test_every_observation_was_a_job_in_its_place(slurm, site):
         assert (job.cpus, job.memory_mb, job.minutes) == (1, 2000, 5)
 
 
-def test_the_log_says_which_job_it_was(slurm, site):
+def test_the_log_says_which_job_it_was(jobs, site):
     """Each run holds the job, node, partition and GPU that SLURM's own list holds."""
-    jobs = observing(slurm.jobs())
+    submitted = observing(jobs)
     for platform, (partition, node, gpus) in PLACES.items():
         for rule, stream in (("probe", "hardware"), ("measure", "dense_ffn")):
             (take,) = site.takes(platform, stream)
             (started,) = (event.data for event in take.of(RunStarted))
             job = started.scheduler
-            assert (job.system, job.job_id) == ("slurm", jobs[f"{rule} {platform}"].id)
+            assert (job.system, job.job_id) == ("slurm", submitted[f"{rule} {platform}"].id)
             assert (job.partition, job.node) == (partition, node)
             assert job.gpus == job.devices == ("0" if gpus else None)
             assert started.environment_sha256
@@ -105,8 +116,9 @@ def test_tables_are_those_of_a_local_run(site, built, table):
         assert untimed(site, platform, table).equals(untimed(built, "cpu", table))
 
 
-def test_a_retake_submits_that_platform_s_jobs_alone(slurm, site):
+def test_a_retake_submits_that_platform_s_jobs_alone(slurm, site, tmp_path):
     """All is complete and one platform is asked for again: SLURM's list holds its job alone."""
+    site = Site(site.copy(tmp_path / "site").folder)
     before = site.events()
     known = {job.id for job in slurm.jobs()}
     site.nearfree("retake", "fake_h20")

@@ -12,6 +12,7 @@ from once import made_once
 
 from workflow import Project, make_project
 
+pytestmark = pytest.mark.slow
 LEDGER = "results/state/ledger.json"
 
 
@@ -30,12 +31,6 @@ def modelled(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def project(modelled: Project, tmp_path: Path) -> Project:
     """Return a copy to change."""
     return modelled.copy(tmp_path / "project")
-
-
-def test_a_model_is_three_takes(tmp_path: Path) -> None:
-    """Its modules and the model itself are measured, and between them its boundary is foretold."""
-    jobs = make_project(tmp_path / "project", "model").jobs()
-    assert (jobs["measure"], jobs["foretell"]) == (2, 1)
 
 
 def test_predictions_are_on_record_before_the_first_sample(modelled: Project) -> None:

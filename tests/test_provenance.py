@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,10 +23,11 @@ from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.log.names import Layout
 from nearfree.show.page.sections import n_max
 from nearfree.show.text.answer_json import answer
+from once import made_once
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from workflow import ROOT
+from workflow import ROOT, Project
 
 pytestmark = pytest.mark.browser
 REPORT = "results/report/index.html"
@@ -63,14 +65,17 @@ moe:
 @pytest.fixture(scope="module")
 def answering(built, tmp_path_factory: pytest.TempPathFactory):
     """Return a project with the rules and constants that an MoE model on a GPU needs."""
-    project = built.copy(tmp_path_factory.mktemp("answering") / "project")
-    for name in RECORDED:
-        shutil.copytree(ROOT / "results/events" / name, project / "results/events" / name)
-    (project / "config/deployments.yaml").write_text(DEPLOYED)
-    releases = "releases: [vllm==0.33.0, flashinfer-python==0.6.13]"
-    (project / "config/sources.yaml").write_text(releases)
-    project.snakemake()
-    return project
+
+    def make(folder: Path) -> None:
+        project = built.copy(folder)
+        for name in RECORDED:
+            shutil.copytree(ROOT / "results/events" / name, project / "results/events" / name)
+        (project / "config/deployments.yaml").write_text(DEPLOYED)
+        releases = "releases: [vllm==0.33.0, flashinfer-python==0.6.13]"
+        (project / "config/sources.yaml").write_text(releases)
+        project.snakemake()
+
+    return Project(made_once(tmp_path_factory, "answering", make))
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +118,7 @@ def printed(row: Row) -> str:
     return f"{said} < {row['baseline']}" if row["n_max"] < row["baseline"] else said
 
 
+@pytest.mark.slow
 def test_the_explorer_says_what_predict_says(answering, browser, answers):
     """For chosen deployments every predictor's boundary and T(N) are those of the command."""
     config = Config(answering / "config")
@@ -158,6 +164,7 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
     quiet(browser)
 
 
+@pytest.mark.slow
 def test_the_command_beside_a_schedule_prints_it(answering, browser, answers):
     """Each engine's option is what the command that stands beside it says."""
     asked_about = [row for row in of_table(answers, "schedules") if row["option"]]

@@ -40,6 +40,7 @@ def test_the_readme_names_the_test_command():
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
+@pytest.mark.slow
 def test_every_command_of_the_readme_runs(tmp_path):
     """In a clone with this environment, each command but `make test` ends well, in order."""
     project = make_project(tmp_path / "clone")

@@ -10,10 +10,12 @@ from nearfree.show.figures.gallery import read_gallery
 from nearfree.show.figures.listing import Figure, read_figures
 from nearfree.show.figures.page import read_spec
 from nearfree.show.figures.paper import read_paper
+from once import made_once
 from show.figures.drawings import has_titled_axes, says
 
 from workflow import ROOT, make_project
 
+pytestmark = pytest.mark.slow
 RECORDED = ("public/constants", "sources/vllm_0_33_0", "sources/flash_attn_2_8_3")
 CURVES, RESULTS = "simulated/curves", "simulated/results"
 ROOTED = ("--config", f"results={RESULTS}")
@@ -22,14 +24,18 @@ ROOTED = ("--config", f"results={RESULTS}")
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a root of its own, in which a simulated H20 has run every module and a model."""
-    project = make_project(tmp_path_factory.mktemp("families") / "project", "families")
-    for name in RECORDED:
-        shutil.copytree(ROOT / "results" / "events" / name, project / f"{RESULTS}/events" / name)
-    project.nearfree("predict", "--curves", CURVES, "--results", RESULTS)
-    project.snakemake("h20", f"{RESULTS}/figures/public/figures.json", *ROOTED)
-    assert "0 damaged, 0 notices" in project.nearfree("verify", "--results", RESULTS)
-    assert not (project / "results").exists()
-    return project / RESULTS
+
+    def make(folder: Path) -> None:
+        project = make_project(folder, "families")
+        for name in RECORDED:
+            recorded = ROOT / "results" / "events" / name
+            shutil.copytree(recorded, project / f"{RESULTS}/events" / name)
+        project.nearfree("predict", "--curves", CURVES, "--results", RESULTS)
+        project.snakemake("h20", f"{RESULTS}/figures/public/figures.json", *ROOTED)
+        assert "0 damaged, 0 notices" in project.nearfree("verify", "--results", RESULTS)
+        assert not (project / "results").exists()
+
+    return made_once(tmp_path_factory, "families", make) / RESULTS
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from once import made_once
 
 from workflow import ROOT, Project, make_project
 
+pytestmark = pytest.mark.slow
 RECORDED = ("public/constants", "sources/vllm_0_33_0")
 CURVES, RESULTS = "simulated/curves", "simulated/results"
 ROOTED = ("--config", f"results={RESULTS}")

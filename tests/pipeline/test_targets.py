@@ -11,6 +11,12 @@ def test_a_first_run_does_everything(tmp_path):
     assert make_project(tmp_path / "project").jobs() == EVERYTHING
 
 
+def test_a_model_is_three_takes(tmp_path):
+    """Its modules and the model itself are measured, and between them its boundary is foretold."""
+    jobs = make_project(tmp_path / "project", "model").jobs()
+    assert (jobs["measure"], jobs["foretell"]) == (2, 1)
+
+
 def test_a_second_run_has_nothing_to_do(built):
     """Without a change, nothing runs again."""
     assert built.jobs() == {}

@@ -13,7 +13,7 @@ from pipeline.expected import AFTER_RULES, LEDGER
 from workflow import ROOT
 
 CONSTANTS = "results/events/public/constants"
-IMPORTED = "results/events/imported/aiconfigurator_core_0_12_0/1-00000000.seal.json"
+IMPORTED_SEAL = "results/events/imported/aiconfigurator_core_0_12_0/1-00000000.seal.json"
 
 
 def test_rules_on_record_need_no_network(with_rules, monkeypatch):
@@ -59,8 +59,8 @@ def test_adopted_constants_are_cited(project):
 def test_imported_curves_are_not_a_platform(project):
     """What was imported by hand changes nothing of the workflow before the config asks for it."""
     seal = next((project / "results/events/public").rglob("*.seal.json"))
-    (project / IMPORTED).parent.mkdir(parents=True)
-    shutil.copy(seal, project / IMPORTED)
+    (project / IMPORTED_SEAL).parent.mkdir(parents=True)
+    shutil.copy(seal, project / IMPORTED_SEAL)
     assert project.jobs() == {}
 
 

@@ -1,6 +1,11 @@
 """The targets of the workflow: everything, a platform, a study, a backend, and what is refused."""
 
+from collections import defaultdict
+from pathlib import Path
+
 import pytest
+from nearfree.core.scopes import IMPORTED
+from nearfree.derive.stages import STAGES
 
 from pipeline.expected import EVERYTHING
 from workflow import make_project
@@ -15,6 +20,29 @@ def test_a_model_is_three_takes(tmp_path):
     """Its modules and the model itself are measured, and between them its boundary is foretold."""
     jobs = make_project(tmp_path / "project", "model").jobs()
     assert (jobs["measure"], jobs["foretell"]) == (2, 1)
+
+
+def test_a_job_declares_what_its_stage_reads_and_writes(built):
+    """Of tables, inputs and outputs are those of the stage's record, in each scope."""
+    declared = defaultdict(set), defaultdict(set)
+    for (rule, log), files in built.files("-F").items():
+        for found, side in zip(declared, files, strict=True):
+            tables = [each.split("/")[2:] for each in side if each.endswith(".parquet")]
+            found[rule, log] |= {(scope, Path(name).stem) for scope, name in tables}
+    reads, writes = declared
+    for stage in STAGES.values():
+        logs = {
+            scope: next(log for rule, log in reads if rule == stage.name and scope in log)
+            for scope in ("cpu", "public")
+            if stage.has(scope)
+        }
+        for scope, log in logs.items():
+            read = {each for each in stage.inputs(scope) if each[0] != IMPORTED}
+            assert reads[stage.name, log] == read, stage.name
+            assert writes[stage.name, log] == {(scope, table) for table in stage.tables}
+    (report,) = (read for (rule, _), read in reads.items() if rule == "report")
+    inputs = (STAGES["report"].inputs(scope) for scope in ("cpu", "public"))
+    assert report == {each for read in inputs for each in read if each[0] != IMPORTED}
 
 
 def test_a_second_run_has_nothing_to_do(built):

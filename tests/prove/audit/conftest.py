@@ -9,8 +9,8 @@ from derive.tables.logs import CONFIG, copy_config, write_probe, write_public, w
 from nearfree.log.names import Layout
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.recompute import make_all
-from prove.audit.history import History, make_history, read_history
 from once import made_once
+from prove.audit.history import History, make_history, read_history
 
 CONSTANTS = CONFIG.parent / "results/events/public/constants"
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from nearfree.core.plan import MeasurePlan, Plan, Sweep, plan_digest
 from nearfree.core.protocols import Interleaved
@@ -19,6 +20,9 @@ from nearfree.sources.fetching.cache import Cache, default_cache
 from once import made_once
 
 from workflow import Project, make_project
+
+hypothesis.settings.register_profile("any_machine", deadline=None)
+hypothesis.settings.load_profile("any_machine")  # a slow machine breaks no rule
 
 CLOCK = "2026-01-02T03:04:05.678901Z"
 """The time of every event that `write_payloads` writes."""

@@ -1,7 +1,4 @@
-"""Make a scope's tables, one stage at a time.
-
-`accuracy` is of imported curves alone, `outlook` and `schedules` of the public scope alone.
-"""
+"""Make a scope's tables, one stage at a time."""
 
 import argparse
 
@@ -10,8 +7,13 @@ from nearfree.derive.stages import STAGES
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    choices = [name for name, stage in STAGES.items() if stage.tables]
-    parser.add_argument("stage", choices=choices, help="the stage that makes the tables")
+    stages = [stage for stage in STAGES.values() if stage.tables]
+    alone = ", ".join(f"{stage.name} of {stage.single}" for stage in stages if stage.single)
+    parser.add_argument(
+        "stage",
+        choices=[stage.name for stage in stages],
+        help=f"the stage that makes the tables; of one scope alone: {alone}",
+    )
     parser.add_argument("scope", help="a platform, public, or imported")
 
 

@@ -14,10 +14,10 @@ from nearfree.log.names import Layout
 
 Frames = Mapping[str, pl.DataFrame]
 _REPORT = STAGES["report"]
-EACH = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].has(PLATFORM)]
-"""What every scope but that of rules has."""
-ONCE = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].single]
-"""What the public scope alone has."""
+PAGE_TABLES = [TABLES[name] for name in (*_REPORT.reads, *_REPORT.sources, *_REPORT.imported)]
+"""Every table that the page is made of."""
+_OF_PLATFORMS = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].has(PLATFORM)]
+_OF_PUBLIC = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].single]
 _TUNED, _ACCURACY = TABLES["tuned"], TABLES["accuracy"]
 _RULE = re.compile(r"\(([0-9a-f]{12})\)")
 
@@ -28,7 +28,7 @@ def scope_frames(layout: Layout, scope: str) -> dict[str, pl.DataFrame]:
         table.name: read_table(layout, scope, table)
         if STAGE_OF[table.name].has(scope)
         else empty(table)
-        for table in EACH
+        for table in _OF_PLATFORMS
     }
 
 
@@ -36,7 +36,8 @@ def outlook_frames(layout: Layout, scopes: list[str]) -> dict[str, pl.DataFrame]
     """Return the tables of the public scope that no other has, empty without that scope."""
     there = PUBLIC in scopes
     return {
-        table.name: read_table(layout, PUBLIC, table) if there else empty(table) for table in ONCE
+        table.name: read_table(layout, PUBLIC, table) if there else empty(table)
+        for table in _OF_PUBLIC
     }
 
 
@@ -49,7 +50,7 @@ def together(layout: Layout, loaded: Mapping[str, Frames], scopes: list[str]) ->
         table.name: pl.concat(each[table.name] for each in loaded.values()).unique(
             "row_id", keep="first", maintain_order=True
         )
-        for table in EACH
+        for table in _OF_PLATFORMS
     }
     frames |= outlook_frames(layout, scopes)
     if SOURCES in scopes:

@@ -10,7 +10,6 @@ import polars as pl
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
 from nearfree.derive.claims.table import CLAIMS
 from nearfree.derive.score.accuracy import ACCURACY
-from nearfree.derive.tables.tuned import TUNED
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.hardware.platforms import Platform
 from nearfree.log.document import replace
@@ -35,8 +34,7 @@ from nearfree.show.page import (
 from nearfree.show.page.blocks import Block, block, packed
 from nearfree.show.page.evidence import config_entries, run_records, sample_blocks
 from nearfree.show.page.frames import (
-    EACH,
-    ONCE,
+    PAGE_TABLES,
     Frames,
     imported_accuracy,
     scope_frames,
@@ -47,8 +45,6 @@ from nearfree.show.page.model_section import model_section
 from nearfree.show.page.pictures import copy_figures, pictures
 from nearfree.show.page.runs import runs
 from nearfree.show.page.script import script, style
-
-_TABLES = (*EACH, *ONCE, TUNED, ACCURACY)
 
 
 def report_of(pipeline: Pipeline) -> Path:
@@ -184,7 +180,7 @@ def _blocks(
     datasheets: Mapping[str, Platform],
     epsilon: float,
 ) -> list[Block]:
-    tables = [table for table in _TABLES if table.name in rows]
+    tables = [table for table in PAGE_TABLES if table.name in rows]
     every = [take for each in takes.values() for take in each]
     own = [take for scope in here for take in takes[scope]]
     return [

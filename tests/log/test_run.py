@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import make_plan
 from msgspec import json
-from nearfree.backends.environments.installed import environment_sha256
+from nearfree.backends.environments.lock import environment_sha256
 from nearfree.core.plan import plan_digest
 from nearfree.log.line import sha256
 from nearfree.log.run import describe_run, scheduler, versions

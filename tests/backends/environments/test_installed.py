@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from nearfree.backends.environments.installed import (
+from nearfree.backends.environments.lock import (
     environment_sha256,
     installed,
     normalized,

@@ -6,9 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.derive.claims.cases import Case, Group
-from nearfree.derive.claims.judge import CLAIMS_CHECKED, both, claim_rows, verdict
+from nearfree.derive.claims.judge import (
+    CLAIMS,
+    CLAIMS_CHECKED,
+    FAILS,
+    HOLDS,
+    PARTLY,
+    UNDECIDED,
+    VERDICTS,
+    both,
+    claim_rows,
+    verdict,
+)
 from nearfree.derive.claims.scope_tables import ScopeTables
-from nearfree.derive.claims.table import CLAIMS, FAILS, HOLDS, PARTLY, UNDECIDED, VERDICTS
 from nearfree.derive.tables.boundaries import BOUNDARIES
 
 from derive.claims.logs import EPSILON, at, log, rows_of, said

@@ -8,8 +8,7 @@ import pytest
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.releases import PINNED_TRITON, Release
 from nearfree.derive.outlook.drift import VERSION_DRIFT, version_drift
-from nearfree.derive.outlook.drift_questions import STUDIED, Studied
-from nearfree.derive.outlook.drift_rules import change
+from nearfree.derive.outlook.drift_rules import STUDIED, Studied, change
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.sources.answers.granularity import moe_granularity
 from nearfree.sources.answers.moe import MoeQuery, MoeRules

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from nearfree.derive.score.ceiling import TWIN, twin_answers, twin_ratios, twins
-from nearfree.derive.score.evaluation import evaluate
+from nearfree.derive.score.evaluation import TWIN, evaluate, twin_answers, twin_ratios, twins
 
 from derive.curves import Curve, IdleCompute, make_truth
 

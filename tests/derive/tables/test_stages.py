@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nearfree.derive.claims.judge import CLAIMS
 from nearfree.derive.claims.scope_tables import PUBLIC_TABLES
-from nearfree.derive.claims.table import CLAIMS
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION
 from nearfree.derive.score.scores import SCORES

@@ -2,7 +2,7 @@
 
 import pytest
 from nearfree.errors import SchedulerError
-from nearfree.pipeline.cluster.slurm import last_line, require_slurm, slurm
+from nearfree.pipeline.cluster.jobs import last_line, require_slurm, slurm
 
 
 def test_a_machine_without_slurm_is_told_so(monkeypatch, tmp_path) -> None:

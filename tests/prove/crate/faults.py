@@ -8,8 +8,7 @@ from typing import Any
 from conftest import make_plan, write_payloads
 from msgspec import Struct, json
 from nearfree.log.take import take_name
-from nearfree.prove.crate.folder import crate_layout, read_contents
-from nearfree.prove.crate.graph import METADATA
+from nearfree.prove.crate.graph import METADATA, crate_layout, read_contents
 
 Graph = dict[str, dict[str, Any]]
 Harm = Callable[[Path], None]

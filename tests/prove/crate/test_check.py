@@ -18,8 +18,7 @@ from nearfree.log.manifest import Manifest, manifest_path
 from nearfree.log.names import Layout
 from nearfree.prove.crate.check import check_crate
 from nearfree.prove.crate.describe import describe
-from nearfree.prove.crate.folder import crate_layout
-from nearfree.prove.crate.graph import METADATA
+from nearfree.prove.crate.graph import METADATA, crate_layout
 from prove.crate.conftest import PROJECT
 
 Call = Callable[..., tuple[int, str, str]]

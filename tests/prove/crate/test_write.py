@@ -24,9 +24,8 @@ from nearfree.log.take import OpenTake, take_name
 from nearfree.log.verify import verify
 from nearfree.measure.rounds import recover
 from nearfree.prove.crate.check import check_crate
-from nearfree.prove.crate.folder import read_contents
-from nearfree.prove.crate.graph import METADATA
-from nearfree.prove.crate.steps import STEPS, step_of
+from nearfree.prove.crate.graph import METADATA, read_contents
+from nearfree.prove.crate.runs import STEPS, step_of
 from nearfree.prove.crate.write import write_crate
 from nearfree.show.figures.listing import LIST, read_figures
 from prove.crate.conftest import PROJECT

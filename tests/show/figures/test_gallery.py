@@ -12,10 +12,12 @@ from derive.tables.logs import CONFIG, make_tables, write_probe, write_study
 from nearfree.config.files import Config
 from nearfree.errors import ConfigError
 from nearfree.log.names import Layout
-from nearfree.show.figures.entries import (
+from nearfree.show.figures.gallery import Held, gallery, read_gallery
+from nearfree.show.figures.paper import (
     CALLED,
     COMPUTED,
     EXPLAINED,
+    FILE,
     IMPORTED,
     MEASURED,
     MISSING,
@@ -24,9 +26,9 @@ from nearfree.show.figures.entries import (
     SIMULATED,
     STATUSES,
     Entry,
+    Paper,
+    read_paper,
 )
-from nearfree.show.figures.gallery import Held, gallery, read_gallery
-from nearfree.show.figures.paper import FILE, Paper, read_paper
 from nearfree.show.figures.stage import draw
 
 SCOPES = ("h20", "public")

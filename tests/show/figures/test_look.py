@@ -12,8 +12,7 @@ from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.registry import MAIN
 from nearfree.show.figures.boundaries import ORIGINS
 from nearfree.show.figures.families import Drawing, Rows, drawings
-from nearfree.show.figures.roles import ROLES
-from nearfree.show.figures.theme import BAND, LAWS, MEASURED, PALETTE, PREDICTORS, PUBLISHED
+from nearfree.show.figures.theme import BAND, LAWS, MEASURED, PALETTE, PREDICTORS, PUBLISHED, ROLES
 
 OKABE_ITO = {
     "#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7",

@@ -9,8 +9,7 @@ from nearfree.core.modules.registry import MAIN
 from nearfree.log.names import Layout
 from nearfree.show.figures.families import Rows, drawings
 from nearfree.show.figures.models import ModelRows, model_drawings
-from nearfree.show.figures.origin import as_simulated
-from nearfree.show.figures.stage import save, specification
+from nearfree.show.figures.stage import as_simulated, save, specification
 
 
 def told(chart: alt.FacetChart) -> str:

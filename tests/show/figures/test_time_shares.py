@@ -7,7 +7,7 @@ import altair as alt
 import pytest
 from nearfree.core.modules.model import MODEL
 from nearfree.show.figures.models import ModelRows, model_drawings
-from nearfree.show.figures.roles import ROLES
+from nearfree.show.figures.theme import ROLES
 from nearfree.show.figures.time_shares import time_shares_against_n
 
 from show.figures.marks import marks

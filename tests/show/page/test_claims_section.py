@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from nearfree.derive.claims.table import CLAIMS, VERDICTS
+from nearfree.derive.claims.judge import CLAIMS, VERDICTS
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
 from nearfree.show.page.claims_section import by_claim, counts

@@ -1,7 +1,7 @@
 """The report's words: whatever a reader meets on the page is explained on it."""
 
 import pytest
-from nearfree.derive.claims.table import VERDICTS
+from nearfree.derive.claims.judge import VERDICTS
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.show.page.glossary import WORDS
 from nearfree.show.page.headline import _FACTS, _SHOWN

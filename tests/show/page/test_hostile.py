@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from nearfree.errors import NearfreeError, TableError
 from nearfree.log.names import Layout
-from nearfree.show.page.svg import safe_svg
+from nearfree.show.page.pictures import safe_svg
 
 from show.page.conftest import written
 from show.page.hostile import HOSTILE, hostile_report

@@ -16,7 +16,7 @@ from nearfree.derive.tables.store import read_table
 from nearfree.log.events import RunFinished, Scheduler
 from nearfree.log.names import Layout
 from nearfree.show.page import sections
-from nearfree.show.page.runs import anchor, runs
+from nearfree.show.page.evidence import anchor, runs
 
 Row = dict[str, Any]
 

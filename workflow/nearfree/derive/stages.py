@@ -155,7 +155,7 @@ _ALL = (
         name="claims",
         make=f"{_CLAIMS}.judge.write_claims",
         scopes=(PLATFORM, PUBLIC),
-        tables={"claims": f"{_CLAIMS}.table"},
+        tables={"claims": f"{_CLAIMS}.judge"},
         reads=(
             *("platforms", "latency", "work", "boundaries", "predictions", "composition"),
             *("trend", "published_lookup"),

@@ -7,7 +7,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from nearfree.backends.environments.installed import environment_sha256
+from nearfree.backends.environments.lock import environment_sha256
 from nearfree.backends.records import packages
 from nearfree.core.plan import Plan, plan_digest
 from nearfree.log.codebase import package_digest

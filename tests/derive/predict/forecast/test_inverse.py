@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nearfree.derive.predict.forecast.forecast import Forecast
-from nearfree.derive.predict.forecast.inverse import BEYOND, DIP, NEAR_FREE, inverse
+from nearfree.derive.predict.forecast.surface import BEYOND, DIP, NEAR_FREE, inverse
 from nearfree.derive.predict.forecast.total import SUM
 
 from derive.predict.forecast.pool import EPSILONS, GRID, POOL, asked, deployment, pool

@@ -1,9 +1,10 @@
-"""Locks: what one pins, how this interpreter differs from it, and the refusal that follows."""
+"""Locks: their pins, the installed distributions, and how this interpreter differs."""
 
+import hashlib
 import re
+from importlib import metadata
 from pathlib import Path
 
-from nearfree.backends.environments.installed import installed, normalized
 from nearfree.errors import ConfigError, LockError
 
 FOLDER = Path("envs")
@@ -12,6 +13,39 @@ OWN = "cpu"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])? *== *([^\s;\\]+)(?!.*;)", re.MULTILINE)
 _SHOWN = 3
+
+
+def normalized(name: str) -> str:
+    """Return a distribution's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def installed() -> dict[str, str]:
+    """Return the version of each installed distribution, of doubles the one that is imported."""
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        about = _metadata(distribution)
+        if about is not None and "Name" in about and "Version" in about:
+            found.setdefault(normalized(about["Name"]), about["Version"])
+    return found
+
+
+def _metadata(distribution: metadata.Distribution) -> metadata.PackageMetadata | None:
+    """Return the metadata of a distribution, None if its folder holds none.
+
+    The standard library returns an empty message then. The backport `importlib_metadata` answers
+    in its place once anything has imported it: it returns None or raises, by its version.
+    """
+    try:
+        return distribution.metadata
+    except FileNotFoundError:
+        return None
+
+
+def environment_sha256() -> str:
+    """Return the SHA-256 over the sorted `name==version` lines of all that is installed."""
+    lines = (f"{name}=={version}\n" for name, version in installed().items())
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
 
 def lock_path(name: str) -> Path:

@@ -18,6 +18,8 @@ PAPER_MODULES = tuple(kind.name for kind in MAIN)
 """The module kinds that the paper studies."""
 GRANULAR = tuple(kind.name for kind in MAIN if kind.granular)
 """Those of them whose kernels compute blocks or tiles of rows."""
+_SIZES = ("d_ff", "heads", "kv_heads")
+"""The part of a module's shape that tells the paper's settings apart."""
 
 
 class Group(NamedTuple):
@@ -76,10 +78,6 @@ def group_of(row: Row, *, routing: bool = True) -> Group:
     """
     kept = row["routing"] if routing else None
     return Group(row["platform"], row["module"], row["backend"], kept, row["origin"])
-
-
-_SIZES = ("d_ff", "heads", "kv_heads")
-"""The part of a module's shape that tells the paper's settings apart."""
 
 
 def describe_setting(row: Row, *without: str) -> str:

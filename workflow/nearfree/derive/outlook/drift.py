@@ -12,8 +12,15 @@ import polars as pl
 from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.query_frame import asked_frame
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.outlook.drift_questions import ON, Studied, ordered, questions
-from nearfree.derive.outlook.drift_rules import RULES_SCHEMA, change, said
+from nearfree.derive.outlook.drift_rules import (
+    ON,
+    RULES_SCHEMA,
+    Studied,
+    change,
+    ordered,
+    questions,
+    said,
+)
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.tables.schema import SETTING_COLUMNS, Formula, Table, amount, count, flag, text
 from nearfree.hardware.platforms import Platform

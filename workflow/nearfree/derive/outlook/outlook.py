@@ -11,7 +11,7 @@ from nearfree.config.files import Config
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.outlook.drift import VERSION_DRIFT, version_drift
-from nearfree.derive.outlook.drift_questions import STUDIED
+from nearfree.derive.outlook.drift_rules import STUDIED
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
 from nearfree.derive.outlook.trend import TREND, trend
 from nearfree.derive.predict.answers import Answerer
@@ -21,12 +21,7 @@ from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, fore
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from nearfree.derive.predict.formulas import lookup_equation
 from nearfree.derive.predict.predictions import REASON, VALUE
-from nearfree.derive.predict.provenance import (
-    calibrated,
-    digests,
-    read_from,
-    tolerances_digest,
-)
+from nearfree.derive.predict.provenance import calibrated, digests, read_from, tolerances_digest
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import IDS, Formula, Table, amount, count, flag, text
 from nearfree.derive.tables.store import read_table, seals_digest, write_table

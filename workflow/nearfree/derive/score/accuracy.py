@@ -5,8 +5,7 @@ import polars as pl
 from nearfree.config.files import Config
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.provenance import read_from, tolerances_digest
-from nearfree.derive.score.ceiling import twins
-from nearfree.derive.score.evaluation import EVERY, evaluate
+from nearfree.derive.score.evaluation import EVERY, evaluate, twins
 from nearfree.derive.score.scores import groups
 from nearfree.derive.tables.schema import Formula, Table, amount, count, flag, number, text
 from nearfree.derive.tables.store import seals_digest, write_table

@@ -1,4 +1,4 @@
-"""Tables on disk: a Parquet file and its hashed manifest, written and believed together."""
+"""Tables on disk: a Parquet file and its hashed manifest, written and read together."""
 
 import io
 from collections.abc import Collection, Mapping

@@ -15,9 +15,8 @@ from nearfree.hardware.identity import STREAM
 from nearfree.hardware.platforms import Platform, as_alias, driver_names
 from nearfree.log.codebase import package_digest
 from nearfree.log.segment import lock
-from nearfree.pipeline.cluster.jobs import submit, wait
+from nearfree.pipeline.cluster.jobs import require_slurm, slurm, submit, wait
 from nearfree.pipeline.cluster.node import LOCK, Seen
-from nearfree.pipeline.cluster.slurm import require_slurm, slurm
 from nearfree.pipeline.pipeline import Pipeline
 
 _CLOCK_S = 60.0

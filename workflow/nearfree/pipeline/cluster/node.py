@@ -16,7 +16,7 @@ from msgspec import Struct
 from nearfree.errors import BusyError
 from nearfree.log.codebase import package_digest
 from nearfree.log.segment import lock
-from nearfree.pipeline.cluster.slurm import last_line
+from nearfree.pipeline.cluster.jobs import last_line
 
 LOCK = "lock"
 """The file in FOLDER whose lock the asking process holds."""

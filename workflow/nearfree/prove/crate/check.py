@@ -18,14 +18,16 @@ from nearfree.log.reader import read_bytes
 from nearfree.log.verify import Finding, verify
 from nearfree.prove.crate.chosen import find_mismatch
 from nearfree.prove.crate.describe import describe
-from nearfree.prove.crate.folder import (
+from nearfree.prove.crate.graph import (
+    METADATA,
     Contents,
+    Entity,
     crate_layout,
+    file_id,
     ledger_folder,
     read_contents,
     walk,
 )
-from nearfree.prove.crate.graph import METADATA, Entity, file_id
 
 _MAX_BYTES = 64 * 1024**2
 _WRITE_AGAIN = "Write the crate again, or fetch another copy of it"

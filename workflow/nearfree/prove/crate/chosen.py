@@ -16,7 +16,7 @@ from nearfree.log.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, Manifest, ma
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
 from nearfree.prove.audit.ledgers import ADOPTED, NamedLedger, check_names, differences
-from nearfree.prove.crate.folder import RESULTS, ledger_folder
+from nearfree.prove.crate.graph import RESULTS, ledger_folder
 
 CONFIG = "config/"
 """Prefix of the config's parts in manifests."""

@@ -1,13 +1,18 @@
-"""Derivations as actions: tables and figures of a scope, the report, the ledger."""
+"""The workflow as the crate's main entity, and its derivations as actions."""
 
 from collections import defaultdict
 from collections.abc import Mapping
 
 from nearfree.log.ledger import Ledger
-from nearfree.prove.crate.folder import RESULTS, Contents
-from nearfree.prove.crate.graph import Entity, Graph, refs
-from nearfree.prove.crate.runs import COMPLETED, deriving_software, tool_id
-from nearfree.prove.crate.steps import SNAKEFILE
+from nearfree.prove.crate.graph import RESULTS, Contents, Entity, Graph, refs
+from nearfree.prove.crate.runs import (
+    COMPLETED,
+    NEARFREE,
+    SNAKEFILE,
+    Step,
+    deriving_software,
+    tool_id,
+)
 
 WORKFLOW_RUN = "#workflow-run"
 _BY_SCOPE = ("tables", "figures")
@@ -79,3 +84,54 @@ def _derived(files: Mapping[str, Contents]) -> dict[tuple[str, str], list[str]]:
             scope = parts[1] if parts[0] in _BY_SCOPE and len(parts) > 2 else ""
             made[parts[0], scope].append(file)
     return made
+
+
+def add_workflow(graph: Graph, ran: list[tuple[Step, list[Entity]]]) -> None:
+    """Add the workflow, its executed steps with their actions, and their orchestration."""
+    for number, (step, actions) in enumerate(ran, start=1):
+        _add_step(graph, number, step)
+        graph.add(
+            f"#control/{step.rule}",
+            "ControlAction",
+            name=f"runs of {step.rule}",
+            instrument={"@id": f"#step/{step.rule}"},
+            object=actions,
+        )
+    graph.add(
+        "#orchestration",
+        "OrganizeAction",
+        name="what Snakemake ran",
+        instrument=graph.add("#snakemake", "SoftwareApplication", name="Snakemake"),
+        object=graph.of_type("ControlAction"),
+        result={"@id": WORKFLOW_RUN},
+    )
+    graph.add(NEARFREE, "SoftwareApplication", name="nearfree")
+    graph.add(
+        SNAKEFILE,
+        ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
+        name="nearfree's workflow: observe, derive, draw, report",
+        programmingLanguage=graph.add(
+            "#snakemake-language",
+            "ComputerLanguage",
+            name="Snakemake",
+            url="https://snakemake.github.io",
+        ),
+        hasPart=refs(dict.fromkeys(tool_id(step.tool) for step, _ in ran)),
+        step=graph.of_type("HowToStep"),
+    )
+
+
+def _add_step(graph: Graph, number: int, step: Step) -> None:
+    tool = graph.add(
+        tool_id(step.tool),
+        "SoftwareApplication",
+        name=f"nearfree {step.tool}",
+    )
+    graph.add(
+        f"#step/{step.rule}",
+        "HowToStep",
+        name=step.rule,
+        description=f"nearfree {step.command}",
+        position=str(number),
+        workExample=tool,
+    )

@@ -8,12 +8,28 @@ from nearfree.errors import DamageError
 from nearfree.log.evidence import Take
 from nearfree.log.ledger import Ledger, read_chain
 from nearfree.log.line import sha256
-from nearfree.prove.crate.derived import add_derivations
-from nearfree.prove.crate.folder import Contents, crate_layout, ledger_folder, read_contents
-from nearfree.prove.crate.graph import METADATA, Entity, Graph, file_id, media_type, refs
-from nearfree.prove.crate.runs import add_run, main_run, plan_id, read_run
-from nearfree.prove.crate.steps import SNAKEFILE, STEPS, step_of
-from nearfree.prove.crate.workflow import add_workflow
+from nearfree.prove.crate.derived import add_derivations, add_workflow
+from nearfree.prove.crate.graph import (
+    METADATA,
+    Contents,
+    Entity,
+    Graph,
+    crate_layout,
+    file_id,
+    ledger_folder,
+    media_type,
+    read_contents,
+    refs,
+)
+from nearfree.prove.crate.runs import (
+    SNAKEFILE,
+    STEPS,
+    add_run,
+    main_run,
+    plan_id,
+    read_run,
+    step_of,
+)
 
 ROOT = "./"
 LICENCE = "https://spdx.org/licenses/Apache-2.0"

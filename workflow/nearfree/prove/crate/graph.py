@@ -1,12 +1,17 @@
-"""RO-Crate metadata: flat JSON-LD entities by id, and the document that holds them."""
+"""RO-Crate metadata: flat JSON-LD entities by id, and the files of the crate's folder."""
 
+import hashlib
 import os
-from collections.abc import Iterable, Mapping
-from pathlib import PurePath
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
+
+from nearfree.log.names import Layout
+from nearfree.log.reader import open_bytes
 
 METADATA = "ro-crate-metadata.json"
 CONTEXT = [
@@ -22,6 +27,8 @@ _MEDIA_TYPES = {
     ".yaml": "application/yaml",
 }
 Entity = dict[str, Any]
+RESULTS = "results"
+_BLOCK_BYTES = 1024**2
 
 
 class Graph:
@@ -78,3 +85,46 @@ def file_id(path: PurePath) -> str:
 def media_type(path: PurePath) -> str:
     """Return the media type of a file by its suffix; unknown suffixes are text."""
     return _MEDIA_TYPES.get(path.suffix, "text/plain")
+
+
+class Contents(Struct, frozen=True):
+    """A file's size in bytes and its SHA-256."""
+
+    size: int
+    sha256: str
+
+
+def crate_layout(folder: Path) -> Layout:
+    """Return the results root inside a crate."""
+    return Layout(folder / RESULTS)
+
+
+def ledger_folder(layout: Layout) -> Path:
+    """Return the folder of a root's ledgers: this machine's own if it has any, else the tracked."""
+    local = layout.ledgers / "local"
+    return local if any(local.glob("*.json")) else layout.ledgers
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Yield all files, links and empty folders below a folder, sorted."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        inside = walk(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else ()
+        yield from [*inside] or [Path(entry.path)]
+
+
+def read_contents(folder: Path) -> dict[str, Contents]:
+    """Return the contents of every plain file but the metadata, by its id in the crate."""
+    return {
+        file_id(path.relative_to(folder)): _contents(path)
+        for path in walk(folder)
+        if path.is_file() and not path.is_symlink() and path != folder / METADATA
+    }
+
+
+def _contents(path: Path) -> Contents:
+    total, size = hashlib.sha256(), 0
+    with open_bytes(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            total.update(block)
+            size += len(block)
+    return Contents(size, total.hexdigest())

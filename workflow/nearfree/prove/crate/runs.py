@@ -1,4 +1,4 @@
-"""The runs of a ledger's takes as actions: the command, its software, and its outcome.
+"""The workflow's steps and the runs of a ledger's takes as actions: command, software, outcome.
 
 The software of a run is an entity of its own, shared by all runs with the same software.
 """
@@ -8,8 +8,10 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 
 from nearfree.core.plan import Plan
+from nearfree.derive.stages import COMMANDS
 from nearfree.errors import DamageError
 from nearfree.log.events import RunFinished, RunStarted
 from nearfree.log.evidence import Take, read_take
@@ -17,13 +19,42 @@ from nearfree.log.ledger import Ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, parse_take
 from nearfree.prove.crate.graph import Entity, Graph, file_id, refs
-from nearfree.prove.crate.steps import Step
 
+SNAKEFILE = "Snakefile"
 NEARFREE = "#nearfree"
 COMPLETED = "http://schema.org/CompletedActionStatus"
 _FAILED = "http://schema.org/FailedActionStatus"
 _ON_THE_RUN = ("host_label", "device", "driver", "power_cap_w")
 _ON_SOFTWARE = ("commit", "dirty", "code_digest", "lock_sha256", "environment_sha256")
+
+
+class Step(Struct, frozen=True):
+    """A rule, and the words of its command that are always the same."""
+
+    rule: str
+    command: str
+
+    @property
+    def tool(self) -> str:
+        """The subcommand that does the work."""
+        return self.command.partition(" ")[0]
+
+    def ran(self, command: str) -> bool:
+        """Say whether a recorded command line is one of this step's."""
+        return f"{command} ".startswith(f"nearfree {self.command} ")
+
+
+STEPS = tuple(Step(rule, command) for rule, command in COMMANDS.items())
+"""Every step, in the order of the rules."""
+
+
+def step_of(command: str) -> Step | None:
+    """Return the step that a recorded command line is of, None where no rule has that command.
+
+    `import published` is an `import`, too: the longest command is meant.
+    """
+    fitting = [step for step in STEPS if step.ran(command)]
+    return max(fitting, key=lambda step: len(step.command), default=None)
 
 
 def plan_id(take: object) -> str:

@@ -17,10 +17,8 @@ from nearfree.log.verify import verify
 from nearfree.prove.audit.ledgers import NamedLedger, differences, find_ledger
 from nearfree.prove.crate.chosen import DERIVED, check_config, derived_root, newest_ledger
 from nearfree.prove.crate.describe import describe
-from nearfree.prove.crate.folder import crate_layout, read_contents, walk
-from nearfree.prove.crate.graph import METADATA
-from nearfree.prove.crate.runs import plan_bytes, plan_id, read_run
-from nearfree.prove.crate.steps import SNAKEFILE
+from nearfree.prove.crate.graph import METADATA, crate_layout, read_contents, walk
+from nearfree.prove.crate.runs import SNAKEFILE, plan_bytes, plan_id, read_run
 
 _AGAIN = "Run the workflow, which makes what is derived and a ledger, then name that one"
 

@@ -1,4 +1,4 @@
-"""N_max against a module's own variable, with theory (paper, app. D to F, second panels)."""
+"""N_max against a module's own variable, with laws as lines (paper, app. D to F, second panels)."""
 
 from itertools import cycle
 
@@ -6,9 +6,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.core.modules.kind import ModuleKind
-from nearfree.show.figures.laws import DASHES, laws
-from nearfree.show.figures.panels import in_rows, with_variants
-from nearfree.show.figures.readings import readings
+from nearfree.show.figures.panels import in_rows, readings, with_variants
 from nearfree.show.figures.theme import (
     LAWS,
     MEASURED,
@@ -20,6 +18,14 @@ from nearfree.show.figures.theme import (
     own_values,
 )
 
+BASES = {
+    "datasheet": "datasheet phi and beta",
+    "probed_stream": "probed, beta by streaming",
+    "probed_gemm": "probed, beta by weight traffic",
+    "none": "no facts of the platform",
+}
+"""What each basis of hardware facts is called."""
+DASHES = dict(zip(BASES.values(), ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2]), strict=True))
 ORIGINS = {
     "measured": ("circle", MEASURED),
     "published": ("diamond", PUBLISHED),
@@ -32,6 +38,38 @@ _SERIES = {
     **{f"{name}, from N = 1": (shape, "white", c) for name, (shape, c) in ORIGINS.items()},
 }
 """Shape, fill and stroke of each series."""
+
+
+def laws(predictions: pl.DataFrame, boundaries: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
+    """Return the points of each line; laws that agree all along a panel are one line.
+
+    Parameters
+    ----------
+    boundaries
+        The rows that are drawn, with their `panel`; a setting's predictions go where it is.
+    """
+    places = boundaries.select("platform", "origin", "setting_key", "panel").unique()
+    answered = (
+        predictions.drop_nulls("n_max")
+        .join(places, on=["platform", "origin", "setting_key"])
+        .with_columns(
+            pl.col(module.own).alias("own"),
+            pl.col("basis").fill_null("none").replace(BASES).alias("facts"),
+        )
+        .sort("panel", "facts", "predictor", "own", "row_id")
+    )
+    lines = answered.group_by("panel", "facts", "predictor", maintain_order=True).agg(
+        "own", "n_max", "row_id"
+    )
+    alike = lines.group_by("panel", "facts", "own", "n_max", maintain_order=True).agg(
+        pl.col("predictor").str.replace_all("_", " ").str.join(" = ").alias("law"),
+        pl.col("row_id").first(),
+    )
+    return alike.select(
+        *("panel", "law", "facts", "own", "n_max", "row_id"),
+        pl.format("{}, {}", "law", "facts").alias("line"),
+        pl.lit("law").alias("kind"),
+    ).explode("own", "n_max", "row_id")
 
 
 def nmax_against_own(

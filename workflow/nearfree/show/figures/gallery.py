@@ -16,7 +16,8 @@ from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.granularity import GRANULARITY
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
-from nearfree.show.figures.entries import (
+from nearfree.show.figures.listing import LIST, Figure, read_figures
+from nearfree.show.figures.paper import (
     CALLED,
     COMPUTED,
     EXPLAINED,
@@ -29,9 +30,10 @@ from nearfree.show.figures.entries import (
     Drawn,
     Entry,
     Fill,
+    Paper,
+    Shown,
+    read_paper,
 )
-from nearfree.show.figures.listing import LIST, Figure, read_figures
-from nearfree.show.figures.paper import Paper, Shown, read_paper
 
 _ORIGINS = dict(zip(("measured", "simulated", "imported", "published"), STATUSES, strict=False))
 """What is said of an origin; the first one that a row has."""

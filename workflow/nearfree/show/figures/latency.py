@@ -4,8 +4,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.core.modules.kind import ModuleKind
-from nearfree.show.figures.panels import CURVE, in_grid, with_panels
-from nearfree.show.figures.readings import readings
+from nearfree.show.figures.panels import CURVE, in_grid, readings, with_panels
 from nearfree.show.figures.theme import BAND, MEASURED, dressed, positions
 
 _LINE_PX = 15

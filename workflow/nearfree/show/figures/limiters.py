@@ -5,8 +5,7 @@ import polars as pl
 
 from nearfree.core.label import NESTED, label
 from nearfree.show.figures.panels import in_rows
-from nearfree.show.figures.roles import ROLES, roles
-from nearfree.show.figures.theme import PREDICTORS, SPACED, dressed
+from nearfree.show.figures.theme import PREDICTORS, ROLES, SPACED, dressed, roles
 
 _MEASURED = "measured"
 

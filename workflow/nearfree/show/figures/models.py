@@ -12,8 +12,7 @@ from nearfree.show.figures.families import Drawing
 from nearfree.show.figures.latency import latency_against_n
 from nearfree.show.figures.limiters import limiter_map, limiters
 from nearfree.show.figures.listing import MODELS, Figure, drawn_by
-from nearfree.show.figures.model_boundaries import nmax_of_models
-from nearfree.show.figures.model_panels import CURVE, DENSE, MOE
+from nearfree.show.figures.model_boundaries import CURVE, DENSE, MOE, nmax_of_models
 from nearfree.show.figures.time_shares import time_shares_against_n
 
 

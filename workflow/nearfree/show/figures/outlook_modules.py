@@ -17,8 +17,7 @@ from nearfree.show.figures.outlook_panels import (
     with_condition,
 )
 from nearfree.show.figures.panels import in_rows
-from nearfree.show.figures.roles import ROLES, roles
-from nearfree.show.figures.theme import dressed
+from nearfree.show.figures.theme import ROLES, dressed, roles
 
 _CUT, _TOP = 2.4, 2.8
 """T(N) / T(1) at which bars end, and the end of the axis; between is the label of N_max."""

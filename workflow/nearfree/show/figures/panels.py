@@ -1,4 +1,4 @@
-"""Panels: which rows belong into one, what it is called, and how panels are laid out."""
+"""Panels: the rows of each, its title, how panels are laid out, and how boundaries are read."""
 
 from collections.abc import Collection
 
@@ -90,3 +90,13 @@ def in_rows(layers: Layers, drawn: pl.DataFrame, columns: int | None = None) -> 
     )
     own_axes: alt.FacetChart = rows.resolve_axis(x="independent")
     return own_axes
+
+
+def readings(boundaries: pl.DataFrame) -> pl.DataFrame:
+    """Return a row a reading, with `from_one`; both readings of a boundary have its `row_id`."""
+    second = boundaries.drop_nulls("n_max_from_1").with_columns(
+        pl.lit(1, dtype=pl.Int64).alias("baseline"),
+        *(pl.col(f"{name}_from_1").alias(name) for name in ("n_max", "n_low", "n_high")),
+        pl.lit(value=True).alias("from_one"),
+    )
+    return pl.concat([boundaries.with_columns(pl.lit(value=False).alias("from_one")), second])

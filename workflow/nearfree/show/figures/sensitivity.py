@@ -5,8 +5,7 @@ import polars as pl
 
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.boundaries import panel_of_platform
-from nearfree.show.figures.panels import in_rows, with_variants
-from nearfree.show.figures.readings import readings
+from nearfree.show.figures.panels import in_rows, readings, with_variants
 from nearfree.show.figures.theme import dressed
 
 

@@ -1,13 +1,15 @@
-"""The stage `figures`: every figure that a platform's tables can fill, as SVG and offline HTML."""
+"""The stage `figures`: all figures of a scope's tables as SVG and offline HTML, by origin."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 import polars as pl
 import vl_convert
+from msgspec import structs
 
 from nearfree.core.modules.registry import MAIN
 from nearfree.core.scopes import IMPORTED, PUBLIC
@@ -32,13 +34,44 @@ from nearfree.show.figures.families import Drawing, Rows, accuracy_drawings, dra
 from nearfree.show.figures.imported import imported_drawings
 from nearfree.show.figures.listing import LIST, Figure, FigureList
 from nearfree.show.figures.models import ModelRows, model_drawings
-from nearfree.show.figures.origin import SIMULATED, Told, as_simulated
 from nearfree.show.figures.outlook import outlook_drawings
 from nearfree.show.figures.page import page, write_bundle
 from nearfree.show.figures.trend import trend_drawings
 
+SIMULATED = "simulated"
+_WORDS = {"Measured": "Simulated", "measured": SIMULATED}
 Chart = tuple[Figure, dict[str, Any]]
 """A figure's entry, and the Vega-Lite specification that draws it."""
+
+
+class Told:
+    """A chart of which only what it draws is left, as Vega-Lite."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec = spec
+
+    def to_dict(self, **_: object) -> dict[str, Any]:
+        """Return the specification."""
+        return self._spec
+
+
+def as_simulated(drawn: Iterable[Drawing]) -> Iterator[tuple[Figure, Told]]:
+    """Yield drawings in which nothing is called measured, and whose titles begin with the origin.
+
+    The word is changed in the whole chart, its data included, so that scales still fit.
+    """
+    for figure, chart in drawn:
+        with alt.data_transformers.disable_max_rows():
+            spec = json.loads(_told(json.dumps(chart.to_dict(context={"pre_transform": False}))))
+        spec["title"]["text"] = f"{SIMULATED.capitalize()}: {spec['title']['text']}"
+        caption = f"{SIMULATED.capitalize()}: {_told(figure.caption)}"
+        yield structs.replace(figure, name=_told(figure.name), caption=caption), Told(spec)
+
+
+def _told(text: str) -> str:
+    for old, new in _WORDS.items():
+        text = text.replace(old, new)
+    return text
 
 
 class _Tables:

@@ -1,9 +1,22 @@
-"""One look for all figures: colours that colour-blind readers can tell apart, and plain axes."""
+"""One look for all figures: colour-blind safe colours, a colour for each role, plain axes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import polars as pl
+
+from nearfree.decoders.modules import (
+    ATTENTION,
+    BETWEEN,
+    DENSE,
+    HEAD,
+    MOE,
+    OUTPUT,
+    QKV,
+    ROUTER,
+    SHARED,
+)
 
 MEASURED, PUBLISHED, THEORY, BAND = "#0072b2", "#d55e00", "#555555", "#009e73"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -30,6 +43,19 @@ Line = tuple[str, list[int]]
 """A line's colour and dash."""
 Look = dict[str, Any]
 """Channels of a mark, by name."""
+_OTHER = "#505050"
+ROLES = {
+    ATTENTION: "#0072b2",
+    DENSE: "#e69f00",
+    MOE: "#d55e00",
+    SHARED: "#f0e442",
+    ROUTER: "#000000",
+    QKV: "#56b4e9",
+    OUTPUT: "#009e73",
+    HEAD: "#cc79a7",
+    BETWEEN: _OTHER,
+}
+"""Colours that colour-blind readers can tell apart, by role."""
 
 
 def positions(points: pl.DataFrame) -> alt.X:
@@ -92,3 +118,22 @@ def dressed(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:
         .configure_title(fontSize=15, subtitleFontSize=12, subtitleColor="#555555")
     )
     return drawn
+
+
+def roles(field: str, names: Sequence[str], *, columns: int = 4) -> alt.Color:
+    """Return the colours of some modules under a legend, in the order in which they are named.
+
+    Parameters
+    ----------
+    field
+        The field that holds the role, as Altair names it.
+    names
+        The roles that there are; one that no forward is known to have is grey.
+    columns
+        Entries side by side in the legend.
+    """
+    return alt.Color(
+        field,
+        scale=alt.Scale(domain=list(names), range=[ROLES.get(name, _OTHER) for name in names]),
+        legend=alt.Legend(orient="bottom", title=None, columns=columns),
+    )

@@ -5,8 +5,7 @@ import polars as pl
 
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.panels import CURVE, in_grid, with_panels
-from nearfree.show.figures.roles import roles
-from nearfree.show.figures.theme import dressed
+from nearfree.show.figures.theme import dressed, roles
 
 _TOP = 1.14
 """The end of the axis: above whole bars stands the label of N_max."""

@@ -3,7 +3,7 @@
 import polars as pl
 from msgspec import Struct
 
-from nearfree.derive.claims.table import KINDS, VERDICTS
+from nearfree.derive.claims.judge import KINDS, VERDICTS
 from nearfree.show.page.sections import Cell, Grid, Row, cell
 
 _ORDER = ("fails", "partly", "undecided", "holds")

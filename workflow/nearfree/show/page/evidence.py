@@ -1,19 +1,79 @@
-"""What numbers go back to, for the page's panel: runs, raw samples, and entries of the config."""
+"""Evidence for the page's panel: runs of sealed takes, raw samples, and config entries."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from nearfree.derive.tables.platforms import config_id
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyMeasured, RunFinished, RunStarted
 from nearfree.log.evidence import Take
 from nearfree.show.page.blocks import Block, block
-from nearfree.show.page.runs import jobs
 
 MOST_SAMPLES = 2_000_000
 """Characters of raw samples that a page may hold; the log has the others."""
+_LEFT_OUT = ("plan", "attempt", "scheduler")
+_VISIT = ("n", "baseline", "round", "order", "wall_us", "process_us", "dirty", "cache", "timer",
+          "launch", "load_1m", "forwards_a_sample")  # fmt: skip
+
+
+class Run(Struct, frozen=True):
+    """One sealed take, and the run that sealed it."""
+
+    anchor: str
+    name: str
+    href: str
+    time: str
+    record: RunStarted
+    events: int
+    attempts: int
+    outcome: str
+    seconds: str
+    jobs: tuple[str, ...]
+    """The batch jobs that its attempts ran in, oldest first; none where there was no scheduler."""
+
+
+def anchor(identifier: str) -> str:
+    """Return the HTML id of a take or a section."""
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in identifier)
+
+
+def runs(takes: Iterable[Take]) -> list[Run]:
+    """Return the runs of sealed takes."""
+    return [
+        Run(
+            anchor=anchor(str(take.name)),
+            name=str(take.name),
+            href=f"../events/{take.name}.seal.json",
+            time=take.started.time,
+            record=take.started.data,
+            events=sum(part.events for part in take.seal.segments),
+            attempts=len(take.seal.segments),
+            outcome=take.seal.outcome,
+            seconds=_seconds(take.of(RunFinished)[-1].data),
+            jobs=tuple(jobs(event.data for event in take.of(RunStarted))),
+        )
+        for take in takes
+    ]
+
+
+def jobs(started: Iterable[RunStarted]) -> Iterator[str]:
+    """Yield the batch job of each attempt that had one."""
+    for run in started:
+        job = run.scheduler
+        if job is None:
+            continue
+        restart = f", restart {job.restart}" if job.restart not in {None, "0"} else ""
+        gpus = f", GPU {job.gpus or job.devices}" if job.gpus or job.devices else ""
+        where = f"on {job.node} ({job.partition}{gpus})"
+        yield f"attempt {run.attempt}: {job.system} job {job.job_id}{restart} {where}"
+
+
+def _seconds(end: RunFinished) -> str:
+    if not end.timed_s or not end.wall_s:
+        return f"{end.wall_s:.1f} s"
+    return f"{end.wall_s:.1f} s, {end.timed_s / end.wall_s:.0%} of it in forwards"
 
 
 def run_records(takes: Iterable[Take]) -> dict[str, dict[str, Any]]:
@@ -37,9 +97,6 @@ def _record(take: Take) -> dict[str, Any]:
     }
 
 
-_LEFT_OUT = ("plan", "attempt", "scheduler")
-
-
 def sample_blocks(takes: Iterable[Take]) -> Iterator[Block]:
     """Yield the raw samples of takes as blocks, as long as there is room for them.
 
@@ -61,10 +118,6 @@ def sample_blocks(takes: Iterable[Take]) -> Iterator[Block]:
             room -= len(made.text)
             if room >= 0:
                 yield made
-
-
-_VISIT = ("n", "baseline", "round", "order", "wall_us", "process_us", "dirty", "cache", "timer",
-          "launch", "load_1m", "forwards_a_sample")  # fmt: skip
 
 
 def config_entries(

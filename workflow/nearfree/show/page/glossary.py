@@ -1,7 +1,7 @@
 """The report's section on words: what each letter, verdict and predictor of the page means."""
 
 from nearfree.core.setting import FIELDS
-from nearfree.derive.claims.table import CLAIMS
+from nearfree.derive.claims.judge import CLAIMS
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.derive.tables.schema import Table
 

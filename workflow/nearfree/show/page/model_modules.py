@@ -1,10 +1,13 @@
-"""The report on measured models' modules: where the minimum misses, and what the LM head takes."""
+"""The report's section on measured models and their modules: misses of the minimum, LM head."""
+
+from collections.abc import Mapping
 
 import polars as pl
+from msgspec import Struct
 
 from nearfree.core.label import label
 from nearfree.decoders.modules import BETWEEN, HEAD
-from nearfree.show.page.models import ORDER, SETTING, number
+from nearfree.show.page.models import ORDER, SETTING, measured, number, ways
 from nearfree.show.page.sections import Cell, Grid, Row, cell
 
 _MINIMUM = "modules_minimum"
@@ -64,3 +67,34 @@ def beside(time_shares: pl.DataFrame) -> Grid:
 
 def _share(row: Row) -> Cell:
     return cell(f"{row['share']:.1%}", row["row_id"])
+
+
+class ModelSection(Struct, frozen=True, kw_only=True):
+    """The section's tables and sentences."""
+
+    answer: Grid
+    ways: Grid
+    missed: tuple[Cell, ...]
+    beside: Grid
+
+
+def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSection | None:
+    """Return the section of a platform, None where it measured no model.
+
+    Parameters
+    ----------
+    frames
+        A platform's tables by name: boundaries, composition, time_shares and scores among them.
+    epsilon
+        The tolerance that is reported.
+    """
+    at = frames["boundaries"].filter("newest", epsilon=epsilon, module="model")
+    if at.is_empty():
+        return None
+    said = frames["composition"].filter(epsilon=epsilon)
+    return ModelSection(
+        answer=measured(at, said),
+        ways=ways(frames["scores"].filter(epsilon=epsilon, module="model")),
+        missed=missed(said),
+        beside=beside(frames["time_shares"]),
+    )

@@ -8,7 +8,7 @@ import jinja2
 import polars as pl
 
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
-from nearfree.derive.claims.table import CLAIMS
+from nearfree.derive.claims.judge import CLAIMS
 from nearfree.derive.score.accuracy import ACCURACY
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.hardware.platforms import Platform
@@ -19,8 +19,8 @@ from nearfree.log.manifest import write_folder_manifest
 from nearfree.log.names import Layout
 from nearfree.measure.adapter_runs import tried
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.show.figures.entries import STATUSES, Entry
 from nearfree.show.figures.gallery import read_gallery
+from nearfree.show.figures.paper import STATUSES, Entry
 from nearfree.show.page import (
     accuracy,
     claims_section,
@@ -32,7 +32,7 @@ from nearfree.show.page import (
     measuring as harness,
 )
 from nearfree.show.page.blocks import Block, block, packed
-from nearfree.show.page.evidence import config_entries, run_records, sample_blocks
+from nearfree.show.page.evidence import config_entries, run_records, runs, sample_blocks
 from nearfree.show.page.frames import (
     PAGE_TABLES,
     Frames,
@@ -41,9 +41,8 @@ from nearfree.show.page.frames import (
     together,
 )
 from nearfree.show.page.glossary import WORDS
-from nearfree.show.page.model_section import model_section
+from nearfree.show.page.model_modules import model_section
 from nearfree.show.page.pictures import copy_figures, pictures
-from nearfree.show.page.runs import runs
 from nearfree.show.page.script import script, style
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
-from nearfree.derive.predict.forecast.inverse import inverse
+from nearfree.derive.predict.forecast.surface import inverse
 
 
 def answer(

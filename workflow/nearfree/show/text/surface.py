@@ -9,7 +9,7 @@ import polars as pl
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
-from nearfree.derive.predict.forecast.inverse import NEAR_FREE, inverse
+from nearfree.derive.predict.forecast.surface import NEAR_FREE, inverse
 from nearfree.errors import ConfigError
 from nearfree.show.text.answer_json import with_about
 from nearfree.show.text.columns import columns

@@ -88,7 +88,13 @@ def needed(path: Path, positions: tuple[int, ...] = POSITIONS, **options: Any) -
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell the peak")
-@pytest.mark.parametrize("most_of", BIG)
+@pytest.mark.parametrize(
+    "most_of",
+    [
+        "kv_cache",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in BIG if name != "kv_cache"),
+    ],
+)
 def test_the_footprint_is_what_is_measured(tmp_path: Path, most_of: str) -> None:
     """The peak of the resident memory is within a tenth of the footprint.
 

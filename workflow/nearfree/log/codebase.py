@@ -10,6 +10,7 @@ _TEMPLATES = (".html", ".css", ".js")
 _ROOT = Path(__file__).parents[1]
 
 
+@cache
 def _path(module: str) -> Path | None:
     base = _ROOT.joinpath(*module.split(".")[1:])
     for path in (base.with_suffix(".py"), base / "__init__.py"):
@@ -29,14 +30,14 @@ def _imports(path: Path) -> frozenset[str]:
     return frozenset(name for name in names if _path(name))
 
 
-def closure(module: str) -> list[str]:
-    """Return a module and all modules of this package that it imports, now or lazily, sorted."""
+def closure(*modules: str) -> list[str]:
+    """Return modules and all modules of this package that they import, now or lazily, sorted."""
     seen: set[str] = set()
-    todo = [module]
+    todo = list(modules)
     while todo:
         name = todo.pop()
-        path = _path(name)
-        if name not in seen and path is not None:
+        path = None if name in seen else _path(name)
+        if path is not None:
             seen.add(name)
             todo += _imports(path)
     return sorted(seen)
@@ -44,7 +45,7 @@ def closure(module: str) -> list[str]:
 
 def digest(*modules: str) -> str:
     """Return the SHA-256 over modules, what they import, and the templates beside them."""
-    paths = {_path(name) for module in modules for name in closure(module)}
+    paths = {_path(name) for name in closure(*modules)}
     return _digest({path for path in paths if path} | _templates(paths))
 
 

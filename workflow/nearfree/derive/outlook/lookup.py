@@ -90,20 +90,20 @@ def printed_rows(take: Take) -> pl.DataFrame:
     EvidenceError
         The take holds no such values.
     """
-    found: dict[int, dict[str, object]] = {}
+    rows_by_number: dict[int, dict[str, object]] = {}
     for event in take.of(BoundaryPublished):
         if event.data.table == PRACTICAL:
-            row = found.setdefault(int(event.data.row), _row(event.data))
+            row = rows_by_number.setdefault(int(event.data.row), _row(event.data))
             row[f"printed_{event.data.quantity}"] = event.data.n_max
             row["event_ids"] = [*row.get("event_ids", ()), event.event_id]  # type: ignore[misc]
-    if not found:
+    if not rows_by_number:
         raise EvidenceError(
             f"{take.name} holds no values of {PRACTICAL}",
             remedy="Run `nearfree import published`",
         )
     whole = {name: PUBLISHED_LOOKUP.body[name].dtype for name in _GIVEN}
     schema = {**whole, "dtype": pl.String, "event_ids": pl.List(pl.String)}
-    return pl.DataFrame([found[row] for row in sorted(found)], schema=schema)
+    return pl.DataFrame([rows_by_number[row] for row in sorted(rows_by_number)], schema=schema)
 
 
 def _row(data: BoundaryPublished) -> dict[str, object]:
@@ -140,12 +140,14 @@ def published_answers(
     return Printed(rows, [event.event_id for event in take.events])
 
 
-def published_lookup(given: pl.DataFrame, facts: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
+def published_lookup(
+    printed: pl.DataFrame, facts: pl.DataFrame, resolver: Resolver
+) -> pl.DataFrame:
     """Return the rows of `published_lookup`, with `from_ids`.
 
     Parameters
     ----------
-    given
+    printed
         Rows as `printed_rows` gives them: what each is a row of, d_ff, M_attn, and the printed
         values, which nothing is computed from.
     facts
@@ -153,8 +155,8 @@ def published_lookup(given: pl.DataFrame, facts: pl.DataFrame, resolver: Resolve
     resolver
         The rules of releases.
     """
-    paper = with_facts(given, facts).with_columns(
-        ask_distinct(given.select("dtype", "experts"), _printed, {"m_moe": pl.Int64}).to_series(),
+    paper = with_facts(printed, facts).with_columns(
+        ask_distinct(printed.select("dtype", "experts"), _printed, {"m_moe": pl.Int64}).to_series(),
         (pl.col("experts").is_not_null() & pl.col("top_k").is_null()).alias("any_k"),
     )
     return (
@@ -190,11 +192,11 @@ def _computed(rows: pl.DataFrame) -> pl.DataFrame:
     """Return idle compute and the principle of each row, over all its k."""
     tau = pl.when(pl.col("routing") == "balanced").then("experts")
     known = rows.with_columns(idle_compute(rows))
-    found = principle(known.with_columns(tau.alias("tau")))
+    computed = principle(known.with_columns(tau.alias("tau")))
     unsteady = pl.col("top_k").filter(_idle.round() != _idle.last().round()).max()
     first = (pl.col(name).sort_by("n_max").first() for name in ("limiting_term", "tie"))
     return (
-        found.group_by("row", maintain_order=True)
+        computed.group_by("row", maintain_order=True)
         .agg(
             _idle.min().alias("idle_compute"),
             _idle.max().alias("idle_compute_high"),

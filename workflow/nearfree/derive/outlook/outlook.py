@@ -97,7 +97,7 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
     epsilon = config.site.epsilon
     platforms = read_table(layout, scope, PLATFORMS)
     answerer = Answerer(layout, config, offline=True, log_alone=True)
-    found = outlook(config, answerer, platforms)
+    result = outlook(config, answerer, platforms)
     printed = published_answers(layout, config.platforms, platforms)
     drift = version_drift(
         STUDIED,
@@ -108,11 +108,11 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
         resolver=Resolver(layout),
         epsilon=epsilon,
     )
-    made_from = outlook_inputs(layout, scope, [epsilon, *config.site.tolerances], found.models)
-    known = {*platforms["row_id"], *calibrated(layout).values(), *found.models, *printed.known}
+    made_from = outlook_inputs(layout, scope, [epsilon, *config.site.tolerances], result.models)
+    known = {*platforms["row_id"], *calibrated(layout).values(), *result.models, *printed.known}
     for table, rows in (
-        (LOOKUP, found.lookup),
-        (FORECAST, found.forecast),
+        (LOOKUP, result.lookup),
+        (FORECAST, result.forecast),
         (PUBLISHED_LOOKUP, printed.rows),
         (TREND, trend(config.platforms, platforms, answerer)),
         (VERSION_DRIFT, drift),
@@ -156,13 +156,13 @@ def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outl
         Rows of the table `platforms`, whose datasheets answers rest on.
     """
     said, curves, models = [LOOKUP.frame([])], [FORECAST.frame([])], set()
-    for name, asked in config.deployments.items():
+    for name, spec in config.deployments.items():
         with entry(config, name):
-            found = forecast(deployments(config, asked), answerer, config.site.tolerances)
-        about = about_rows(name, found.deployments, platforms)
-        said.append(_lookup(found, about.with_columns(drawn=pl.lit(asked.drawn))))
-        curves.append(_forecast(found, about))
-        models |= {model_id(each.decoder) for each in found.deployments}
+            answers = forecast(deployments(config, spec), answerer, config.site.tolerances)
+        about = about_rows(name, answers.deployments, platforms)
+        said.append(_lookup(answers, about.with_columns(drawn=pl.lit(spec.drawn))))
+        curves.append(_forecast(answers, about))
+        models |= {model_id(deployment.decoder) for deployment in answers.deployments}
     return Outlook(lookup=pl.concat(said), forecast=pl.concat(curves), models=tuple(sorted(models)))
 
 
@@ -172,10 +172,10 @@ def model_id(decoder: Decoder) -> str:
     return f"{MODELS}{decoder.name}@{shape[:12]}"
 
 
-def _lookup(found: Forecast, about: pl.DataFrame) -> pl.DataFrame:
+def _lookup(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
     """Return answers as rows of the table: what is infinite has no number, but a flag."""
     numbers = ("n_max", "n_max_extended", "low", "high", "margin")
-    rows = found.answers.join(about, left_on="deployment", right_on="place")
+    rows = answers.answers.join(about, left_on="deployment", right_on="place")
     return rows.with_columns(
         pl.col("deployment_right").alias("deployment"),
         pl.col("n_max").is_infinite().fill_null(value=False).alias("unbounded"),
@@ -185,8 +185,8 @@ def _lookup(found: Forecast, about: pl.DataFrame) -> pl.DataFrame:
     ).select(*LOOKUP.body, "from_ids")
 
 
-def _forecast(found: Forecast, about: pl.DataFrame) -> pl.DataFrame:
-    total = found.total
+def _forecast(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
+    total = answers.total
     shown = np.flatnonzero(np.isin(total.grid, SHOWN_N))
     parts = [
         (deployment, place, role)
@@ -211,7 +211,9 @@ def _forecast(found: Forecast, about: pl.DataFrame) -> pl.DataFrame:
     return frame.join(sourced, on="place").select(*FORECAST.body, "from_ids")
 
 
-def about_rows(name: str, asked: Sequence[Deployment], platforms: pl.DataFrame) -> pl.DataFrame:
+def about_rows(
+    name: str, deployments: Sequence[Deployment], platforms: pl.DataFrame
+) -> pl.DataFrame:
     """Return what rows about deployments have in common, by `place`, with the ids of `sources`.
 
     Parameters
@@ -224,9 +226,9 @@ def about_rows(name: str, asked: Sequence[Deployment], platforms: pl.DataFrame) 
     sheets = platforms.filter(basis="datasheet").select("platform", "dtype", "row_id")
     facts = {(platform, dtype): row for platform, dtype, row in sheets.rows()}
     rows = []
-    for place, each in enumerate(asked):
-        sheet = facts.get((each.platform, each.about["dtype"]))
-        sources = [*filter(None, [sheet]), model_id(each.decoder)]
-        rows.append({"place": place, "deployment": name, **each.about, "sources": sources})
+    for place, deployment in enumerate(deployments):
+        sheet = facts.get((deployment.platform, deployment.about["dtype"]))
+        sources = [*filter(None, [sheet]), model_id(deployment.decoder)]
+        rows.append({"place": place, "deployment": name, **deployment.about, "sources": sources})
     types = {name: column.dtype for name, column in ABOUT.items()}
     return pl.DataFrame(rows, schema={"place": pl.Int64, **types, "sources": IDS})

@@ -89,9 +89,9 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
         Rows of the table `platforms`, whose datasheets answers rest on.
     """
     frames = [SCHEDULES.frame([])]
-    for name, asked in config.deployments.items():
+    for name, spec in config.deployments.items():
         with entry(config, name):
-            every = deployments(config, structs.replace(asked, batch=(1,)))
+            every = deployments(config, structs.replace(spec, batch=(1,)))
         for begin in range(0, len(every), _AT_ONCE):
             some = every[begin : begin + _AT_ONCE]
             said = list(_said(some, answerer, config.site.tolerances))
@@ -105,20 +105,20 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
 def _said(
     asked: Sequence[Deployment], answerer: Answerer, epsilons: Sequence[float]
 ) -> Iterator[tuple[object, ...]]:
-    wanted = [structs.replace(each, batch=batch) for each in asked for batch in _BATCHES]
-    found = total(Questions(wanted, _GRID), answerer)
-    rows, begin = np.arange(len(wanted)), np.zeros(len(wanted), dtype=np.int64)
+    queries = [structs.replace(each, batch=batch) for each in asked for batch in _BATCHES]
+    total_latency = total(Questions(queries, _GRID), answerer)
+    rows, begin = np.arange(len(queries)), np.zeros(len(queries), dtype=np.int64)
     for epsilon in epsilons:
-        last = sum_exits(found, rows, begin, epsilon).last
-        n_max = found.grid[last].reshape(-1, len(_BATCHES)).tolist()
+        last = sum_exits(total_latency, rows, begin, epsilon).last
+        n_max = total_latency.grid[last].reshape(-1, len(_BATCHES)).tolist()
         for place, each in enumerate(asked):
             first = place * len(_BATCHES)
-            reasons = filter(None, found.refusals[first : first + len(_BATCHES)])
-            reason, calibration = next(reasons, None), list(found.calibration[first])
+            reasons = filter(None, total_latency.refusals[first : first + len(_BATCHES)])
+            reason, calibration = next(reasons, None), list(total_latency.calibration[first])
             for engine in BY_LENGTHS:
                 if each.moe is None or each.moe.name == ENGINES[engine].moe:
-                    said = (None, reason) if reason else _option(engine, tuple(n_max[place]))
-                    yield place, epsilon, engine, *said, calibration
+                    option_text = (None, reason) if reason else _option(engine, tuple(n_max[place]))
+                    yield place, epsilon, engine, *option_text, calibration
 
 
 @cache

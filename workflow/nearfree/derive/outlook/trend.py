@@ -102,7 +102,7 @@ def trend(
         for each in _terms(platform, dtype, batch, references)
     ]
     frame = asked_frame((each.question for each in asked), most=1)
-    said = answerer.on(facts).answers(frame, [_EPSILON], sorted({each.law for each in asked}))
+    answers = answerer.on(facts).answers(frame, [_EPSILON], sorted({each.law for each in asked}))
     meta = pl.DataFrame(
         [(n, e.term, e.reference, e.query_group, e.law) for n, e in enumerate(asked)],
         schema={"asked": pl.Int64, "term": pl.String, "reference": pl.String,
@@ -111,7 +111,7 @@ def trend(
     )  # fmt: skip
     return (
         meta.join(frame, on="asked")
-        .join(said, on=["asked", "predictor"], how="left", maintain_order="left")
+        .join(answers, on=["asked", "predictor"], how="left", maintain_order="left")
         .join(facts.select("platform", "dtype", *_FACTS), on=["platform", "dtype"], how="left")
         .join(_sheets(sheets), on="platform", how="left")
         .with_columns(

@@ -61,13 +61,13 @@ class Answerer:
         return other
 
     def answers(
-        self, asked: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
+        self, questions: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
     ) -> pl.DataFrame:
         """Return a row a question, predictor and tolerance.
 
         Parameters
         ----------
-        asked
+        questions
             Questions: asked (their key), platform, the setting's columns, backend_version, kernel,
             baseline, and grid: the N over which N_max is sought, rising from the baseline.
         epsilons
@@ -82,40 +82,40 @@ class Answerer:
         """
         laws = [name for name in predictors if name in LAWS]
         found = [
-            answer_laws(asked, self._facts, epsilons, self._resolver, laws).with_columns(
+            answer_laws(questions, self._facts, epsilons, self._resolver, laws).with_columns(
                 pl.lit(value=False).alias("in_sample")
             )
         ]
         if PREDICTOR in predictors:
-            timed = self._seen(asked, self._timed(asked).answers(epsilons))
+            timed = self._seen(questions, self._timed(questions).answers(epsilons))
             empty = pl.DataFrame(schema={**ANSWERS_SCHEMA, "in_sample": pl.Boolean})
             found.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
         return pl.concat(found)
 
-    def ratios(self, asked: pl.DataFrame) -> pl.DataFrame:
+    def ratios(self, questions: pl.DataFrame) -> pl.DataFrame:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
-        return self._timed(asked).ratios()
+        return self._timed(questions).ratios()
 
     def check(self, package: str, version: str) -> None:
         """Raise NearfreeError unless the rules of a release are here or to be had."""
         self._resolver.check(Release(package, version))
 
-    def timed(self, asked: pl.DataFrame) -> Timed:
+    def timed(self, questions: pl.DataFrame) -> Timed:
         """Return the work model's T(N) of questions, without platforms' own constants."""
-        return Timed(with_facts(asked, self._facts), self._resolver, self._constants)
+        return Timed(with_facts(questions, self._facts), self._resolver, self._constants)
 
     def left_out(self, curves: ImportedCurves, *, epsilon: float) -> LeftOut:
         """Return the work model with, for each platform, constants of all others with curves."""
         return LeftOut(curves, self._facts, self._resolver, epsilon=epsilon)
 
-    def _seen(self, asked: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:
+    def _seen(self, questions: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:
         """Return answers, with refusals on platforms of the calibration in sample too."""
         on = {name for event in self._constants.values() for name in event.data.platforms}
-        seen = asked.filter(pl.col("platform").is_in(on))["asked"]
+        seen = questions.filter(pl.col("platform").is_in(on))["asked"]
         return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(seen.implode()))
 
-    def _timed(self, asked: pl.DataFrame) -> Timed:
-        return Timed(with_facts(asked, self._facts), self._resolver, self._constants, self._own)
+    def _timed(self, questions: pl.DataFrame) -> Timed:
+        return Timed(with_facts(questions, self._facts), self._resolver, self._constants, self._own)
 
 
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model")

@@ -66,20 +66,20 @@ def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row
     """
     known = _by_key(settings)
     for event in _newest(takes):
-        said = event.data
-        setting = known.get((setting_key(said.setting), said.baseline))
+        prediction = event.data
+        setting = known.get((setting_key(prediction.setting), prediction.baseline))
         if setting is not None:
             yield {
                 **setting,
-                "predictor": said.predictor,
-                "basis": said.basis,
-                "epsilon": said.epsilon,
-                "n_max_extended": said.n_max,
+                "predictor": prediction.predictor,
+                "basis": prediction.basis,
+                "epsilon": prediction.epsilon,
+                "n_max_extended": prediction.n_max,
                 "unbounded": False,
                 "constants": None,
-                "balance_flop_per_byte": said.balance_flop_per_byte,
+                "balance_flop_per_byte": prediction.balance_flop_per_byte,
                 "in_sample": False,
-                **{name: getattr(said, name) for name in _SAID if name != "constants"},
+                **{name: getattr(prediction, name) for name in _SAID if name != "constants"},
                 "from_ids": [setting["row_id"], event.event_id],
             }
 
@@ -92,13 +92,19 @@ def _by_key(settings: pl.DataFrame) -> dict[tuple[str, int], Row]:
 
 def _newest(takes: Sequence[Take]) -> Iterable[Event]:
     """Return the newest of the predictions that say the same thing, whatever study made them."""
-    found: dict[object, Event] = {}
+    newest_events: dict[object, Event] = {}
     events = [event for take in takes for event in take.of(PredictionRecorded)]
     for event in sorted(events, key=lambda each: each.time):
-        said = event.data
-        key = (said.setting, said.baseline, said.predictor, said.basis, said.epsilon)
-        found[key] = event
-    return found.values()
+        prediction = event.data
+        key = (
+            prediction.setting,
+            prediction.baseline,
+            prediction.predictor,
+            prediction.basis,
+            prediction.epsilon,
+        )
+        newest_events[key] = event
+    return newest_events.values()
 
 
 def law_rows(
@@ -120,14 +126,14 @@ def law_rows(
     epsilons
         Tolerances.
     """
-    asked = list(_deployments(takes, settings))
-    if not asked:
+    deployments = list(_deployments(takes, settings))
+    if not deployments:
         return
-    yield from _refused(asked, facts, epsilons)
-    said = headline(forecast([one for _, one in asked], answerer, epsilons).answers)
+    yield from _refused(deployments, facts, epsilons)
+    said = headline(forecast([one for _, one in deployments], answerer, epsilons).answers)
     balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
     for answer in said.to_dicts():
-        setting, _ = asked[answer["deployment"]]
+        setting, _ = deployments[answer["deployment"]]
         if answer["baseline"] != setting["baseline"]:
             continue
         fact = balances.get((setting["platform"], setting["dtype"]), {})

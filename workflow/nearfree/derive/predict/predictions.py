@@ -136,7 +136,7 @@ def predict(
     facts = newest.select(
         "platform", "dtype", "basis", "balance_flop_per_byte", pl.col("row_id").alias("fact_id")
     )
-    asked = (
+    questions = (
         settings.join(facts, on=["platform", "dtype"], how="left", maintain_order="left_right")
         .with_row_index("asked")
         .with_columns(
@@ -148,7 +148,7 @@ def predict(
         .join(releases_that_ran(settings, takes), on="row_id", how="left", maintain_order="left")
     )
     frames = []
-    for (basis,), part in asked.group_by("basis", maintain_order=True):
+    for (basis,), part in questions.group_by("basis", maintain_order=True):
         known = _known(basis, newest, sheets)
         answers = answerer.on(known).answers(part, epsilons, PREDICTORS)
         frames.append(part.join(answers.select("asked", *_SAID), on="asked", how="inner"))
@@ -161,7 +161,7 @@ def predict(
     for (basis,), part in facts.group_by("basis", maintain_order=True):
         informed = answerer.on(_known(basis, newest, sheets))
         modelled += law_rows(takes, whole.join(part, on=pair, how="semi"), part, informed, epsilons)
-    empty = asked.clear().with_columns(pl.lit(None).alias(name) for name in _SAID)
+    empty = questions.clear().with_columns(pl.lit(None).alias(name) for name in _SAID)
     of_modules = _rows(pl.concat(frames) if frames else empty)
     of_models = PREDICTIONS.frame(modelled).select(of_modules.columns)
     return pl.concat([of_modules.cast(of_models.schema), of_models])

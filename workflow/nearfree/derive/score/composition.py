@@ -94,11 +94,11 @@ def compose(
     judged = validation.filter(of_models).to_dicts()
     first, recorded = _times(takes) if judged else ({}, {})
     bounds = {row["row_id"]: row for row in boundaries.filter(of_models).to_dicts()}
-    said = {row["row_id"]: row for row in predictions.filter(of_models).to_dicts()}
+    by_row_id = {row["row_id"]: row for row in predictions.filter(of_models).to_dicts()}
     inside = _Inside(shares.filter("newest"))
     for row in judged:
         bound = next(bounds[each] for each in row["from_ids"] if each in bounds)
-        prediction = next(said[each] for each in row["from_ids"] if each in said)
+        prediction = next(by_row_id[each] for each in row["from_ids"] if each in by_row_id)
         baseline, key = bound["baseline"], (row["stream"], row["setting_key"])
         began = first.get((bound["stream"], bound["take"], bound["plan8"], row["setting_key"]), "")
         limiter, growth, used = inside.limiter(key, baseline, row["next_n"])

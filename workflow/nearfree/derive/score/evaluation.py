@@ -75,11 +75,11 @@ def _version(name: str) -> tuple[bool, Version, str]:
 
 def twin_answers(known: Truth, pairs: pl.DataFrame) -> pl.DataFrame:
     """Return the twins' N_max as predictions; they claim no interval and rest on no constants."""
-    said = known.boundaries.select(
+    twins = known.boundaries.select(
         pl.col("curve").alias("twin"), "epsilon", pl.col("n_max").cast(pl.Float64)
     )
     none = [pl.lit(None, pl.Float64).alias(name) for name in ("low", "high")]
-    return pairs.join(said, on="twin", how="inner", maintain_order="left").select(
+    return pairs.join(twins, on="twin", how="inner", maintain_order="left").select(
         pl.col("curve").alias("asked"),
         pl.lit(TWIN).alias("predictor"),
         "epsilon",
@@ -155,7 +155,7 @@ def evaluate(
 
 def _constants(answers: pl.DataFrame) -> dict[str, list[str]]:
     used = answers.select("predictor", "constants").drop_nulls().unique().sort(pl.all())
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for predictor, text in used.rows():
-        found.setdefault(predictor, []).append(text)
-    return found
+        texts.setdefault(predictor, []).append(text)
+    return texts

@@ -75,7 +75,7 @@ def score(
     predicted
         predictor, asked, n, ratio: T(N) / T(baseline) of the predictors that have it.
     """
-    said = answers.select(
+    answered = answers.select(
         pl.col("asked").alias("curve"), "predictor", "epsilon",
         pl.col("n_max").fill_nan(None).alias("predicted"), "low", "high", "in_sample",
     )  # fmt: skip
@@ -84,7 +84,7 @@ def score(
     )
     expected = known.boundaries.join(pl.DataFrame({"predictor": predictors}), how="cross")
     joined = expected.join(
-        said,
+        answered,
         on=["curve", "predictor", "epsilon"],
         how="left",
         validate="1:1",
@@ -100,36 +100,36 @@ def score(
 
 
 def _judged() -> list[pl.Expr]:
-    said, n_max, after = pl.col("predicted"), pl.col("n_max"), pl.col("next_n")
+    predicted, n_max, after = pl.col("predicted"), pl.col("n_max"), pl.col("next_n")
     sure = ~pl.col("undecided")
     exit_ = _within(1.0, pl.col("first_exit"), pl.col("next_n_first")) & sure
     meets = (pl.col("high") >= n_max) & (after.is_null() | (pl.col("low") < after))
     error = (
-        pl.when(said < n_max)
-        .then((said / n_max).log(2))
-        .when(said >= after)
-        .then((said / after).log(2))
-        .when(said.is_not_null())
+        pl.when(predicted < n_max)
+        .then((predicted / n_max).log(2))
+        .when(predicted >= after)
+        .then((predicted / after).log(2))
+        .when(predicted.is_not_null())
         .then(0.0)
     )
     return [
-        said.is_not_null().alias("answered"),
+        predicted.is_not_null().alias("answered"),
         pl.col("in_sample").fill_null(value=False),
         (_within(1.0, n_max, after) & sure).alias("hit"),
         (_within(NEAR, n_max, after) & sure).alias("within_1_31"),
         (_within(2.0, n_max, after) & sure).alias("within_2"),
         pl.when(pl.col("first_exit").is_not_null()).then(exit_).alias("hit_first_exit"),
         pl.when(sure).then(error).alias("log2_error"),
-        pl.when(sure & said.is_not_null()).then(meets).alias("covered"),
-        pl.when(said.is_not_null()).then(pl.col("high") / pl.col("low")).alias("width"),
+        pl.when(sure & predicted.is_not_null()).then(meets).alias("covered"),
+        pl.when(predicted.is_not_null()).then(pl.col("high") / pl.col("low")).alias("width"),
     ]
 
 
 def _within(factor: float, n: pl.Expr, after: pl.Expr) -> pl.Expr:
     """Return whether a prediction is within a factor of [n, after); a refusal is not."""
-    said = pl.col("predicted")
-    below = after.is_null() | (said < factor * after)
-    return ((factor * said >= n) & below).fill_null(value=False)
+    predicted = pl.col("predicted")
+    below = after.is_null() | (predicted < factor * after)
+    return ((factor * predicted >= n) & below).fill_null(value=False)
 
 
 def _ratio_errors(known: Truth, predicted: pl.DataFrame) -> pl.DataFrame:

@@ -103,11 +103,11 @@ def validate(boundaries: pl.DataFrame, predictions: pl.DataFrame) -> pl.DataFram
         "n_max", "next_n", (pl.col("verdict") == "undecided").alias("undecided"),
         pl.col("row_id").alias("truth_id"),
     )  # fmt: skip
-    said = predictions.select(
+    predicted = predictions.select(
         *_PAIR, "predictor", "basis", "low", "high", "unbounded", "in_sample", "refusal",
         pl.col("n_max").alias("predicted"), pl.col("row_id").alias("said_id"),
     )  # fmt: skip
-    joined = truth.join(said, on=_PAIR, how="inner", maintain_order="left_right")
+    joined = truth.join(predicted, on=_PAIR, how="inner", maintain_order="left_right")
     judged = [
         _judged(part, str(predictor))
         for (predictor,), part in joined.group_by("predictor", maintain_order=True)

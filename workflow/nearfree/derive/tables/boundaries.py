@@ -152,18 +152,18 @@ def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterato
         from_1 = _from_1(curve) if first["baseline"] > 1 else []
         for epsilon in tolerances:
             promised = first["resolution"] if epsilon == first["tested_epsilon"] else None
-            found = boundary(curve, epsilon, first["baseline"], promised)
+            bound = boundary(curve, epsilon, first["baseline"], promised)
             single = boundary(from_1, epsilon, 1) if from_1 else None
             yield {
                 **{name: first[name] for name in _IDENTITY},
                 "epsilon": epsilon,
                 "baseline": first["baseline"],
-                "n_max": found.last_pass,
-                "first_exit": found.first_exit,
-                "next_n": found.next_n,
-                "n_low": found.low,
-                "n_high": found.high,
-                "verdict": found.verdict,
+                "n_max": bound.last_pass,
+                "first_exit": bound.first_exit,
+                "next_n": bound.next_n,
+                "n_low": bound.low,
+                "n_high": bound.high,
+                "verdict": bound.verdict,
                 "baseline_over_min": slow,
                 "n_max_from_1": single.last_pass if single else None,
                 "n_low_from_1": single.low if single else None,
@@ -246,7 +246,7 @@ def sensitivity_rows(
         else:
             verdict = "jumping" if any(leaps(a, b) for a, b in pairs) else "gradual"
         points = curves[key].to_dicts() if key in curves else []
-        found = robustness(rows, {point["n"]: point for point in points}, epsilon)
+        findings = robustness(rows, {point["n"]: point for point in points}, epsilon)
         yield {
             **{name: rows[0][name] for name in _IDENTITY},
             "epsilon_low": rows[0]["epsilon"],
@@ -255,7 +255,7 @@ def sensitivity_rows(
             "n_max_low": rows[0]["n_max"],
             "n_max_high": rows[-1]["n_max"],
             "verdict": verdict,
-            "robust": found.robust,
-            "why": found.why,
-            "from_ids": [*(row["row_id"] for row in rows), *found.ids],
+            "robust": findings.robust,
+            "why": findings.why,
+            "from_ids": [*(row["row_id"] for row in rows), *findings.ids],
         }

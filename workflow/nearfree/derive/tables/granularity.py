@@ -58,11 +58,11 @@ def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
 
 def newest_extractions(takes: Iterable[Take]) -> list[Take]:
     """Return the newest take of each stream of extracted rules: a release has one at a time."""
-    found: dict[str, Take] = {}
-    for take in sorted(takes, key=lambda each: each.order):
+    newest: dict[str, Take] = {}
+    for take in sorted(takes, key=lambda candidate: candidate.order):
         if take.of(RuleExtracted):
-            found[take.name.stream] = take
-    return [found[stream] for stream in sorted(found)]
+            newest[take.name.stream] = take
+    return [newest[stream] for stream in sorted(newest)]
 
 
 def _extracted(take: Take) -> Iterator[dict[str, object]]:

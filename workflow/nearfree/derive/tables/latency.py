@@ -63,9 +63,9 @@ LATENCY = Table(
 )  # fmt: skip
 
 
-def latency_rows(every: list[Curve]) -> Iterator[dict[str, object]]:
+def latency_rows(curves: list[Curve]) -> Iterator[dict[str, object]]:
     """Yield the points of every curve; curves without their baseline are left out."""
-    whole = [curve for curve in every if curve_samples(curve).whole]
+    whole = [curve for curve in curves if curve_samples(curve).whole]
     newest: dict[tuple[str, Setting], tuple[int, str, str]] = {}
     for curve in whole:
         newest[curve.key] = max(newest.get(curve.key, curve.order), curve.order)
@@ -73,7 +73,7 @@ def latency_rows(every: list[Curve]) -> Iterator[dict[str, object]]:
         yield from _points(curve, curve_samples(curve), newest=newest[curve.key] == curve.order)
 
 
-def _points(curve: Curve, found: CurveSamples, *, newest: bool) -> Iterator[dict[str, object]]:
+def _points(curve: Curve, samples: CurveSamples, *, newest: bool) -> Iterator[dict[str, object]]:
     first = curve.first
     shared = {
         "platform": curve.take.name.scope,
@@ -82,8 +82,8 @@ def _points(curve: Curve, found: CurveSamples, *, newest: bool) -> Iterator[dict
         "plan8": curve.take.name.plan8,
         "newest": newest,
         **setting_row(curve.setting),
-        "baseline": found.baseline,
-        "timer": found.timer,
+        "baseline": samples.baseline,
+        "timer": samples.timer,
         "launch": first.launch,
         "protocol": first.protocol.name,
         "resolution": getattr(first.protocol, "width", None),
@@ -91,8 +91,8 @@ def _points(curve: Curve, found: CurveSamples, *, newest: bool) -> Iterator[dict
         "cache": first.cache,
         "origin": curve.origin,
     }
-    for ratio in samples_ratios(found, first.protocol):
-        values = sorted(found.rounds[ratio.n].values())
+    for ratio in samples_ratios(samples, first.protocol):
+        values = sorted(samples.rounds[ratio.n].values())
         low, high = median_interval(values)
         middle, visits = median(values), curve.visits[ratio.n]
         yield {

@@ -36,9 +36,12 @@ def robustness(rows: Sequence[Row], points: Mapping[int, Row], epsilon: float) -
     headline = min(rows, key=lambda row: abs(row["epsilon"] - epsilon))
     around = [points[n] for n in (headline["n_max"], headline["next_n"]) if n in points]
     ids = tuple(point["row_id"] for point in around)
-    found = [*_leaps(rows, points), *_noise(headline, around)]
-    told = [*(found or [_steady(rows, headline, around)]), *_unjudged(headline, robust=not found)]
-    return Robustness(not found, "; ".join(told), ids)
+    findings = [*_leaps(rows, points), *_noise(headline, around)]
+    told = [
+        *(findings or [_steady(rows, headline, around)]),
+        *_unjudged(headline, robust=not findings),
+    ]
+    return Robustness(not findings, "; ".join(told), ids)
 
 
 def leaps(before: Row, after: Row) -> bool:
@@ -89,10 +92,10 @@ def _moves(moves: Sequence[tuple[Row, Row]]) -> str:
     if not moves:
         return ""
     a, b = max(moves, key=lambda move: move[1]["n_max"] / move[0]["n_max"])
-    said = f"{a['n_max']} to {b['n_max']}, between {a['epsilon']:.0%} and {b['epsilon']:.0%}"
+    text = f"{a['n_max']} to {b['n_max']}, between {a['epsilon']:.0%} and {b['epsilon']:.0%}"
     if len(moves) == 1:
-        return f"N_max moves by a grid step, from {said}"
-    return f"N_max moves {len(moves)} times, a grid step each, the largest from {said}"
+        return f"N_max moves by a grid step, from {text}"
+    return f"N_max moves {len(moves)} times, a grid step each, the largest from {text}"
 
 
 def _unjudged(headline: Row, *, robust: bool) -> Iterator[str]:

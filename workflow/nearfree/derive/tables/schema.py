@@ -25,13 +25,13 @@ class EventIds:
 
     Parameters
     ----------
-    every
+    segments
         Segments, each with the places of some of its events; a segment may come several times.
     """
 
-    def __init__(self, every: Iterable[tuple[str, Sequence[int]]]) -> None:
+    def __init__(self, segments: Iterable[tuple[str, Sequence[int]]]) -> None:
         found: dict[str, list[Sequence[int]]] = {}
-        for segment, places in every:
+        for segment, places in segments:
             found.setdefault(segment, []).append(places)
         self._places = {segment: np.sort(np.concatenate(parts)) for segment, parts in found.items()}
 
@@ -176,8 +176,8 @@ class Table(Struct, frozen=True, kw_only=True):
         """Return rows as a frame of this table's types, not yet identified or checked."""
         left = iter(rows)
         frames = [self._frame([])]
-        while some := list(islice(left, _ROWS_AT_ONCE)):
-            frames.append(self._frame(some))
+        while batch := list(islice(left, _ROWS_AT_ONCE)):
+            frames.append(self._frame(batch))
         return pl.concat(frames)
 
     def _frame(self, rows: list[Mapping[str, object]]) -> pl.DataFrame:
@@ -259,9 +259,9 @@ class Table(Struct, frozen=True, kw_only=True):
         if not twice.is_empty():
             raise self._broken(f"has two rows of the key {twice.row(0, named=True)}")
         for name in frame.select(pl.selectors.float()).columns:
-            odd = frame[name].drop_nulls().filter(~frame[name].drop_nulls().is_finite())
-            if not odd.is_empty():
-                raise self._broken(f"column {name}: finite fails for {odd[0]!r}")
+            not_finite = frame[name].drop_nulls().filter(~frame[name].drop_nulls().is_finite())
+            if not not_finite.is_empty():
+                raise self._broken(f"column {name}: finite fails for {not_finite[0]!r}")
         self._references(frame, known)
         return self.check(frame)
 

@@ -140,15 +140,15 @@ def _facts(platforms: pl.DataFrame) -> dict[tuple[str, str], Row]:
 def _said(event: Event, point: Row | None, fact: Row | None) -> Row:
     """Return what an event says of a point, beside the point's latency and the platform's facts."""
     counted = isinstance(event.data, WorkCounted)
-    said = _counted(event) if counted else _profiled(event)
+    work = _counted(event) if counted else _profiled(event)
     used = [event.event_id]
     if point:
         used.append(point["row_id"])
     if counted and point and fact:
-        said |= _utilization(said, point["latency_us"], fact)
+        work |= _utilization(work, point["latency_us"], fact)
         used.append(fact["row_id"])
-    flop, moved = said["flop_executed"], said["bytes"]
-    return said | {
+    flop, moved = work["flop_executed"], work["bytes"]
+    return work | {
         "kernels": "; ".join(event.data.kernels),
         "intensity_flop_per_byte": flop / moved if flop is not None and moved else None,
         "latency_us": point["latency_us"] if point else None,
@@ -189,11 +189,11 @@ def _profiled(event: Event) -> Row:
     }
 
 
-def _utilization(said: Row, latency_us: float, fact: Row) -> Row:
+def _utilization(work: Row, latency_us: float, fact: Row) -> Row:
     seconds = latency_us / US_PER_S
     phi = fact["peak_tflops"] * GFLOP_PER_TFLOP * FLOP_PER_GFLOP
     return {
         "basis": fact["basis"],
-        "compute_utilization": said["flop_executed"] / (seconds * phi),
-        "bandwidth_utilization": said["bytes"] / (seconds * fact["bandwidth_gb_s"] * BYTES_PER_GB),
+        "compute_utilization": work["flop_executed"] / (seconds * phi),
+        "bandwidth_utilization": work["bytes"] / (seconds * fact["bandwidth_gb_s"] * BYTES_PER_GB),
     }

@@ -38,8 +38,8 @@ def published_truth(take: Take, epsilons: Sequence[float]) -> Truth:
     ConfigError
         A tolerance at which nothing was printed.
     """
-    every = [(event, event.data) for event in take.of(BoundaryPublished)]
-    printed = [(event, data) for event, data in every if data.quantity == "n_max"]
+    printed_events = [(event, event.data) for event in take.of(BoundaryPublished)]
+    printed = [(event, data) for event, data in printed_events if data.quantity == "n_max"]
     _known(epsilons, {data.epsilon for _, data in printed if data.epsilon}, "the paper prints")
     curves: dict[tuple[str, str], int] = {}
     settings, found = [], []

@@ -170,5 +170,5 @@ def accuracy_drawings(validation: pl.DataFrame, epsilon: float) -> Iterator[Draw
 def _figure(
     draws: Callable[..., Any], module: ModuleKind, what: str, caption: str, *shown: pl.DataFrame
 ) -> Figure:
-    said = f"{module.title[0].upper()}{module.title[1:]}: {caption}"
-    return drawn_by(draws, f"{module.name}_{what}", said, *shown)
+    full_caption = f"{module.title[0].upper()}{module.title[1:]}: {caption}"
+    return drawn_by(draws, f"{module.name}_{what}", full_caption, *shown)

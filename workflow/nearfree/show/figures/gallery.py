@@ -125,11 +125,11 @@ def _entry(shown: Shown, panels: Mapping[str, str], held: Held) -> Entry:
 
 def _of(boundaries: pl.DataFrame, shown: Shown) -> pl.DataFrame:
     """Return the newest rows that are of what a figure shows; a backend's releases count as it."""
-    said = boundaries.filter("newest", platform=shown.platform, module=shown.module)
+    rows = boundaries.filter("newest", platform=shown.platform, module=shown.module)
     for name in ("routing", "model"):
         if value := getattr(shown, name):
-            said = said.filter(pl.col(name) == value)
-    return said.filter(pl.col("backend").str.starts_with(shown.backend))
+            rows = rows.filter(pl.col(name) == value)
+    return rows.filter(pl.col("backend").str.starts_with(shown.backend))
 
 
 def _told(granularity: pl.DataFrame, shown: Shown) -> pl.DataFrame:
@@ -165,7 +165,7 @@ def _drawn(
     as of utilisation, if it is of the platform.
     """
     rows = {row for frame in about.values() for row in frame["row_id"]}
-    own: list[Drawn] = []
+    exact: list[Drawn] = []
     alike: list[Drawn] = []
     for scope, figures in held.listed.items():
         there = not shown.module or (scope == shown.platform and scope in about)
@@ -173,8 +173,8 @@ def _drawn(
             if figure.family in families and figure.name.startswith(shown.module):
                 bounded = any(row.startswith(_BOUNDARY) for row in figure.rows)
                 mine = not rows.isdisjoint(figure.rows) if bounded else there
-                (own if mine else alike).append(_file(scope, figure))
-    return tuple(own), tuple(alike)
+                (exact if mine else alike).append(_file(scope, figure))
+    return tuple(exact), tuple(alike)
 
 
 def _file(scope: str, figure: Figure) -> Drawn:

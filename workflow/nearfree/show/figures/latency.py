@@ -92,7 +92,7 @@ def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> p
         (pl.col("n").min() * pl.col("n").max()).alias("square"),
         pl.col("high_ms").max().alias("highest_ms"),
     )
-    found = (
+    bounds = (
         readings(boundaries.filter("newest", pl.col("epsilon") == epsilon))
         .select(*CURVE, "baseline", "from_one", "n_max", "row_id")
         .join(base, on=[*CURVE, "baseline"])
@@ -100,7 +100,7 @@ def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> p
         .sort("panel", "stream", "from_one")
     )
     name = pl.when("from_one").then(pl.lit("from N = 1:")).otherwise(pl.lit("N_max ="))
-    return found.select(
+    return bounds.select(
         *("stream", "setting_key", "panel", "of", "variant", "n_max", "n2", "row_id"),
         pl.col("baseline").alias("n"),
         pl.col("latency_ms").alias("base_ms"),

@@ -21,7 +21,7 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
         The tolerance that it is of.
     """
     who = named.sort("place")["who"].unique(maintain_order=True).to_list()
-    there = [name for name in ROLES if name in named["limiter"].to_list()]
+    limiters = [name for name in ROLES if name in named["limiter"].to_list()]
     settings = named.sort(*NESTED)["setting"].unique(maintain_order=True).to_list()
     layers = alt.layer(
         alt.Chart()
@@ -36,7 +36,7 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
             y=alt.Y(
                 "setting:N", title=None, sort=settings, axis=alt.Axis(labelLimit=260, grid=False)
             ),
-            color=roles("limiter:N", there),
+            color=roles("limiter:N", limiters),
             tooltip=[
                 alt.Tooltip("setting:N"),
                 alt.Tooltip("who:N", title="by"),
@@ -68,7 +68,7 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
     order = {name: place for place, name in enumerate(PREDICTORS, 1)}
     several = pl.col("basis").n_unique().over("predictor") > 1
     facts = pl.col("basis").fill_null("no facts").str.replace_all("_", " ")
-    said = composition.select(
+    predicted = composition.select(
         *_SETTING,
         pl.when(several)
         .then(pl.format("{}, {}", "predictor", facts))
@@ -87,7 +87,7 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
     )
     several = pl.col("stream").n_unique().over("model") > 1
     study = pl.when(several).then(pl.format("{}: {}", "model", "stream")).otherwise("model")
-    named = pl.concat([grew, said]).drop_nulls("limiter")
+    named = pl.concat([grew, predicted]).drop_nulls("limiter")
     told = [label(row, NESTED) for row in named.select(NESTED).to_dicts()]
     return named.with_columns(
         pl.Series("setting", told, dtype=pl.String), study.alias("panel")

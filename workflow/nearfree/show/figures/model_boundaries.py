@@ -76,11 +76,13 @@ def nmax_of_models(
         The variable inside a panel: DENSE or MOE.
     """
     at = with_model_panels(boundaries, module).with_columns(pl.col(module.own).alias("own"))
-    said = composition.drop_nulls("predicted").join(at.select(*CURVE, "panel", "own"), on=CURVE)
-    marks = pl.concat([_measured(at), _predicted(said)], how="diagonal_relaxed")
+    predicted = composition.drop_nulls("predicted").join(
+        at.select(*CURVE, "panel", "own"), on=CURVE
+    )
+    marks = pl.concat([_measured(at), _predicted(predicted)], how="diagonal_relaxed")
     reached = [*marks["y"], *marks["high"].drop_nulls(), *at["next_n"].drop_nulls()]
     low, top = min(marks["y"]) / 1.6, 1.6 * max(reached)
-    there = [_MEASURED, *(name for name in PREDICTORS if name in said["predictor"].to_list())]
+    series = [_MEASURED, *(name for name in PREDICTORS if name in predicted["predictor"].to_list())]
     x = alt.X(
         "x:Q",
         title=f"{module.variable} {module.letter}",
@@ -91,8 +93,8 @@ def nmax_of_models(
     ticks = [2**k for k in range(16) if low < 2**k < top]
     axis = alt.Axis(values=ticks, format="~g", labelOverlap="greedy")
     y = alt.Y("y:Q", title="N_max, positions", scale=scale, axis=axis)
-    size = 62 if at["own"].n_unique() * len(there) <= _FEW else 34
-    look = _look(there)
+    size = 62 if at["own"].n_unique() * len(series) <= _FEW else 34
+    look = _look(series)
     colour = look["color"]
     chart = alt.Chart()
     points = chart.transform_filter("datum.kind == 'point'")
@@ -109,7 +111,7 @@ def nmax_of_models(
         points.transform_filter("datum.at_end")
         .mark_text(text="\u2191", dy=-13, fontSize=13)
         .encode(x=x, y=y),
-        data=pl.concat([_apart(marks, there), _bands(at, top)], how="diagonal_relaxed"),
+        data=pl.concat([_apart(marks, series), _bands(at, top)], how="diagonal_relaxed"),
     )
     return dressed(
         in_rows(layers, at),
@@ -145,9 +147,9 @@ def _predicted(said: pl.DataFrame) -> pl.DataFrame:
     ).sort("panel", "own", "series", "basis")
 
 
-def _apart(marks: pl.DataFrame, there: list[str]) -> pl.DataFrame:
+def _apart(marks: pl.DataFrame, series: list[str]) -> pl.DataFrame:
     """Return marks with `x`: those of one setting side by side, in the order of their series."""
-    places = {name: (place + 0.5) / len(there) - 0.5 for place, name in enumerate(there)}
+    places = {name: (place + 0.5) / len(series) - 0.5 for place, name in enumerate(series)}
     octaves = 1.8 * _HALF * pl.col("series").replace_strict(places, return_dtype=pl.Float64)
     return marks.with_columns((pl.col("own") * 2**octaves).alias("x"))
 
@@ -163,14 +165,16 @@ def _bands(at: pl.DataFrame, top: float) -> pl.DataFrame:
     )
 
 
-def _look(there: list[str]) -> Look:
+def _look(series: list[str]) -> Look:
     """Return colour and shape of what was measured and of the predictors, under one legend."""
     legend = alt.Legend(orient="bottom", title=None, columns=4, labelExpr=SPACED)
-    colours = [PREDICTORS.get(name, "black") for name in there]
-    shapes = [_SHAPES.get(name, "stroke") for name in there]
+    colours = [PREDICTORS.get(name, "black") for name in series]
+    shapes = [_SHAPES.get(name, "stroke") for name in series]
     return {
-        "color": alt.Color("series:N", scale=alt.Scale(domain=there, range=colours), legend=legend),
-        "shape": alt.Shape("series:N", scale=alt.Scale(domain=there, range=shapes), legend=legend),
+        "color": alt.Color(
+            "series:N", scale=alt.Scale(domain=series, range=colours), legend=legend
+        ),
+        "shape": alt.Shape("series:N", scale=alt.Scale(domain=series, range=shapes), legend=legend),
     }
 
 

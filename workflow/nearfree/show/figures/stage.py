@@ -186,6 +186,6 @@ def _own(tables: _Tables, scope: str, epsilon: float) -> Iterator[tuple[Figure, 
 
 def _own_ids(svg: str, name: str) -> str:
     """Return a drawing with ids of its own, the same each time and in no other drawing's way."""
-    found = dict.fromkeys(re.findall(r' id="([^"]+)"', svg))
-    renamed = {old: f"{name}-{number}" for number, old in enumerate(found)}
+    ids = dict.fromkeys(re.findall(r' id="([^"]+)"', svg))
+    renamed = {old: f"{name}-{number}" for number, old in enumerate(ids)}
     return re.sub(r'( id="|url\(#|href="#)([^")]+)', lambda m: m[1] + renamed.get(m[2], m[2]), svg)

@@ -76,10 +76,10 @@ def own_values(field: str, title: str, values: pl.Series) -> alt.X:
 
 
 def lines_by(
-    field: str, title: str | None, known: dict[str, Line], there: pl.Series, *, columns: int = 3
+    field: str, title: str | None, known: dict[str, Line], present: pl.Series, *, columns: int = 3
 ) -> Look:
     """Return colour and dash of the lines that there are, under one legend."""
-    names = [name for name in known if name in there.to_list()]
+    names = [name for name in known if name in present.to_list()]
     legend = alt.Legend(
         orient="bottom", title=title, symbolType="stroke", symbolSize=300, columns=columns
     )
@@ -92,9 +92,9 @@ def lines_by(
     }
 
 
-def predictors(there: pl.Series) -> alt.Color:
+def predictors(present: pl.Series) -> alt.Color:
     """Return the colours of the predictors that there are, under a legend."""
-    names = [name for name in PREDICTORS if name in there.to_list()]
+    names = [name for name in PREDICTORS if name in present.to_list()]
     return alt.Color(
         "predictor:N",
         scale=alt.Scale(domain=names, range=[PREDICTORS[name] for name in names]),

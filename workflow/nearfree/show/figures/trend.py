@@ -172,13 +172,13 @@ def _tiles(shown: pl.DataFrame) -> pl.DataFrame:
         .unique(["panel", "y"], keep="first", maintain_order=True)
         .select("panel", "y", pl.lit("paper").alias("kind"))
     )
-    said = tiles.filter(pl.col("reference") != PAPER)
-    series = said.select("reference", "query_group").unique().sort("reference", "query_group")
+    tile_rows = tiles.filter(pl.col("reference") != PAPER)
+    series = tile_rows.select("reference", "query_group").unique().sort("reference", "query_group")
     placed = series.with_row_index("place").with_columns(
         (-_APART * (pl.col("place").cast(pl.Float64) + 1.5)).alias("shift")
     )
     resolved = (
-        said.join(placed, on=["reference", "query_group"], how="left")
+        tile_rows.join(placed, on=["reference", "query_group"], how="left")
         .sort("panel", "year", "place", "y", "platform")
         .group_by("panel", "year", "place", "y", maintain_order=True)
         .agg(

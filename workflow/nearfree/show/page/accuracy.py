@@ -96,14 +96,14 @@ def constants(events: Mapping[str, Event]) -> Grid:
     rows = [
         (
             Cell(family),
-            Cell(each.hypothesis),
-            Cell(each.name),
-            _of(event, f"{each.value:.4g}"),
-            Cell(each.unit),
-            Cell(each.meaning),
+            Cell(constant.hypothesis),
+            Cell(constant.name),
+            _of(event, f"{constant.value:.4g}"),
+            Cell(constant.unit),
+            Cell(constant.meaning),
         )
         for family, event in events.items()
-        for each in event.data.constants
+        for constant in event.data.constants
     ]
     return Grid(("family", "hypothesis", "constant", "value", "unit", "meaning"), tuple(rows))
 

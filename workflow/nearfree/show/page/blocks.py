@@ -32,24 +32,26 @@ def packed(table: Table, frame: pl.DataFrame) -> dict[str, object]:
 
     The ids of rows lack the table's name; formulas are told once, and by place for each row.
     """
-    told: dict[tuple[str, ...], int] = {}
+    formula_places: dict[tuple[str, ...], int] = {}
     fields = [name for name in _FORMULA_FIELDS if name in frame.columns]
     found: dict[tuple[object, ...], int] = {}
     places = []
     for key in frame.select(fields).rows() if fields else [()] * frame.height:
         if key not in found:
             made = table.formula_of(dict(zip(fields, key, strict=True)))
-            found[key] = told.setdefault((made.text, made.paper, made.code), len(told))
+            found[key] = formula_places.setdefault(
+                (made.text, made.paper, made.code), len(formula_places)
+            )
         places.append(found[key])
     return {
         "table": table.name,
         "about": table.row,
         "key": table.key,
-        "ids": [each.partition(":")[2] for each in frame["row_id"]],
+        "ids": [row_id.partition(":")[2] for row_id in frame["row_id"]],
         "columns": {name: _column(frame[name]) for name in table.body},
         "meanings": {name: column.meaning for name, column in table.body.items()},
         "from": _lists(frame["from_ids"]),
-        "formulas": list(told),
+        "formulas": list(formula_places),
         "formula": places,
     }
 

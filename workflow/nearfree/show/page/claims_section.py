@@ -32,8 +32,8 @@ def counts(claims: pl.DataFrame) -> Grid:
     """Return how often each verdict was reached, by kind of claim and origin of the rows."""
     rows = []
     for (kind, origin), part in claims.sort("place").group_by("kind", "origin"):
-        found = [part.filter(verdict=verdict).height for verdict in VERDICTS]
-        rows.append((KINDS.index(str(kind)), origin or "nothing to check", found))
+        heights = [part.filter(verdict=verdict).height for verdict in VERDICTS]
+        rows.append((KINDS.index(str(kind)), origin or "nothing to check", heights))
     names = (
         f"{name}, or {_ANSWERS[name]}" if _ANSWERS[name] != name else name for name in VERDICTS
     )

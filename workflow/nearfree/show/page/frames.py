@@ -47,7 +47,7 @@ def together(layout: Layout, loaded: Mapping[str, Frames], scopes: list[str]) ->
     Of tuned files those rows are there that some evidence names.
     """
     frames = {
-        table.name: pl.concat(each[table.name] for each in loaded.values()).unique(
+        table.name: pl.concat(frames[table.name] for frames in loaded.values()).unique(
             "row_id", keep="first", maintain_order=True
         )
         for table in _OF_PLATFORMS

@@ -71,10 +71,10 @@ def answers(boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float)
     at = boundaries.filter("newest", pl.col("epsilon") == epsilon).filter(~several)
     known = composition.filter(epsilon=epsilon).drop_nulls("measured_limiter")
     limiters = dict(known.select(pl.concat_str("stream", "setting_key"), "measured_limiter").rows())
-    found: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in at.sort("module", "model", "backend", "stream", *SETTING[1:]).to_dicts():
-        found.setdefault(_line(row), []).append(row)
-    return [Line(*name, tuple(_chips(rows, limiters))) for name, rows in found.items()]
+        groups.setdefault(_line(row), []).append(row)
+    return [Line(*name, tuple(_chips(rows, limiters))) for name, rows in groups.items()]
 
 
 def _line(row: Row) -> tuple[str, str]:
@@ -120,13 +120,13 @@ def predictors(scores: pl.DataFrame, epsilon: float) -> list[Scored]:
         Rows of that table, of all scopes.
     """
     at = scores.filter(epsilon=epsilon).filter(pl.col("basis").is_in(_FACTS))
-    found = []
+    grids = []
     for part in at.sort("platform", "origin").partition_by("platform", "origin"):
         basis = next(each for each in _FACTS if each in part["basis"])
         first = part.row(0, named=True)
         about = f"{first['origin']}; rho {basis.replace('_', ' ')}"
-        found.append(_scored(first["platform"], about, part.filter(basis=basis)))
-    return found
+        grids.append(_scored(first["platform"], about, part.filter(basis=basis)))
+    return grids
 
 
 def unseen(accuracy: pl.DataFrame) -> list[Scored]:
@@ -142,13 +142,16 @@ def unseen(accuracy: pl.DataFrame) -> list[Scored]:
 
 
 def _scored(platform: str, about: str, rows: pl.DataFrame) -> Scored:
-    said = {(row["predictor"], _column(row)): row for row in rows.to_dicts()}
+    by_predictor = {(row["predictor"], _column(row)): row for row in rows.to_dicts()}
     place = {str(module): place for place, module in enumerate(MODULES)}
     columns = sorted({_column(row) for row in rows.to_dicts()}, key=lambda c: (place[c[0]], c[1]))
     lines = (
-        Score(predictor.replace("_", " "), tuple(_hits(said.get((predictor, c))) for c in columns))
+        Score(
+            predictor.replace("_", " "),
+            tuple(_hits(by_predictor.get((predictor, c))) for c in columns),
+        )
         for predictor in _SHOWN
-        if any((predictor, c) in said for c in columns)
+        if any((predictor, c) in by_predictor for c in columns)
     )
     names = tuple(" ".join(filter(None, column)).replace("_", " ") for column in columns)
     return Scored(platform, about, names, tuple(lines))

@@ -39,9 +39,9 @@ def cost(takes: Iterable[Take]) -> Grid:
     )
 
 
-def adapters(found: Tried) -> Grid:
+def adapters(tried: Tried) -> Grid:
     """Return every adapter and whether the log holds a sealed run of it, by kind of device."""
-    missing = {(adapter.module, adapter.backend, device) for adapter, device in never_run(found)}
+    missing = {(adapter.module, adapter.backend, device) for adapter, device in never_run(tried)}
     rows = []
     for adapter in ADAPTERS:
         told = [

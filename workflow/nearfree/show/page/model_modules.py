@@ -91,10 +91,10 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
     at = frames["boundaries"].filter("newest", epsilon=epsilon, module="model")
     if at.is_empty():
         return None
-    said = frames["composition"].filter(epsilon=epsilon)
+    composition = frames["composition"].filter(epsilon=epsilon)
     return ModelSection(
-        answer=measured(at, said),
+        answer=measured(at, composition),
         ways=ways(frames["scores"].filter(epsilon=epsilon, module="model")),
-        missed=missed(said),
+        missed=missed(composition),
         beside=beside(frames["time_shares"]),
     )

@@ -32,15 +32,15 @@ def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
     composition
         Rows of that table at the same tolerance.
     """
-    said: dict[tuple[str, ...], dict[tuple[str, str | None], Row]] = {}
+    predictions: dict[tuple[str, ...], dict[tuple[str, str | None], Row]] = {}
     for row in composition.to_dicts():
         key = tuple(row[name] for name in CURVE)
-        said.setdefault(key, {})[row["predictor"], row["basis"]] = row
+        predictions.setdefault(key, {})[row["predictor"], row["basis"]] = row
     answered = composition.drop_nulls("predicted")
     shown = answered.select(_WAY).unique().sort(_place(), *_WAY).rows()
     rows = []
     for row in boundaries.sort(ORDER).with_columns(_study()).to_dicts():
-        here = said.get(tuple(row[name] for name in CURVE), {})
+        here = predictions.get(tuple(row[name] for name in CURVE), {})
         rows.append(
             (
                 *(Cell("-" if row[name] is None else str(row[name])) for name in SETTING),

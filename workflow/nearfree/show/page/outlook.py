@@ -21,12 +21,12 @@ def models(lookup: pl.DataFrame) -> Grid:
     """
     rows = []
     for key, part in headline(lookup).group_by(_KEY, maintain_order=True):
-        said = {row["predictor"]: row for row in part.to_dicts()}
-        model = said[PREDICTOR]
+        by_predictor = {row["predictor"]: row for row in part.to_dicts()}
+        model = by_predictor[PREDICTOR]
         rows.append(
             (
                 *(Cell("-" if value is None else str(value)) for value in key),
-                *(_value(said[name]) for name in PREDICTORS),
+                *(_value(by_predictor[name]) for name in PREDICTORS),
                 cell(_interval(model), model["row_id"]),
                 Cell(_limiter(model)),
                 Cell(model["evidence"] or "-"),
@@ -40,7 +40,7 @@ def models(lookup: pl.DataFrame) -> Grid:
 def model_files(lookup: pl.DataFrame) -> list[str]:
     """Return the ids of the model files that rows of `lookup` are made from."""
     ids = lookup["from_ids"].explode().drop_nulls().unique().sort()
-    return [each for each in ids if each.startswith(MODELS)]
+    return [identifier for identifier in ids if identifier.startswith(MODELS)]
 
 
 def published(lookup: pl.DataFrame) -> Grid:

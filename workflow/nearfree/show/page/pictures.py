@@ -107,17 +107,17 @@ def pictures(layout: Layout, scope: str) -> Iterator[Picture]:
 
 def copy_figures(layout: Layout, scopes: Iterable[str], into: Path) -> None:
     """Put the interactive figures of scopes beside the page, and nothing else there."""
-    wanted: dict[Path, bytes] = {}
+    contents: dict[Path, bytes] = {}
     for scope in scopes:
         folder = layout.root / "figures" / scope
         listed = read_figures(folder)
         for name in listed.files:
             if name.endswith((".html", ".js")):
-                wanted[(into / scope / name).resolve()] = _believed(folder, listed, name)
+                contents[(into / scope / name).resolve()] = _believed(folder, listed, name)
     for path in sorted(into.rglob("*")):
-        if path.is_file() and path.resolve() not in wanted:
+        if path.is_file() and path.resolve() not in contents:
             path.unlink()
-    for path, raw in wanted.items():
+    for path, raw in contents.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, raw)
 

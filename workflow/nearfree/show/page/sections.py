@@ -97,10 +97,14 @@ def _of_a_module() -> pl.Expr:
     return pl.col("module") != MODEL.name
 
 
-def _guess(said: Row | None) -> Cell:
-    if said and said["unbounded"]:
-        return cell("unbounded", said["row_id"])
-    return cell(f"{said['n_max']:.1f}", said["row_id"]) if said and said["n_max"] else _REFUSED
+def _guess(prediction: Row | None) -> Cell:
+    if prediction and prediction["unbounded"]:
+        return cell("unbounded", prediction["row_id"])
+    return (
+        cell(f"{prediction['n_max']:.1f}", prediction["row_id"])
+        if prediction and prediction["n_max"]
+        else _REFUSED
+    )
 
 
 _REFUSED = Cell("refused")
@@ -159,17 +163,17 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
     for row in spoken_settings(joined):
         groups[row["stream"], row["setting_key"]].append(row)
     for group in groups.values():
-        every = sorted(group, key=itemgetter("take", "plan8"))
-        rows += _compared(every) if len(every) > 1 else []
+        takes_sorted = sorted(group, key=itemgetter("take", "plan8"))
+        rows += _compared(takes_sorted) if len(takes_sorted) > 1 else []
     return Grid(
         ("module", "setting", "take", "N_max", "interval", "T(baseline), ms", "overlap"),
         tuple(rows),
     )
 
 
-def _compared(every: list[Row]) -> Iterable[tuple[Cell, ...]]:
-    low, high = max(r["n_low"] for r in every), min(r["n_high"] for r in every)
-    for row in every:
+def _compared(takes: list[Row]) -> Iterable[tuple[Cell, ...]]:
+    low, high = max(r["n_low"] for r in takes), min(r["n_high"] for r in takes)
+    for row in takes:
         yield (
             Cell(f"{row['module']}, {row['backend']}"),
             Cell(row["label"]),

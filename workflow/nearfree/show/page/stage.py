@@ -99,7 +99,7 @@ def write_report(
         ],
         "galleries": list(drawn.items()),
         "paper": paper,
-        "statuses": [(each, count) for each in STATUSES if (count := _having(paper, each))],
+        "statuses": [(status, count) for status in STATUSES if (count := _having(paper, status))],
         "claims": claims_section.by_claim(rows["claims"]),
         "judged": CLAIMS.body["verdict"].meaning,
         "words": WORDS,

@@ -46,7 +46,7 @@ def exits(ratio: Array, low: Array, high: Array, baseline: Places, epsilon: floa
 
 
 def total_exits(
-    found: Total, baselines: Sequence[int], epsilons: Sequence[float], composition: str
+    latency: Total, baselines: Sequence[int], epsilons: Sequence[float], composition: str
 ) -> pl.DataFrame:
     """Return the boundary of each deployment by the work model, a row a tolerance.
 
@@ -57,16 +57,16 @@ def total_exits(
     composition
         The sum of the modules' times, or the minimum of the modules' boundaries.
     """
-    grid = found.grid
-    known = np.isin(baselines, grid) & np.array([each is None for each in found.refusals])
+    grid = latency.grid
+    known = np.isin(baselines, grid) & np.array([each is None for each in latency.refusals])
     rows = np.flatnonzero(known)
     begin = np.searchsorted(grid, np.array(baselines)[rows])
     judge = {SUM: _by_sum, MINIMUM: _by_minimum}[composition]
-    frames = [judge(found, rows, begin, epsilon) for epsilon in epsilons]
+    frames = [judge(latency, rows, begin, epsilon) for epsilon in epsilons]
     judged = pl.concat(frames)
     reasons = [
         reason or (None if n in grid else f"the baseline N={n} is not on the grid")
-        for n, reason in zip(baselines, found.refusals, strict=True)
+        for n, reason in zip(baselines, latency.refusals, strict=True)
     ]
     refused = pl.DataFrame(
         {"deployment": range(len(reasons)), "refusal": reasons},
@@ -76,9 +76,9 @@ def total_exits(
     behind = pl.DataFrame(
         {
             "deployment": range(len(reasons)),
-            "constants": found.constants,
-            "calibration": [list(each) for each in found.calibration],
-            "in_sample": found.in_sample,
+            "constants": latency.constants,
+            "calibration": [list(each) for each in latency.calibration],
+            "in_sample": latency.in_sample,
         },
         schema_overrides={"deployment": pl.Int64, "calibration": pl.List(pl.String)},
     )
@@ -91,7 +91,7 @@ def total_exits(
     )
 
 
-def sum_exits(found: Total, rows: Places, begin: Places, epsilon: float) -> Exits:
+def sum_exits(latency: Total, rows: Places, begin: Places, epsilon: float) -> Exits:
     """Return where the T(N) of whole forwards leave a tolerance.
 
     Parameters
@@ -99,29 +99,29 @@ def sum_exits(found: Total, rows: Places, begin: Places, epsilon: float) -> Exit
     rows
         The deployments, and with `begin` the place of each one's baseline.
     """
-    model = found.model_us
+    model = latency.model_us
     base = model[rows, begin][:, None]
     return exits(
         model[rows] / base,
-        found.moved_us(-1.0)[rows] / base,
-        found.moved_us(1.0)[rows] / base,
+        latency.moved_us(-1.0)[rows] / base,
+        latency.moved_us(1.0)[rows] / base,
         begin,
         epsilon,
     )
 
 
-def _by_sum(found: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
-    model, out = found.model_us, sum_exits(found, rows, begin, epsilon)
-    modules = found.latency_us[rows]
+def _by_sum(latency: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
+    model, out = latency.model_us, sum_exits(latency, rows, begin, epsilon)
+    modules = latency.latency_us[rows]
     each = np.arange(len(rows))
     grown = modules[each, :, out.after] - modules[each, :, begin]
     place = grown.argmax(axis=1)
     ratio = model[rows, out.after] / model[rows, begin]
-    return _rows(found, rows, place, out, ratio, epsilon=epsilon)
+    return _rows(latency, rows, place, out, ratio, epsilon=epsilon)
 
 
-def _by_minimum(found: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
-    deployment, place, each, ratio = _modules(found, rows, begin, epsilon)
+def _by_minimum(latency: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
+    deployment, place, each, ratio = _modules(latency, rows, begin, epsilon)
     order = np.lexsort((each.last, deployment))
     _, first = np.unique(deployment[order], return_index=True)
     least = order[first]
@@ -132,42 +132,42 @@ def _by_minimum(found: Total, rows: Places, begin: Places, epsilon: float) -> pl
         after=each.after[least],
         censored=each.censored[least],
     )
-    return _rows(found, rows, place[least], out, ratio[least, out.after], epsilon=epsilon)
+    return _rows(latency, rows, place[least], out, ratio[least, out.after], epsilon=epsilon)
 
 
-def module_exits(found: Total, deployment: int, epsilon: float) -> pl.DataFrame:
+def module_exits(latency: Total, deployment: int, epsilon: float) -> pl.DataFrame:
     """Return where T(N) / T(1) of each module of one deployment leaves a tolerance, by itself.
 
     The rows are those of `total_exits`, in the order of the forward.
     """
     rows = np.array([deployment])
     begin = np.zeros(1, dtype=np.int64)
-    _, place, out, ratio = _modules(found, rows, begin, epsilon)
+    _, place, out, ratio = _modules(latency, rows, begin, epsilon)
     which = np.full(len(place), deployment)
     at = ratio[np.arange(len(place)), out.after]
-    named = [found.roles[deployment][each] for each in place]
-    return _rows(found, which, place, out, at, epsilon=epsilon).with_columns(
+    named = [latency.roles[deployment][each] for each in place]
+    return _rows(latency, which, place, out, at, epsilon=epsilon).with_columns(
         pl.Series("limiting_module", named, dtype=pl.String)
     )
 
 
 def _modules(
-    found: Total, rows: Places, begin: Places, epsilon: float
+    latency: Total, rows: Places, begin: Places, epsilon: float
 ) -> tuple[Places, Places, Exits, Array]:
     """Return deployment and place of every module, its exits, and its T(N) / T(baseline)."""
-    deployment, place = np.nonzero(found.asked[rows] >= 0)
-    modules = found.latency_us[rows][deployment, place]
+    deployment, place = np.nonzero(latency.asked[rows] >= 0)
+    modules = latency.latency_us[rows][deployment, place]
     start = begin[deployment]
     ratio = modules / modules[np.arange(len(start)), start][:, None]
-    moved = np.exp(found.band[rows][deployment, place])[:, None]
+    moved = np.exp(latency.band[rows][deployment, place])[:, None]
     return deployment, place, exits(ratio, ratio / moved, ratio * moved, start, epsilon), ratio
 
 
 def _rows(
-    found: Total, rows: Places, place: Places, out: Exits, ratio: Array, *, epsilon: float
+    latency: Total, rows: Places, place: Places, out: Exits, ratio: Array, *, epsilon: float
 ) -> pl.DataFrame:
     """Return boundaries with their limiter; where the grid ends first, nothing limits."""
-    grid = found.grid
+    grid = latency.grid
     judged = pl.DataFrame(
         {
             "deployment": rows,
@@ -176,15 +176,17 @@ def _rows(
             "low": grid[out.low].astype(float),
             "high": grid[out.high].astype(float),
             "censored": out.censored,
-            "limiting_module": [found.roles[row][at] for row, at in zip(rows, place, strict=True)],
+            "limiting_module": [
+                latency.roles[row][at] for row, at in zip(rows, place, strict=True)
+            ],
             "margin": ratio / (1.0 + epsilon),
-            "asked": found.asked[rows, place],
+            "asked": latency.asked[rows, place],
             "last": out.last,
             "after": out.after,
         },
         schema_overrides={"deployment": pl.Int64, "limiting_module": pl.String},
     ).with_row_index("row")
-    stopped = found.timed.stops(judged.select("row", "asked", "last", "after"))
+    stopped = latency.timed.stops(judged.select("row", "asked", "last", "after"))
     free = pl.col("censored")
     return (
         judged.join(stopped.select("row", "limiting_term", "evidence"), on="row", how="left")

@@ -21,7 +21,7 @@ MOST = 20_000
 """Deployments that one question may ask about."""
 
 
-def deployments(config: Config, asked: DeploymentSpec) -> list[Deployment]:
+def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
     """Return one deployment a combination of what is listed.
 
     What is listed twice is asked about once.
@@ -31,20 +31,20 @@ def deployments(config: Config, asked: DeploymentSpec) -> list[Deployment]:
     ConfigError
         A model, platform or backend that nothing knows, or more combinations than MOST.
     """
-    decoders = [find_decoder(config.folder, name) for name in asked.models]
-    platforms = [resolve(config.platforms, name) for name in asked.platforms]
-    attention = [newest(config, each, attention_backend) for each in asked.attention]
-    sparse = any(each.experts for each in decoders)
-    moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in asked.moe]
-    routed = tuple(product(moe, asked.routing))
+    decoders = [find_decoder(config.folder, name) for name in spec.models]
+    platforms = [resolve(config.platforms, name) for name in spec.platforms]
+    attention = [newest(config, release, attention_backend) for release in spec.attention]
+    sparse = any(decoder.experts for decoder in decoders)
+    moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in spec.moe]
+    routed = tuple(product(moe, spec.routing))
     _distinct(decoders)
-    kinds = sum(len(routed) if each.experts else 1 for each in decoders)
-    count = kinds * len(platforms) * len(attention) * len(asked.batch) * len(asked.context)
+    kinds = sum(len(routed) if decoder.experts else 1 for decoder in decoders)
+    count = kinds * len(platforms) * len(attention) * len(spec.batch) * len(spec.context)
     if count > MOST:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
         )
-    found = [
+    expanded = [
         Deployment(
             decoder=decoder,
             platform=platform,
@@ -53,13 +53,13 @@ def deployments(config: Config, asked: DeploymentSpec) -> list[Deployment]:
             routing=routing,
             batch=batch,
             context=context,
-            dtype=asked.dtype,
+            dtype=spec.dtype,
         )
         for decoder, platform, runs in product(decoders, platforms, attention)
         for experts, routing in (routed if decoder.experts else ((None, None),))
-        for batch, context in product(asked.batch, asked.context)
+        for batch, context in product(spec.batch, spec.context)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(expanded))
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def _distinct(decoders: Sequence[Decoder]) -> None:
             )
 
 
-def check_releases(config: Config, answerer: Answerer, wanted: Sequence[Deployment]) -> None:
+def check_releases(config: Config, answerer: Answerer, queries: Sequence[Deployment]) -> None:
     """Refuse a release whose rules are neither recorded nor to be had.
 
     Raises
@@ -89,7 +89,7 @@ def check_releases(config: Config, answerer: Answerer, wanted: Sequence[Deployme
     ConfigError
         Which one, and which releases of the package are recorded.
     """
-    named = {each for one in wanted for each in (one.attention, one.moe) if each}
+    named = {each for query in queries for each in (query.attention, query.moe) if each}
     for each in sorted(named, key=str):
         release = ruled_release(each.name, each.version)
         if release is None:
@@ -121,10 +121,10 @@ def newest(
     ConfigError
         The package is unknown, runs something else, or has no release on record.
     """
-    given = read(text)
-    release = ruled_release(given.name, given.version or "0")
-    if given.version is not None or release is None:
-        return given
+    requested = read(text)
+    release = ruled_release(requested.name, requested.version or "0")
+    if requested.version is not None or release is None:
+        return requested
     listed = [each.split("==") for each in config.releases]
     known = [version for package, version in listed if package == release.package]
     if not known:

@@ -43,8 +43,8 @@ def least_of_laws(
     for (baseline,), part in main.group_by("baseline", maintain_order=True):
         asked = questions.from_baseline(int(str(baseline)))
         wanted = asked.filter(pl.col("asked").is_in(part["asked"].unique().implode()))
-        said = answerer.answers(wanted, epsilons, predictors)
-        frames.append(part.join(said, on="asked", how="inner", maintain_order="left_right"))
+        answers = answerer.answers(wanted, epsilons, predictors)
+        frames.append(part.join(answers, on="asked", how="inner", maintain_order="left_right"))
     every = pl.concat(frames).sort(*_KEY, "place")
     reason = pl.format("{}: {}", "role", "refusal")
     refused = every.filter(pl.col("refusal").is_not_null()).group_by(_KEY, maintain_order=True)

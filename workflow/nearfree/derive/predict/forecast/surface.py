@@ -50,19 +50,19 @@ def surface(
     boundaries
         The rows of `total_exits` by deployment and baseline.
     """
-    found = total(Questions(deployments, grid), answerer)
+    latency = total(Questions(deployments, grid), answerer)
     full = [each.full_baseline for each in deployments]
     frames = []
     for baselines in ([1] * len(deployments), full):
         beside = pl.Series("baseline", baselines, dtype=pl.Int64)
-        rows = total_exits(found, baselines, [epsilon], SUM)
+        rows = total_exits(latency, baselines, [epsilon], SUM)
         frames.append(rows.sort("deployment").with_columns(beside))
     boundaries = pl.concat(frames).unique(["deployment", "baseline"], maintain_order=True)
-    return _points(found, full), boundaries.sort("deployment", "baseline")
+    return _points(latency, full), boundaries.sort("deployment", "baseline")
 
 
-def _points(found: Total, full: Sequence[int]) -> pl.DataFrame:
-    model, grid = found.model_us, found.grid
+def _points(latency: Total, full: Sequence[int]) -> pl.DataFrame:
+    model, grid = latency.model_us, latency.grid
     places = np.searchsorted(grid, full)
     there = np.isin(full, grid)
     base = np.where(there, model[np.arange(len(full)), np.minimum(places, len(grid) - 1)], np.nan)
@@ -78,7 +78,7 @@ def _points(found: Total, full: Sequence[int]) -> pl.DataFrame:
     ).with_columns(pl.col("latency_us", "ratio", "ratio_full").fill_nan(None))
 
 
-def inverse(asked: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
+def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
     """Return what K positions cost in each deployment, by the work model's sum.
 
     Parameters
@@ -98,7 +98,7 @@ def inverse(asked: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
     ConfigError
         K is not on the grid.
     """
-    found = asked.total
+    found = forecast.total
     place = np.flatnonzero(found.grid == positions)
     if not len(place):
         raise ConfigError(

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 from browsing import open_page, open_report, quiet, screen, start, until
 from nearfree.show.figures.listing import OUTLOOK, read_figures
-from nearfree.show.page import script
+from nearfree.show.page import inline
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -260,7 +260,7 @@ def test_no_command_is_made_of_the_address(built, browser, row):
 
 def test_a_command_s_words_are_quoted(browser):
     """Whatever stands in an id, a shell reads it as the one word that it is."""
-    source = (Path(script.__file__).parent / "assets" / "words.js").read_text()
+    source = (Path(inline.__file__).parent / "assets" / "words.js").read_text()
     browser.get("about:blank")
     for text in (*HOSTILE.values(), "a'b; $(x) `y` \\ \n!", "-x", "~", "", "a:b/c.1-2@d#3"):
         told = browser.execute_script(f"{source}; return quoted(arguments[0])", text)

@@ -12,7 +12,7 @@ from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.public.curve_row import COLUMNS
 from nearfree.public.curves import SETTINGS_SCHEMA
 from nearfree.show.page import models
-from nearfree.show.page.script import facts
+from nearfree.show.page.inline import facts
 
 PACKAGE = Path(nearfree.__file__).parent
 SHOWN = [path for room in ("show", "prove", "cli", "derive/tables", "derive/claims")

@@ -13,7 +13,7 @@ from nearfree.errors import ConfigError
 from nearfree.log.codebase import closure
 from nearfree.log.names import Layout
 from nearfree.show.figures.stage import charts
-from nearfree.show.page.frames import scope_frames
+from nearfree.show.page.stage import scope_frames
 
 from derive.tables.logs import CONFIG
 

@@ -12,12 +12,10 @@ from derive.tables.logs import CONFIG, make_tables, write_probe, write_study
 from nearfree.config.files import Config
 from nearfree.errors import ConfigError
 from nearfree.log.names import Layout
-from nearfree.show.figures.gallery import Held, gallery, read_gallery
-from nearfree.show.figures.paper import (
+from nearfree.show.figures.gallery import (
     CALLED,
     COMPUTED,
     EXPLAINED,
-    FILE,
     IMPORTED,
     MEASURED,
     MISSING,
@@ -26,9 +24,11 @@ from nearfree.show.figures.paper import (
     SIMULATED,
     STATUSES,
     Entry,
-    Paper,
-    read_paper,
+    Held,
+    gallery,
+    read_gallery,
 )
+from nearfree.show.figures.paper import FILE, Paper, read_paper
 from nearfree.show.figures.stage import draw
 
 SCOPES = ("h20", "public")

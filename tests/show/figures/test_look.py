@@ -11,7 +11,8 @@ import pytest
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.registry import MAIN
 from nearfree.show.figures.boundaries import ORIGINS
-from nearfree.show.figures.families import Drawing, Rows, drawings
+from nearfree.show.figures.families import Rows, drawings
+from nearfree.show.figures.listing import Drawing
 from nearfree.show.figures.theme import BAND, LAWS, MEASURED, PALETTE, PREDICTORS, PUBLISHED, ROLES
 
 OKABE_ITO = {

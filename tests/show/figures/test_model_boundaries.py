@@ -7,8 +7,9 @@ import altair as alt
 import polars as pl
 import pytest
 from nearfree.core.modules.kind import ModuleKind
-from nearfree.show.figures.model_boundaries import DENSE, MOE, nmax_of_models, with_model_panels
+from nearfree.show.figures.model_boundaries import DENSE, MOE, nmax_of_models
 from nearfree.show.figures.models import ModelRows
+from nearfree.show.figures.panels import with_model_panels
 
 from show.figures.marks import marks, wider
 

@@ -9,7 +9,7 @@ from derive.tables.logs import CONFIG, SHEETS, make_tables
 from msgspec import structs
 from nearfree.log.names import Layout
 from nearfree.public.published import import_published
-from nearfree.show.figures.paper import STATUSES, Entry
+from nearfree.show.figures.gallery import STATUSES, Entry
 from nearfree.show.figures.stage import draw
 from nearfree.show.page.stage import write_report
 

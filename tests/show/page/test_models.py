@@ -9,8 +9,7 @@ from nearfree.derive.tables.store import read_table, write_table
 from nearfree.log.names import Layout
 from nearfree.show.figures.models import ModelRows
 from nearfree.show.figures.stage import draw
-from nearfree.show.page.model_modules import beside, missed, model_section
-from nearfree.show.page.models import measured, ways
+from nearfree.show.page.models import beside, measured, missed, model_section, ways
 from nearfree.show.page.sections import Grid
 
 from show.figures.marks import again

@@ -1,4 +1,7 @@
-"""N_max against a module's own variable, with laws as lines (paper, app. D to F, second panels)."""
+"""N_max of modules: against their own variable with predictions, and over tolerances.
+
+The second panels and the tables of tolerances of the paper's appendices D to F.
+"""
 
 from itertools import cycle
 
@@ -6,16 +9,16 @@ import altair as alt
 import polars as pl
 
 from nearfree.core.modules.kind import ModuleKind
-from nearfree.show.figures.panels import in_rows, readings, with_variants
+from nearfree.show.figures.panels import in_rows, panel, with_platform_panels
 from nearfree.show.figures.theme import (
     LAWS,
     MEASURED,
     PUBLISHED,
     Line,
     Look,
-    dressed,
     lines_by,
     own_values,
+    styled,
 )
 
 BASES = {
@@ -72,6 +75,16 @@ def laws(predictions: pl.DataFrame, boundaries: pl.DataFrame, module: ModuleKind
     ).explode("own", "n_max", "row_id")
 
 
+def readings(boundaries: pl.DataFrame) -> pl.DataFrame:
+    """Return a row a reading, with `from_one`; both readings of a boundary have its `row_id`."""
+    second = boundaries.drop_nulls("n_max_from_1").with_columns(
+        pl.lit(1, dtype=pl.Int64).alias("baseline"),
+        *(pl.col(f"{name}_from_1").alias(name) for name in ("n_max", "n_low", "n_high")),
+        pl.lit(value=True).alias("from_one"),
+    )
+    return pl.concat([boundaries.with_columns(pl.lit(value=False).alias("from_one")), second])
+
+
 def nmax_against_own(
     boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> alt.FacetChart:
@@ -85,8 +98,8 @@ def nmax_against_own(
     own = module.own
     at = boundaries.filter("newest", pl.col("epsilon") == epsilon)
     at = (
-        with_variants(readings(at), module)
-        .with_columns(panel_of_platform(), pl.col(own).alias("own"), _series())
+        with_platform_panels(readings(at), module)
+        .with_columns(pl.col(own).alias("own"), _series())
         .sort("origin", "panel", "own", "from_one")
     )
     lines = laws(predictions.filter(pl.col("epsilon") == epsilon), at, module)
@@ -111,13 +124,13 @@ def nmax_against_own(
     ]
     chart = alt.Chart()
     of_points = chart.transform_filter("datum.kind == 'point'")
-    told = chart.transform_filter("datum.kind == 'law'").mark_line(
+    of_laws = chart.transform_filter("datum.kind == 'law'").mark_line(
         point=alt.OverlayMarkDef(size=18)
     )
     look = lines_by("line:N", "prediction", _law_lines(lines), lines["line"], columns=1)
-    guesses = told.encode(x=x, y=y, tooltip=tooltip, **look)
+    law_lines = of_laws.encode(x=x, y=y, tooltip=tooltip, **look)
     layers = alt.layer(
-        *([] if lines.is_empty() else [guesses]),
+        *([] if lines.is_empty() else [law_lines]),
         of_points.transform_filter("isValid(datum.n_low)")
         .mark_rule(strokeWidth=2, color=MEASURED)
         .encode(x=x, y=alt.Y("n_low:Q"), y2="n_high:Q"),
@@ -129,22 +142,11 @@ def nmax_against_own(
         .encode(x=x, y=y),
         data=pl.concat([points, lines], how="diagonal_relaxed"),
     )
-    return dressed(
+    return styled(
         in_rows(layers, at).resolve_scale(x="independent"),
         f"N_max against {module.variable}, {module.title}, tolerance {epsilon:.0%}",
         "Bars: the boundary's 95 % interval, for measured curves. Lines: predictions. "
         "Arrow: the grid of N ends there.",
-    )
-
-
-def panel_of_platform() -> pl.Expr:
-    """Return the panel of each row with a variant: its platform, origin and variant."""
-    place = pl.format("{} ({})", "platform", "origin")
-    return (
-        pl.when(pl.col("variant") == "")
-        .then(place)
-        .otherwise(pl.format("{}: {}", place, "variant"))
-        .alias("panel")
     )
 
 
@@ -158,13 +160,13 @@ def _series() -> pl.Expr:
 
 
 def _look(points: pl.DataFrame) -> Look:
-    """Return shape, fill and stroke of the series that there are, under one legend."""
-    there = [name for name in _SERIES if name in points["series"].to_list()]
+    """Return shape, fill and stroke of the series that are drawn, under one legend."""
+    names = [name for name in _SERIES if name in points["series"].to_list()]
     channels = (alt.Shape, alt.Fill, alt.Stroke)
     return {
         channel.__name__.lower(): channel(
             "series:N",
-            scale=alt.Scale(domain=there, range=[_SERIES[name][place] for name in there]),
+            scale=alt.Scale(domain=names, range=[_SERIES[name][place] for name in names]),
             legend=alt.Legend(orient="bottom", title="boundary", columns=1),
         )
         for place, channel in enumerate(channels)
@@ -176,3 +178,56 @@ def _law_lines(lines: pl.DataFrame) -> dict[str, Line]:
     named = lines.select("line", "law", "facts").unique().sort("law", "facts")
     colours = dict(zip(named["law"].unique(maintain_order=True), cycle(LAWS), strict=False))
     return {line: (colours[law], DASHES.get(facts, [4, 1])) for line, law, facts in named.rows()}
+
+
+def sensitivity_map(boundaries: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
+    """Return N_max by own variable and tolerance, a panel a platform, origin and variant.
+
+    Parameters
+    ----------
+    boundaries
+        Rows of that table, of one module, over one or more platforms.
+    """
+    own = module.own
+    cells = with_platform_panels(readings(boundaries.filter("newest")), module)
+    cells = cells.select(
+        panel("panel", pl.when("from_one").then(pl.lit("from N = 1"))),
+        pl.col(own).alias("own"),
+        *("origin", "epsilon", "n_max", "n_low", "n_high", "verdict", "row_id"),
+    ).sort("origin", "panel", "own", "epsilon")
+    top = float(cells["n_max"].max() or 1)  # type: ignore[arg-type]
+    base = alt.Chart().encode(
+        x=alt.X(
+            "epsilon:O", title="tolerance", axis=alt.Axis(format=".0%", labelAngle=0, grid=False)
+        ),
+        y=alt.Y("own:O", title=f"{module.variable} {module.letter}", axis=alt.Axis(grid=False)),
+    )
+    layers = alt.layer(
+        base.mark_rect().encode(
+            color=alt.Color(
+                "n_max:Q",
+                title="N_max, positions",
+                scale=alt.Scale(type="log", base=2, scheme="viridis", domain=[1, max(top, 2.0)]),
+                legend=alt.Legend(values=[4**k for k in range(8) if 4**k <= top]),
+            ),
+            tooltip=[
+                alt.Tooltip("own:O", title=module.letter),
+                alt.Tooltip("epsilon:O", title="tolerance"),
+                alt.Tooltip("n_max:Q", title="N_max"),
+                alt.Tooltip("n_low:Q", title="at least"),
+                alt.Tooltip("n_high:Q", title="at most"),
+                alt.Tooltip("verdict:N"),
+                alt.Tooltip("row_id:N", title="row"),
+            ],
+        ),
+        base.mark_text(fontSize=13).encode(
+            text="n_max:Q",
+            color=alt.condition(alt.datum.n_max > top**0.6, alt.value("black"), alt.value("white")),
+        ),
+        data=cells,
+    )
+    return styled(
+        in_rows(layers, cells).resolve_scale(x="independent", y="independent"),
+        f"N_max by {module.variable} and tolerance, {module.title}",
+        "The same curve read at several tolerances.",
+    )

@@ -7,10 +7,9 @@ import altair as alt
 import polars as pl
 
 from nearfree.core.label import label
-from nearfree.show.figures.families import Drawing
-from nearfree.show.figures.listing import OUTLOOK, drawn_by
-from nearfree.show.figures.panels import in_rows
-from nearfree.show.figures.theme import PALETTE, SPACED, dressed
+from nearfree.show.figures.listing import OUTLOOK, Drawing, drawing
+from nearfree.show.figures.panels import in_rows, panel
+from nearfree.show.figures.theme import PALETTE, SPACED, styled
 
 LAWS = {"n_max_resolved": "principle_resolved", "n_max_work": "work_model"}
 """What is drawn, by column."""
@@ -27,12 +26,11 @@ def drift_drawings(drift: pl.DataFrame) -> Iterator[Drawing]:
     drift
         Rows of that table.
     """
-    shown = _shown(drift)
-    if not shown.is_empty():
+    answers = _answers(drift)
+    if not answers.is_empty():
         caption = "N_max of layers and calls over the recorded versions of each backend."
-        once = shown.unique("row_id", maintain_order=True)
-        figure = drawn_by(nmax_over_versions, "version_drift", caption, once, about=OUTLOOK)
-        yield figure, nmax_over_versions(drift)
+        once = answers.unique("row_id", maintain_order=True)
+        yield drawing(nmax_over_versions, (drift,), "version_drift", caption, once, about=OUTLOOK)
 
 
 def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
@@ -43,13 +41,13 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
     drift
         Rows of `version_drift`; a package with one version is not drawn.
     """
-    shown = _shown(drift)
-    platforms = sorted(shown["platform"].unique())
+    answers = _answers(drift)
+    platforms = sorted(answers["platform"].unique())
     moved = pl.col("platform").replace_strict(
         {name: 2.0 ** (_APART * place) for place, name in enumerate(platforms)},
         return_dtype=pl.Float64,
     )
-    data = shown.with_columns((pl.col("n_max") * moved).alias("y"), pl.lit("line").alias("kind"))
+    data = answers.with_columns((pl.col("n_max") * moved).alias("y"), pl.lit("line").alias("kind"))
     order = data.select("package", "place", "version").unique().sort("package", "place")
     versions = order["version"].unique(maintain_order=True).to_list()
     names = list(LAWS.values())
@@ -88,7 +86,7 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
         lines.mark_point(size=32, filled=True, opacity=0.9),
         data=data.drop("setting_key", "model", "package", "place"),
     )
-    return dressed(
+    return styled(
         in_rows(layers, data).resolve_scale(x="independent"),
         "N_max over the versions of a backend",
         f"Solid: principle resolved. Dashed: work model, tolerance {drift['epsilon'][0]:.0%}, up "
@@ -97,11 +95,12 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
     )
 
 
-def _shown(drift: pl.DataFrame) -> pl.DataFrame:
+def _answers(drift: pl.DataFrame) -> pl.DataFrame:
     """Return a row a predictor that has a value, of packages with two versions at least."""
     several = drift.filter(pl.col("version").n_unique().over(*_KEY) > 1)
     return (
-        several.with_columns(_panels(several))
+        several.with_columns(_settings(several))
+        .with_columns(panel("setting", "package"))
         .rename(LAWS)
         .unpivot(
             list(LAWS.values()),
@@ -114,10 +113,10 @@ def _shown(drift: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _panels(rows: pl.DataFrame) -> pl.Series:
-    """Return whose setting each row is of, in short, and of which package."""
-    texts = [f"{_setting(row)}: {row['package']}" for row in rows.to_dicts()]
-    return pl.Series("panel", texts, dtype=pl.String)
+def _settings(rows: pl.DataFrame) -> pl.Series:
+    """Return the setting of each row, in short."""
+    texts = [_setting(row) for row in rows.to_dicts()]
+    return pl.Series("setting", texts, dtype=pl.String)
 
 
 def _setting(row: dict[str, Any]) -> str:

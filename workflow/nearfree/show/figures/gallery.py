@@ -1,4 +1,4 @@
-"""The gallery: each figure and table of the paper, with what the log holds of it and how it got it.
+"""The gallery: each figure and table of the paper, with our figures and tables of the same.
 
 An entry says whether something was measured, simulated, imported, only published, or computed
 without measuring, which figures show it, and what would fill it where nothing does.
@@ -17,29 +17,82 @@ from nearfree.derive.tables.granularity import GRANULARITY
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
 from nearfree.show.figures.listing import LIST, Figure, read_figures
-from nearfree.show.figures.paper import (
-    CALLED,
-    COMPUTED,
-    EXPLAINED,
-    MEASURED,
-    MISSING,
-    PUBLISHED,
-    READ,
-    STATUSES,
-    Data,
-    Drawn,
-    Entry,
-    Fill,
-    Paper,
-    Shown,
-    read_paper,
+from nearfree.show.figures.paper import Exhibit, Paper, read_paper
+
+MEASURED, SIMULATED, IMPORTED = "measured here", "simulated", "imported values only"
+PUBLISHED, COMPUTED, EXPLAINED = "published values only", "computed here", "explained here"
+READ, CALLED = "read from releases", "launch or call read, kernel not"
+MISSING = "not in the log"
+STATUSES = (
+    *(MEASURED, SIMULATED, IMPORTED, PUBLISHED, COMPUTED),
+    *(READ, CALLED, EXPLAINED, MISSING),
 )
+"""What an entry's `status` can be."""
+
+
+class Drawn(Struct, frozen=True, kw_only=True):
+    """A figure of ours: its caption, the function that drew it and its file, its rows, its files.
+
+    `href` leads to the page and `picture` to the SVG, both from the results root.
+    """
+
+    scope: str
+    name: str
+    caption: str
+    rule: str
+    source: str
+    rows: int
+    href: str
+    picture: str
+
+
+class Data(Struct, frozen=True, kw_only=True):
+    """A table of ours, how many of its rows are about an entry, and its file from the root."""
+
+    scope: str
+    table: str
+    rows: int
+    href: str
+
+
+class Fill(Struct, frozen=True, kw_only=True):
+    """What would measure an entry: a study, the platform it needs, and the command.
+
+    `set` is the study's; it has to be among the site's `sets`.
+    """
+
+    platform: str
+    study: str
+    set: str
+    command: str
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A figure or table of the paper, with the figures, tables and studies of ours that answer it.
+
+    `figures` show its own platform or its published values; `alike` are of the same families and
+    module on other platforms of the log.
+    """
+
+    label: str
+    kind: str
+    section: str
+    title: str
+    panels: tuple[str, ...]
+    families: tuple[str, ...]
+    status: str
+    figures: tuple[Drawn, ...]
+    alike: tuple[Drawn, ...]
+    data: tuple[Data, ...]
+    fills: tuple[Fill, ...]
+    document: str
+
 
 _ORIGINS = dict(zip(("measured", "simulated", "imported", "published"), STATUSES, strict=False))
-"""What is said of an origin; the first one that a row has."""
+"""The status that an origin gives; the first origin of all rows counts."""
 _BOUNDARY = f"{BOUNDARIES.name}:"
 _NOWHERE = "none"
-"""The place of what was looked for in a release and is not there."""
+"""The place of a rule that a release was searched for and lacks."""
 
 
 class Held(Struct, frozen=True, kw_only=True):
@@ -57,7 +110,7 @@ class Held(Struct, frozen=True, kw_only=True):
 
 def gallery(paper: Paper, held: Held) -> list[Entry]:
     """Return an entry for each figure and table of the paper, in its order."""
-    return [_entry(shown, paper.of(shown), held) for shown in (*paper.figures, *paper.tables)]
+    return [_entry(exhibit, paper.of(exhibit), held) for exhibit in (*paper.figures, *paper.tables)]
 
 
 def read_gallery(layout: Layout, config: Path, scopes: Sequence[str]) -> list[Entry]:
@@ -74,7 +127,7 @@ def _held(layout: Layout, paper: Paper, scopes: Sequence[str], sets: Mapping[str
         for scope, folder in folders.items()
         if (folder / LIST).exists()
     }
-    named = {shown.table for shown in (*paper.figures, *paper.tables)} - {""}
+    named = {exhibit.table for exhibit in (*paper.figures, *paper.tables)} - {""}
     files = {name: layout.table(*name.split("/", 1)) for name in sorted(named)}
     return Held(
         listed=listed,
@@ -95,69 +148,69 @@ def _held(layout: Layout, paper: Paper, scopes: Sequence[str], sets: Mapping[str
     )
 
 
-def _entry(shown: Shown, panels: Mapping[str, str], held: Held) -> Entry:
-    if shown.module:
+def _entry(exhibit: Exhibit, panels: Mapping[str, str], held: Held) -> Entry:
+    if exhibit.module:
         table = BOUNDARIES.name
-        about = {scope: _of(frame, shown) for scope, frame in held.boundaries.items()}
+        about = {scope: _boundaries_of(frame, exhibit) for scope, frame in held.boundaries.items()}
     else:
         table = GRANULARITY.name
-        about = {scope: _told(frame, shown) for scope, frame in held.granularity.items()}
+        about = {scope: _rules_of(frame, exhibit) for scope, frame in held.granularity.items()}
     about = {scope: frame for scope, frame in about.items() if not frame.is_empty()}
     data = [_data(f"{scope}/{table}", frame.height) for scope, frame in about.items()]
-    data += [_data(name, rows) for name, rows in held.counts.items() if name == shown.table]
-    status = _status(shown, about, data)
-    figures, alike = _drawn(shown, {*panels.values()}, held, about)
+    data += [_data(name, rows) for name, rows in held.counts.items() if name == exhibit.table]
+    status = _status(exhibit, about, data)
+    figures, alike = _figures_of(exhibit, {*panels.values()}, held, about)
     return Entry(
-        label=shown.label,
-        kind=shown.kind,
-        section=shown.section,
-        title=shown.said,
+        label=exhibit.label,
+        kind=exhibit.kind,
+        section=exhibit.section,
+        title=exhibit.subject,
         panels=tuple(panels),
         families=tuple(dict.fromkeys(panels.values())),
         status=status,
         figures=figures,
         alike=alike,
         data=tuple(data),
-        fills=() if status == MEASURED else _fills(shown, held.sets),
-        document=shown.document,
+        fills=() if status == MEASURED else _fills(exhibit, held.sets),
+        document=exhibit.document,
     )
 
 
-def _of(boundaries: pl.DataFrame, shown: Shown) -> pl.DataFrame:
-    """Return the newest rows that are of what a figure shows; a backend's releases count as it."""
-    rows = boundaries.filter("newest", platform=shown.platform, module=shown.module)
+def _boundaries_of(boundaries: pl.DataFrame, exhibit: Exhibit) -> pl.DataFrame:
+    """Return the newest boundaries of an exhibit; a backend's releases count as the backend."""
+    rows = boundaries.filter("newest", platform=exhibit.platform, module=exhibit.module)
     for name in ("routing", "model"):
-        if value := getattr(shown, name):
+        if value := getattr(exhibit, name):
             rows = rows.filter(pl.col(name) == value)
-    return rows.filter(pl.col("backend").str.starts_with(shown.backend))
+    return rows.filter(pl.col("backend").str.starts_with(exhibit.backend))
 
 
-def _told(granularity: pl.DataFrame, shown: Shown) -> pl.DataFrame:
+def _rules_of(granularity: pl.DataFrame, exhibit: Exhibit) -> pl.DataFrame:
     """Return the rules that a table prints, and those of their names that releases were read of."""
-    if not shown.package:
+    if not exhibit.package:
         return granularity.clear()
-    read = (pl.col("package") == shown.package) & pl.col("path").is_in(shown.rules)
-    found = read & (pl.col("origin") != "published") & (pl.col("place") != _NOWHERE)
-    return granularity.filter(found | (pl.col("place") == shown.label))
+    read = (pl.col("package") == exhibit.package) & pl.col("path").is_in(exhibit.rules)
+    extracted = read & (pl.col("origin") != "published") & (pl.col("place") != _NOWHERE)
+    return granularity.filter(extracted | (pl.col("place") == exhibit.label))
 
 
-def _status(shown: Shown, about: Mapping[str, pl.DataFrame], data: Sequence[Data]) -> str:
+def _status(exhibit: Exhibit, about: Mapping[str, pl.DataFrame], data: Sequence[Data]) -> str:
     origins = {origin for frame in about.values() for origin in frame["origin"].unique()}
-    if shown.module:
-        return next((said for name, said in _ORIGINS.items() if name in origins), MISSING)
-    if shown.document:
+    if exhibit.module:
+        return next((status for name, status in _ORIGINS.items() if name in origins), MISSING)
+    if exhibit.document:
         return EXPLAINED
     if not data:
         return MISSING
-    if not shown.package:
+    if not exhibit.package:
         return COMPUTED
     if origins == {"published"}:
         return PUBLISHED
-    return CALLED if shown.only_called else READ
+    return CALLED if exhibit.only_called else READ
 
 
-def _drawn(
-    shown: Shown, families: set[str], held: Held, about: Mapping[str, pl.DataFrame]
+def _figures_of(
+    exhibit: Exhibit, families: set[str], held: Held, about: Mapping[str, pl.DataFrame]
 ) -> tuple[tuple[Drawn, ...], tuple[Drawn, ...]]:
     """Return the figures that show it, and those of its families that show the like elsewhere.
 
@@ -165,16 +218,16 @@ def _drawn(
     as of utilisation, if it is of the platform.
     """
     rows = {row for frame in about.values() for row in frame["row_id"]}
-    exact: list[Drawn] = []
+    own: list[Drawn] = []
     alike: list[Drawn] = []
     for scope, figures in held.listed.items():
-        there = not shown.module or (scope == shown.platform and scope in about)
+        of_platform = not exhibit.module or (scope == exhibit.platform and scope in about)
         for figure in figures:
-            if figure.family in families and figure.name.startswith(shown.module):
+            if figure.family in families and figure.name.startswith(exhibit.module):
                 bounded = any(row.startswith(_BOUNDARY) for row in figure.rows)
-                mine = not rows.isdisjoint(figure.rows) if bounded else there
-                (exact if mine else alike).append(_file(scope, figure))
-    return tuple(exact), tuple(alike)
+                shows_it = not rows.isdisjoint(figure.rows) if bounded else of_platform
+                (own if shows_it else alike).append(_file(scope, figure))
+    return tuple(own), tuple(alike)
 
 
 def _file(scope: str, figure: Figure) -> Drawn:
@@ -197,13 +250,13 @@ def _data(name: str, rows: int) -> Data:
     return Data(scope=scope, table=table, rows=rows, href=f"tables/{name}.parquet")
 
 
-def _fills(shown: Shown, sets: Mapping[str, str]) -> tuple[Fill, ...]:
+def _fills(exhibit: Exhibit, sets: Mapping[str, str]) -> tuple[Fill, ...]:
     return tuple(
         Fill(
-            platform=shown.platform,
+            platform=exhibit.platform,
             study=study,
             set=sets.get(study, ""),
-            command=f"snakemake {shown.platform}/{study}",
+            command=f"snakemake {exhibit.platform}/{study}",
         )
-        for study in shown.studies
+        for study in exhibit.studies
     )

@@ -1,16 +1,14 @@
 """Figures of imported curves: shares, errors by version, and drift between versions."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import altair as alt
 import polars as pl
 
-from nearfree.show.figures.families import Drawing
-from nearfree.show.figures.listing import Figure, drawn_by
-from nearfree.show.figures.panels import in_rows
+from nearfree.show.figures.listing import Drawing, drawing
+from nearfree.show.figures.panels import in_rows, joined, panel
 from nearfree.show.figures.predicted import SHARES, share_bars
-from nearfree.show.figures.theme import dressed, predictors
+from nearfree.show.figures.theme import predictors, styled
 
 _SHARES = {
     "answered_share": SHARES["answered"],
@@ -19,6 +17,7 @@ _SHARES = {
     "within_2": SHARES["within_2"],
     "interval_coverage": SHARES["covered"],
 }
+_ROUTED = joined("module", "routing", by=" ")
 
 
 def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[Drawing]:
@@ -29,40 +28,32 @@ def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[D
     accuracy, drift
         Rows of those tables.
     """
-    told = accuracy.filter(pl.col("settings") > 0)
-    unseen = told.filter(~pl.col("seen"), grouping="module")
+    scores = accuracy.filter(pl.col("settings") > 0)
+    unseen = scores.filter(~pl.col("seen"), grouping="module")
     if not unseen.is_empty():
-        yield (
-            _figure(
-                share_bars,
-                "shares",
-                "shares of hits on GPUs that nothing was calibrated on.",
-                unseen,
-            ),
-            share_bars(
-                _shares(unseen),
-                "Shares of hits on imported curves, unseen GPUs",
-                "Of all measured settings: what is refused is a miss. twin version: another "
-                "version's curve, where there is one.",
-            ),
+        title = "Shares of hits on imported curves, unseen GPUs"
+        subtitle = (
+            "Of all measured settings: what is refused is a miss. twin version: another "
+            "version's curve, where there is one."
         )
-    timed = told.filter(pl.col("t_ratio_error").is_not_null(), grouping="version")
+        arguments = (_shares(unseen), title, subtitle)
+        caption = "Imported curves: shares of hits on GPUs that nothing was calibrated on."
+        yield drawing(share_bars, arguments, "imported_shares", caption, unseen)
+    timed = scores.filter(pl.col("t_ratio_error").is_not_null(), grouping="version")
     if not timed.is_empty():
-        caption = "median error of T(N) / T(baseline) by version of the backend."
-        figure = _figure(error_by_version, "error_by_version", caption, timed)
-        yield figure, error_by_version(timed)
+        caption = "Imported curves: median error of T(N) / T(baseline) by version of the backend."
+        yield drawing(error_by_version, (timed,), "imported_error_by_version", caption, timed)
     for module in sorted(drift["module"].unique()):
         moved = drift.filter(module=module)
-        caption = f"N_max of {module} with one version against another version's."
-        figure = _figure(drift_between_versions, f"drift_{module}", caption, moved)
-        yield figure, drift_between_versions(moved)
+        name = f"imported_drift_{module}"
+        caption = f"Imported curves: N_max of {module} with one version against another version's."
+        yield drawing(drift_between_versions, (moved,), name, caption, moved)
 
 
 def _shares(groups: pl.DataFrame) -> pl.DataFrame:
-    routed = pl.concat_str("module", "routing", separator=" ", ignore_nulls=True)
     return (
         groups.with_columns(
-            pl.format("{}: unseen GPUs", routed).alias("panel"),
+            panel(_ROUTED, pl.lit("unseen GPUs")),
             (pl.col("answered") / pl.col("settings")).alias("answered_share"),
         )
         .drop("answered")
@@ -86,15 +77,14 @@ def error_by_version(timed: pl.DataFrame) -> alt.FacetChart:
     timed
         Rows of `accuracy` by version that have a `t_ratio_error`.
     """
-    routed = pl.concat_str("module", "routing", separator=" ", ignore_nulls=True)
-    shown = timed.with_columns(
-        pl.format("{}: {}", routed, "platform").alias("panel"),
+    points = timed.with_columns(
+        panel(_ROUTED, "platform"),
         pl.format("{} {}", "backend", pl.col("backend_version").fill_null("?")).alias("version"),
     ).sort("panel", "version", "predictor")
     marks = alt.Chart().mark_point(size=60, filled=True, opacity=0.9).encode(
         x=alt.X("version:N", title=None, axis=alt.Axis(labelAngle=-40)),
         y=alt.Y("t_ratio_error:Q", title="median error of T(N)", axis=alt.Axis(format=".0%")),
-        color=predictors(shown["predictor"]),
+        color=predictors(points["predictor"]),
         tooltip=[
             alt.Tooltip("predictor:N"),
             alt.Tooltip("version:N"),
@@ -105,8 +95,10 @@ def error_by_version(timed: pl.DataFrame) -> alt.FacetChart:
         ],
     )  # fmt: skip
     columns = ("panel", "version", "predictor", "t_ratio_error", "hit_share", "settings", "row_id")
-    return dressed(
-        in_rows(alt.layer(marks, data=shown.select(columns)), shown).resolve_scale(x="independent"),
+    return styled(
+        in_rows(alt.layer(marks, data=points.select(columns)), points).resolve_scale(
+            x="independent"
+        ),
         "Error of T(N) / T(baseline) by version, imported curves",
         "Median over N up to 4 N_max and over measured settings. twin version: what another "
         "version's curve is off by.",
@@ -121,9 +113,9 @@ def drift_between_versions(moved: pl.DataFrame) -> alt.FacetChart:
     moved
         Rows of `drift` of one module.
     """
-    panels = moved.with_columns(
-        pl.format("{}: {}", "platform", "backend").alias("panel"), pl.lit("pair").alias("kind")
-    ).sort("panel", "other_n_max", "n_max")
+    panels = moved.with_columns(panel("platform", "backend"), pl.lit("pair").alias("kind")).sort(
+        "panel", "other_n_max", "n_max"
+    )
     pairs = panels.select("panel", "other_n_max", "n_max", "settings", "backend_version",
                           "other_backend", "other_version", "row_id", "kind")  # fmt: skip
     top = float(max(*pairs["n_max"], *pairs["other_n_max"]))
@@ -157,13 +149,9 @@ def drift_between_versions(moved: pl.DataFrame) -> alt.FacetChart:
         ),
         data=pl.concat([pairs, line], how="diagonal_relaxed"),
     )
-    return dressed(
+    return styled(
         in_rows(layers, pairs),
         f"Drift of N_max between versions, {moved['module'][0]}, imported curves",
         f"The same measured settings with two versions of a backend, tolerance "
         f"{moved['epsilon'][0]:.0%}; on the line nothing moved.",
     )
-
-
-def _figure(draws: Callable[..., Any], what: str, caption: str, shown: pl.DataFrame) -> Figure:
-    return drawn_by(draws, f"imported_{what}", f"Imported curves: {caption}", shown)

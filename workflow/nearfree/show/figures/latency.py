@@ -4,8 +4,9 @@ import altair as alt
 import polars as pl
 
 from nearfree.core.modules.kind import ModuleKind
-from nearfree.show.figures.panels import CURVE, in_grid, readings, with_panels
-from nearfree.show.figures.theme import BAND, MEASURED, dressed, positions
+from nearfree.show.figures.boundaries import readings
+from nearfree.show.figures.panels import CURVE, in_grid, with_panels
+from nearfree.show.figures.theme import BAND, MEASURED, positions, styled
 
 _LINE_PX = 15
 _ROOM = 0.16
@@ -74,7 +75,7 @@ def latency_against_n(
         ),
     )
     origins = ", ".join(points["origin"].unique().sort())
-    return dressed(
+    return styled(
         in_grid(layers, points).resolve_scale(y="independent"),
         f"Latency against N, {module.title} on {points['platform'][0]}, {origins}",
         f"Points: medians, with 95 % intervals. Band: within {epsilon:.0%} of T at its left end. "

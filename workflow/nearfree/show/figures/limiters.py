@@ -1,11 +1,11 @@
-"""Which module stops a model: the one whose time grew most, beside what each predictor names."""
+"""The limiting module of a model: the one whose time grew most, and each predictor's."""
 
 import altair as alt
 import polars as pl
 
 from nearfree.core.label import NESTED, label
-from nearfree.show.figures.panels import in_rows
-from nearfree.show.figures.theme import PREDICTORS, ROLES, SPACED, dressed, roles
+from nearfree.show.figures.panels import in_rows, panel
+from nearfree.show.figures.theme import PREDICTORS, ROLES, SPACED, roles, styled
 
 _MEASURED = "measured"
 
@@ -20,8 +20,8 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
     epsilon
         The tolerance that it is of.
     """
-    who = named.sort("place")["who"].unique(maintain_order=True).to_list()
-    limiters = [name for name in ROLES if name in named["limiter"].to_list()]
+    names = named.sort("place")["who"].unique(maintain_order=True).to_list()
+    modules = [name for name in ROLES if name in named["limiter"].to_list()]
     settings = named.sort(*NESTED)["setting"].unique(maintain_order=True).to_list()
     layers = alt.layer(
         alt.Chart()
@@ -30,13 +30,13 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
             x=alt.X(
                 "who:N",
                 title=None,
-                sort=who,
+                sort=names,
                 axis=alt.Axis(labelAngle=-35, labelLimit=200, grid=False, labelExpr=SPACED),
             ),
             y=alt.Y(
                 "setting:N", title=None, sort=settings, axis=alt.Axis(labelLimit=260, grid=False)
             ),
-            color=roles("limiter:N", limiters),
+            color=roles("limiter:N", modules),
             tooltip=[
                 alt.Tooltip("setting:N"),
                 alt.Tooltip("who:N", title="by"),
@@ -46,7 +46,7 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
         ),
         data=named,
     )
-    return dressed(
+    return styled(
         in_rows(layers, named, columns=2).resolve_scale(y="independent"),
         f"What stops whole models on {named['platform'][0]}, tolerance {epsilon:.0%}",
         "Measured: the module whose time grows most, inside the forward, from the baseline to the "
@@ -58,7 +58,7 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
     """Return a row a setting and who names a limiter: panel, setting, who, place, limiter, row_id.
 
     A panel is a model's, or a study's where several are of one model. Settings are sorted by
-    context; a predictor that has several bases of facts is told with each.
+    context; a predictor that has several bases of facts is named with each.
 
     Parameters
     ----------
@@ -86,11 +86,11 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
         "row_id",
     )
     several = pl.col("stream").n_unique().over("model") > 1
-    study = pl.when(several).then(pl.format("{}: {}", "model", "stream")).otherwise("model")
     named = pl.concat([grew, predicted]).drop_nulls("limiter")
-    told = [label(row, NESTED) for row in named.select(NESTED).to_dicts()]
+    texts = [label(row, NESTED) for row in named.select(NESTED).to_dicts()]
     return named.with_columns(
-        pl.Series("setting", told, dtype=pl.String), study.alias("panel")
+        pl.Series("setting", texts, dtype=pl.String),
+        panel("model", pl.when(several).then("stream")),
     ).sort("model", "stream", *NESTED, "setting_key", "place", "who")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 from msgspec import Struct
@@ -10,9 +10,12 @@ from msgspec import Struct
 from nearfree.log.document import read_document
 from nearfree.log.manifest import FolderManifest
 
+if TYPE_CHECKING:
+    import altair as alt
+
 LIST = "figures.json"
 OUTLOOK = "outlook"
-"""The part of the report that shows what is predicted of models."""
+"""The part of the report that shows predictions of models."""
 MODELS = "models"
 """The part of a platform's section that shows the models that were measured there."""
 
@@ -45,6 +48,22 @@ def drawn_by(
         rows=tuple(row for frame in shown for row in frame["row_id"]),
         about=about,
     )
+
+
+Drawing: TypeAlias = "tuple[Figure, alt.FacetChart]"
+"""A figure's entry, and its chart."""
+
+
+def drawing(
+    draws: Callable[..., Any],
+    arguments: tuple[object, ...],
+    name: str,
+    caption: str,
+    *shown: pl.DataFrame,
+    about: str = "",
+) -> Drawing:
+    """Return a figure's entry, and the chart that its function draws from some arguments."""
+    return drawn_by(draws, name, caption, *shown, about=about), draws(*arguments)
 
 
 class FigureList(FolderManifest, frozen=True, kw_only=True, forbid_unknown_fields=True):

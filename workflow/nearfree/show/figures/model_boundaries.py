@@ -1,26 +1,24 @@
-"""N_max of whole models, in panels by model, beside the predictors' (paper, figures of models)."""
+"""N_max of whole models, measured and predicted (paper, figures of models)."""
 
 import altair as alt
 import polars as pl
 from msgspec import structs
 
-from nearfree.core.label import label
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.model import MODEL
-from nearfree.show.figures.panels import in_rows, with_variants
-from nearfree.show.figures.theme import BAND, PREDICTORS, SPACED, Look, dressed
+from nearfree.show.figures.panels import in_rows, with_model_panels
+from nearfree.show.figures.theme import BAND, PREDICTORS, SPACED, Look, styled
 
 CURVE = ["platform", "stream", "setting_key"]
-"""What says which measured setting a row is about."""
+"""The columns that name a measured setting."""
 DENSE = structs.replace(MODEL, own="batch")
 MOE = structs.replace(MODEL, own="top_k")
 """The variable that figures of dense models and of MoE models are over."""
-_IN_PANEL = ("model", "routing", "context")
 _MEASURED = "measured"
 _HALF = 0.44
-"""Half the width of what stands over one value, in octaves."""
+"""Half the width of the marks of one value, in octaves."""
 _ROOM = 0.6
-"""What is left of the first value and right of the last, in octaves."""
+"""The margin left of the first value and right of the last, in octaves."""
 _SHAPES = {
     _MEASURED: "circle",
     "idle_compute": "diamond",
@@ -33,30 +31,6 @@ _SHAPES = {
 }
 _FEW = 24
 """Marks side by side in a panel that can be large."""
-
-
-def with_model_panels(rows: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
-    """Return rows of models with `panel`: model, routing, L, and what else tells settings apart.
-
-    Parameters
-    ----------
-    rows
-        Rows of one platform and origin with the columns of a setting.
-    module
-        The variable inside a panel.
-    """
-    each = [
-        with_variants(part, module, named=_IN_PANEL)
-        for part in rows.sort(*_IN_PANEL).partition_by("model", maintain_order=True)
-    ]
-    drawn = pl.concat(each)
-    told = [
-        f"{row['model']}: {label(row, (*_IN_PANEL[1:], 'variant'))}"
-        for row in drawn.select(*_IN_PANEL, "variant").to_dicts()
-    ]
-    return drawn.with_columns(pl.Series("panel", told, dtype=pl.String)).sort(
-        *_IN_PANEL, "variant", module.own, "setting_key"
-    )
 
 
 def nmax_of_models(
@@ -76,13 +50,16 @@ def nmax_of_models(
         The variable inside a panel: DENSE or MOE.
     """
     at = with_model_panels(boundaries, module).with_columns(pl.col(module.own).alias("own"))
-    predicted = composition.drop_nulls("predicted").join(
+    predictions = composition.drop_nulls("predicted").join(
         at.select(*CURVE, "panel", "own"), on=CURVE
     )
-    marks = pl.concat([_measured(at), _predicted(predicted)], how="diagonal_relaxed")
+    marks = pl.concat([_measured(at), _predicted(predictions)], how="diagonal_relaxed")
     reached = [*marks["y"], *marks["high"].drop_nulls(), *at["next_n"].drop_nulls()]
     low, top = min(marks["y"]) / 1.6, 1.6 * max(reached)
-    series = [_MEASURED, *(name for name in PREDICTORS if name in predicted["predictor"].to_list())]
+    series = [
+        _MEASURED,
+        *(name for name in PREDICTORS if name in predictions["predictor"].to_list()),
+    ]
     x = alt.X(
         "x:Q",
         title=f"{module.variable} {module.letter}",
@@ -111,9 +88,9 @@ def nmax_of_models(
         points.transform_filter("datum.at_end")
         .mark_text(text="\u2191", dy=-13, fontSize=13)
         .encode(x=x, y=y),
-        data=pl.concat([_apart(marks, series), _bands(at, top)], how="diagonal_relaxed"),
+        data=pl.concat([_side_by_side(marks, series), _bands(at, top)], how="diagonal_relaxed"),
     )
-    return dressed(
+    return styled(
         in_rows(layers, at),
         f"N_max of whole models on {at['platform'][0]}, tolerance {epsilon:.0%}",
         "Bars: intervals, 95 % of what was measured. Green: from N_max to the next N of the grid, "
@@ -122,7 +99,7 @@ def nmax_of_models(
 
 
 def _around(values: pl.Series) -> list[float]:
-    """Return a domain that holds what stands over each value."""
+    """Return a domain that holds the marks of each value."""
     return [min(values) / 2**_ROOM, max(values) * 2**_ROOM]
 
 
@@ -138,8 +115,8 @@ def _measured(at: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _predicted(said: pl.DataFrame) -> pl.DataFrame:
-    return said.select(
+def _predicted(predictions: pl.DataFrame) -> pl.DataFrame:
+    return predictions.select(
         *("panel", "own", "basis", "limiter", "hit", "row_id", "low", "high"),
         pl.col("predicted").alias("y"),
         pl.col("predictor").alias("series"),
@@ -147,7 +124,7 @@ def _predicted(said: pl.DataFrame) -> pl.DataFrame:
     ).sort("panel", "own", "series", "basis")
 
 
-def _apart(marks: pl.DataFrame, series: list[str]) -> pl.DataFrame:
+def _side_by_side(marks: pl.DataFrame, series: list[str]) -> pl.DataFrame:
     """Return marks with `x`: those of one setting side by side, in the order of their series."""
     places = {name: (place + 0.5) / len(series) - 0.5 for place, name in enumerate(series)}
     octaves = 1.8 * _HALF * pl.col("series").replace_strict(places, return_dtype=pl.Float64)
@@ -166,7 +143,7 @@ def _bands(at: pl.DataFrame, top: float) -> pl.DataFrame:
 
 
 def _look(series: list[str]) -> Look:
-    """Return colour and shape of what was measured and of the predictors, under one legend."""
+    """Return colour and shape of the measured series and of the predictors, under one legend."""
     legend = alt.Legend(orient="bottom", title=None, columns=4, labelExpr=SPACED)
     colours = [PREDICTORS.get(name, "black") for name in series]
     shapes = [_SHAPES.get(name, "stroke") for name in series]

@@ -1,4 +1,4 @@
-"""N_max of whole models by every predictor of the table `lookup`, over batch and over context."""
+"""Predicted N_max of whole models over batch and over context, and figures cut by model."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -6,46 +6,22 @@ from typing import Any
 
 import altair as alt
 import polars as pl
+from msgspec import Struct
 
 from nearfree.core.setting import FIELDS
 from nearfree.derive.predict.forecast.forecast import headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
-from nearfree.show.figures.families import Drawing
-from nearfree.show.figures.outlook_modules import latency_by_module
-from nearfree.show.figures.outlook_panels import (
-    columns_of,
-    figures_of,
-    middle,
-    under,
-    with_condition,
-)
-from nearfree.show.figures.panels import in_rows
-from nearfree.show.figures.theme import PREDICTORS, THEORY, Look, dressed, predictors
+from nearfree.show.figures.listing import OUTLOOK, Drawing, Figure, drawn_by
+from nearfree.show.figures.panels import columns_of, equals, in_rows, panel, with_conditions
+from nearfree.show.figures.theme import PREDICTORS, THEORY, Look, predictors, styled
 
+_MOST_PANELS = 24
 _APART = 0.1
 """How far, in octaves, predictors of one setting are moved apart sideways."""
 _COLUMNS = (
     "panel", "predictor", "at", "x", "y", "low", "high", "end", "baseline", "limiting_module",
     "limiting_term", "row_id",
 )  # fmt: skip
-
-
-def outlook_drawings(
-    lookup: pl.DataFrame, forecast: pl.DataFrame, epsilon: float
-) -> Iterator[Drawing]:
-    """Yield every figure of whole models; nothing where nothing was predicted.
-
-    Parameters
-    ----------
-    lookup, forecast
-        Rows of those tables; those of `lookup` that are `drawn` count.
-    epsilon
-        The tolerance that is shown.
-    """
-    lookup = lookup.filter("drawn")
-    yield from boundary_over_batch(lookup, epsilon)
-    yield from boundary_over_context(lookup, epsilon)
-    yield from latency_by_module(lookup, forecast, epsilon)
 
 
 def boundary_over_batch(lookup: pl.DataFrame, epsilon: float) -> Iterator[Drawing]:
@@ -80,8 +56,8 @@ def boundary_over_context(lookup: pl.DataFrame, epsilon: float) -> Iterator[Draw
 def _over(
     draws: Callable[..., Any], own: str, fixed: str, lookup: pl.DataFrame, epsilon: float
 ) -> Iterator[Drawing]:
-    asked = with_condition(headline(lookup.filter(pl.col("epsilon") == epsilon)))
-    at = asked.filter(pl.col(fixed) == middle(fixed))
+    rows = with_conditions(headline(lookup.filter(pl.col("epsilon") == epsilon)))
+    at = rows.filter(pl.col(fixed) == middle(fixed))
     setting = ("condition", "batch", "context")
     paper = at.filter(
         pl.col("baseline") == pl.col("baseline").max().over(setting),
@@ -91,22 +67,20 @@ def _over(
         (at.filter(baseline=1), "", "from N = 1"),
         (paper, "_paper_baseline", "from the paper's baseline (every expert awake)"),
     ):
-        panels = rows.with_columns(under(pl.format("{} = {}", pl.lit(FIELDS[fixed].letter), fixed)))
-        for part in figures_of(f"boundary_over_{own}{suffix}", panels, shown=_answered()):
-            said = f"N_max against {own}, {start}"
-            yield (
-                part.figure(draws, said, part.shown),
-                _chart(part.shown, own, epsilon, part.of(said)),
-            )
+        panels = rows.with_columns(panel("condition", equals(fixed)))
+        for part in figures_of(f"boundary_over_{own}{suffix}", panels, drawn=_answered()):
+            what = f"N_max against {own}, {start}"
+            figure = part.figure(draws, what, part.rows)
+            yield figure, _chart(part.rows, own, epsilon, part.title(what))
 
 
 def _answered() -> pl.Expr:
     return pl.col("n_max").is_not_null() | pl.col("unbounded")
 
 
-def _chart(shown: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.FacetChart:
-    points, top, bottom = _points(shown, own)
-    ticks = sorted(shown[own].unique())
+def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.FacetChart:
+    points, top, bottom = _points(rows, own)
+    ticks = sorted(rows[own].unique())
     across: Look = {
         "title": f"{own} {FIELDS[own].letter}",
         "scale": alt.Scale(type="log", base=2, domain=[ticks[0] / 1.5, ticks[-1] * 1.5]),
@@ -149,23 +123,23 @@ def _chart(shown: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.Fac
         ),
         data=points,
     )
-    return dressed(
-        in_rows(layers, points, columns_of(shown)),
+    return styled(
+        in_rows(layers, points, columns_of(rows)),
         f"{title}, tolerance {epsilon:.0%}",
         "Predicted, not measured. Band: the work model's interval. Dotted: baseline N. "
         "Triangle: no bound up to there, at the top edge none.",
     )
 
 
-def _points(shown: pl.DataFrame, own: str) -> tuple[pl.DataFrame, float, float]:
+def _points(rows: pl.DataFrame, own: str) -> tuple[pl.DataFrame, float, float]:
     """Return a mark for each answer, and the ends of the axis of N_max."""
-    ends = [*shown["n_max"].drop_nulls(), *shown["high"].drop_nulls(), *shown["baseline"]]
-    bottom = min(1.0, *ends, *shown["low"].drop_nulls()) / 2**0.25
+    ends = [*rows["n_max"].drop_nulls(), *rows["high"].drop_nulls(), *rows["baseline"]]
+    bottom = min(1.0, *ends, *rows["low"].drop_nulls()) / 2**0.25
     top = 2.0 * max(ends)
     order = {name: place for place, name in enumerate(PREDICTORS)}
     shift = pl.col("predictor").replace_strict(order, return_dtype=pl.Float64) - 1.5
     open_ended = pl.col("unbounded") | pl.col("censored")
-    points = shown.with_columns(
+    points = rows.with_columns(
         pl.col(own).alias("at"),
         (pl.col(own) * 2 ** (_APART * shift)).alias("x"),
         pl.when("unbounded").then(top).otherwise("n_max").alias("y"),
@@ -173,3 +147,83 @@ def _points(shown: pl.DataFrame, own: str) -> tuple[pl.DataFrame, float, float]:
         pl.when(open_ended).then(pl.lit("open")).otherwise(pl.lit("bounded")).alias("end"),
     )
     return points.select(_COLUMNS), top, bottom
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """The rows of a table that one figure shows.
+
+    Parameters
+    ----------
+    name
+        The figure's name.
+    model
+        The model that it is about, None where it is about all of them.
+    rows
+        The rows that are drawn, with their `panel`, in the order of panels.
+    refused
+        How many rows have nothing to draw.
+    """
+
+    name: str
+    model: str | None
+    rows: pl.DataFrame
+    refused: int
+
+    def title(self, what: str) -> str:
+        """Return a title: the quantity, and its model."""
+        return f"{what[0].upper()}{what[1:]}: {self.model or 'whole models'}"
+
+    def figure(self, draws: Callable[..., Any], what: str, *drawn: pl.DataFrame) -> Figure:
+        """Return the figure's entry: its function, its caption, and the rows that it draws."""
+        caption = [
+            f"{self.title(what)}.",
+            "Predicted, not measured.",
+            "Kernels between the modules are not counted.",
+            *_constants(drawn[-1]),
+        ]
+        if self.refused:
+            caption.append(f"Refused, left out: {self.refused} of the predictions.")
+        return drawn_by(draws, self.name, " ".join(caption), *drawn, about=OUTLOOK)
+
+
+def middle(name: str) -> pl.Expr:
+    """Return the middle value of a column among the rows of a condition, the lower one of two."""
+    values = pl.col(name).unique().sort()
+    return values.get((values.len() - 1) // 2).over("condition")
+
+
+def figures_of(name: str, panels: pl.DataFrame, drawn: pl.Expr) -> Iterator[Part]:
+    """Yield the rows of each figure: all panels where they are few, else a model's.
+
+    Parameters
+    ----------
+    name
+        The figure's name; where there are several, each has its number behind it.
+    panels
+        Rows with `panel` and `model`, in order.
+    drawn
+        Which rows have something to draw.
+    """
+    rows = panels.filter(drawn)
+    if rows["panel"].n_unique() > _MOST_PANELS:
+        models = rows["model"].unique(maintain_order=True)
+        for place, model in enumerate(models, 1):
+            yield _part(f"{name}_{place}", model, panels.filter(model=model), drawn)
+    elif rows.height:
+        yield _part(name, None, panels, drawn)
+
+
+def _part(name: str, model: str | None, panels: pl.DataFrame, drawn: pl.Expr) -> Part:
+    rows = panels.filter(drawn)
+    return Part(name=name, model=model, rows=rows, refused=panels.height - rows.height)
+
+
+def _constants(lookup: pl.DataFrame) -> list[str]:
+    """Return the constants that rows of `lookup` were made with, and the platforms in sample."""
+    timed = lookup.drop_nulls("constants")
+    constants = {name for names in timed["constants"].unique() for name in names.split("; ")}
+    if not constants:
+        return []
+    own = ", ".join(timed.filter("in_sample")["platform"].unique().sort())
+    in_sample = f"; predictions for {own} are in sample" if own else ""
+    return [f"Constants of the work model: {'; '.join(sorted(constants))}{in_sample}."]

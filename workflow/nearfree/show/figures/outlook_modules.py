@@ -8,16 +8,10 @@ import polars as pl
 
 from nearfree.derive.outlook.outlook import FORECAST
 from nearfree.derive.predict.forecast.total import PREDICTOR, SUM
-from nearfree.show.figures.families import Drawing
-from nearfree.show.figures.outlook_panels import (
-    columns_of,
-    figures_of,
-    middle,
-    under,
-    with_condition,
-)
-from nearfree.show.figures.panels import in_rows
-from nearfree.show.figures.theme import ROLES, dressed, roles
+from nearfree.show.figures.listing import Drawing
+from nearfree.show.figures.outlook import figures_of, middle
+from nearfree.show.figures.panels import columns_of, equals, in_rows, joined, panel, with_conditions
+from nearfree.show.figures.theme import ROLES, roles, styled
 
 _CUT, _TOP = 2.4, 2.8
 """T(N) / T(1) at which bars end, and the end of the axis; between is the label of N_max."""
@@ -42,33 +36,35 @@ def latency_by_module(
     epsilon
         The tolerance whose limit and N_max are drawn.
     """
-    asked = with_condition(
+    rows = with_conditions(
         lookup.filter(
             pl.col("epsilon") == epsilon, baseline=1, predictor=PREDICTOR, composition=SUM
         )
     ).filter(pl.col("batch") == pl.col("batch").min().over("condition"))
-    at = asked.filter(pl.col("context") == middle("context")).with_columns(_stopped())
-    panels = at.with_columns(under(pl.format("b = {}, L = {}: {}", "batch", "context", "stopped")))
+    at = rows.filter(pl.col("context") == middle("context")).with_columns(_stopped())
+    panels = at.with_columns(
+        panel("condition", joined(equals("batch"), equals("context")), "stopped")
+    )
     key = [name for name in FORECAST.key if name in panels.columns]
     curves = forecast.join(panels.select(*key, "panel"), on=key, nulls_equal=True)
     timed = pl.col("panel").is_in(curves["panel"].unique().implode())
-    for part in figures_of("latency_by_module", panels, shown=timed):
-        bars = _bars(curves, part.shown)
-        said = "T(N) / T(1) by module"
-        figure = part.figure(latency_by_module, said, bars, part.shown)
-        yield figure, _chart(bars, part.shown, epsilon, part.of(said))
+    for part in figures_of("latency_by_module", panels, drawn=timed):
+        bars = _bars(curves, part.rows)
+        what = "T(N) / T(1) by module"
+        figure = part.figure(latency_by_module, what, bars, part.rows)
+        yield figure, _chart(bars, part.rows, epsilon, part.title(what))
 
 
 def _stopped() -> pl.Expr:
     """Return, as `stopped`, the module and the term that end a condition's N_max, in lines."""
-    said = pl.format("{}, {}", "limiting_module", "limiting_term")
-    lines = said.map_elements(lambda text: ": ".join(wrap(text, _WIDTH)), return_dtype=pl.String)
+    limiter = pl.format("{}, {}", "limiting_module", "limiting_term")
+    lines = limiter.map_elements(lambda text: ": ".join(wrap(text, _WIDTH)), return_dtype=pl.String)
     return lines.fill_null("nothing stops it").alias("stopped")
 
 
-def _bars(curves: pl.DataFrame, shown: pl.DataFrame) -> pl.DataFrame:
+def _bars(curves: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the parts of each N's bar, one on the other, in the order of panels."""
-    places = shown.select("panel", pl.int_range(pl.len()).alias("place"))
+    places = rows.select("panel", pl.int_range(pl.len()).alias("place"))
     roles = {name: place for place, name in enumerate(ROLES)}
     order = pl.col("module").replace_strict(roles, default=len(roles), return_dtype=pl.Int64)
     top = (pl.col("share") * pl.col("ratio")).cum_sum().over("panel", "n")
@@ -88,10 +84,10 @@ def _bars(curves: pl.DataFrame, shown: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _bounds(shown: pl.DataFrame, largest: int) -> pl.DataFrame:
+def _bounds(rows: pl.DataFrame, largest: int) -> pl.DataFrame:
     """Return where each panel's N_max is, with its label."""
     sign = pl.when("censored").then(pl.lit("at least")).otherwise(pl.lit("="))
-    return shown.drop_nulls("n_max").select(
+    return rows.drop_nulls("n_max").select(
         *("panel", "n_max", "row_id"),
         pl.format("N_max {} {}", sign, pl.col("n_max").cast(pl.Int64)).alias("label"),
         (pl.col("n_max") ** 2 > largest).alias("late"),
@@ -99,9 +95,9 @@ def _bounds(shown: pl.DataFrame, largest: int) -> pl.DataFrame:
     )
 
 
-def _chart(bars: pl.DataFrame, shown: pl.DataFrame, epsilon: float, title: str) -> alt.FacetChart:
-    there = bars["module"].unique(maintain_order=True).to_list()
-    names = [*(name for name in ROLES if name in there), *sorted({*there} - {*ROLES})]
+def _chart(bars: pl.DataFrame, rows: pl.DataFrame, epsilon: float, title: str) -> alt.FacetChart:
+    modules = bars["module"].unique().to_list()
+    names = [*(name for name in ROLES if name in modules), *sorted({*modules} - {*ROLES})]
     largest = bars.select(pl.col("n").max()).item()
     x = alt.X(
         "left:Q",
@@ -144,10 +140,10 @@ def _chart(bars: pl.DataFrame, shown: pl.DataFrame, epsilon: float, title: str) 
             baseline="top",
             fontSize=11,
         ).encode(x=at_n_max, y=alt.value(4), text="label:N"),
-        data=pl.concat([bars.select(_COLUMNS), _bounds(shown, largest)], how="diagonal_relaxed"),
+        data=pl.concat([bars.select(_COLUMNS), _bounds(rows, largest)], how="diagonal_relaxed"),
     )
-    return dressed(
-        in_rows(layers, shown, columns_of(shown)),
+    return styled(
+        in_rows(layers, rows, columns_of(rows)),
         title,
         f"Predicted, not measured. Line: 1 + {epsilon:g}. Dashed: N_max; above: module and term "
         f"that end it. Bars are cut at {_CUT:g}.",

@@ -65,9 +65,9 @@ def page(spec: dict[str, Any], title: str) -> bytes:
 
 def read_spec(path: Path) -> dict[str, Any]:
     """Return the specification that a figure's page draws; DamageError if it holds none."""
-    found = _SPEC.search(read_bytes(path).decode(errors="replace"))
+    match = _SPEC.search(read_bytes(path).decode(errors="replace"))
     try:
-        spec = json.loads(found[1]) if found else None
+        spec = json.loads(match[1]) if match else None
     except ValueError:
         spec = None
     if not isinstance(spec, dict):

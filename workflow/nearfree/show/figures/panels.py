@@ -1,6 +1,7 @@
-"""Panels: the rows of each, its title, how panels are laid out, and how boundaries are read."""
+"""Panels: the rows of each, its name, and where it stands in a figure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from math import gcd
 
 import altair as alt
 import polars as pl
@@ -8,35 +9,59 @@ import polars as pl
 from nearfree.core.label import label, ordered
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.plan import PROFILE_SUFFIX
+from nearfree.core.setting import FIELDS
 from nearfree.derive.tables.settings import telling_fields
 from nearfree.show.figures.theme import PANEL, SMALL_PANEL
 
 CURVE = ("platform", "stream", "take", "plan8", "setting_key")
-"""The columns that say which curve a row of latency, work or boundaries belongs to."""
+"""The columns that name the curve of a row of latency, work or boundaries."""
 _FIRST = ("routing", "backend")
-"""What is said first, so that two backends of one routing stand side by side."""
+"""What a variant names first, so that two backends of one routing stand side by side."""
+_CONDITION = ("deployment", "attention", "moe", "dtype")
+"""What a condition names where another one has the same model, platform and routing."""
 _MOST_ACROSS = 6
 Layers = alt.LayerChart | alt.FacetChart
-"""What altair says that layers of marks are."""
+"""The type of layers of marks in altair."""
+
+
+def panel(*parts: str | pl.Expr) -> pl.Expr:
+    """Return `panel`: a panel's name, a line of its header for each part that is not empty."""
+    return joined(*parts, by=": ").alias("panel")
+
+
+def joined(*parts: str | pl.Expr, by: str = ", ") -> pl.Expr:
+    """Return columns as one text, those that are null or empty left out."""
+    texts = [pl.col(part) if isinstance(part, str) else part for part in parts]
+    given = [pl.when(text != "").then(text) for text in texts]
+    return pl.concat_str(given, separator=by, ignore_nulls=True)
 
 
 def with_variants(
-    frame: pl.DataFrame, module: ModuleKind, named: Collection[str] = ()
+    rows: pl.DataFrame,
+    module: ModuleKind,
+    named: Collection[str] = (),
+    within: Sequence[str] = ("platform", "origin"),
 ) -> pl.DataFrame:
-    """Return the rows with `variant`: what else than its own variable tells a row's study apart.
+    """Return rows with `variant`: the fields besides the own variable in which studies differ.
 
-    Backend, routing and the like, among the rows of one platform and origin; the study's name
-    where two studies hold the same setting; nothing where there is nothing to tell. A profile
-    stands with the study that it is of. The fields that are `named` elsewhere are left out.
+    Backend, routing and the like; the study's name where two studies hold the same setting;
+    empty where nothing differs. A profile stands with its study.
+
+    Parameters
+    ----------
+    named
+        Fields that the panel names already.
+    within
+        The columns inside whose values rows are compared.
     """
     study = pl.col("stream").str.strip_suffix(PROFILE_SUFFIX).alias("study")
-    groups = frame.with_columns(study).partition_by("platform", "origin", maintain_order=True)
+    groups = rows.with_columns(study).partition_by(within, maintain_order=True)
     return pl.concat(group.with_columns(_variant(group, module, named)) for group in groups)
 
 
 def _variant(group: pl.DataFrame, module: ModuleKind, named: Collection[str]) -> pl.Series:
-    told = [name for name in telling_fields(group, module.own)[1:] if name not in named]
-    fields = list(ordered(told, *(name for name in _FIRST if name in told)))
+    differing = [name for name in telling_fields(group, module.own)[1:] if name not in named]
+    fields = list(ordered(differing, *(name for name in _FIRST if name in differing)))
     if group.select("study", "setting_key").n_unique() > group["setting_key"].n_unique():
         fields.append("study")
     rows = group.select(fields).to_dicts() if fields else [{}] * group.height
@@ -50,15 +75,58 @@ def with_panels(frame: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
     There is a panel for each value of the module's own variable (`of`) and each variant; those of
     one value follow each other. Variants that lack a value come last.
     """
-    named = with_variants(frame, module).with_columns(
-        pl.format("{} = {}", pl.lit(module.letter), module.own).alias("of")
+    value = pl.format("{} = {}", pl.lit(module.letter), module.own).alias("of")
+    named = with_variants(frame, module).with_columns(value)
+    order = (~_whole(), module.own, "variant", "n")
+    return named.with_columns(panel("of", "variant")).sort(*order)
+
+
+def with_platform_panels(frame: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
+    """Return rows with `variant`, and a `panel` for each platform, origin and variant."""
+    place = pl.format("{} ({})", "platform", "origin")
+    return with_variants(frame, module).with_columns(panel(place, "variant"))
+
+
+def with_model_panels(frame: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
+    """Return rows of measured models with `panel`: model, routing, L and variant.
+
+    Parameters
+    ----------
+    frame
+        Rows of one platform and origin with the columns of a setting.
+    module
+        The variable inside a panel.
+    """
+    sorted_by = ("model", "routing", "context")
+    rows = with_variants(frame.sort(*sorted_by), module, sorted_by, within=("model",))
+    setting = joined("routing", equals("context"), "variant")
+    return rows.with_columns(panel("model", setting)).sort(
+        *sorted_by, "variant", module.own, "setting_key"
     )
-    return named.with_columns(
-        pl.when(pl.col("variant") == "")
-        .then(pl.col("of"))
-        .otherwise(pl.format("{}: {}", "of", "variant"))
-        .alias("panel")
-    ).sort(~_whole(), module.own, "variant", "n")
+
+
+def with_conditions(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return predictions of models with `condition`, all but batch and context, in its order.
+
+    Parameters
+    ----------
+    frame
+        Rows of `lookup` or `forecast`.
+    """
+    same = ("model", "platform", "routing")
+    differing = [
+        pl.when(pl.col(name).n_unique().over(same) > 1).then(pl.col(name).fill_null("none"))
+        for name in _CONDITION
+    ]
+    deployment = panel(pl.format("{} on {}", "model", "platform"), "routing", *differing)
+    return frame.with_columns(deployment.alias("condition")).sort(
+        "model", "routing", "platform", *_CONDITION, "batch", "context", "row_id"
+    )
+
+
+def equals(name: str) -> pl.Expr:
+    """Return a field of a setting with its letter, such as `b = 4`."""
+    return pl.format("{} = {}", pl.lit(FIELDS[name].letter), name)
 
 
 def _whole() -> pl.Expr:
@@ -73,6 +141,13 @@ def in_grid(layers: Layers, drawn: pl.DataFrame) -> alt.FacetChart:
     """
     across = drawn.filter(_whole())["variant"].n_unique()
     return in_rows(layers, drawn, across if 1 < across <= _MOST_ACROSS else None)
+
+
+def columns_of(drawn: pl.DataFrame) -> int | None:
+    """Return how many panels stand side by side so that each row is of one model and routing."""
+    sizes = drawn.group_by("model", "routing").agg(pl.col("panel").n_unique())["panel"]
+    across = gcd(*sizes)
+    return across if 2 < across <= _MOST_ACROSS else None
 
 
 def in_rows(layers: Layers, drawn: pl.DataFrame, columns: int | None = None) -> alt.FacetChart:
@@ -90,13 +165,3 @@ def in_rows(layers: Layers, drawn: pl.DataFrame, columns: int | None = None) -> 
     )
     own_axes: alt.FacetChart = rows.resolve_axis(x="independent")
     return own_axes
-
-
-def readings(boundaries: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a reading, with `from_one`; both readings of a boundary have its `row_id`."""
-    second = boundaries.drop_nulls("n_max_from_1").with_columns(
-        pl.lit(1, dtype=pl.Int64).alias("baseline"),
-        *(pl.col(f"{name}_from_1").alias(name) for name in ("n_max", "n_low", "n_high")),
-        pl.lit(value=True).alias("from_one"),
-    )
-    return pl.concat([boundaries.with_columns(pl.lit(value=False).alias("from_one")), second])

@@ -3,8 +3,8 @@
 import altair as alt
 import polars as pl
 
-from nearfree.show.figures.panels import in_rows
-from nearfree.show.figures.theme import BAND, PREDICTORS, dressed, predictors
+from nearfree.show.figures.panels import in_rows, joined, panel
+from nearfree.show.figures.theme import BAND, PREDICTORS, predictors, styled
 
 SHARES = {
     "answered": "answered",
@@ -32,8 +32,8 @@ def with_places(validation: pl.DataFrame, epsilon: float) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def known_as(rows: pl.DataFrame) -> str:
-    """Return what the boundaries of some rows are: measured, published, or both."""
+def origins_of(rows: pl.DataFrame) -> str:
+    """Return the origins of the boundaries of some rows: measured, published, or both."""
     return " or ".join(rows["origin"].unique().sort())
 
 
@@ -49,7 +49,7 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     """
     order = {name: place for place, name in enumerate(PREDICTORS)}
     at = with_places(validation, epsilon).with_columns(
-        pl.format("{}: {}", "module", "place").alias("panel"),
+        panel("module", "place"),
         pl.col("predictor").replace_strict(order, return_dtype=pl.Float64).alias("order"),
     )
     rank, many = (
@@ -58,7 +58,7 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     )
     at = at.with_columns((rank - (many + 1) / 2).alias("shift"))
     top = 2.0 * max([*at["n_max"], *at["predicted"].drop_nulls(), *at["high"].drop_nulls()])
-    said = at.filter("answered").select(
+    answers = at.filter("answered").select(
         *("panel", "predictor", "n_max", "low", "high", "hit", "setting_key", "row_id"),
         (pl.col("n_max") * 2 ** (_APART * pl.col("shift"))).alias("x"),
         pl.when("unbounded").then(top).otherwise("predicted").alias("y"),
@@ -73,19 +73,19 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     ).unique(maintain_order=True)
     scale = alt.Scale(type="log", base=2, domain=[0.5, 2 * top], clamp=True)
     axis = alt.Axis(values=_DECADES, format="~g", labelOverlap="greedy")
-    x = alt.X("x:Q", title=f"{known_as(at)} N_max", scale=scale, axis=axis)
+    x = alt.X("x:Q", title=f"{origins_of(at)} N_max", scale=scale, axis=axis)
     y = alt.Y("y:Q", title="predicted N_max", scale=scale, axis=axis)
     tooltip = [
         alt.Tooltip("predictor:N"),
         alt.Tooltip("setting_key:N", title="setting"),
-        alt.Tooltip("n_max:Q", title=known_as(at)),
+        alt.Tooltip("n_max:Q", title=origins_of(at)),
         alt.Tooltip("y:Q", title="predicted", format=".2f"),
         alt.Tooltip("hit:N"),
         alt.Tooltip("row_id:N", title="row"),
     ]
     chart = alt.Chart()
     points = chart.transform_filter("datum.kind == 'prediction'")
-    colour = predictors(said["predictor"])
+    colour = predictors(answers["predictor"])
     layers = alt.layer(
         chart.transform_filter("datum.kind == 'band'")
         .mark_rule(strokeWidth=9, opacity=0.25, color=BAND)
@@ -104,11 +104,11 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
             ),
             tooltip=tooltip,
         ),
-        data=pl.concat([said, band], how="diagonal"),
+        data=pl.concat([answers, band], how="diagonal"),
     )
-    return dressed(
+    return styled(
         in_rows(layers, at),
-        f"Predicted against {known_as(at)} N_max, tolerance {epsilon:.0%}",
+        f"Predicted against {origins_of(at)} N_max, tolerance {epsilon:.0%}",
         "Green: from N_max to the next N of the grid, where a prediction is a hit. Bars: the work "
         "model's interval. Triangle: unbounded. Predictors are moved apart sideways.",
     )
@@ -116,9 +116,7 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
 
 def shares_of(validation: pl.DataFrame, epsilon: float) -> pl.DataFrame:
     """Return the shares of rows of `validation`: panel, predictor, what, share, settings."""
-    at = with_places(validation, epsilon).with_columns(
-        pl.format("{}: {}", "module", "place").alias("panel")
-    )
+    at = with_places(validation, epsilon).with_columns(panel("module", "place"))
     return (
         at.group_by("panel", "predictor", maintain_order=True)
         .agg(pl.len().alias("settings"), *(pl.col(name).mean() for name in SHARES))
@@ -141,10 +139,10 @@ def share_bars(shares: pl.DataFrame, title: str, subtitle: str) -> alt.FacetChar
     shares
         panel, predictor, what (values of SHARES), share, settings.
     """
-    there = [name for name in PREDICTORS if name in shares["predictor"].to_list()]
+    names = [name for name in PREDICTORS if name in shares["predictor"].to_list()]
     bars = alt.Chart().mark_bar().encode(
         x=alt.X("what:N", title=None, sort=list(SHARES.values()), axis=alt.Axis(labelAngle=-30)),
-        xOffset=alt.XOffset("predictor:N", sort=there),
+        xOffset=alt.XOffset("predictor:N", sort=names),
         y=alt.Y("share:Q", title="share of settings", scale=alt.Scale(domain=[0, 1])),
         color=predictors(shares["predictor"]),
         tooltip=[
@@ -154,7 +152,7 @@ def share_bars(shares: pl.DataFrame, title: str, subtitle: str) -> alt.FacetChar
             alt.Tooltip("settings:Q"),
         ],
     )  # fmt: skip
-    return dressed(in_rows(alt.layer(bars, data=shares), shares), title, subtitle)
+    return styled(in_rows(alt.layer(bars, data=shares), shares), title, subtitle)
 
 
 def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart:
@@ -162,16 +160,16 @@ def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart
     at = (
         with_places(validation, epsilon)
         .filter(pl.col("log2_error").is_not_null())
-        .with_columns(pl.format("{}, {}: {}", "module", "backend", "place").alias("panel"))
+        .with_columns(panel(joined("module", "backend"), "place"))
         .sort("panel", maintain_order=True)
     )
-    known = known_as(at)
+    known = origins_of(at)
     at = at.select(
         *("panel", "predictor", "log2_error", "setting_key", "n_max", "predicted", "row_id")
     )
-    there = [name for name in PREDICTORS if name in at["predictor"].to_list()]
+    names = [name for name in PREDICTORS if name in at["predictor"].to_list()]
     base = alt.Chart().encode(
-        x=alt.X("predictor:N", title=None, sort=there, axis=alt.Axis(labels=False, ticks=False))
+        x=alt.X("predictor:N", title=None, sort=names, axis=alt.Axis(labels=False, ticks=False))
     )
     y = alt.Y("log2_error:Q", title="doublings off")
     layers = alt.layer(
@@ -192,7 +190,7 @@ def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart
         ),
         data=at,
     )
-    return dressed(
+    return styled(
         in_rows(layers, at),
         f"Error by backend and version, tolerance {epsilon:.0%}",
         f"Doublings from a prediction to the {known} [N_max, next N), 0 inside it. Tick: median. "

@@ -1,4 +1,4 @@
-"""The stage `figures`: all figures of a scope's tables as SVG and offline HTML, by origin."""
+"""The stage `figures`: every figure that a platform's tables can fill, as SVG and offline HTML."""
 
 import json
 import re
@@ -30,48 +30,19 @@ from nearfree.log.document import render, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.show.figures.drift import drift_drawings
-from nearfree.show.figures.families import Drawing, Rows, accuracy_drawings, drawings
+from nearfree.show.figures.families import Rows, accuracy_drawings, drawings
 from nearfree.show.figures.imported import imported_drawings
-from nearfree.show.figures.listing import LIST, Figure, FigureList
+from nearfree.show.figures.listing import LIST, Drawing, Figure, FigureList
 from nearfree.show.figures.models import ModelRows, model_drawings
-from nearfree.show.figures.outlook import outlook_drawings
+from nearfree.show.figures.outlook import boundary_over_batch, boundary_over_context
+from nearfree.show.figures.outlook_modules import latency_by_module
 from nearfree.show.figures.page import page, write_bundle
 from nearfree.show.figures.trend import trend_drawings
 
-SIMULATED = "simulated"
-_WORDS = {"Measured": "Simulated", "measured": SIMULATED}
 Chart = tuple[Figure, dict[str, Any]]
 """A figure's entry, and the Vega-Lite specification that draws it."""
-
-
-class Told:
-    """A chart of which only what it draws is left, as Vega-Lite."""
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self._spec = spec
-
-    def to_dict(self, **_: object) -> dict[str, Any]:
-        """Return the specification."""
-        return self._spec
-
-
-def as_simulated(drawn: Iterable[Drawing]) -> Iterator[tuple[Figure, Told]]:
-    """Yield drawings in which nothing is called measured, and whose titles begin with the origin.
-
-    The word is changed in the whole chart, its data included, so that scales still fit.
-    """
-    for figure, chart in drawn:
-        with alt.data_transformers.disable_max_rows():
-            spec = json.loads(_told(json.dumps(chart.to_dict(context={"pre_transform": False}))))
-        spec["title"]["text"] = f"{SIMULATED.capitalize()}: {spec['title']['text']}"
-        caption = f"{SIMULATED.capitalize()}: {_told(figure.caption)}"
-        yield structs.replace(figure, name=_told(figure.name), caption=caption), Told(spec)
-
-
-def _told(text: str) -> str:
-    for old, new in _WORDS.items():
-        text = text.replace(old, new)
-    return text
+SIMULATED = "simulated"
+_WORDS = {"Measured": "Simulated", "measured": SIMULATED}
 
 
 class _Tables:
@@ -134,27 +105,69 @@ def save(spec: dict[str, Any], stem: Path) -> tuple[Path, Path]:
     )
 
 
-def specification(chart: alt.TopLevelMixin | Told) -> dict[str, Any]:
-    """Return what a chart draws, its data included, as Vega-Lite."""
+def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """Return the Vega-Lite specification of a chart, its data included."""
     with alt.data_transformers.disable_max_rows():
         spec: dict[str, Any] = chart.to_dict(context={"pre_transform": False})
     return spec
 
 
+def as_simulated(figure: Figure, spec: dict[str, Any]) -> Chart:
+    """Return a chart that calls nothing measured, and whose title begins with `Simulated`.
+
+    The word is changed in the whole specification, its data included, so that scales still fit.
+    """
+    changed = json.loads(_reworded(json.dumps(spec)))
+    changed["title"]["text"] = f"{SIMULATED.capitalize()}: {changed['title']['text']}"
+    caption = f"{SIMULATED.capitalize()}: {_reworded(figure.caption)}"
+    return structs.replace(figure, name=_reworded(figure.name), caption=caption), changed
+
+
+def _reworded(text: str) -> str:
+    for word, replacement in _WORDS.items():
+        text = text.replace(word, replacement)
+    return text
+
+
 def _charts(tables: _Tables, scope: str, epsilon: float, *, imported: bool) -> list[Chart]:
-    drawn = list(_own(tables, scope, epsilon))
+    drawn = _specified(_measured(tables, scope, epsilon))
+    if SIMULATED in tables.of(LATENCY, scope)["origin"]:
+        drawn = [as_simulated(*chart) for chart in drawn]
+    if scope == PUBLIC and imported:
+        accuracy, drift = (tables.of(table, IMPORTED) for table in (ACCURACY, DRIFT))
+        drawn += _specified(imported_drawings(accuracy, drift))
     if scope == PUBLIC:
-        if imported:
-            drawn += imported_drawings(*(tables.of(each, IMPORTED) for each in (ACCURACY, DRIFT)))
-        drawn += _outlook(tables, epsilon)
-    return [(figure, specification(chart)) for figure, chart in drawn]
+        drawn += _specified(_outlook(tables, epsilon))
+    return drawn
+
+
+def _specified(drawings: Iterable[Drawing]) -> list[Chart]:
+    return [(figure, specification(chart)) for figure, chart in drawings]
 
 
 def _outlook(tables: _Tables, epsilon: float) -> Iterator[Drawing]:
-    """Yield the figures of what is predicted of models, and of what follows from datasheets."""
+    """Yield the figures of predictions of models and of datasheets."""
     yield from outlook_drawings(tables.of(LOOKUP, PUBLIC), tables.of(FORECAST, PUBLIC), epsilon)
     yield from trend_drawings(tables.of(TREND, PUBLIC))
     yield from drift_drawings(tables.of(VERSION_DRIFT, PUBLIC))
+
+
+def outlook_drawings(
+    lookup: pl.DataFrame, forecast: pl.DataFrame, epsilon: float
+) -> Iterator[Drawing]:
+    """Yield every figure of predictions of models; nothing where nothing was predicted.
+
+    Parameters
+    ----------
+    lookup, forecast
+        Rows of those tables; those of `lookup` that are `drawn` count.
+    epsilon
+        The tolerance that is shown.
+    """
+    lookup = lookup.filter("drawn")
+    yield from boundary_over_batch(lookup, epsilon)
+    yield from boundary_over_context(lookup, epsilon)
+    yield from latency_by_module(lookup, forecast, epsilon)
 
 
 def _measured(tables: _Tables, scope: str, epsilon: float) -> Iterator[Drawing]:
@@ -175,13 +188,6 @@ def _measured(tables: _Tables, scope: str, epsilon: float) -> Iterator[Drawing]:
     )
     yield from model_drawings(models, epsilon)
     yield from accuracy_drawings(tables.of(VALIDATION, scope), epsilon)
-
-
-def _own(tables: _Tables, scope: str, epsilon: float) -> Iterator[tuple[Figure, Any]]:
-    """Yield the figures of a scope's tables, told as what they are where it is simulated."""
-    drawn = _measured(tables, scope, epsilon)
-    simulated = SIMULATED in tables.of(LATENCY, scope)["origin"]
-    return as_simulated(drawn) if simulated else drawn
 
 
 def _own_ids(svg: str, name: str) -> str:

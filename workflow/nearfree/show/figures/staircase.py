@@ -12,9 +12,9 @@ from nearfree.show.figures.theme import (
     PUBLISHED,
     THEORY,
     Line,
-    dressed,
     lines_by,
     positions,
+    styled,
 )
 
 LINES: dict[str, Line] = {
@@ -104,7 +104,7 @@ def _staircase(
         ),
         data=lines,
     )
-    return dressed(
+    return styled(
         in_grid(layers, lines).resolve_scale(y="independent"),
         f"{what}, {module.title} on {lines['platform'][0]}",
         "Executed: with the rows and keys that only fill a block or tile. Logical, the theory: "

@@ -1,4 +1,4 @@
-"""One look for all figures: colour-blind safe colours, a colour for each role, plain axes."""
+"""One look for all figures: colours that colour-blind readers can tell apart, axes and legends."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -55,7 +55,7 @@ ROLES = {
     HEAD: "#cc79a7",
     BETWEEN: _OTHER,
 }
-"""Colours that colour-blind readers can tell apart, by role."""
+"""The colour of each module of a forward, by role."""
 
 
 def positions(points: pl.DataFrame) -> alt.X:
@@ -76,10 +76,10 @@ def own_values(field: str, title: str, values: pl.Series) -> alt.X:
 
 
 def lines_by(
-    field: str, title: str | None, known: dict[str, Line], present: pl.Series, *, columns: int = 3
+    field: str, title: str | None, known: dict[str, Line], drawn: pl.Series, *, columns: int = 3
 ) -> Look:
-    """Return colour and dash of the lines that there are, under one legend."""
-    names = [name for name in known if name in present.to_list()]
+    """Return colour and dash of the lines that are drawn, under one legend."""
+    names = [name for name in known if name in drawn.to_list()]
     legend = alt.Legend(
         orient="bottom", title=title, symbolType="stroke", symbolSize=300, columns=columns
     )
@@ -92,9 +92,9 @@ def lines_by(
     }
 
 
-def predictors(present: pl.Series) -> alt.Color:
-    """Return the colours of the predictors that there are, under a legend."""
-    names = [name for name in PREDICTORS if name in present.to_list()]
+def predictors(drawn: pl.Series) -> alt.Color:
+    """Return the colours of the predictors that are drawn, under a legend."""
+    names = [name for name in PREDICTORS if name in drawn.to_list()]
     return alt.Color(
         "predictor:N",
         scale=alt.Scale(domain=names, range=[PREDICTORS[name] for name in names]),
@@ -102,7 +102,7 @@ def predictors(present: pl.Series) -> alt.Color:
     )
 
 
-def dressed(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:
+def styled(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:
     """Return a chart with its title and the project's look."""
     titled = chart.properties(
         title=alt.TitleParams(title, subtitle=subtitle, anchor="start", offset=12)
@@ -128,7 +128,7 @@ def roles(field: str, names: Sequence[str], *, columns: int = 4) -> alt.Color:
     field
         The field that holds the role, as Altair names it.
     names
-        The roles that there are; one that no forward is known to have is grey.
+        The roles that are drawn; an unknown role is grey.
     columns
         Entries side by side in the legend.
     """

@@ -1,11 +1,11 @@
-"""What part of a model's forward each module takes, against N."""
+"""The share of a model's forward that each module takes, against N."""
 
 import altair as alt
 import polars as pl
 
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.panels import CURVE, in_grid, with_panels
-from nearfree.show.figures.theme import dressed, roles
+from nearfree.show.figures.theme import roles, styled
 
 _TOP = 1.14
 """The end of the axis: above whole bars stands the label of N_max."""
@@ -58,7 +58,7 @@ def time_shares_against_n(
         ).encode(x=after, y=alt.value(3), text="label:N"),
         data=pl.concat([bars, _bounds(bars, boundaries, epsilon)], how="diagonal_relaxed"),
     )
-    return dressed(
+    return styled(
         in_grid(layers, bars).resolve_scale(x="independent"),
         f"Time shares against N, {module.title} on {bars['platform'][0]}",
         "Each module timed inside the forward, all its layers together; from the bottom in the "
@@ -83,11 +83,11 @@ def _bars(named: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bounds(bars: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> pl.DataFrame:
-    """Return N_max of each panel's curve, and on which side of it there is room for its label."""
-    there = bars.group_by(*CURVE, "panel", maintain_order=True).agg(pl.col("n").unique())
-    found = boundaries.filter(pl.col("epsilon") == epsilon).select(*CURVE, "n_max", "row_id")
+    """Return N_max of each panel's curve, and the side of it that has room for its label."""
+    curves = bars.group_by(*CURVE, "panel", maintain_order=True).agg(pl.col("n").unique())
+    ends = boundaries.filter(pl.col("epsilon") == epsilon).select(*CURVE, "n_max", "row_id")
     return (
-        there.join(found, on=CURVE, maintain_order="left")
+        curves.join(ends, on=CURVE, maintain_order="left")
         .explode("n")
         .group_by("panel", "n_max", "row_id", maintain_order=True)
         .agg(((pl.col("n") <= pl.col("n_max")).mean() > 0.5).alias("late"))

@@ -8,9 +8,8 @@ import polars as pl
 from nearfree.core.modules.attention import M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.derive.outlook.trend import DTYPES, PAPER
-from nearfree.show.figures.families import Drawing
-from nearfree.show.figures.listing import OUTLOOK, drawn_by
-from nearfree.show.figures.theme import PALETTE, THEORY, dressed
+from nearfree.show.figures.listing import OUTLOOK, Drawing, drawing
+from nearfree.show.figures.theme import PALETTE, THEORY, styled
 
 _RHO = "balance point rho, FLOP/byte"
 _PANEL = {"width": 620, "height": 260}
@@ -32,13 +31,10 @@ def trend_drawings(trend: pl.DataFrame) -> Iterator[Drawing]:
     trend
         Rows of that table.
     """
-    shown = _dated(trend)
-    if not shown.is_empty():
+    dated = _dated(trend)
+    if not dated.is_empty():
         caption = "Balance point and dense boundary of GPUs over the years, beside M_attn."
-        yield (
-            drawn_by(trend_over_years, "trend", caption, shown, about=OUTLOOK),
-            trend_over_years(trend),
-        )
+        yield drawing(trend_over_years, (trend,), "trend", caption, dated, about=OUTLOOK)
 
 
 def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
@@ -49,11 +45,11 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
     trend
         Rows of that table; those without a year are left out, and named in the subtitle.
     """
-    shown = _dated(trend)
-    points = _points(shown)
-    tiles = _tiles(shown)
+    dated = _dated(trend)
+    points = _points(dated)
+    tiles = _tiles(dated)
     data = pl.concat([points, _labels(points), tiles], how="diagonal_relaxed")
-    years = sorted(shown["year"].unique())
+    years = sorted(dated["year"].unique())
     x = alt.X(
         "x:Q",
         title="year",
@@ -108,8 +104,10 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
     facets: alt.FacetChart = layers.properties(**_PANEL).facet(
         row=alt.Row("panel:N", title=None, sort=panels, header=header)
     )
-    return dressed(
-        facets.resolve_axis(x="independent"), "rho and the dense boundary over years", _said(trend)
+    return styled(
+        facets.resolve_axis(x="independent"),
+        "rho and the dense boundary over years",
+        _subtitle(trend),
     )
 
 
@@ -117,7 +115,7 @@ def _dated(trend: pl.DataFrame) -> pl.DataFrame:
     return trend.drop_nulls(["year", "n_max"])
 
 
-def _said(trend: pl.DataFrame) -> str:
+def _subtitle(trend: pl.DataFrame) -> str:
     undated = trend.filter(pl.col("year").is_null())["platform"].unique().sort().to_list()
     without = f" Without a year, left out: {', '.join(undated)}." if undated else ""
     return (
@@ -127,18 +125,18 @@ def _said(trend: pl.DataFrame) -> str:
     )
 
 
-def _points(shown: pl.DataFrame) -> pl.DataFrame:
+def _points(dated: pl.DataFrame) -> pl.DataFrame:
     """Return a mark a GPU and element type: rho once, and its boundary at each batch."""
-    dense = shown.filter(pl.col("term") == IDLE).sort("batch", "year", "platform")
-    each = dense.with_columns(
+    dense = dated.filter(pl.col("term") == IDLE).sort("batch", "year", "platform")
+    marks = dense.with_columns(
         pl.col("dtype").alias("series"),
         pl.lit("gpu").alias("kind"),
         pl.col("year").cast(pl.Float64).alias("x"),
     )
-    rho = each.unique(["platform", "dtype"], keep="first", maintain_order=True).with_columns(
+    rho = marks.unique(["platform", "dtype"], keep="first", maintain_order=True).with_columns(
         pl.lit(_RHO).alias("panel"), pl.col("balance_flop_per_byte").alias("y")
     )
-    bound = each.with_columns(_panel().alias("panel"), pl.col("n_max").alias("y"))
+    bound = marks.with_columns(_panel().alias("panel"), pl.col("n_max").alias("y"))
     names = [name for name in _COLUMNS if name in rho.columns]
     return pl.concat([rho.select(names), bound.select(names)])
 
@@ -162,9 +160,9 @@ def _labels(points: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _tiles(shown: pl.DataFrame) -> pl.DataFrame:
+def _tiles(dated: pl.DataFrame) -> pl.DataFrame:
     """Return M_attn: the paper's for each batch, and releases' beside each year that has them."""
-    tiles = shown.filter(pl.col("term") == M_ATTN).with_columns(
+    tiles = dated.filter(pl.col("term") == M_ATTN).with_columns(
         _panel().alias("panel"), pl.col("n_max").alias("y")
     )
     paper = (
@@ -172,13 +170,13 @@ def _tiles(shown: pl.DataFrame) -> pl.DataFrame:
         .unique(["panel", "y"], keep="first", maintain_order=True)
         .select("panel", "y", pl.lit("paper").alias("kind"))
     )
-    tile_rows = tiles.filter(pl.col("reference") != PAPER)
-    series = tile_rows.select("reference", "query_group").unique().sort("reference", "query_group")
+    releases = tiles.filter(pl.col("reference") != PAPER)
+    series = releases.select("reference", "query_group").unique().sort("reference", "query_group")
     placed = series.with_row_index("place").with_columns(
         (-_APART * (pl.col("place").cast(pl.Float64) + 1.5)).alias("shift")
     )
     resolved = (
-        tile_rows.join(placed, on=["reference", "query_group"], how="left")
+        releases.join(placed, on=["reference", "query_group"], how="left")
         .sort("panel", "year", "place", "y", "platform")
         .group_by("panel", "year", "place", "y", maintain_order=True)
         .agg(

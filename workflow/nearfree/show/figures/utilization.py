@@ -8,10 +8,10 @@ from nearfree.show.figures.panels import Layers, in_grid, in_rows, with_panels
 from nearfree.show.figures.theme import (
     PALETTE,
     Line,
-    dressed,
     lines_by,
     own_values,
     positions,
+    styled,
 )
 
 RESOURCES = ("bandwidth", "compute")
@@ -36,7 +36,7 @@ def utilization_at_one(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart
         pl.when(pl.col("variant") == "").then("platform").otherwise("variant").alias("panel")
     ).sort("panel", "own")
     x = own_values("own:O", f"{module.variable} {module.letter}", shares["own"])
-    return dressed(
+    return styled(
         in_rows(_layers(shares, x), shares).resolve_scale(x="independent"),
         f"Utilisation at N = 1 against {module.variable}, {_where(shares, module)}",
         _SAYS,
@@ -46,7 +46,7 @@ def utilization_at_one(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart
 def utilization_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
     """Return the utilisation of every setting over N, a panel a setting."""
     shares = utilizations(work, module)
-    return dressed(
+    return styled(
         in_grid(_layers(shares, positions(shares)), shares),
         f"Utilisation against N, {_where(shares, module)}",
         _SAYS,

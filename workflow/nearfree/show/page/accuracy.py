@@ -1,4 +1,4 @@
-"""The report's section on predictors: their scores, the constants behind them, what was tried."""
+"""The report's section on predictors: their scores, constants, calibrations and forms."""
 
 from collections.abc import Iterable, Mapping
 
@@ -68,7 +68,7 @@ def imported_scores(accuracy: pl.DataFrame) -> Grid:
         Rows of that table.
     """
     rows = []
-    for row in shown(accuracy).to_dicts():
+    for row in by_module(accuracy).to_dicts():
         missed = row["settings"] - row["answered"] + row["undecided"]
         shares = ("hit_share", "within_1_31", "within_2", "t_ratio_error", "interval_coverage")
         rows.append(
@@ -86,7 +86,7 @@ def imported_scores(accuracy: pl.DataFrame) -> Grid:
     return Grid(_GROUPED, tuple(rows))
 
 
-def shown(accuracy: pl.DataFrame) -> pl.DataFrame:
+def by_module(accuracy: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of `accuracy` that the page shows, in its order."""
     return accuracy.filter(grouping="module").sort("seen", "module", "routing", "predictor")
 
@@ -109,7 +109,7 @@ def constants(events: Mapping[str, Event]) -> Grid:
 
 
 def calibrations(events: Mapping[str, Event]) -> Grid:
-    """Return what each family's constants were fitted to, and how far T(N) may be off."""
+    """Return the data that each family's constants were fitted to, and the band of T(N)."""
     rows = [
         (
             Cell(family),

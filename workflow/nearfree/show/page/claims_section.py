@@ -32,16 +32,16 @@ def counts(claims: pl.DataFrame) -> Grid:
     """Return how often each verdict was reached, by kind of claim and origin of the rows."""
     rows = []
     for (kind, origin), part in claims.sort("place").group_by("kind", "origin"):
-        heights = [part.filter(verdict=verdict).height for verdict in VERDICTS]
-        rows.append((KINDS.index(str(kind)), origin or "nothing to check", heights))
+        totals = [part.filter(verdict=verdict).height for verdict in VERDICTS]
+        rows.append((KINDS.index(str(kind)), origin or "nothing to check", totals))
     names = (
         f"{name}, or {_ANSWERS[name]}" if _ANSWERS[name] != name else name for name in VERDICTS
     )
     return Grid(
         ("kind", "checked on", *names),
         tuple(
-            (Cell(KINDS[kind]), Cell(str(origin)), *(Cell(str(n)) for n in found))
-            for kind, origin, found in sorted(rows)
+            (Cell(KINDS[kind]), Cell(str(origin)), *(Cell(str(n)) for n in totals))
+            for kind, origin, totals in sorted(rows)
         ),
     )
 
@@ -54,18 +54,18 @@ def by_claim(claims: pl.DataFrame) -> list[Claim]:
 
 def _claim(part: pl.DataFrame) -> Claim:
     rows = sorted(part.to_dicts(), key=lambda row: _ORDER.index(row["verdict"]))
-    reached = [_said(row) for row in rows]
+    verdicts = [_verdict(row) for row in rows]
     first = rows[0]
     return Claim(
         kind=first["kind"],
         section=first["section"],
         says=first["says"],
-        counts=tuple((name, reached.count(name)) for name in dict.fromkeys(reached)),
+        counts=tuple((name, verdicts.count(name)) for name in dict.fromkeys(verdicts)),
         grid=Grid(_HEAD, tuple(_line(row) for row in rows)),
     )
 
 
-def _said(row: Row) -> str:
+def _verdict(row: Row) -> str:
     """Return a row's verdict in words: a question is answered, a claim is judged."""
     verdict: str = row["verdict"]
     return _ANSWERS[verdict] if row["kind"] == _QUESTION else verdict
@@ -76,7 +76,7 @@ def _line(row: Row) -> tuple[Cell, ...]:
     named = ", ".join(str(row[name]).replace("_", " ") for name in about if row[name])
     origin = f" ({row['origin']})" if row["origin"] else ""
     return (
-        cell(_said(row), row["row_id"]),
+        cell(_verdict(row), row["row_id"]),
         cell(f"{row['kept']} of {row['checked']}", row["row_id"]),
         Cell(f"{named}{origin}" or "-"),
         Cell(row["why"]),

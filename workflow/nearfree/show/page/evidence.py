@@ -1,4 +1,4 @@
-"""Evidence for the page's panel: runs of sealed takes, raw samples, and config entries."""
+"""The evidence of the page's numbers: runs of sealed takes, raw samples, entries of the config."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,13 +9,10 @@ from nearfree.derive.tables.platforms import config_id
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyMeasured, RunFinished, RunStarted
 from nearfree.log.evidence import Take
-from nearfree.show.page.blocks import Block, block
+from nearfree.show.page.inline import Block, block
 
 MOST_SAMPLES = 2_000_000
 """Characters of raw samples that a page may hold; the log has the others."""
-_LEFT_OUT = ("plan", "attempt", "scheduler")
-_VISIT = ("n", "baseline", "round", "order", "wall_us", "process_us", "dirty", "cache", "timer",
-          "launch", "load_1m", "forwards_a_sample")  # fmt: skip
 
 
 class Run(Struct, frozen=True):
@@ -77,7 +74,7 @@ def _seconds(end: RunFinished) -> str:
 
 
 def run_records(takes: Iterable[Take]) -> dict[str, dict[str, Any]]:
-    """Return what each sealed take's run put on record, by the take's name."""
+    """Return the recorded facts of each sealed take's run, by the take's name."""
     return {str(take.name): _record(take) for take in takes}
 
 
@@ -95,6 +92,9 @@ def _record(take: Take) -> dict[str, Any]:
             for part in take.seal.segments
         ],
     }
+
+
+_LEFT_OUT = ("plan", "attempt", "scheduler")
 
 
 def sample_blocks(takes: Iterable[Take]) -> Iterator[Block]:
@@ -120,10 +120,14 @@ def sample_blocks(takes: Iterable[Take]) -> Iterator[Block]:
                 yield made
 
 
+_VISIT = ("n", "baseline", "round", "order", "wall_us", "process_us", "dirty", "cache", "timer",
+          "launch", "load_1m", "forwards_a_sample")  # fmt: skip
+
+
 def config_entries(
     datasheets: Mapping[str, Platform], model_files: Iterable[str]
 ) -> dict[str, dict[str, str]]:
-    """Return what config files say, by the id that rows name it by."""
+    """Return the sources of datasheets and model files, by the id that rows name them by."""
     sheets = {config_id(name, sheet): dict(sheet.sources) for name, sheet in datasheets.items()}
-    told = "a Hugging Face config file, with the digest of the shape that is read from it"
-    return sheets | {each: {"model file": told} for each in model_files}
+    meaning = "a Hugging Face config file, with the digest of the shape that is read from it"
+    return sheets | {file: {"model file": meaning} for file in model_files}

@@ -1,4 +1,4 @@
-"""The report's section on words: what each letter, verdict and predictor of the page means."""
+"""The report's section on words: the meaning of each letter, verdict and predictor."""
 
 from nearfree.core.setting import FIELDS
 from nearfree.derive.claims.judge import CLAIMS
@@ -87,4 +87,4 @@ WORDS = (
     ("yes, partly, no, open", "the same of a research question"),
     ("take, study, scope", "one measurement of a plan; one module with one backend; one platform"),
 )  # fmt: skip
-"""Each word, or words that are told apart by each other, with what it means."""
+"""Each word, or group of words that exclude each other, with its meaning."""

@@ -1,4 +1,4 @@
-"""The first screen: what this machine's boundaries are, and how often each predictor was right."""
+"""The first screen: this machine's boundaries, and how often each predictor was right."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ _FIELDS = ordered(
 
 
 class Chip(Struct, frozen=True):
-    """One boundary: its setting in words, its value, and what is to be said of it."""
+    """One boundary: its setting in words, its value, its notes and the limiting module."""
 
     label: str
     value: Cell
@@ -71,10 +71,10 @@ def answers(boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float)
     at = boundaries.filter("newest", pl.col("epsilon") == epsilon).filter(~several)
     known = composition.filter(epsilon=epsilon).drop_nulls("measured_limiter")
     limiters = dict(known.select(pl.concat_str("stream", "setting_key"), "measured_limiter").rows())
-    groups: dict[tuple[str, str], list[Row]] = {}
+    lines: dict[tuple[str, str], list[Row]] = {}
     for row in at.sort("module", "model", "backend", "stream", *SETTING[1:]).to_dicts():
-        groups.setdefault(_line(row), []).append(row)
-    return [Line(*name, tuple(_chips(rows, limiters))) for name, rows in groups.items()]
+        lines.setdefault(_line(row), []).append(row)
+    return [Line(*name, tuple(_chips(rows, limiters))) for name, rows in lines.items()]
 
 
 def _line(row: Row) -> tuple[str, str]:
@@ -83,7 +83,7 @@ def _line(row: Row) -> tuple[str, str]:
 
 
 def _chips(rows: list[Row], limiters: dict[str, str]) -> Iterator[Chip]:
-    """Yield a line's settings, each named by what differs among them."""
+    """Yield a line's settings, each named by the fields in which they differ."""
     known = [name for name in _FIELDS if any(row[name] is not None for row in rows)]
     telling = [name for name in known if len({row[name] for row in rows}) > 1] or known[:1]
     for row in rows:
@@ -100,7 +100,7 @@ def _chip(label: str, row: Row, limiters: dict[str, str]) -> Chip:
 
 
 def _notes(row: Row) -> Iterator[str]:
-    """Yield what a boundary is not without: a wide interval, a loose verdict, its baseline."""
+    """Yield the notes of a boundary: a wide interval, a loose verdict, its baseline."""
     if row["n_low"] is not None and row["n_low"] != row["n_high"]:
         yield interval(row)
     if row["verdict"] in ("undecided", "censored"):
@@ -120,13 +120,13 @@ def predictors(scores: pl.DataFrame, epsilon: float) -> list[Scored]:
         Rows of that table, of all scopes.
     """
     at = scores.filter(epsilon=epsilon).filter(pl.col("basis").is_in(_FACTS))
-    grids = []
+    scored = []
     for part in at.sort("platform", "origin").partition_by("platform", "origin"):
-        basis = next(each for each in _FACTS if each in part["basis"])
+        basis = next(name for name in _FACTS if name in part["basis"])
         first = part.row(0, named=True)
         about = f"{first['origin']}; rho {basis.replace('_', ' ')}"
-        grids.append(_scored(first["platform"], about, part.filter(basis=basis)))
-    return grids
+        scored.append(_scored(first["platform"], about, part.filter(basis=basis)))
+    return scored
 
 
 def unseen(accuracy: pl.DataFrame) -> list[Scored]:
@@ -142,23 +142,23 @@ def unseen(accuracy: pl.DataFrame) -> list[Scored]:
 
 
 def _scored(platform: str, about: str, rows: pl.DataFrame) -> Scored:
-    by_predictor = {(row["predictor"], _column(row)): row for row in rows.to_dicts()}
+    by_column = {(row["predictor"], _column(row)): row for row in rows.to_dicts()}
     place = {str(module): place for place, module in enumerate(MODULES)}
     columns = sorted({_column(row) for row in rows.to_dicts()}, key=lambda c: (place[c[0]], c[1]))
     lines = (
         Score(
             predictor.replace("_", " "),
-            tuple(_hits(by_predictor.get((predictor, c))) for c in columns),
+            tuple(_hits(by_column.get((predictor, c))) for c in columns),
         )
         for predictor in _SHOWN
-        if any((predictor, c) in by_predictor for c in columns)
+        if any((predictor, c) in by_column for c in columns)
     )
     names = tuple(" ".join(filter(None, column)).replace("_", " ") for column in columns)
     return Scored(platform, about, names, tuple(lines))
 
 
 def _column(row: Row) -> tuple[str, str]:
-    """Return a module, with its routing where rows are told apart by it."""
+    """Return a row's module, with its routing where it has one."""
     return row["module"], row.get("routing") or ""
 
 

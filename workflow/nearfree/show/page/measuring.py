@@ -1,4 +1,4 @@
-"""The report's sections about the measuring itself: what it cost, and which adapters have run."""
+"""The report's sections on measuring: its cost, the adapters that have run, changes of kernels."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -39,12 +39,12 @@ def cost(takes: Iterable[Take]) -> Grid:
     )
 
 
-def adapters(tried: Tried) -> Grid:
+def adapters(runs: Tried) -> Grid:
     """Return every adapter and whether the log holds a sealed run of it, by kind of device."""
-    missing = {(adapter.module, adapter.backend, device) for adapter, device in never_run(tried)}
+    missing = {(adapter.module, adapter.backend, device) for adapter, device in never_run(runs)}
     rows = []
     for adapter in ADAPTERS:
-        told = [
+        devices = [
             f"{device}: {'never run' if (*key, device) in missing else 'run'}"
             for key in [(adapter.module, adapter.backend)]
             for device in adapter.devices
@@ -54,7 +54,7 @@ def adapters(tried: Tried) -> Grid:
                 Cell(adapter.module),
                 Cell(adapter.backend),
                 Cell(f"envs/{adapter.environment}.lock"),
-                Cell("; ".join(told)),
+                Cell("; ".join(devices)),
             )
         )
     return Grid(("module", "backend", "environment", "sealed runs"), tuple(rows))

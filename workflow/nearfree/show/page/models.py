@@ -1,27 +1,31 @@
-"""The report's section on measured models: N_max of each, and how each predictor did at it."""
+"""The report's section on a platform's measured models: N_max, predictors, modules' shares."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
+from msgspec import Struct
 
-from nearfree.core.label import AXES, NESTED, ordered
+from nearfree.core.label import AXES, NESTED, label, ordered
 from nearfree.core.setting import FIELDS
+from nearfree.decoders.modules import BETWEEN, HEAD
 from nearfree.show.figures.theme import PREDICTORS
 from nearfree.show.page.sections import Cell, Grid, Row, cell, interval, n_max
 
 CURVE = ["platform", "stream", "setting_key"]
 SETTING = ("model", *ordered(AXES, "batch", "context", "routing"))
-"""What tells a model's settings apart, as columns."""
+"""The columns in which a model's settings differ."""
 ORDER = ("model", *NESTED, "setting_key")
 _WAY = ("predictor", "basis")
 _HEAD = (
     *(FIELDS[name].symbol for name in SETTING),
     *("from N", "N_max", "interval", "verdict", "grew most, part of the growth"),
 )
+_MINIMUM = "modules_minimum"
+"""The predictor that is explained where it misses."""
 
 
 def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
-    """Return each model's boundary, the module that grew most, and what each predictor says.
+    """Return each model's boundary, the module that grew most, and each prediction.
 
     A predictor that refuses every setting has no column.
 
@@ -37,10 +41,10 @@ def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
         key = tuple(row[name] for name in CURVE)
         predictions.setdefault(key, {})[row["predictor"], row["basis"]] = row
     answered = composition.drop_nulls("predicted")
-    shown = answered.select(_WAY).unique().sort(_place(), *_WAY).rows()
+    answering = answered.select(_WAY).unique().sort(_place(), *_WAY).rows()
     rows = []
     for row in boundaries.sort(ORDER).with_columns(_study()).to_dicts():
-        here = predictions.get(tuple(row[name] for name in CURVE), {})
+        by_way = predictions.get(tuple(row[name] for name in CURVE), {})
         rows.append(
             (
                 *(Cell("-" if row[name] is None else str(row[name])) for name in SETTING),
@@ -48,11 +52,11 @@ def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
                 cell(n_max(row), row["row_id"]),
                 cell(interval(row), row["row_id"]),
                 Cell(row["verdict"]),
-                _grew(next(iter(here.values()), None)),
-                *(_prediction(here.get(way)) for way in shown),
+                _grew(next(iter(by_way.values()), None)),
+                *(_prediction(by_way.get(way)) for way in answering),
             )
         )
-    return Grid((*_HEAD, *(_named(*way) for way in shown)), tuple(rows))
+    return Grid((*_HEAD, *(_named(*way) for way in answering)), tuple(rows))
 
 
 def ways(scores: pl.DataFrame) -> Grid:
@@ -119,3 +123,89 @@ def _prediction(row: Row | None) -> Cell:
     limiter = f", {row['limiter']}" if row["limiter"] else ""
     value = "unbounded" if row["unbounded"] else number(row["predicted"])
     return cell(f"{value} {mark}{limiter}", row["row_id"])
+
+
+def missed(composition: pl.DataFrame) -> tuple[Cell, ...]:
+    """Return a sentence for each setting at which the minimum of modules' boundaries misses.
+
+    Parameters
+    ----------
+    composition
+        Rows of that table at one tolerance; refusals are left out.
+    """
+    rows = composition.filter(~pl.col("hit"), predictor=_MINIMUM).drop_nulls("predicted")
+    return tuple(cell(_sentence(row), row["row_id"]) for row in rows.sort(ORDER).to_dicts())
+
+
+def _sentence(row: Row) -> str:
+    at = number(row["predicted"])
+    named = f"{label(row, SETTING)}: the minimum names {row['limiter']} at N = {at}"
+    if row["limiter_share"] is not None:
+        named += f", which takes {row['limiter_share']:.0%} of T(N = {row['baseline']})"
+    loosely = " (undecided)" if row["undecided"] else ""
+    return f"{named}; {row['origin']} was N_max = {row['n_max']}{loosely}{_grown(row)}."
+
+
+def _grown(row: Row) -> str:
+    if row["measured_limiter"] is None:
+        return ""
+    name = "the same module" if row["same_limiter"] else row["measured_limiter"]
+    growth = row["measured_growth"]
+    part = "" if growth is None else f", by {growth:.0%} of what all grew by"
+    return f", and {name} grew most{part}"
+
+
+def beside(time_shares: pl.DataFrame) -> Grid:
+    """Return the shares of T(baseline) of the LM head and of the time between modules, by model.
+
+    Parameters
+    ----------
+    time_shares
+        Rows of that table of one platform.
+    """
+    at = time_shares.filter("newest", pl.col("n") == pl.col("baseline")).sort(*ORDER, "place")
+    rows = []
+    for (model,), group in at.group_by("model", maintain_order=True):
+        cells = []
+        for role in (HEAD, BETWEEN):
+            taken = group.filter(role=role).sort("share", maintain_order=True).to_dicts()
+            cells += [_share(row) for row in (taken[0], taken[-1])] if taken else [Cell("-")] * 2
+        rows.append((Cell(str(model)), Cell(str(group["setting_key"].n_unique())), *cells))
+    named = (HEAD, f"{BETWEEN} modules")
+    ends = tuple(f"{name}, {end}" for name in named for end in ("least", "most"))
+    return Grid(("model", "settings", *ends), tuple(rows))
+
+
+def _share(row: Row) -> Cell:
+    return cell(f"{row['share']:.1%}", row["row_id"])
+
+
+class ModelSection(Struct, frozen=True, kw_only=True):
+    """The section's tables and sentences."""
+
+    answer: Grid
+    ways: Grid
+    missed: tuple[Cell, ...]
+    beside: Grid
+
+
+def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSection | None:
+    """Return the section of a platform, None where it measured no model.
+
+    Parameters
+    ----------
+    frames
+        A platform's tables by name: boundaries, composition, time_shares and scores among them.
+    epsilon
+        The tolerance that is reported.
+    """
+    at = frames["boundaries"].filter("newest", epsilon=epsilon, module="model")
+    if at.is_empty():
+        return None
+    composition = frames["composition"].filter(epsilon=epsilon)
+    return ModelSection(
+        answer=measured(at, composition),
+        ways=ways(frames["scores"].filter(epsilon=epsilon, module="model")),
+        missed=missed(composition),
+        beside=beside(frames["time_shares"]),
+    )

@@ -1,4 +1,4 @@
-"""The report's section on models: predicted N_max, the paper's lookup table, and what changed."""
+"""The report's section on models: predicted N_max, the paper's lookup table, changed releases."""
 
 import polars as pl
 
@@ -12,7 +12,7 @@ _KEY = ("model", "platform", "attention", "moe", "routing", "batch", "context", 
 
 
 def models(lookup: pl.DataFrame) -> Grid:
-    """Return N_max of each deployment by predictor, and what limits the work model's.
+    """Return N_max of each deployment by predictor, and the limiter of the work model's.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def changes(drift: pl.DataFrame) -> Grid:
     rows = [
         (
             Cell(f"{row['package']} {row['previous']} to {row['version']}"),
-            Cell(", ".join(str(each) for each in _layer(row))),
+            Cell(", ".join(str(part) for part in _layer(row))),
             Cell(row["platform"]),
             cell(row["change"], row["row_id"]),
             Cell(row["rule"] or "-"),

@@ -1,4 +1,4 @@
-"""A scope's figures for the page: captions, safe inline SVG, and copies to open beside it."""
+"""A scope's figures for the page: captions, drawings that run nothing, copies to open beside it."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
 from nearfree.show.figures.listing import Figure, FigureList, read_figures
-from nearfree.show.page.blocks import Block, block
+from nearfree.show.page.inline import Block, block
 
 _ELEMENTS = frozenset(
     {
@@ -93,7 +93,7 @@ def pictures(layout: Layout, scope: str) -> Iterator[Picture]:
     listed = read_figures(folder)
     for figure in listed.figures:
         path = folder / f"{figure.name}.svg"
-        raw = _believed(folder, listed, path.name)
+        raw = _verified(folder, listed, path.name)
         text = safe_svg(path, raw)
         size = _SIZE.search(text[:400])
         yield Picture(
@@ -107,22 +107,22 @@ def pictures(layout: Layout, scope: str) -> Iterator[Picture]:
 
 def copy_figures(layout: Layout, scopes: Iterable[str], into: Path) -> None:
     """Put the interactive figures of scopes beside the page, and nothing else there."""
-    contents: dict[Path, bytes] = {}
+    wanted: dict[Path, bytes] = {}
     for scope in scopes:
         folder = layout.root / "figures" / scope
         listed = read_figures(folder)
         for name in listed.files:
             if name.endswith((".html", ".js")):
-                contents[(into / scope / name).resolve()] = _believed(folder, listed, name)
+                wanted[(into / scope / name).resolve()] = _verified(folder, listed, name)
     for path in sorted(into.rglob("*")):
-        if path.is_file() and path.resolve() not in contents:
+        if path.is_file() and path.resolve() not in wanted:
             path.unlink()
-    for path, raw in contents.items():
+    for path, raw in wanted.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, raw)
 
 
-def _believed(folder: Path, listed: FigureList, name: str) -> bytes:
+def _verified(folder: Path, listed: FigureList, name: str) -> bytes:
     raw = read_bytes(folder / name)
     if listed.files.get(name) != sha256(raw):
         raise TableError(

@@ -69,12 +69,12 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
     newest = boundaries.filter("newest", pl.col("epsilon") == epsilon, _of_a_module())
     at = predictions.filter(pl.col("epsilon") == epsilon, _of_a_module())
     laws = at.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
-    said = {
-        tuple(row[key] for key in (*_ASKED, "predictor", "basis")): row for row in at.to_dicts()
+    by_law = {
+        tuple(row[key] for key in (*_SETTING, "predictor", "basis")): row for row in at.to_dicts()
     }
     rows = []
-    for row in spoken_settings(newest):
-        guesses = [said.get((*(row[key] for key in _ASKED), *law)) for law in laws]
+    for row in labelled_settings(newest):
+        predicted = [by_law.get((*(row[key] for key in _SETTING), *law)) for law in laws]
         single = "-" if row["n_max_from_1"] is None else row["n_max_from_1"]
         rows.append(
             (
@@ -86,7 +86,7 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
                 cell(row["baseline"], row["row_id"]),
                 cell(single, row["row_id"]),
                 cell(f"{row['baseline_over_min']:.2f}", row["row_id"]),
-                *map(_guess, guesses),
+                *map(_prediction, predicted),
             )
         )
     names = tuple(f"{law.replace('_', ' ')}, {basis.replace('_', ' ')}" for law, basis in laws)
@@ -97,35 +97,31 @@ def _of_a_module() -> pl.Expr:
     return pl.col("module") != MODEL.name
 
 
-def _guess(prediction: Row | None) -> Cell:
-    if prediction and prediction["unbounded"]:
-        return cell("unbounded", prediction["row_id"])
-    return (
-        cell(f"{prediction['n_max']:.1f}", prediction["row_id"])
-        if prediction and prediction["n_max"]
-        else _REFUSED
-    )
+def _prediction(row: Row | None) -> Cell:
+    if row and row["unbounded"]:
+        return cell("unbounded", row["row_id"])
+    return cell(f"{row['n_max']:.1f}", row["row_id"]) if row and row["n_max"] else _REFUSED
 
 
 _REFUSED = Cell("refused")
-_ASKED = ("setting_key", "baseline")
+_SETTING = ("setting_key", "baseline")
 _ANSWER = (
     *("module", "setting", "N_max", "interval", "verdict"),
     *("baseline N", "N_max from T(1)", "T(baseline) / min T"),
 )
 
 
-def spoken_settings(boundaries: pl.DataFrame) -> list[Row]:
-    """Return rows by module and variable, each with what tells it from its module's others."""
+def labelled_settings(boundaries: pl.DataFrame) -> list[Row]:
+    """Return rows by module and variable, each with a label of what differs in its module."""
     rows = []
     for group in boundaries.sort("module").partition_by("module", maintain_order=True):
         own = VARIABLE.get(group["module"][0], "batch")
-        named = group.with_columns(_spoken(group, own))
+        named = group.with_columns(_labels(group, own))
         rows += named.sort("backend", "routing", own, "batch", "setting_key").to_dicts()
     return rows
 
 
-def _spoken(group: pl.DataFrame, own: str) -> pl.Series:
+def _labels(group: pl.DataFrame, own: str) -> pl.Series:
     """Return settings in words: the module's own variable, then what differs among them."""
     fields = [name for name in _telling(group, own) if name != "backend"]
     texts = [label(row, fields, "short") for row in group.select(fields).to_dicts()]
@@ -133,7 +129,7 @@ def _spoken(group: pl.DataFrame, own: str) -> pl.Series:
 
 
 def _telling(group: pl.DataFrame, own: str) -> list[str]:
-    """Return what tells settings of one module apart; a model's name stands for its shape."""
+    """Return the fields in which settings of one module differ; a model's name is its shape."""
     fields = telling_fields(group, own)
     if group["module"][0] != MODEL.name:
         return fields
@@ -145,7 +141,7 @@ VARIABLE = {module.name: module.own for module in MAIN}
 
 
 def own_origin(boundaries: pl.DataFrame) -> str:
-    """Return what the numbers of a page's platforms are: measured, or simulated."""
+    """Return the origin of the numbers of a page's platforms: measured, or simulated."""
     simulated = "simulated" in boundaries["origin"]
     return "simulated" if simulated else "measured"
 
@@ -160,20 +156,20 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
     joined = at.join(base, on=["stream", "take", "plan8", "setting_key"])
     rows: list[tuple[Cell, ...]] = []
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in spoken_settings(joined):
+    for row in labelled_settings(joined):
         groups[row["stream"], row["setting_key"]].append(row)
     for group in groups.values():
-        takes_sorted = sorted(group, key=itemgetter("take", "plan8"))
-        rows += _compared(takes_sorted) if len(takes_sorted) > 1 else []
+        repeats = sorted(group, key=itemgetter("take", "plan8"))
+        rows += _repeats(repeats) if len(repeats) > 1 else []
     return Grid(
         ("module", "setting", "take", "N_max", "interval", "T(baseline), ms", "overlap"),
         tuple(rows),
     )
 
 
-def _compared(takes: list[Row]) -> Iterable[tuple[Cell, ...]]:
-    low, high = max(r["n_low"] for r in takes), min(r["n_high"] for r in takes)
-    for row in takes:
+def _repeats(repeats: list[Row]) -> Iterable[tuple[Cell, ...]]:
+    low, high = max(r["n_low"] for r in repeats), min(r["n_high"] for r in repeats)
+    for row in repeats:
         yield (
             Cell(f"{row['module']}, {row['backend']}"),
             Cell(row["label"]),

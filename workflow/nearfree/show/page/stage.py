@@ -1,5 +1,6 @@
-"""The stage `report`: a page with all its data inside, and interactive figures beside it."""
+"""The stage `report`: a page with all its tables inside, and interactive figures beside it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,14 @@ from typing import Any
 import jinja2
 import polars as pl
 
-from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
+from nearfree.core.scopes import IMPORTED, PLATFORM, PUBLIC, SOURCES
 from nearfree.derive.claims.judge import CLAIMS
+from nearfree.derive.jobs import TABLES
 from nearfree.derive.score.accuracy import ACCURACY
+from nearfree.derive.stages import STAGE_OF, STAGES
+from nearfree.derive.tables.schema import Table
+from nearfree.derive.tables.store import read_table
+from nearfree.derive.tables.tuned import TUNED
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.hardware.platforms import Platform
 from nearfree.log.document import replace
@@ -19,31 +25,88 @@ from nearfree.log.manifest import write_folder_manifest
 from nearfree.log.names import Layout
 from nearfree.measure.adapter_runs import tried
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.show.figures.gallery import read_gallery
-from nearfree.show.figures.paper import STATUSES, Entry
+from nearfree.show.figures.gallery import STATUSES, Entry, read_gallery
 from nearfree.show.page import (
     accuracy,
     claims_section,
     headline,
+    measuring,
     outlook,
     sections,
 )
-from nearfree.show.page import (
-    measuring as harness,
-)
-from nearfree.show.page.blocks import Block, block, packed
 from nearfree.show.page.evidence import config_entries, run_records, runs, sample_blocks
-from nearfree.show.page.frames import (
-    PAGE_TABLES,
-    Frames,
-    imported_accuracy,
-    scope_frames,
-    together,
-)
 from nearfree.show.page.glossary import WORDS
-from nearfree.show.page.model_modules import model_section
+from nearfree.show.page.inline import Block, block, packed, script, style
+from nearfree.show.page.models import model_section
 from nearfree.show.page.pictures import copy_figures, pictures
-from nearfree.show.page.script import script, style
+
+Frames = Mapping[str, pl.DataFrame]
+_REPORT = STAGES["report"]
+PAGE_TABLES = [TABLES[name] for name in (*_REPORT.reads, *_REPORT.sources, *_REPORT.imported)]
+"""Every table that the page is made of."""
+_SCOPE_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].has(PLATFORM)]
+_PUBLIC_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].single]
+_RULE = re.compile(r"\(([0-9a-f]{12})\)")
+
+
+def scope_frames(layout: Layout, scope: str) -> dict[str, pl.DataFrame]:
+    """Return a scope's tables by name; those that its scope does not have are empty."""
+    return {
+        table.name: read_table(layout, scope, table)
+        if STAGE_OF[table.name].has(scope)
+        else empty(table)
+        for table in _SCOPE_TABLES
+    }
+
+
+def outlook_frames(layout: Layout, scopes: list[str]) -> dict[str, pl.DataFrame]:
+    """Return the tables of the public scope that no other has, empty without that scope."""
+    has_public = PUBLIC in scopes
+    return {
+        table.name: read_table(layout, PUBLIC, table) if has_public else empty(table)
+        for table in _PUBLIC_TABLES
+    }
+
+
+def together(layout: Layout, loaded: Mapping[str, Frames], scopes: list[str]) -> Frames:
+    """Return all rows of all scopes by table, those that several scopes share but once.
+
+    Of tuned files those rows are there that some evidence names.
+    """
+    frames = {
+        table.name: pl.concat(frames_of[table.name] for frames_of in loaded.values()).unique(
+            "row_id", keep="first", maintain_order=True
+        )
+        for table in _SCOPE_TABLES
+    }
+    frames |= outlook_frames(layout, scopes)
+    if SOURCES in scopes:
+        named = _named_files(frames)
+        tuned = read_table(layout, SOURCES, TUNED)
+        frames[TUNED.name] = tuned.filter(pl.col("sha256").str.slice(0, 12).is_in(named))
+    return frames
+
+
+def _named_files(frames: Frames) -> list[str]:
+    """Return the digests, twelve digits of each, of files that rows name as their rule."""
+    texts = {
+        text
+        for frame in frames.values()
+        for column in ("evidence", "rule")
+        if column in frame.columns
+        for text in frame[column].drop_nulls().unique()
+    }
+    return sorted({digest for text in texts for digest in _RULE.findall(text)})
+
+
+def imported_accuracy(layout: Layout, *, imported: bool) -> pl.DataFrame:
+    """Return the scores on imported curves, none where there are no curves."""
+    return read_table(layout, IMPORTED, ACCURACY) if imported else empty(ACCURACY)
+
+
+def empty(table: Table) -> pl.DataFrame:
+    """Return a table without rows."""
+    return table.build(table.frame([]), [])
 
 
 def report_of(pipeline: Pipeline) -> Path:
@@ -81,25 +144,29 @@ def write_report(
     loaded = {scope: scope_frames(layout, scope) for scope in scopes}
     rows = {
         **together(layout, loaded, scopes),
-        ACCURACY.name: accuracy.shown(imported_accuracy(layout, imported=imported)),
+        ACCURACY.name: accuracy.by_module(imported_accuracy(layout, imported=imported)),
     }
-    here = [scope for scope in scopes if scope not in (PUBLIC, SOURCES)]
+    platforms = [scope for scope in scopes if scope not in (PUBLIC, SOURCES)]
     takes = {
-        scope: read_scope(layout, scope, only=_kinds(scope, here))
+        scope: read_scope(layout, scope, only=_kinds(scope, platforms))
         for scope in [*scopes, *([IMPORTED] if imported else [])]
     }
-    drawn = {s: list(pictures(layout, s)) for s in [*here, *([PUBLIC] if PUBLIC in scopes else [])]}
-    said = {
+    galleries = {
+        s: list(pictures(layout, s)) for s in [*platforms, *([PUBLIC] if PUBLIC in scopes else [])]
+    }
+    content = {
         "epsilon": f"{epsilon:.0%}",
         "origin": sections.own_origin(rows["boundaries"]),
-        "platforms": [_platform(scope, loaded[scope], takes[scope], epsilon) for scope in here],
+        "platforms": [
+            _platform(scope, loaded[scope], takes[scope], epsilon) for scope in platforms
+        ],
         "predictors": [
             *headline.predictors(rows["scores"], epsilon),
             *headline.unseen(rows["accuracy"]),
         ],
-        "galleries": list(drawn.items()),
+        "galleries": list(galleries.items()),
         "paper": paper,
-        "statuses": [(status, count) for status in STATUSES if (count := _having(paper, status))],
+        "statuses": [(s, count) for s in STATUSES if (count := _with_status(paper, s))],
         "claims": claims_section.by_claim(rows["claims"]),
         "judged": CLAIMS.body["verdict"].meaning,
         "words": WORDS,
@@ -111,33 +178,33 @@ def write_report(
         "facts": sections.facts(rows["platforms"]),
         "rules": sections.rules(rows["granularity"]),
         "extracted": sections.extracted(rows["granularity"]),
-        "adapters": harness.adapters(tried(layout)),
-        "runs": [run for each in takes.values() for run in runs(each)],
+        "adapters": measuring.adapters(tried(layout)),
+        "runs": [run for scope in takes.values() for run in runs(scope)],
         **_accuracy(layout, rows, epsilon),
     }
     page = _template().render(
-        **said,
+        **content,
         script=script(),
         style=style(),
         blocks=[
-            *_blocks(rows, takes, here, datasheets, epsilon),
-            *(each.drawing for every in drawn.values() for each in every),
+            *_blocks(rows, takes, platforms, datasheets, epsilon),
+            *(picture.drawing for gallery in galleries.values() for picture in gallery),
         ],
     )
     folder = layout.root / "report"
-    copy_figures(layout, drawn, folder / "figures")
+    copy_figures(layout, galleries, folder / "figures")
     path = replace(folder / "index.html", page.encode())
     write_folder_manifest(folder)
     return path
 
 
-def _having(paper: Sequence[Entry], status: str) -> int:
+def _with_status(paper: Sequence[Entry], status: str) -> int:
     return sum(entry.status == status for entry in paper)
 
 
-def _kinds(scope: str, here: list[str]) -> tuple[type, ...]:
-    """Return the events that the page takes from a scope: raw samples of what was timed."""
-    return (RunFinished, LatencyMeasured) if scope in here else (RunFinished,)
+def _kinds(scope: str, platforms: list[str]) -> tuple[type, ...]:
+    """Return the events that the page reads of a scope: raw samples of measured platforms alone."""
+    return (RunFinished, LatencyMeasured) if scope in platforms else (RunFinished,)
 
 
 def _accuracy(layout: Layout, rows: Frames, epsilon: float) -> dict[str, Any]:
@@ -161,8 +228,8 @@ def _platform(scope: str, frames: Frames, takes: list[Take], epsilon: float) -> 
         "headline": headline.answers(boundaries, frames["composition"], epsilon),
         "answer": sections.answer(boundaries, frames["predictions"], epsilon),
         "takes": sections.takes(boundaries, latency, epsilon),
-        "cliffs": harness.cliffs(frames["work"]),
-        "cost": harness.cost(takes),
+        "cliffs": measuring.cliffs(frames["work"]),
+        "cost": measuring.cost(takes),
         "models": model_section(frames, epsilon),
         "clean": _share(latency["clean_samples"], latency["samples"]),
     }
@@ -175,19 +242,19 @@ def _share(part: pl.Series, whole: pl.Series) -> float:
 def _blocks(
     rows: Frames,
     takes: Mapping[str, list[Take]],
-    here: list[str],
+    platforms: list[str],
     datasheets: Mapping[str, Platform],
     epsilon: float,
 ) -> list[Block]:
     tables = [table for table in PAGE_TABLES if table.name in rows]
-    every = [take for each in takes.values() for take in each]
-    own = [take for scope in here for take in takes[scope]]
+    all_takes = [take for scope in takes.values() for take in scope]
+    measured = [take for scope in platforms for take in takes[scope]]
     return [
-        block("site", {"epsilon": epsilon, "here": here, "tables": [t.name for t in tables]}),
+        block("site", {"epsilon": epsilon, "here": platforms, "tables": [t.name for t in tables]}),
         *(block(f"table:{t.name}", packed(t, rows[t.name])) for t in tables),
-        block("runs", run_records(every)),
+        block("runs", run_records(all_takes)),
         block("config", config_entries(datasheets, outlook.model_files(rows["lookup"]))),
-        *sample_blocks(own),
+        *sample_blocks(measured),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What `nearfree predict` says, as data: nested for JSON, flat for CSV."""
+"""The answer of `nearfree predict` as data: nested for JSON, flat for CSV."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +54,7 @@ def curve_rows(forecast: Forecast) -> pl.DataFrame:
 
 
 def with_about(queries: Sequence[Deployment], rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with what was asked about, by the deployment's place, in front of them."""
+    """Return rows behind the columns of their deployments, which they name by place."""
     about = pl.DataFrame([query.about for query in queries], infer_schema_length=None)
     keyed = about.with_row_index("deployment").with_columns(pl.col("deployment").cast(pl.Int64))
     joined = keyed.join(rows, on="deployment", how="right", maintain_order="right")

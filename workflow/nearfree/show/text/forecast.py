@@ -1,7 +1,7 @@
-"""What `nearfree predict` prints: boundaries by predictor, T(N), and what stands behind them."""
+"""The text of `nearfree predict`: boundaries by predictor, T(N), their evidence and constants."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl
@@ -10,15 +10,39 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
-from nearfree.show.text.columns import columns
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
 _LEAST_SHARE = 0.005
 _NOTHING = "nothing up to there"
 
 
+def columns(rows: Sequence[Sequence[object]], *, indent: int = 2, left: int = 1) -> Iterator[str]:
+    """Yield rows as aligned lines: numbers to the right, the first `left` and texts to the left.
+
+    A column is to the right where every cell below its head is a number, a dash or empty.
+    """
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if not texts:
+        return
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    to_right = [
+        place >= left and all(_numeric(row[place]) for row in texts[1:])
+        for place in range(len(widths))
+    ]
+    for row in texts:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, to_right, strict=True)
+        ]
+        yield (" " * indent + "  ".join(cells)).rstrip()
+
+
+def _numeric(text: str) -> bool:
+    return not text or text[0] in "0123456789.-+[>" or text in ("unbounded", "refused")
+
+
 def title(query: Deployment) -> str:
-    """Return one line that says what is asked about."""
+    """Return one line that names the deployment."""
     decoder = query.decoder
     parts = [
         f"{decoder.name} on {query.platform}",
@@ -116,17 +140,17 @@ def _boundary(row: dict[str, Any], end: float, accepted: float | None) -> list[o
         if wider is not None and amount(wider) != amount(row["n_max"])
         else ""
     )
-    shown = amount(row["n_max"], censored=row["censored"])
+    value = amount(row["n_max"], censored=row["censored"])
     if row["n_max"] < row["baseline"]:
-        shown = f"{shown} < {row['baseline']}"
+        value = f"{value} < {row['baseline']}"
     if row["censored"]:
-        return [name, shown, interval(row, end), *used, _NOTHING + more, ""]
+        return [name, value, interval(row, end), *used, _NOTHING + more, ""]
     limited = (
         "nothing"
         if row["n_max"] == math.inf
         else f"{row['limiting_module']}: {row['limiting_term']}"
     )
-    return [name, shown, interval(row, end), *used, limited + more, row["evidence"]]
+    return [name, value, interval(row, end), *used, limited + more, row["evidence"]]
 
 
 def _curve(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
@@ -148,7 +172,7 @@ def _curve(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
 
 
 def telling(ratio: list[float], epsilon: float) -> list[int]:
-    """Return the places of a curve that tell most: powers of two, both sides of exits, the last."""
+    """Return the places of a curve to print: powers of two, both sides of exits, the last."""
     powers = {2**step - 1 for step in range(len(ratio).bit_length())}
     sides = {
         place + side

@@ -8,8 +8,7 @@ import polars as pl
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
-from nearfree.show.text.columns import columns
-from nearfree.show.text.forecast import amount, interval
+from nearfree.show.text.forecast import amount, columns, interval
 
 
 def lookup_report(forecast: Forecast, epsilon: float) -> Iterator[str]:
@@ -52,7 +51,7 @@ def _values(by_predictor: dict[str, dict[str, Any]], end: float) -> list[object]
 
 
 def published_report(answers: pl.DataFrame) -> Iterator[str]:
-    """Yield the paper's deployment table as computed, as printed, and as the sources have it."""
+    """Yield the paper's deployment table as computed, as printed, and by the sources' values."""
     equal = int(answers["equal"].sum())
     yield f"paper, tab:practical_lookup: {equal} of {answers.height} rows round to what is printed"
     rows: list[list[object]] = [

@@ -1,4 +1,4 @@
-"""What `nearfree schedule` takes from a forecast, and what it says of an option."""
+"""The text of `nearfree schedule`: N_max and T(N) by batch size, and the facts of an option."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,7 @@ from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.derive.schedule.expected import Choice
 from nearfree.derive.schedule.option import Option
 from nearfree.errors import EvidenceError
-from nearfree.show.text.columns import columns
-from nearfree.show.text.forecast import title
+from nearfree.show.text.forecast import columns, title
 
 
 def boundary_by_batch(forecast: Forecast, *, cautious: bool) -> dict[int, float]:
@@ -55,7 +54,7 @@ def ratio_by_batch(forecast: Forecast) -> dict[int, dict[int, float]]:
 def schedule_report(
     forecast: Forecast, choices: Mapping[int, Choice], option: Option, *, assumed: bool
 ) -> Iterator[str]:
-    """Yield what stands behind an option: where it goes, what reads it, and T(K + 1) / T(1).
+    """Yield the facts behind an option: where it goes, what reads it, and T(K + 1) / T(1).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Scores of predictors as text: what was scored, how, and one line a group."""
+"""Scores of predictors as text: data, truth and constants, and one line a group."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -37,7 +37,7 @@ _LEGEND = (
 def head(
     source: str, known: Truth, evaluation: Evaluation, epsilons: Sequence[float]
 ) -> Iterator[str]:
-    """Yield the lines that say what is scored: data, truth, constants and coverage."""
+    """Yield the lines above the scores: data, truth, constants and coverage."""
     answered, total = evaluation.scores["answered"].sum(), evaluation.scores.height
     undecided = known.boundaries["undecided"].sum()
     yield f"data        {source}"
@@ -58,7 +58,7 @@ def head(
 
 
 def basis(constants: Mapping[str, Event], *, every_form: bool) -> Iterator[str]:
-    """Yield what constants and forms of T(N) were chosen on, and every form that was tried.
+    """Yield the data that constants and forms of T(N) were chosen on, and the tried forms.
 
     Parameters
     ----------

@@ -12,8 +12,7 @@ from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.surface import NEAR_FREE, inverse
 from nearfree.errors import ConfigError
 from nearfree.show.text.answer_json import with_about
-from nearfree.show.text.columns import columns
-from nearfree.show.text.forecast import amount
+from nearfree.show.text.forecast import amount, columns
 
 
 def check_points_file(path: Path) -> None:
@@ -25,7 +24,7 @@ def check_points_file(path: Path) -> None:
 
 
 def write_points(path: Path, queries: Sequence[Deployment], points: pl.DataFrame) -> None:
-    """Write points with what was asked about beside them, to a file that was checked."""
+    """Write points with their deployments' columns to a file that was checked."""
     rows = with_about(queries, points)
     with path.open("wb") as file:
         if path.suffix == ".csv":
@@ -86,7 +85,7 @@ def _block(entry: tuple[int, Deployment]) -> tuple[Decoder, str, str | None]:
 def inverse_report(
     forecast: Forecast, positions: int, epsilon: float, accepted: float | None
 ) -> Iterator[str]:
-    """Yield what K positions cost in each deployment, those where they are near-free first."""
+    """Yield the cost of K positions in each deployment, the near-free ones first."""
     rows = inverse(forecast, positions, epsilon)
     free = rows.filter(verdict=NEAR_FREE)
     yield (

@@ -12,7 +12,7 @@ from nearfree.derive.tables.schema import Formula, Table, count, counts, flag, n
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
-from nearfree.show.page.blocks import block, packed
+from nearfree.show.page.inline import block, packed
 
 from show.page.page import Page
 

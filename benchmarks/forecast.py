@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nearfree.config.deployments import DeploymentSpec
-from nearfree.config.files import Config
+from nearfree.config.files import Config, DeploymentSpec
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import deployments

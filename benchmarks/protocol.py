@@ -14,8 +14,9 @@ from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.protocols import Adaptive, Paper, Timing
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.boundaries import measured_rows
-from nearfree.derive.tables.latency import LATENCY, curves, latency_rows
+from nearfree.derive.tables.latency import LATENCY, latency_rows
 from nearfree.hardware.probe import probe
+from nearfree.log.curves import curves
 from nearfree.log.events import LatencyMeasured, RunFinished, WorkCounted
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from derive.questions import ROOT
-from nearfree.config.deployments import BOUNDS, DeploymentSpec
-from nearfree.config.files import Config
+from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.derive.predict.forecast.expand_deployments import deployments
 from nearfree.errors import ConfigError
 

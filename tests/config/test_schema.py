@@ -13,8 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.cluster import Cluster
-from nearfree.config.deployments import DeploymentSpec
-from nearfree.config.files import BackendEnvironment, Site, Sources, schemas
+from nearfree.config.files import BackendEnvironment, DeploymentSpec, Site, Sources, schemas
 from nearfree.core.modules.registry import STUDIES
 from nearfree.core.setting import Name, Positive
 from nearfree.hardware.platforms import Platform

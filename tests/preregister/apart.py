@@ -7,7 +7,7 @@ from derive.tables.logs import make_take
 from nearfree.config.model_studies import model_sweeps, uses
 from nearfree.decoders.modules import ModuleUse
 from nearfree.log.events import LatencyMeasured, Payload
-from nearfree.preregister.isolated_modules import IsolatedModules
+from nearfree.preregister.composed import IsolatedModules
 from whole_models import DENSE, curve, curves_of, model_study, small
 
 GRID = (1, 2, 4, 8)

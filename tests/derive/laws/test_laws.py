@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.files import Config
 from nearfree.derive.granularity.facts import datasheet_facts
-from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
+from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws, ask_distinct
 from nearfree.errors import ConfigError
 from nearfree.log.events import BoundaryPublished
 from nearfree.log.evidence import read_scope
@@ -228,3 +228,18 @@ def test_facts_are_those_of_the_datasheets() -> None:
     assert facts.select("platform", "dtype").n_unique() == facts.height
     row = facts.row(by_predicate=(pl.col("platform") == "h20") & (pl.col("dtype") == "bfloat16"))
     assert row == ("h20", "bfloat16", 148.0, 4000.0, 37.0, 90, 78, "NVIDIA H20")
+
+
+def test_each_distinct_row_is_asked_once() -> None:
+    """Answers stand in the rows' order, nulls are values, and what is left out is null."""
+    asked = []
+
+    def answer(row: dict[str, Any]) -> dict[str, object]:
+        asked.append(tuple(row.values()))
+        return {} if row["a"] is None else {"a": row["a"] + 1, "said": row["b"]}
+
+    rows = pl.DataFrame({"a": [1, None, 1, 2, None], "b": ["x", "x", "x", "y", "x"], "c": range(5)})
+    found = ask_distinct(rows.select("a", "b"), answer, {"a": pl.Int64, "said": pl.String})
+    assert found.rows() == [(2, "x"), (None, None), (2, "x"), (3, "y"), (None, None)]
+    assert asked == [(1, "x"), (None, "x"), (2, "y")]
+    assert ask_distinct(rows.clear(), answer, {"said": pl.String}).is_empty()

@@ -5,8 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from msgspec.structs import replace
-from nearfree.config.deployments import DeploymentSpec
-from nearfree.config.files import Config
+from nearfree.config.files import Config, DeploymentSpec
 from nearfree.derive.outlook import schedules as module
 from nearfree.derive.outlook.schedules import SCHEDULES, schedules
 

@@ -9,8 +9,7 @@ from nearfree.cli.common import positive
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nearfree.config.deployments import DeploymentSpec
-    from nearfree.config.files import Config
+    from nearfree.config.files import Config, DeploymentSpec
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
 
@@ -120,7 +119,7 @@ def make_spec(
     moe: str = MOE,
 ) -> "DeploymentSpec":
     """Return the deployments that the options describe; the other arguments are their defaults."""
-    from nearfree.config.deployments import DeploymentSpec
+    from nearfree.config.files import DeploymentSpec
 
     return DeploymentSpec(
         models=tuple(args.model),

@@ -16,8 +16,7 @@ from nearfree.cli.deployment_options import (
 )
 
 if TYPE_CHECKING:
-    from nearfree.config.deployments import DeploymentSpec
-    from nearfree.config.files import Config
+    from nearfree.config.files import Config, DeploymentSpec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +57,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> list[str]:
 
 
 def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]":
-    from nearfree.config.deployments import BOUNDS
+    from nearfree.config.files import BOUNDS
     from nearfree.errors import ConfigError
 
     if (args.model is None) != (args.platform is None):

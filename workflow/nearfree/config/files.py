@@ -4,14 +4,13 @@ import inspect
 from collections.abc import Iterable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from nearfree.backends.records import BACKENDS
 from nearfree.config.cluster import Cluster, JobResources
-from nearfree.config.deployments import DeploymentSpec
 from nearfree.config.model_studies import model_sweeps
 from nearfree.config.yaml_file import entries, read_entries, read_file
 from nearfree.core.modules.model import ModelStudy
@@ -20,11 +19,39 @@ from nearfree.core.modules.study import StudyBase
 from nearfree.core.plan import FORETOLD_SUFFIX, MODULES_SUFFIX, PROFILE_SUFFIX, Sweep
 from nearfree.core.protocols import Positive
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
-from nearfree.core.setting import Name
+from nearfree.core.setting import Dtype, Name
 from nearfree.decoders.model import Model, read_model
 from nearfree.derive.stages import COMMANDS
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve
+
+Bound = Literal["balanced", "skewed"]
+"""The two controlled routings, between which any real one lies (paper, app. C.3)."""
+BOUNDS: tuple[Bound, ...] = ("balanced", "skewed")
+Text = Annotated[str, Meta(min_length=1, max_length=200)]
+Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
+Small = Annotated[int, Meta(ge=1, lt=1_000_000)]
+Listed = Annotated[tuple[Small, ...], Meta(min_length=1)]
+
+
+class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Deployments, one for each combination of what is listed.
+
+    `models` are names under config/models or paths of files, `attention` and `moe` releases as
+    package==version, or packages alone for the newest recorded release. `batch` is b, `context` L;
+    `moe` and `routing` count where a model has experts. `drawn` says whether figures show them.
+    """
+
+    models: Texts
+    platforms: Annotated[tuple[Name, ...], Meta(min_length=1)]
+    attention: Texts = ("flash-attn",)
+    moe: Texts = ("vllm",)
+    batch: Listed = (1,)
+    context: Listed = (4096,)
+    routing: Annotated[tuple[Bound, ...], Meta(min_length=1)] = BOUNDS
+    dtype: Dtype | None = None
+    drawn: bool = True
+
 
 Epsilon = Annotated[float, Meta(gt=0, lt=1)]
 

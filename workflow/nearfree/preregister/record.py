@@ -17,8 +17,16 @@ from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.preregister.composed import LAW, MINIMUM, SUM, Composed, by_law, by_minimum, by_sum
-from nearfree.preregister.isolated_modules import IsolatedModules
+from nearfree.preregister.composed import (
+    LAW,
+    MINIMUM,
+    SUM,
+    Composed,
+    IsolatedModules,
+    by_law,
+    by_minimum,
+    by_sum,
+)
 from nearfree.units import GFLOP_PER_TFLOP, balance_flop_per_byte
 
 

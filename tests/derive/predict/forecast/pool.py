@@ -6,8 +6,7 @@ from itertools import product
 from typing import Any
 
 from nearfree.backends.names import backend
-from nearfree.config.deployments import BOUNDS
-from nearfree.config.files import Config
+from nearfree.config.files import BOUNDS, Config
 from nearfree.decoders.config_file import find_decoder
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment

@@ -4,8 +4,7 @@ from itertools import product
 
 import pytest
 from decoders.files import refusal
-from nearfree.config.deployments import BOUNDS, DeploymentSpec
-from nearfree.config.files import Config
+from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
 from nearfree.errors import NearfreeError
 from packaging.version import Version

@@ -12,15 +12,78 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.kind import Granularity, Laws, ModuleKind, smallest
+from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.modules.registry import KINDS
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.refusals import GRANULAR, LAWFUL, law_refusal, written
-from nearfree.derive.laws.resolved import resolved
-from nearfree.derive.tables.distinct import ask_distinct
 from nearfree.errors import ConfigError, NearfreeError
+
+
+def ask_distinct(
+    rows: pl.DataFrame,
+    answer: Callable[[dict[str, Any]], Mapping[str, Any]],
+    schema: Mapping[str, Any],
+) -> pl.DataFrame:
+    """Return what a function says of each row, in the rows' order.
+
+    Parameters
+    ----------
+    rows
+        What the function is asked.
+    answer
+        Takes a row by its columns' names and returns values by the names of `schema`; what it
+        leaves out is null. It is called once for each distinct row.
+    schema
+        The columns of the answers.
+    """
+    distinct = rows.unique(maintain_order=True)
+    answers = [answer(question) for question in distinct.iter_rows(named=True)]
+    known = distinct.hstack(pl.DataFrame(answers, schema=schema).rename(_answer))
+    found = rows.join(known, on=rows.columns, how="left", nulls_equal=True, maintain_order="left")
+    return found.select(pl.col(_answer(name)).alias(name) for name in schema)
+
+
+def _answer(name: str) -> str:
+    return f"answer_{name}"
+
+
+def resolved(resolver: Resolver, question: Any, baseline: int, tokens: int) -> Granularity:
+    """Return the granularity of a layer or call at its baseline N, of so many tokens.
+
+    Raises
+    ------
+    NearfreeError
+        There are no rules of it, or the answer depends on a fact that is not known.
+    """
+    return _BY_QUESTION[type(question)](resolver, question, baseline, tokens)
+
+
+def _blocks(resolver: Resolver, question: MoeQuestion, _baseline: int, tokens: int) -> Granularity:
+    steps = resolver.moe(question)
+    blocks = steps.at([tokens])
+    place = f"{blocks.evidence[0]}, {blocks.source[0]}, path {blocks.path[0]}"
+    return Granularity(rows=blocks.block_m[0], until=steps.tau(tokens), place=place)
+
+
+def _tiles(
+    resolver: Resolver, question: AttentionQuestion, baseline: int, _tokens: int
+) -> Granularity:
+    steps = resolver.attention(question)
+    last = steps.m_attn(baseline)
+    tiles = steps.at([baseline])
+    place = f"{tiles.evidence[0]}, path {tiles.path[0]}"
+    return Granularity(rows=float("inf") if last is None else last, place=place)
+
+
+_BY_QUESTION: dict[type, Callable[[Resolver, Any, int, int], Granularity]] = {
+    MoeQuestion: _blocks,
+    AttentionQuestion: _tiles,
+}
+
 
 ANSWERS_SCHEMA = {
     "asked": pl.Int64,

@@ -7,7 +7,7 @@ import polars as pl
 
 from nearfree.core.modules import model
 from nearfree.core.modules.kind import smallest
-from nearfree.derive.tables.distinct import ask_distinct
+from nearfree.derive.laws.laws import ask_distinct
 
 _FFN = ("dtype", "batch", "experts", "top_k", "routing")
 _BALANCE = "balance_flop_per_byte"

@@ -13,10 +13,10 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.laws.laws import ask_distinct
 from nearfree.derive.laws.model_law import idle_compute, principle
 from nearfree.derive.laws.refusals import facts_refusal
 from nearfree.derive.outlook.lookup_sources import lookup_sources
-from nearfree.derive.tables.distinct import ask_distinct
 from nearfree.derive.tables.schema import Formula, Table, amount, count, flag, text
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import Platform

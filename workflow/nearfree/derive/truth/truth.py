@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.modules.routing import first_full
-from nearfree.derive.tables.distinct import ask_distinct
+from nearfree.derive.laws.laws import ask_distinct
 from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.derive.truth.exits import first_exit, last_pass
 

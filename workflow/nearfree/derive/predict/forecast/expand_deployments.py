@@ -7,8 +7,7 @@ from itertools import combinations, product
 from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
-from nearfree.config.deployments import DeploymentSpec
-from nearfree.config.files import Config
+from nearfree.config.files import Config, DeploymentSpec
 from nearfree.decoders.config_file import find_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.granularity.releases import ruled_release

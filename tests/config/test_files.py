@@ -231,14 +231,14 @@ def test_a_probe_of_an_unknown_platform(folder: Path) -> None:
 
 def test_the_default_set_has_every_module(folder: Path) -> None:
     """What is measured unless more is asked for has each module, a dense and a sparse model."""
-    plans = Plans(Config(folder), "cpu").every()
+    plans = Plans(Config(folder), "cpu").all()
     settings = [sweep.setting for plan in plans.values() for sweep in getattr(plan, "sweeps", ())]
     assert {setting.module for setting in settings} == set(get_args(Module))
     models = {setting.model: setting.moe for setting in settings if setting.module == "model"}
     assert sorted(models.values(), key=str) == [None, "torch_padded"]
     path = folder / "config.yaml"
     path.write_text(path.read_text().replace("[default, paper]", "[default, thorough]"))
-    assert plans.keys() < Plans(Config(folder), "cpu").every().keys()
+    assert plans.keys() < Plans(Config(folder), "cpu").all().keys()
 
 
 def test_studies_can_be_left_out(folder: Path) -> None:

@@ -29,9 +29,19 @@ CLOCK = "2026-01-02T03:04:05.678901Z"
 Work = Callable[[OpenTake], float | None]
 
 
+SLOW_FIXTURES = {"built", "slurm", "machine", "browser", "history", "own"}
+"""What runs the whole workflow, SLURM, a browser, or the stages of nine ledgers."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave slow tests out of the coverage: counting lines doubles the time of an interpreter."""
+    """Mark as slow what rests on a slow fixture, and leave what is slow out of the coverage.
+
+    Counting lines doubles the time of an interpreter.
+    """
     for item in items:
+        if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.no_cover)
 

@@ -14,6 +14,8 @@ import pytest
 
 from workflow import ROOT, Project
 
+pytestmark = pytest.mark.slow
+
 MADE = ("project", "boundaries", "predictions", "validation", "figures")
 PROJECTED = """
 import resource, sys

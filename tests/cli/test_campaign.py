@@ -50,6 +50,7 @@ def test_a_platforms_orders(planned: Path, call: Call) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_campaign_makes_every_take(planned: Path, call: Call) -> None:
     """A campaign seals the probe and every study without the config, and nothing twice."""
     Path("orders").write_text(call("plan", "cpu")[1])
@@ -62,6 +63,7 @@ def test_a_campaign_makes_every_take(planned: Path, call: Call) -> None:
     assert sorted(Path("there").rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_failure_does_not_end_a_campaign(planned: Path, call: Call) -> None:
     """What cannot be measured here is told by name, the rest is made, and the exit code is 2."""
     Path("orders").write_text(call("plan", "h200")[1] + call("plan", "cpu")[1])
@@ -71,6 +73,7 @@ def test_a_failure_does_not_end_a_campaign(planned: Path, call: Call) -> None:
     assert [line.split(": ")[2] for line in err.splitlines()] == ["h200/hardware", "h200/other"]
 
 
+@pytest.mark.slow
 def test_no_take_begins_after_the_deadline(
     planned: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

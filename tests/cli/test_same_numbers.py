@@ -13,7 +13,7 @@ from nearfree.derive.predict.forecast.forecast import positions
 
 from cli.conftest import Call
 
-pytestmark = pytest.mark.usefixtures("recorded")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("recorded")]
 ASKED = ("model", "platform", "attention", "moe", "routing", "dtype", "context")
 ENTRIES = tuple(CONFIG.deployments)
 NOT_SAID = {"row_id", "from_ids", "deployment", "drawn", "batch", *ASKED}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from nearfree.backends.adapters.kernel import kernel_names
+from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.setting import ModelRouting
 from nearfree.decoders.modules import UNTOLD
 from nearfree.errors import ConfigError, EvidenceError

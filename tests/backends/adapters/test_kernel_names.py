@@ -3,7 +3,8 @@
 import pytest
 import torch
 from conftest import make_setting
-from nearfree.backends.adapters.kernel import ExecutionContext, kernel_names, make_kernel
+from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
+from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.work import ExecutedWork
 from torch import Tensor
 

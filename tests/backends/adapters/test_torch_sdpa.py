@@ -3,7 +3,8 @@
 import pytest
 import torch
 from nearfree.backends.adapters import torch_sdpa
-from nearfree.backends.adapters.kernel import ExecutionContext, kernel_names
+from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.backends.adapters.torch_sdpa import TorchSdpa, causal_mask, cpu_tile
 from nearfree.core.setting import Dtype, Mask
 from torch import Tensor

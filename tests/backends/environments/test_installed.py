@@ -42,7 +42,7 @@ def test_a_folder_that_tells_nothing_is_no_distribution(tmp_path: Path, imported
     """
     (tmp_path / "half-1.0.dist-info").mkdir()
     put(tmp_path, "whole", "1.0")
-    code = f"import {imported}; from nearfree.environments.installed import installed as i"
+    code = f"import {imported}; from nearfree.backends.environments.lock import installed as i"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print(*i())"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},

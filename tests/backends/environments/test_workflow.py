@@ -12,6 +12,8 @@ from nearfree.pipeline.pipeline import Pipeline
 from backends.environments.tiny import THIS, entry
 from workflow import ROOT, Project, make_project
 
+pytestmark = pytest.mark.slow
+
 VLLM = """
 moe_a: &moe
   module: moe_ffn

@@ -219,7 +219,8 @@ def test_a_platform_s_own_factors_are_found(name: str) -> None:
     hypothesis = part.family.hypotheses[0]
     alone = type(known)(family=name, values={hypothesis: known.values[hypothesis]}, band=0.0)
     family = type(part.family)(
-        name=name, meaning="", constants=part.family.constants, hypotheses=(hypothesis,),
+        name=name, meaning="", modules=part.family.modules,
+        constants=part.family.constants, hypotheses=(hypothesis,),
         latency_us=part.family.latency_us,
     )  # fmt: skip
     times = family.latency_us(part.features, scaled(alone.values[hypothesis], real), hypothesis)

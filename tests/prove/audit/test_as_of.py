@@ -135,7 +135,7 @@ def test_what_was_made_before_stays_until_all_is_there(
     assert files(again) == {"000001/before": b"before"}
     assert [path.name for path in again.iterdir()] == ["000001"]
     monkeypatch.setattr("nearfree.prove.audit.restore.make_all", lambda *_, **__: None)
-    monkeypatch.setattr("nearfree.prove.audit.restore.report_of", lambda _: None)
+    monkeypatch.setattr("nearfree.show.page.stage.report_of", lambda _: None)
     as_of(own.layout, own.ledger("first"))
     assert {path.name for path in again.iterdir()} == {"000001"}
     assert {path.name for path in (again / "000001").iterdir()} == {"config", "results"}
@@ -194,7 +194,7 @@ def test_other_code_goes_on_if_asked_to_and_says_so(own: History, call: Call) ->
 def test_other_code_alone_is_a_mistake(own: History, call: Call) -> None:
     """The option says nothing without a ledger, and is not passed over."""
     code, _, err = call("report", "--results", str(own.layout.root), "--other-code")
-    assert (code, err.count("Name one with --as-of")) == (2, 1)
+    assert (code, err.count("Name an earlier ledger with --as-of")) == (2, 1)
 
 
 @pytest.mark.parametrize("name", ["10", "999999", "adopted:1"])

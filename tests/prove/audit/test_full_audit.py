@@ -113,7 +113,7 @@ def test_a_removed_segment_fails_the_audit(made):
     (first, *others) = found
     assert first.startswith("project of cpu cannot be recomputed: ")
     assert str(made.layout.segment(take, 1)) in first
-    rests = {each.partition(" rests on ")[0] for each in others}
+    rests = {each.partition(" needs a table ")[0] for each in others}
     stages = ("boundaries", "predictions", "validation", "claims", "figures")
     assert rests == {f"{stage} of cpu" for stage in stages}
 

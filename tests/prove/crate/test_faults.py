@@ -9,7 +9,7 @@ from nearfree.prove.crate.check import check_crate
 from prove.crate.faults import FAULTS, Fault
 from prove.crate.validator import issues, no_network
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 BY_NAME = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 
 

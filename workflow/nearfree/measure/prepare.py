@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import torch
 from msgspec import structs
 
-from nearfree.backends.adapters.kernel import ExecutionContext, Kernel, kernel_names, make_kernel
+from nearfree.backends.adapters.kernel import ExecutionContext, Kernel, make_kernel
+from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.setting import Setting
 from nearfree.errors import ConfigError, EvidenceError

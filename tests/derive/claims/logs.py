@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
-from nearfree.derive.claims.judge import CLAIMS_CHECKED, claim_rows
+from nearfree.derive.claims.judge import claim_rows
+from nearfree.derive.claims.paper import CLAIMS_CHECKED
 from nearfree.derive.claims.scope_tables import ScopeTables
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION

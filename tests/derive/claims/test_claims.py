@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from nearfree.derive.claims.judge import CLAIMS_CHECKED
+from nearfree.derive.claims.paper import CLAIMS_CHECKED
 
 from derive.claims.logs import Row, at, composed, judge, log, points, said, work
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from nearfree.derive.claims.cases import Case, Group
 from nearfree.derive.claims.judge import (
     CLAIMS,
-    CLAIMS_CHECKED,
     FAILS,
     HOLDS,
     PARTLY,
@@ -18,6 +17,7 @@ from nearfree.derive.claims.judge import (
     claim_rows,
     verdict,
 )
+from nearfree.derive.claims.paper import CLAIMS_CHECKED
 from nearfree.derive.claims.scope_tables import ScopeTables
 from nearfree.derive.tables.boundaries import BOUNDARIES
 

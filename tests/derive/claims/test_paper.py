@@ -2,7 +2,8 @@
 
 import polars as pl
 import pytest
-from nearfree.derive.claims.judge import CLAIMS, CLAIMS_CHECKED
+from nearfree.derive.claims.judge import CLAIMS
+from nearfree.derive.claims.paper import CLAIMS_CHECKED
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
 

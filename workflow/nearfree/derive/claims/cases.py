@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nearfree.core.label import AXES, label
 from nearfree.core.modules.registry import MAIN
-from nearfree.derive.claims.scope_tables import Row, ScopeTables
+from nearfree.derive.claims.scope_tables import Row
 
 PAPER_MODULES = tuple(kind.name for kind in MAIN)
 """The module kinds that the paper studies."""
@@ -45,15 +45,16 @@ class Case(Struct, frozen=True):
     gap: float = 0.0
 
 
-Check = Callable[[ScopeTables], Iterable[Case]]
+Check = Callable[..., Iterable[Case]]
+"""What yields the cases of a claim's part, from the scope's tables and the claim's modules."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
     """A claim of the paper.
 
-    `checks` are its parts. `unit` names a case, and `needs` the rows that it needs. With `across`
-    its verdict covers all routings; with `public` it is about datasheets or the paper's own table,
-    which only the public scope has.
+    `checks` are its parts. `unit` names a case, and `needs` the rows that it needs. Its verdict
+    covers all values of `across`, a field of Group; with `public` it is about datasheets or the
+    paper's own table, which only the public scope has.
     """
 
     name: str
@@ -64,33 +65,37 @@ class Claim(Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     modules: tuple[str, ...] = ()
     kind: str = "claim"
-    across: bool = False
+    across: str = ""
     public: bool = False
 
 
-def group_of(row: Row, *, routing: bool = True) -> Group:
-    """Return the group of a row.
+def setting_case(
+    row: Row, text: str, *others: Row, agrees: bool | None, gap: float = 0.0, varied: str = ""
+) -> Case:
+    """Return a case about a setting.
 
     Parameters
     ----------
-    routing
-        Group by routing, too.
+    row
+        The setting's boundary, which names the group.
+    text
+        What is compared, with numbers.
+    others
+        The other rows behind it.
+    varied
+        A column that the text names itself.
     """
-    kept = row["routing"] if routing else None
-    return Group(row["platform"], row["module"], row["backend"], kept, row["origin"])
+    setting = describe_setting(row, varied)
+    ids = (row["row_id"], *(other["row_id"] for other in others))
+    group = Group(*(row[name] for name in Group._fields))
+    return Case(group, agrees, f"{setting}: {text}" if setting else text, ids, gap)
 
 
-def describe_setting(row: Row, *without: str) -> str:
-    """Return a setting's varying fields as the paper writes them.
-
-    Parameters
-    ----------
-    without
-        Columns to leave out.
-    """
+def describe_setting(row: Row, varied: str = "") -> str:
+    """Return a setting's varying fields, except for one and the routing, as the paper does."""
     names = (*(_SIZES if row["model"] is None else ()), *AXES)
-    told = label(row, [name for name in names if name not in (*without, "routing")])
-    return f"{row['model'] or ''} {told}".strip()
+    fields = label(row, [name for name in names if name not in (varied, "routing")])
+    return f"{row['model'] or ''} {fields}".strip()
 
 
 def n_max(row: Row) -> str:

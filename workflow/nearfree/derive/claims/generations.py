@@ -5,15 +5,11 @@ from itertools import combinations
 
 import polars as pl
 
-from nearfree.core.modules.attention import ATTENTION, M_ATTN
+from nearfree.core.modules.attention import M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.derive.claims.cases import Case, Group, plain
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
-_LOOKUP = Group(None, None, None, None, "published")
-_DENSE, _ATTENTION = (
-    Group(None, m, None, None, "published") for m in ("dense_ffn", ATTENTION.name)
-)
 _FROM = 2.4
 _LEAST, _MOST = 22.5, 23.5
 """What rounds to 23 times."""
@@ -21,12 +17,12 @@ _LEAST, _MOST = 22.5, 23.5
 
 def up_to_23(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether the largest over-prediction of the deployment table, recomputed, is 23."""
-    rows = [(row["idle_compute"] / row["principle"], row) for row in _table(tables)]
+    rows = list(_table(tables))
     if rows:
-        top, row = max(rows, key=lambda pair: pair[0])
+        row = max(rows, key=lambda row: row["idle_compute"] / row["principle"])
+        top = row["idle_compute"] / row["principle"]
         text = f"the largest is {top:.3g} times: {_place(row)}"
-        agrees = _LEAST <= top < _MOST
-        yield Case(_LOOKUP, agrees, text, tuple(row["row_id"] for _, row in rows))
+        yield _case(text, *rows, agrees=_LEAST <= top < _MOST)
 
 
 def most_over(tables: ScopeTables) -> Iterator[Case]:
@@ -35,7 +31,7 @@ def most_over(tables: ScopeTables) -> Iterator[Case]:
     over = [row for row in rows if (row["over_prediction"] or 1) >= _FROM]
     if rows:
         text = f"{len(over)} of {len(rows)} rows of the table"
-        yield Case(_LOOKUP, 2 * len(over) > len(rows), text, tuple(r["row_id"] for r in rows))
+        yield _case(text, *rows, agrees=2 * len(over) > len(rows))
 
 
 def reprints(tables: ScopeTables) -> Iterator[Case]:
@@ -46,7 +42,7 @@ def reprints(tables: ScopeTables) -> Iterator[Case]:
             f"{plain(row['printed_idle_compute'])} printed, principle {plain(row['principle'])} "
             f"against {plain(row['printed_principle'])}"
         )
-        yield Case(_LOOKUP, row["equal"], text, (row["row_id"],))
+        yield _case(text, row, agrees=row["equal"])
 
 
 def holds_for_releases(tables: ScopeTables) -> Iterator[Case]:
@@ -57,33 +53,33 @@ def holds_for_releases(tables: ScopeTables) -> Iterator[Case]:
         if resolved is not None:
             text += f", {plain(resolved)} by the rules of releases ({row['resolved_term']})"
         agrees = None if resolved is None else round(resolved) == round(row["principle"])
-        gap = row["principle"] / resolved if resolved else 0.0
-        yield Case(_LOOKUP, agrees, text, (row["row_id"],), gap)
+        yield _case(text, row, agrees=agrees, gap=row["principle"] / resolved if resolved else 0.0)
 
 
-def balance_grows(tables: ScopeTables) -> Iterator[Case]:
-    """Yield whether of two platforms the later one has the larger rho, at one element type."""
-    for a, b in _generations(tables):
-        balance, other = a["balance_flop_per_byte"], b["balance_flop_per_byte"]
-        text = (
-            f"{a['platform']} ({a['year']}) has rho {plain(balance)}, "
-            f"{b['platform']} ({b['year']}) {plain(other)}, {a['dtype']}"
-        )
-        yield Case(_DENSE, other > balance, text, (a["row_id"], b["row_id"]), balance / other)
+def grows(tables: ScopeTables, module: str, *, column: str, symbol: str = "") -> Iterator[Case]:
+    """Yield whether of two platforms the later one has the larger number, at one element type.
+
+    Parameters
+    ----------
+    column
+        The number: rho, or the boundary of dense FFNs.
+    symbol
+        What stands before it in the text.
+    """
+    frame = tables.frames["trend"].filter(pl.col("term") == IDLE, pl.col("batch") == 1)
+    known = frame.drop_nulls(["n_max", "year"]).drop("from_ids").sort("year", "platform")
+    for rows in known.partition_by("dtype"):
+        for a, b in combinations(rows.to_dicts(), 2):
+            if a["year"] < b["year"]:
+                text = (
+                    f"{a['platform']} ({a['year']}) has {symbol}{plain(a[column])}, "
+                    f"{b['platform']} ({b['year']}) {plain(b[column])}, {a['dtype']}"
+                )
+                agrees, gap = b[column] > a[column], a[column] / b[column]
+                yield _case(text, a, b, agrees=agrees, gap=gap, module=module)
 
 
-def boundary_grows(tables: ScopeTables) -> Iterator[Case]:
-    """Yield whether of two platforms the later one has the larger boundary of dense FFNs."""
-    for a, b in _generations(tables):
-        text = (
-            f"{a['platform']} ({a['year']}) has {plain(a['n_max'])}, "
-            f"{b['platform']} ({b['year']}) {plain(b['n_max'])}, {a['dtype']}"
-        )
-        gap = a["n_max"] / b["n_max"]
-        yield Case(_DENSE, b["n_max"] > a["n_max"], text, (a["row_id"], b["row_id"]), gap)
-
-
-def tile_stays(tables: ScopeTables) -> Iterator[Case]:
+def tile_stays(tables: ScopeTables, module: str) -> Iterator[Case]:
     """Yield whether one backend's M_attn is the same on every two platforms."""
     frame = tables.frames["trend"].filter(pl.col("term") == M_ATTN, pl.col("batch") == 1)
     known = frame.drop_nulls("n_max").drop("from_ids")
@@ -93,15 +89,14 @@ def tile_stays(tables: ScopeTables) -> Iterator[Case]:
                 f"{a['reference']}: {plain(a['n_max'])} on {a['platform']}, "
                 f"{plain(b['n_max'])} on {b['platform']}"
             )
-            ids = (a["row_id"], b["row_id"])
-            yield Case(_ATTENTION, a["n_max"] == b["n_max"], text, ids)
+            yield _case(text, a, b, agrees=a["n_max"] == b["n_max"], module=module)
 
 
-def _generations(tables: ScopeTables) -> Iterator[tuple[Row, Row]]:
-    frame = tables.frames["trend"].filter(pl.col("term") == IDLE, pl.col("batch") == 1)
-    known = frame.drop_nulls(["n_max", "year"]).drop("from_ids").sort("year", "platform")
-    for rows in known.partition_by("dtype"):
-        yield from ((a, b) for a, b in combinations(rows.to_dicts(), 2) if a["year"] < b["year"])
+def _case(
+    text: str, *rows: Row, agrees: bool | None, gap: float = 0.0, module: str | None = None
+) -> Case:
+    group = Group(None, module, None, None, "published")
+    return Case(group, agrees, text, tuple(row["row_id"] for row in rows), gap)
 
 
 def _table(tables: ScopeTables) -> Iterator[Row]:

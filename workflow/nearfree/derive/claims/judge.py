@@ -1,12 +1,11 @@
 """Table `claims`: the paper's claims, and verdicts from their cases."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.claims.cases import Case, Claim, Group
-from nearfree.derive.claims.module_claims import MODULE_CLAIMS
-from nearfree.derive.claims.other_claims import MODEL_CLAIMS, PUBLIC_CLAIMS, TOLERANCE_CLAIMS
-from nearfree.derive.claims.questions import FINDINGS, QUESTIONS
+from nearfree.derive.claims.paper import CLAIMS_CHECKED
 from nearfree.derive.claims.scope_tables import PLATFORM_TABLES, PUBLIC_TABLES, ScopeTables
 from nearfree.derive.predict.provenance import digests, tolerances_digest
 from nearfree.derive.tables.schema import ORIGINS, Formula, Table, count, text
@@ -54,11 +53,6 @@ CLAIMS = Table(
     },
 )  # fmt: skip
 
-
-CLAIMS_CHECKED = (
-    *QUESTIONS, *FINDINGS, *MODULE_CLAIMS, *TOLERANCE_CLAIMS, *MODEL_CLAIMS, *PUBLIC_CLAIMS,
-)  # fmt: skip
-"""Every claim that is checked, in the order of the page."""
 _CASES_SHOWN = 4
 """How many cases a sentence lists."""
 Row = dict[str, object]
@@ -97,7 +91,7 @@ def claim_rows(tables: ScopeTables, claims: Iterable[Claim] = CLAIMS_CHECKED) ->
     for place, claim in enumerate(claims, start=1):
         if claim.public and tables.scope != PUBLIC:
             continue
-        parts = [list(check(tables)) for check in claim.checks]
+        parts = [list(check(tables, *claim.modules)) for check in claim.checks]
         about = {"claim": claim.name, "kind": claim.kind, "place": place, "section": claim.section,
                  "says": claim.says}  # fmt: skip
         groups = _groups(claim, parts)
@@ -111,10 +105,11 @@ def claim_rows(tables: ScopeTables, claims: Iterable[Claim] = CLAIMS_CHECKED) ->
 
 def _groups(claim: Claim, parts: Sequence[list[Case]]) -> dict[Group, list[list[Case]]]:
     """Return the cases of each verdict, part by part."""
+    covered: dict[str, Any] = {claim.across: None} if claim.across else {}
     groups: dict[Group, list[list[Case]]] = {}
     for number, part in enumerate(parts):
         for case in part:
-            group = case.group._replace(routing=None) if claim.across else case.group
+            group = case.group._replace(**covered)
             groups.setdefault(group, [[] for _ in parts])[number].append(case)
     return groups
 

@@ -4,29 +4,22 @@ The granularity is the paper's, else that of a release's rules, else the block t
 counts at the baseline; then tau is the last N of the grid that is counted with the same block.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
-from nearfree.core.modules.attention import ATTENTION
-from nearfree.derive.claims.cases import (
-    Case,
-    describe_setting,
-    doublings,
-    group_of,
-    n_max,
-    plain,
-    within_step,
-)
+from nearfree.derive.claims.cases import Case, doublings, n_max, plain, setting_case, within_step
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
+
+_NEAR = 2.0
 
 
 class Granularity(NamedTuple):
-    """A law's prediction for one setting, in words, and the rows behind it."""
+    """A law's prediction for one setting, in words, and the row behind it."""
 
     n_max: float
     text: str
-    ids: tuple[str, ...]
+    row: Row
 
 
 def granularity(tables: ScopeTables, row: Row) -> Granularity | None:
@@ -34,7 +27,7 @@ def granularity(tables: ScopeTables, row: Row) -> Granularity | None:
     prediction = tables.prediction(row, "principle", "principle_resolved")
     if prediction is not None and not prediction["unbounded"]:
         text = f"{prediction['limiting_term'] or 'the law'} {plain(prediction['n_max'])}"
-        return Granularity(prediction["n_max"], text, (prediction["row_id"],))
+        return Granularity(prediction["n_max"], text, prediction)
     return _counted(tables, row)
 
 
@@ -51,85 +44,63 @@ def _counted(tables: ScopeTables, row: Row) -> Granularity | None:
     else:
         value = block / batch if row["module"] == "moe_ffn" else block
         term = "M_moe / b" if row["module"] == "moe_ffn" else "M_attn"
-    return Granularity(value, f"{term} {plain(value)}, by counted blocks", (first["row_id"],))
+    return Granularity(value, f"{term} {plain(value)}, by counted blocks", first)
 
 
 def follows_granularity(
-    module: str, routing: str | None = None
-) -> Callable[[ScopeTables], Iterator[Case]]:
-    """Return the check that the law of granularity lies between N_max and the grid's next N.
+    tables: ScopeTables, module: str, *, routing: str | None = None
+) -> Iterator[Case]:
+    """Yield whether the law of granularity lies between N_max and the grid's next N.
 
     Parameters
     ----------
-    module
-        The module kind.
     routing
         A routing (default: any).
     """
-
-    def check(tables: ScopeTables) -> Iterator[Case]:
-        for row in tables.bounds(module):
-            if routing not in (None, row["routing"]):
-                continue
-            law = granularity(tables, row)
-            if law is None:
-                text = f"{describe_setting(row)}: {n_max(row)}, no known granularity"
-                yield Case(group_of(row), None, text, (row["row_id"],))
-                continue
-            text = f"{describe_setting(row)}: {n_max(row)}, {law.text}"
-            gap = doublings(law.n_max, row["n_max"])
-            ids = (row["row_id"], *law.ids)
-            yield Case(group_of(row), within_step(row, law.n_max), text, ids, gap)
-
-    return check
-
-
-_NEAR = 2.0
+    for row in tables.bounds(module):
+        if routing not in (None, row["routing"]):
+            continue
+        law = granularity(tables, row)
+        if law is None:
+            yield setting_case(row, f"{n_max(row)}, no known granularity", agrees=None)
+            continue
+        agrees, gap = within_step(row, law.n_max), doublings(law.n_max, row["n_max"])
+        yield setting_case(row, f"{n_max(row)}, {law.text}", law.row, agrees=agrees, gap=gap)
 
 
 def predicts(
-    *modules: str, near: bool = False, wrong: bool = False
-) -> Callable[[ScopeTables], Iterator[Case]]:
-    """Return the check that N_idle lies between N_max and the next N of the grid.
+    tables: ScopeTables, *modules: str, near: bool = False, wrong: bool = False
+) -> Iterator[Case]:
+    """Yield whether N_idle lies between N_max and the next N of the grid.
 
     Parameters
     ----------
-    modules
-        The module kinds.
     near
         Accept a factor of two beyond either end.
     wrong
         Check that it does not lie there.
     """
-
-    def check(tables: ScopeTables) -> Iterator[Case]:
-        for row, value, ids in _idle_predictions(tables, *modules):
-            hit = _near(row, value) if near else within_step(row, value)
-            agrees = hit if hit is None or not wrong else not hit
-            text = f"{describe_setting(row)}: N_idle {_n(value)}, {n_max(row)}"
-            yield Case(group_of(row), agrees, text, ids, doublings(value, row["n_max"]))
-
-    return check
+    for row, value, idle in _idle_predictions(tables, *modules):
+        hit = _near(row, value) if near else within_step(row, value)
+        agrees = hit if hit is None or not wrong else not hit
+        text, gap = f"N_idle {_n(value)}, {n_max(row)}", doublings(value, row["n_max"])
+        yield setting_case(row, text, idle, agrees=agrees, gap=gap)
 
 
-def tile_before_idle(tables: ScopeTables) -> Iterator[Case]:
+def tile_before_idle(tables: ScopeTables, module: str) -> Iterator[Case]:
     """Yield whether attention's query tile is smaller than N_idle."""
-    for row, value, ids in _idle_predictions(tables, ATTENTION.name):
+    for row, value, idle in _idle_predictions(tables, module):
         tile = granularity(tables, row)
         if tile is not None:
-            text = f"{describe_setting(row)}: {tile.text}, N_idle {_n(value)}"
-            gap = tile.n_max / value
-            yield Case(group_of(row), tile.n_max < value, text, (*ids, *tile.ids), gap)
+            text, agrees = f"{tile.text}, N_idle {_n(value)}", tile.n_max < value
+            yield setting_case(row, text, idle, tile.row, agrees=agrees, gap=tile.n_max / value)
 
 
-def _idle_predictions(
-    tables: ScopeTables, *modules: str
-) -> Iterator[tuple[Row, float, tuple[str, ...]]]:
+def _idle_predictions(tables: ScopeTables, *modules: str) -> Iterator[tuple[Row, float, Row]]:
     for row in tables.bounds(*modules):
         prediction = tables.prediction(row, "idle_compute")
         if prediction is not None:
-            value = inf if prediction["unbounded"] else prediction["n_max"]
-            yield row, value, (row["row_id"], prediction["row_id"])
+            yield row, inf if prediction["unbounded"] else prediction["n_max"], prediction
 
 
 def _near(row: Row, value: float) -> bool | None:

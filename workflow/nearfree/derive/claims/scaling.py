@@ -1,48 +1,51 @@
-"""Claims on how boundaries scale: with batch, with experts a token, with context and routing."""
+"""Claims on how boundaries move: with batch, experts a token, context, routing and tolerance."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import groupby, pairwise
 
 from nearfree.core.setting import FIELDS
-from nearfree.derive.claims.cases import (
-    Case,
-    at_least,
-    describe_setting,
-    doublings,
-    group_of,
-    n_max,
-    same,
-)
+from nearfree.derive.claims.cases import Case, at_least, doublings, n_max, same, setting_case
 from nearfree.derive.claims.scope_tables import Row, ScopeTables, pairs
 
-
-def inverse_batch(tables: ScopeTables) -> Iterator[Case]:
-    """Yield whether b N_max of a dense FFN is the same at every two batch sizes."""
-    yield from _inverse(tables.bounds("dense_ffn"))
-
-
-def inverse_batch_anywhere(tables: ScopeTables) -> Iterator[Case]:
-    """Yield the same at each tolerance that there is."""
-    for epsilon in sorted({row["epsilon"] for rows in tables.curves for row in rows}):
-        yield from _inverse(
-            tables.bounds("dense_ffn", epsilon=epsilon), f", tolerance {epsilon:.0%}"
-        )
+_BOUNDS, _REAL = ("balanced", "skewed"), ("power_law", "router")
+_LEAST, _LOOSER, _MOST = 0.0499, 0.0999, 0.3001
+_FINE = 2
 
 
-def _inverse(rows: list[Row], note: str = "") -> Iterator[Case]:
-    for a, b in pairs(rows, "batch"):
+def inverse_batch(
+    tables: ScopeTables, *modules: str, epsilon: float | None = None
+) -> Iterator[Case]:
+    """Yield whether b N_max is the same at every two batch sizes.
+
+    Parameters
+    ----------
+    epsilon
+        The tolerance, which the text names; by default the headline's.
+    """
+    note = "" if epsilon is None else f", tolerance {epsilon:.0%}"
+    for a, b in pairs(tables.bounds(*modules, epsilon=epsilon), "batch"):
         agrees = same(a, b, (a["batch"], b["batch"]))
         yield _pair(a, b, "batch", agrees=agrees, factor=a["batch"] / b["batch"], note=note)
 
 
+def inverse_batch_anywhere(tables: ScopeTables, *modules: str) -> Iterator[Case]:
+    """Yield the same at each tolerance that there is."""
+    for epsilon in sorted({row["epsilon"] for rows in tables.curves for row in rows}):
+        yield from inverse_batch(tables, *modules, epsilon=epsilon)
+
+
 def constant(
-    module: str, varied: str, *, routing: str | None = None, most: int | None = None
-) -> Callable[[ScopeTables], Iterator[Case]]:
-    """Return the check that N_max is the same, to a grid step, wherever one column varies.
+    tables: ScopeTables,
+    module: str,
+    *,
+    varied: str,
+    routing: str | None = None,
+    most: int | None = None,
+) -> Iterator[Case]:
+    """Yield whether N_max is the same, to a grid step, wherever one column varies.
 
     Parameters
     ----------
-    module
-        Which.
     varied
         That column.
     routing
@@ -50,89 +53,144 @@ def constant(
     most
         The largest value of the column that is looked at.
     """
-
-    def check(tables: ScopeTables) -> Iterator[Case]:
-        rows = [row for row in tables.bounds(module) if row["routing"] == routing]
-        known = [row for row in rows if most is None or (row[varied] or 0) <= most]
-        for a, b in pairs(known, varied):
-            yield _pair(a, b, varied, agrees=same(a, b))
-
-    return check
+    rows = _routed(tables, module, routing)
+    known = [row for row in rows if most is None or (row[varied] or 0) <= most]
+    for a, b in pairs(known, varied):
+        yield _pair(a, b, varied, agrees=same(a, b))
 
 
 def never_rises(
-    module: str, varied: str, *, routing: str | None = None
-) -> Callable[[ScopeTables], Iterator[Case]]:
-    """Return the check that N_max is no larger where one column is.
+    tables: ScopeTables, module: str, *, varied: str, routing: str | None = None
+) -> Iterator[Case]:
+    """Yield whether N_max is no larger where one column is.
 
     Parameters
     ----------
-    module
-        Which.
     varied
         That column.
     routing
         Which routing alone; of models: none stands for dense ones.
     """
-
-    def check(tables: ScopeTables) -> Iterator[Case]:
-        rows = [row for row in tables.bounds(module) if row["routing"] == routing]
-        for a, b in pairs(rows, varied):
-            yield _pair(a, b, varied, agrees=at_least(a, b))
-
-    return check
+    for a, b in pairs(_routed(tables, module, routing), varied):
+        yield _pair(a, b, varied, agrees=at_least(a, b))
 
 
 def _pair(
     a: Row, b: Row, varied: str, *, agrees: bool | None, factor: float = 1, note: str = ""
 ) -> Case:
-    letter, where = FIELDS[varied].symbol, describe_setting(a, varied)
-    text = (
-        f"{where + ': ' if where else ''}{n_max(a)} at {letter} = {a[varied]}, "
-        f"{n_max(b)} at {letter} = {b[varied]}{note}"
-    )
+    symbol = FIELDS[varied].symbol
+    text = f"{n_max(a)} at {symbol} = {a[varied]}, {n_max(b)} at {symbol} = {b[varied]}{note}"
     gap = doublings(a["n_max"] * factor, b["n_max"])
-    return Case(group_of(a), agrees, text, (a["row_id"], b["row_id"]), gap)
+    return setting_case(a, text, b, agrees=agrees, gap=gap, varied=varied)
 
 
-def balanced_above_skewed(tables: ScopeTables) -> Iterator[Case]:
+def balanced_above_skewed(tables: ScopeTables, module: str) -> Iterator[Case]:
     """Yield whether N_max of balanced routing is no smaller than that of skewed routing."""
-    for a, b in pairs(_routed(tables, "moe_ffn", ("balanced", "skewed")), "routing"):
-        text = f"{describe_setting(a)}: {n_max(a)} balanced, {n_max(b)} skewed"
-        gap = doublings(a["n_max"], b["n_max"])
-        ids = (a["row_id"], b["row_id"])
-        yield Case(group_of(a, routing=False), at_least(a, b), text, ids, gap)
+    for a, b in pairs(_routed(tables, module, *_BOUNDS), "routing"):
+        text, gap = f"{n_max(a)} balanced, {n_max(b)} skewed", doublings(a["n_max"], b["n_max"])
+        yield setting_case(a, text, b, agrees=at_least(a, b), gap=gap)
 
 
-def backends_agree(tables: ScopeTables) -> Iterator[Case]:
+def backends_agree(tables: ScopeTables, module: str) -> Iterator[Case]:
     """Yield whether vLLM's and SGLang's MoE layers have the same boundary at the same setting."""
-    rows = [r for r in tables.bounds("moe_ffn") if r["backend"].startswith(("vllm", "sglang"))]
+    rows = [row for row in tables.bounds(module) if row["backend"].startswith(("vllm", "sglang"))]
     for a, b in pairs(rows, "backend"):
-        text = (
-            f"{describe_setting(a)}: {n_max(a)} with {a['backend']}, {n_max(b)} with {b['backend']}"
-        )
-        group = group_of(a)._replace(backend=None)
-        ids = (a["row_id"], b["row_id"])
-        yield Case(group, same(a, b), text, ids, doublings(a["n_max"], b["n_max"]))
+        text = f"{n_max(a)} with {a['backend']}, {n_max(b)} with {b['backend']}"
+        gap = doublings(a["n_max"], b["n_max"])
+        yield setting_case(a, text, b, agrees=same(a, b), gap=gap)
 
 
-def real_between(tables: ScopeTables) -> Iterator[Case]:
+def real_between(tables: ScopeTables, *modules: str) -> Iterator[Case]:
     """Yield whether other routings lie below balanced and above skewed ones."""
-    for module in ("moe_ffn", "model"):
-        rows = _routed(tables, module, ("balanced", "skewed", "power_law", "router"))
-        for a, b in pairs(rows, "routing"):
-            bound, real = (a, b) if a["routing"] in ("balanced", "skewed") else (b, a)
-            kinds = (bound["routing"], real["routing"])
-            if kinds[0] not in ("balanced", "skewed") or kinds[1] in ("balanced", "skewed"):
+    for module in modules:
+        for a, b in pairs(_routed(tables, module, *_BOUNDS, *_REAL), "routing"):
+            bound, real = (a, b) if a["routing"] in _BOUNDS else (b, a)
+            limit, kind = bound["routing"], real["routing"]
+            if limit not in _BOUNDS or kind in _BOUNDS:
                 continue
-            agrees = at_least(bound, real) if kinds[0] == "balanced" else at_least(real, bound)
-            text = (
-                f"{describe_setting(real)}: {n_max(real)} by {kinds[1]}, {n_max(bound)} {kinds[0]}"
-            )
+            agrees = at_least(bound, real) if limit == "balanced" else at_least(real, bound)
+            text = f"{n_max(real)} by {kind}, {n_max(bound)} {limit}"
             gap = doublings(real["n_max"], bound["n_max"])
-            ids = (bound["row_id"], real["row_id"])
-            yield Case(group_of(real), agrees, text, ids, gap)
+            yield setting_case(real, text, bound, agrees=agrees, gap=gap)
 
 
-def _routed(tables: ScopeTables, module: str, routings: tuple[str, ...]) -> list[Row]:
+def _routed(tables: ScopeTables, module: str, *routings: str | None) -> list[Row]:
     return [row for row in tables.bounds(module) if row["routing"] in routings]
+
+
+def same_n(
+    tables: ScopeTables,
+    *modules: str,
+    context: int = 0,
+    routing: str | None = None,
+    least: float = _LEAST,
+) -> Iterator[Case]:
+    """Yield whether N_max is the same at every tolerance up to 30 %.
+
+    Parameters
+    ----------
+    context
+        The smallest L that is looked at, where a setting has one.
+    routing
+        Which routing alone.
+    least
+        The tightest tolerance.
+    """
+    for rows in _swept(tables, modules, least):
+        if (rows[0]["context"] or context) >= context and rows[0]["routing"] == routing:
+            moved = rows[0]["n_max"] != rows[-1]["n_max"]
+            yield _sweep_case(rows, agrees=None if moved and _meet(rows) else not moved)
+
+
+def same_routed(tables: ScopeTables, *modules: str) -> Iterator[Case]:
+    """Yield whether N_max of an MoE FFN stays: balanced from 5 %, skewed from 10 % to 30 %."""
+    yield from same_n(tables, *modules, routing="balanced")
+    yield from same_n(tables, *modules, routing="skewed", least=_LOOSER)
+
+
+def one_step(tables: ScopeTables, *modules: str, least: float = _LEAST) -> Iterator[Case]:
+    """Yield whether N_max moves by a step of the grid, or a factor of two, at most.
+
+    Parameters
+    ----------
+    least
+        The tightest tolerance.
+    """
+    for rows in _swept(tables, modules, least):
+        first, last = rows[0], rows[-1]["n_max"]
+        near = last <= max(first["next_n"] or 0, _FINE * first["n_max"])
+        yield _sweep_case(rows, agrees=True if near else None if _meet(rows) else False)
+
+
+def never_falls(tables: ScopeTables, *modules: str) -> Iterator[Case]:
+    """Yield whether a wider tolerance never gives a smaller N_max."""
+    for rows in _swept(tables, modules, 0.0, 1.0):
+        yield _sweep_case(rows, agrees=all(a["n_max"] <= b["n_max"] for a, b in pairwise(rows)))
+
+
+def _swept(
+    tables: ScopeTables, modules: tuple[str, ...], least: float, most: float = _MOST
+) -> Iterator[list[Row]]:
+    for rows in tables.curves:
+        kept = [row for row in rows if least <= row["epsilon"] <= most]
+        if len(kept) > 1 and kept[0]["module"] in modules:
+            yield kept
+
+
+def _meet(rows: list[Row]) -> bool:
+    """Return whether the intervals at both ends hold one N."""
+    first, last = rows[0], rows[-1]
+    return bool(first["n_high"] is not None and first["n_high"] >= last["n_low"])
+
+
+def _sweep_case(rows: list[Row], *, agrees: bool | None) -> Case:
+    runs = [list(run) for _, run in groupby(rows, key=lambda row: int(row["n_max"]))]
+    spans = ", ".join(f"{run[0]['n_max']} at {_span(run)}" for run in runs)
+    noise = " (marked as noise in the paper)" if rows[0]["noisy"] else ""
+    gap = doublings(rows[0]["n_max"], rows[-1]["n_max"])
+    return setting_case(rows[0], f"N_max {spans}{noise}", *rows[1:], agrees=agrees, gap=gap)
+
+
+def _span(run: list[Row]) -> str:
+    first, last = (f"{row['epsilon']:.0%}" for row in (run[0], run[-1]))
+    return first if first == last else f"{first} to {last}"

@@ -14,10 +14,8 @@ from nearfree.backends.adapters import flash_attn_3
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.setting import Mask
 from nearfree.errors import EvidenceError
-from nearfree.models import attention_torch as attending_torch
-from nearfree.models.attention import make_attention_runner
-from nearfree.models.attention_mask import AttentionMask
-from nearfree.models.attention_torch import Flash
+from nearfree.models import attention as attending
+from nearfree.models.attention import AttentionMask, Flash, make_attention_runner
 from nearfree.models.forward import DecoderForward
 from nearfree.sources.fetching.cache import Cache
 
@@ -237,13 +235,13 @@ def test_places_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_masks_are_made_once_for_each_n(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On a CPU all layers and all forwards of an N share its mask."""
     forward, made = make_forward(tmp_path, document("qwen3")), []
-    real = attending_torch.causal_mask
+    real = attending.causal_mask
 
     def masked(n: int, *args: Any, **kwargs: Any) -> torch.Tensor:
         made.append(n)
         return real(n, *args, **kwargs)
 
-    monkeypatch.setattr(attending_torch, "causal_mask", masked)
+    monkeypatch.setattr(attending, "causal_mask", masked)
     for n in (1, 2, 7, 2, 7):
         forward.forward(tokens(n))
     assert made == [2, 7]

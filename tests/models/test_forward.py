@@ -11,7 +11,7 @@ from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.setting import ModelRouting
 from nearfree.decoders.modules import UNTOLD
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.models.attention_mask import AttentionMask, Mask
+from nearfree.models.attention import AttentionMask, Mask
 from nearfree.models.forward import DecoderForward
 from nearfree.models.moe import MoeFfn
 from nearfree.models.weights import GivenWeights, RandomWeights

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from nearfree.models.attention_mask import Mask
+from nearfree.models.attention import Mask
 from nearfree.models.weights import GivenWeights
 from torch import Tensor
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from decoders.files import write
-from nearfree.models.attention_mask import Mask
+from nearfree.models.attention import Mask
 from nearfree.models.forward import DecoderForward
 from nearfree.models.weights import GivenWeights
 from torch import Tensor

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from nearfree.config.files import Config
 from nearfree.errors import SourceError
-from nearfree.public.systems import differences, read_system
+from nearfree.public.aiconfigurator import differences, read_system
 
 from public.tables import SYSTEM
 

@@ -4,8 +4,15 @@ from pathlib import Path
 
 import pytest
 from nearfree.errors import ConfigError
-from nearfree.sources.history import Release, changes, locked_again, standing
-from nearfree.sources.lock import Lock, read_lock, write_lock
+from nearfree.sources.history import (
+    Lock,
+    Release,
+    changes,
+    locked_again,
+    read_lock,
+    standing,
+    write_lock,
+)
 
 from sources.moe_release import TEXT, made_release
 

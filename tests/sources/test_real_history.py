@@ -7,8 +7,7 @@ from functools import cache
 
 import pytest
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.history import history
-from nearfree.sources.lock import Lock, read_lock
+from nearfree.sources.history import Lock, history, read_lock
 from nearfree.sources.packages import RULES
 
 from workflow import ROOT

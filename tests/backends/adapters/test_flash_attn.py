@@ -14,8 +14,8 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, Setting
 from nearfree.errors import EvidenceError
+from nearfree.sources.attention import answered, facts, point_of
 from nearfree.sources.backends.flash_attn import device_facts
-from nearfree.sources.backends.launch import answered, facts, point_of
 from nearfree.sources.fetching.cache import Cache
 
 from backends.adapters.attention import make_attention, make_query, recorded, resolved

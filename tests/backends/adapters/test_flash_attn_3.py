@@ -15,8 +15,8 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, Setting
 from nearfree.errors import EvidenceError
+from nearfree.sources.attention import answered, facts, point_of
 from nearfree.sources.backends.flash_attn_3 import PASSED
-from nearfree.sources.backends.launch import answered, facts, point_of
 from nearfree.sources.fetching.cache import Cache
 from torch.library import Library
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nearfree.derive.granularity.steps import BlockSteps, Memo
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch
-from nearfree.sources.answers.intervals import Files
+from nearfree.sources.answers.granularity import Files
 from nearfree.sources.answers.moe import Block
 
 ALWAYS = Branch(when=(), value="16", quotes=())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from nearfree.derive.schedule.engines import ENGINES
 from nearfree.derive.schedule.option import Parser
-from nearfree.sources.lock import read_lock
+from nearfree.sources.history import read_lock
 
 from derive.schedule.conftest import Sources
 from derive.schedule.engine import lines, place

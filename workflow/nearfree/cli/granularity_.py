@@ -14,7 +14,7 @@ from nearfree.cli.common import positive
 
 if TYPE_CHECKING:
     from nearfree.log.events import TunedIndexed
-    from nearfree.sources.answers.intervals import Granularity
+    from nearfree.sources.answers.granularity import Granularity
     from nearfree.sources.extraction import Extraction
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4")

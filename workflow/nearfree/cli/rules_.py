@@ -13,8 +13,7 @@ from nearfree.cli.common import add_roots, positive
 if TYPE_CHECKING:
     from nearfree.sources.extraction import Extraction
     from nearfree.sources.fetching.cache import Cache
-    from nearfree.sources.history import Release
-    from nearfree.sources.lock import Lock
+    from nearfree.sources.history import Lock, Release
 
 LOCK = "rules.lock"
 
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lock(args: argparse.Namespace) -> "Lock":
-    from nearfree.sources.lock import read_lock
+    from nearfree.sources.history import read_lock
 
     return read_lock(args.config / LOCK)
 
@@ -161,8 +160,7 @@ def _diff(args: argparse.Namespace, cache: "Cache") -> int:
 
 def _history(args: argparse.Namespace, cache: "Cache") -> int:
     from nearfree.sources.fetching.fetch import fetched_bytes
-    from nearfree.sources.history import history, known_versions, locked_again
-    from nearfree.sources.lock import write_lock
+    from nearfree.sources.history import history, known_versions, locked_again, write_lock
     from nearfree.sources.packages import package_name, parse_release
 
     package, lock = package_name(args.package), _lock(args)

@@ -1,15 +1,51 @@
-"""What runs a decoder's attention: one way for each backend, all with the same interface."""
+"""A decoder's attention: the keys that new positions see, and one runner for each backend."""
 
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
+from nearfree.backends.adapters import flash_attn, flash_attn_3
+from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
 from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.paged import Pages, alike
+from nearfree.backends.adapters.torch_sdpa import causal_mask, flash, sdpa
 from nearfree.backends.records import in_models, load
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.setting import Mask
 from nearfree.errors import EvidenceError
-from nearfree.models.attention_mask import AttentionMask
+
+
+class AttentionMask(Struct, frozen=True):
+    """New positions from L on, under one mask.
+
+    A window hides keys that lie further back than it reaches: a position sees the last `window` up
+    to its own, all of them if None.
+    """
+
+    mask: Mask
+    context: int
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.window is not None and not self.causal:
+            raise EvidenceError(
+                "a block of positions that see each other is not run with a window",
+                remedy="Choose the causal mask, or a model without a window",
+            )
+
+    @property
+    def causal(self) -> bool:
+        """Whether a new position sees none after it."""
+        return self.mask == "causal"
+
+    @property
+    def first(self) -> int:
+        """The first key that any new position sees."""
+        return 0 if self.window is None else max(0, self.context + 1 - self.window)
 
 
 class AttentionRunner(Protocol):
@@ -62,3 +98,157 @@ def make_attention_runner(
         )
     made: AttentionRunner = load(known[backend])(attention_mask, execution)
     return made
+
+
+class Sdpa:
+    """torch's SDPA, given a mask for each N; keys before a window are not read."""
+
+    positions_first, page_size = False, 1
+
+    def __init__(self, attention_mask: AttentionMask) -> None:
+        self.attention_mask = attention_mask
+        self._masks: dict[int, Tensor] = {}
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return attention [b, N, heads, head_dim]."""
+        n = queries.shape[2]
+        seen = slice(self.attention_mask.first, self.attention_mask.context + n)
+        out = sdpa(queries, keys[:, :, seen], values[:, :, seen], self._mask(n, queries))
+        return out.transpose(1, 2)
+
+    def _mask(self, n: int, queries: Tensor) -> Tensor | None:
+        """Return the mask of N positions; None where all see all."""
+        if not self.attention_mask.causal or n == 1:
+            return None
+        if n not in self._masks:
+            before = self.attention_mask.context - self.attention_mask.first
+            self._masks[n] = causal_mask(
+                n, before, queries.dtype, window=self.attention_mask.window
+            )
+        return self._masks[n]
+
+
+class Flash:
+    """torch's FlashAttention op on GPUs, which knows mask and window."""
+
+    positions_first, page_size = True, 1
+
+    def __init__(self, attention_mask: AttentionMask) -> None:
+        self.attention_mask = attention_mask
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return attention [b, N, heads, head_dim]."""
+        seen = slice(self.attention_mask.first, self.attention_mask.context + queries.shape[2])
+        return flash(
+            queries.transpose(1, 2),
+            keys.transpose(1, 2)[:, seen],
+            values.transpose(1, 2)[:, seen],
+            causal=self.attention_mask.causal,
+            window=self.attention_mask.window,
+        )
+
+
+def torch_attention(attention_mask: AttentionMask, execution: ExecutionContext) -> Flash | Sdpa:
+    """Return what runs attention in torch on a device."""
+    return Flash(attention_mask) if execution.device == "cuda" else Sdpa(attention_mask)
+
+
+class CacheCall:
+    """FlashAttention's cache call over the whole cache; nothing is appended.
+
+    The new keys lie in the cache already: it is L + N long in each request, which `call` is told
+    under the name `lengths`.
+    """
+
+    positions_first, page_size = True, 1
+
+    def __init__(
+        self, attention_mask: AttentionMask, call: Callable[..., Tensor], lengths: str
+    ) -> None:
+        self.attention_mask, self._call, self._name = attention_mask, call, lengths
+        self._lengths: dict[int, Tensor] = {}
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return attention [b, N, heads, head_dim]."""
+        batch, _, n, _ = queries.shape
+        if n not in self._lengths:
+            self._lengths[n] = alike(batch, self.attention_mask.context + n, queries.device)
+        return self._call(
+            queries.transpose(1, 2),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
+            causal=self.attention_mask.causal,
+            window=self.attention_mask.window,
+            **{self._name: self._lengths[n]},
+        )
+
+
+def flash_2(attention_mask: AttentionMask, execution: ExecutionContext) -> CacheCall:  # noqa: ARG001 (one signature for all)
+    """Return what runs attention in FlashAttention 2."""
+    function = getattr(flash_attn.load(), flash_attn.FUNCTIONS["kvcache"])
+    return CacheCall(attention_mask, partial(flash_attn.attend, function), "cache_seqlens")
+
+
+def flash_3(attention_mask: AttentionMask, execution: ExecutionContext) -> CacheCall:
+    """Return what runs attention in FlashAttention 3."""
+    flash_attn_3.refuse_other_capability(execution)
+    return CacheCall(attention_mask, partial(flash_attn_3.attend, flash_attn_3.load()), "seqused_k")
+
+
+class FlashInfer:
+    """Paged prefill over the cache, by a plan for each N, which layers and forwards share.
+
+    A cache that has room for whole pages is a pool of them: request i owns those from
+    i * room / page size on.
+    """
+
+    positions_first, page_size = True, PAGE_SIZE
+
+    def __init__(
+        self, attention_mask: AttentionMask, execution: ExecutionContext, *, kernels: Kernels
+    ) -> None:
+        self.attention_mask, self._execution = attention_mask, execution
+        self._kernels: Kernels = kernels
+        self._workspace = workspace(execution)
+        self._plans: dict[int, Plan] = {}
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Return attention [b, N, heads, head_dim]."""
+        batch, heads, n, head_dim = queries.shape
+        if n not in self._plans:
+            self._plans[n] = self._plan(queries, keys)
+        rows = queries.transpose(1, 2).reshape(batch * n, heads, head_dim)
+        out = self._plans[n].run(rows, (_paged(keys), _paged(values)))
+        return out.view(batch, n, heads, head_dim)
+
+    def _plan(self, queries: Tensor, keys: Tensor) -> Plan:
+        """Return the plan that all forwards of an execution share which see and own the same."""
+        batch, _, n, _ = queries.shape
+        owned = keys.shape[2] // PAGE_SIZE
+        heads = (queries.shape[1], keys.shape[1], queries.shape[3], PAGE_SIZE)
+        mask, dtype = self.attention_mask, queries.dtype
+        shared: dict[tuple[object, ...], Any] = self._execution.shared
+        key = ("flashinfer plan", self._kernels, batch, n, owned, heads, mask, dtype)
+        if key not in shared:
+            shared[key] = Plan(
+                self._kernels,
+                self._workspace,
+                n,
+                Pages(batch, mask.context + n, PAGE_SIZE, owned, queries.device),
+                heads=heads,
+                dtype=dtype,
+                causal=mask.causal,
+                window=mask.window,
+            )
+        plan: Plan = shared[key]
+        return plan
+
+
+flashinfer_fa2 = partial(FlashInfer, kernels="fa2")
+flashinfer_fa3 = partial(FlashInfer, kernels="fa3")
+
+
+def _paged(cache: Tensor) -> Tensor:
+    """Return a cache [b, kv_heads, room, head_dim] as pages, [pages, page, kv_heads, head_dim]."""
+    _, kv_heads, _, head_dim = cache.shape
+    return cache.transpose(1, 2).view(-1, PAGE_SIZE, kv_heads, head_dim)

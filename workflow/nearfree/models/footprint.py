@@ -1,25 +1,109 @@
 """The memory that a decoder's forward takes, known before anything of it is allocated."""
 
+from typing import NamedTuple
+
 import torch
 from msgspec import Struct
 
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, bytes_held
 from nearfree.backends.adapters.memory import RESERVE, free_bytes
 from nearfree.backends.adapters.paged import pages_of
+from nearfree.backends.adapters.torch_moe import PADDED, core_of
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, ModelRouting
-from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import Details
 from nearfree.errors import EvidenceError
-from nearfree.models.activations import (
-    FLOAT32_BYTES,
-    INT64_BYTES,
-    Activations,
-    expert_rows,
-    moe_of,
-)
-from nearfree.models.attention_mask import AttentionMask
+from nearfree.models.attention import AttentionMask
 from nearfree.units import BYTES_PER_GB
+
+FLOAT32_BYTES, INT64_BYTES = 4, 8
+
+
+def moe_of(decoder: Decoder, details: Details) -> tuple[Experts | None, int]:
+    """Return the experts of a layer that has some, and how many layers have."""
+    return decoder.experts, len(details.moe_at) if decoder.experts and details.router else 0
+
+
+def expert_rows(experts: Experts, tokens: int, moe: str) -> int:
+    """Return the rows that experts compute at most: each one's last block may hold one row."""
+    pairs = tokens * experts.top_k
+    core = core_of(moe)
+    block = core.block_rows(tokens, experts.experts) if core else None
+    return pairs + min(pairs, experts.experts) * ((block or 1) - 1)
+
+
+class Activations(NamedTuple):
+    """What a forward of b requests and N positions makes and drops again, in bytes.
+
+    Counted are the tensors that torch's CPU kernels hold at once; a GPU's fused norms hold fewer.
+    """
+
+    decoder: Decoder
+    details: Details
+    batch: int
+    most: int
+    size: int
+    moe: str
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the hidden states."""
+        return self.batch * self.most
+
+    def most_bytes(self, meanwhile: int, *, own_router: bool) -> int:
+        """Return the bytes alive where they are most; attention has `meanwhile` for itself.
+
+        Beside each stage are the hidden states and what the norm before it made of them.
+        """
+        decoder, details = self.decoder, self.details
+        experts, moe_layers = moe_of(decoder, details)
+        stages = [self._norm(decoder.d_model), self._attention(meanwhile)]
+        stages.append(self.tokens * decoder.vocabulary * self.size)
+        if moe_layers < decoder.layers:
+            stages.append(self._dense(decoder.d_ff or 0))
+        if experts and moe_layers:
+            stages += [self._router(experts), self._experts(experts, own_router=own_router)]
+            kept = self.tokens * decoder.d_model * self.size  # of the routed ones
+            stages.append(kept + self._dense(experts.shared_d_ff))
+        return 2 * self.tokens * decoder.d_model * self.size + max(stages)
+
+    def _norm(self, width: int) -> int:
+        """Three times in float32: as it comes, divided, and multiplied by the weight."""
+        copies = 2 if self.size == FLOAT32_BYTES else 3
+        return copies * self.tokens * width * FLOAT32_BYTES
+
+    def _attention(self, meanwhile: int) -> int:
+        decoder, normed = self.decoder, self.details.qk_norm
+        queries, keys = (count * decoder.head_dim for count in (decoder.heads, decoder.kv_heads))
+        made = self.tokens * (queries + 2 * keys) * self.size
+        norm = self._norm(queries) if normed else 0
+        kept = keys * normed
+        turning = self.tokens * (kept + queries * normed + 3 * queries) * self.size
+        sums = self.tokens * decoder.heads * FLOAT32_BYTES
+        attention_bytes = self.tokens * (kept + 2 * queries) * self.size + sums
+        output = self.tokens * (queries + decoder.d_model) * self.size
+        return made + max(norm, turning, attention_bytes + max(meanwhile, output))
+
+    def _dense(self, d_ff: int) -> int:
+        """Gate and up, SiLU of the gate, and its product with up; then the output in its place."""
+        return self.tokens * max(4 * d_ff, 3 * d_ff + self.decoder.d_model) * self.size
+
+    def _router(self, experts: Experts) -> int:
+        rows = self.decoder.d_model if self.size < FLOAT32_BYTES else 0
+        return self.tokens * (rows + 3 * experts.experts) * FLOAT32_BYTES
+
+    def _experts(self, experts: Experts, *, own_router: bool) -> int:
+        d_model, pairs = self.decoder.d_model, self.tokens * experts.top_k
+        rows = expert_rows(experts, self.tokens, self.moe)
+        wide = 0 if core_of(self.moe) is PADDED else experts.d_ff
+        inside = rows * (d_model + max(4 * wide, 3 * wide + d_model)) * self.size
+        # one row a pair, and that weighted by its share, or in float32 for the mean
+        sums = pairs * d_model * (2 * self.size if own_router else self.size + FLOAT32_BYTES)
+        gathered = rows * d_model * self.size + pairs * d_model * self.size
+        layout = INT64_BYTES * (rows + 3 * pairs)
+        return layout + max(inside, gathered, sums + self.tokens * d_model * FLOAT32_BYTES)
+
 
 _BOOL_BYTES = 1
 _PACKED_FROM = 64

@@ -15,11 +15,9 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.modules import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.errors import ConfigError
-from nearfree.models.attention import make_attention_runner
-from nearfree.models.attention_mask import AttentionMask
-from nearfree.models.expert_backends import ExpertRunner, make_expert_runner
+from nearfree.models.attention import AttentionMask, make_attention_runner
 from nearfree.models.layers import Attention, DenseFfn, Norm, rotation
-from nearfree.models.moe import MoeFfn
+from nearfree.models.moe import ExpertRunner, MoeFfn, make_expert_runner
 from nearfree.models.weights import NAMES, Names, Weights
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from nearfree.backends.records import BACKENDS, BY_USERS_NAME
 from nearfree.errors import SourceError
-from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
 
@@ -19,6 +19,8 @@ class PackageReader(Protocol):
     """What a module offers: which files it needs, and how it reads rules and evidence from them."""
 
     WANTED: str
+    THEN: tuple[str, ...]
+    """The rules that are asked with what those of `asks` answer; MoE packages have none."""
 
     def readings(self, files: Mapping[str, str]) -> list[Reading]:
         """Return how to read each rule of a release."""
@@ -26,8 +28,26 @@ class PackageReader(Protocol):
     def mechanisms(self, files: Mapping[str, str]) -> list[Mechanism]:
         """Return the lines that link the rules to the kernels."""
 
+    def asks(self, asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
+        """Return the rules that read where an attention call is, and their facts."""
+
     def tile(self, rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
-        """Return how an attention backend tiles; MoE packages have none."""
+        """Return how an attention backend tiles the queries; MoE packages have none.
+
+        Parameters
+        ----------
+        rules
+            The release's rules, by name.
+        asked
+            The call and the device; all requests have the same number of positions.
+        positions
+            Query positions of each request.
+
+        Raises
+        ------
+        EvidenceError
+            A fact that a rule asks for is missing, or the backend has no kernel for the call.
+        """
 
     def notes(self, asked: AttentionQuery) -> tuple[str, ...]:
         """Return what an answer takes for granted; most packages have none."""

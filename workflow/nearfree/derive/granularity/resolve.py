@@ -15,11 +15,11 @@ from nearfree.derive.granularity.releases import (
     ruled_backend,
 )
 from nearfree.derive.granularity.steps import MOST_TOKENS, BlockSteps, Memo, TileSteps
-from nearfree.derive.granularity.tiles import Call, Tiling
+from nearfree.derive.granularity.tiles import Call
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.log.names import Layout
-from nearfree.sources.answers.intervals import Files
+from nearfree.sources.answers.granularity import Files
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -150,7 +150,7 @@ class Resolver:
             backend=backend.kernels or "fa2",
             capture_positions=asked.most if asked.cuda_graph else None,
         )
-        module = cast("Tiling", reader(release.package))
+        module = reader(release.package)
         return Call(module=module, rules=said.rules, query=query, page=page), said.files
 
     def _read(self, release: Release) -> "_Said":

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from nearfree.errors import EvidenceError
-from nearfree.sources.answers.intervals import (
+from nearfree.sources.answers.granularity import (
     MOST_POINTS,
     Files,
     Interval,

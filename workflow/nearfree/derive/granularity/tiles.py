@@ -5,7 +5,7 @@ kind is asked as a single point is. Where that is not possible, each point is as
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -13,34 +13,22 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from nearfree.errors import NearfreeError
-from nearfree.sources.answers.intervals import MOST_POINTS
-from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
-from nearfree.sources.backends.launch import VARYING, stated
+from nearfree.sources.answers.granularity import MOST_POINTS
+from nearfree.sources.attention import VARYING, AttentionQuery, Point, Tile, stated
 from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.points import column, combined, kinds
 from nearfree.sources.language.rule import Rule
+from nearfree.sources.packages import PackageReader
 
 Whole = NDArray[np.int64]
 LARGEST = 1 << 31
 """No batch, context or N is larger where many points are asked at once."""
 
 
-class Tiling(Protocol):
-    """What the reader of an attention backend offers."""
-
-    THEN: tuple[str, ...]
-
-    def asks(self, asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
-        """Return the rules that read where a call is, and their facts."""
-
-    def tile(self, rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
-        """Return how a call is tiled."""
-
-
 class Call(Struct, frozen=True, kw_only=True):
     """One attention call of a release: its reader, rules, and page size, None without pages."""
 
-    module: Tiling
+    module: PackageReader
     rules: dict[str, Rule]
     query: AttentionQuery
     page: int | None

@@ -7,7 +7,7 @@ from nearfree.derive.tables.granularity import newest_extractions
 from nearfree.derive.tables.schema import Formula, Table, count, flag, text
 from nearfree.log.events import TunedIndexed
 from nearfree.log.evidence import Take
-from nearfree.sources.answers.nearest import tuned_intervals
+from nearfree.sources.answers.lookup import tuned_intervals
 
 _SIZES = ("block_size_m", "block_size_n", "block_size_k", "group_size_m")
 TUNED = Table(

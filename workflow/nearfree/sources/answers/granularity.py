@@ -1,19 +1,240 @@
 """The resolver: granularity of one setting over a range, from what a release says."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import Struct
+
 from nearfree.errors import EvidenceError
-from nearfree.sources.answers.intervals import (
-    BackendOrder,
-    Files,
-    Granularity,
-    Interval,
-    PathInterval,
-    attention_intervals,
-    moe_intervals,
-)
-from nearfree.sources.answers.moe import MoeQuery, MoeRules
-from nearfree.sources.attention import AttentionQuery
+from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
+from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
+from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import reader
+
+MOST_POINTS = 1 << 20
+ONE_SCREEN = 30
+"""Lines within which a value is shown together with its last condition."""
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """A quoted place: file inside the artefact, its SHA-256, lines, text, and the condition."""
+
+    file: str
+    lines: tuple[int, int] | None
+    sha256: str | None
+    quote: str
+    condition: str | None = None
+
+
+class PathInterval(Struct, frozen=True, kw_only=True, rename={"first": "from", "last": "to"}):
+    """A kernel path and where it is taken; both ends belong to it."""
+
+    first: int
+    last: int
+    path: str
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Interval(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"first": "from", "last": "to"}
+):
+    """A granularity and where it holds; both ends belong to it.
+
+    `value` is BLOCK_SIZE_M of a MoE layer, in tokens; of attention, the positions that fit one
+    tile. For attention also the tile's rows, the rows a position takes, and the tiles a request
+    takes for each (key-value) head.
+    """
+
+    first: int
+    last: int
+    value: int
+    source: str
+    file: str
+    lines: tuple[int, int] | None
+    sha256: str | None
+    tile: int | None = None
+    rows_per_position: int | None = None
+    tiles: int | None = None
+    evidence: tuple[Evidence, ...] = ()
+
+
+class BackendOrder(Struct, frozen=True, kw_only=True):
+    """The kernels that serving tries, in order; the first that supports the layer is taken.
+
+    The block sizes here are those of the Triton kernel.
+    """
+
+    kernels: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+
+
+class Granularity(Struct, frozen=True, kw_only=True):
+    """The answer for one setting: paths and granularities over the asked range."""
+
+    package: str
+    version: str
+    artefact: str
+    artefact_sha256: str
+    verified: str
+    kernel_path: tuple[PathInterval, ...]
+    intervals: tuple[Interval, ...]
+    backend_order: BackendOrder | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Files:
+    """The files that rules were read from, by path."""
+
+    def __init__(self, fetched: Iterable[SourceFetched]) -> None:
+        self.hashes = {member.path: member.sha256 for f in fetched for member in f.members}
+
+    def quoted(self, branch: Branch) -> list[Evidence]:
+        """Return a branch's places; the last one holds its value."""
+        condition = " and ".join(branch.when) or "always"
+        return [self.place(quote, condition) for quote in branch.quotes]
+
+    def place(self, quote: Quote, condition: str | None = None) -> Evidence:
+        """Return a quoted place."""
+        return Evidence(
+            file=quote.file,
+            lines=quote.lines,
+            sha256=self.hashes.get(quote.file),
+            quote=quote.text,
+            condition=condition,
+        )
+
+
+def moe_intervals(
+    at: Callable[[int], Block], first: int, last: int, files: Files
+) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
+    """Return paths and block sizes over a range of tokens."""
+    _check(first, last)
+    blocks = [(n, at(n)) for n in range(first, last + 1)]
+    paths = [
+        PathInterval(
+            first=run[0][0],
+            last=run[-1][0],
+            path=run[0][1].path,
+            evidence=tuple(files.quoted(run[0][1].path_branch)),
+        )
+        for run in runs(blocks, lambda block: block.path)
+    ]
+    return tuple(paths), tuple(
+        _moe_interval(run, files) for run in runs(blocks, lambda block: (block.value, block.source))
+    )
+
+
+def _moe_interval(run: list[tuple[int, Block]], files: Files) -> Interval:
+    places = tuple(dict.fromkeys(each for n, block in run for each in _said(block, n, files)))
+    block = run[0][1]
+    first = _said(block, run[0][0], files)
+    head = first[-1] if first else None
+    return Interval(
+        first=run[0][0],
+        last=run[-1][0],
+        value=block.value,
+        source=block.source,
+        file=head.file if head else "the caller",
+        lines=_span(first),
+        sha256=head.sha256 if head else None,
+        evidence=places,
+    )
+
+
+def _span(places: list[Evidence]) -> tuple[int, int] | None:
+    """Return the lines from the last condition to the value, where they stand in this order."""
+    if not places or places[-1].lines is None:
+        return None
+    first, last = places[-1].lines
+    if len(places) > 1 and places[-2].file == places[-1].file:
+        before = places[-2].lines
+        if before is not None and 0 <= first - before[0] < ONE_SCREEN:
+            first = before[0]
+    return first, last
+
+
+def _said(block: Block, tokens: int, files: Files) -> list[Evidence]:
+    if block.tuned is not None:
+        return [_tuned_place(block.tuned, tokens)]
+    return [] if block.branch is None else files.quoted(block.branch)
+
+
+def _tuned_place(tuned: TunedIndexed, tokens: int) -> Evidence:
+    key = min(tuned.tokens, key=lambda each: abs(each - tokens))
+    number = tuned.tokens.index(key)
+    line = tuned.lines[number] if tuned.lines else None
+    return Evidence(
+        file=tuned.file,
+        lines=None if line is None else (line, line),
+        sha256=tuned.sha256,
+        quote=f'"{key}": BLOCK_SIZE_M {tuned.block_size_m[number]}',
+        condition=f"the nearest entry is that of M={key}",
+    )
+
+
+def attention_intervals(
+    at: Callable[[int], Tile], first: int, last: int, files: Files
+) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
+    """Return paths and tiles over a range of positions."""
+    _check(first, last)
+    tiles = [(n, at(n)) for n in range(first, last + 1)]
+    paths = [
+        PathInterval(
+            first=run[0][0],
+            last=run[-1][0],
+            path=run[0][1].path,
+            evidence=tuple(e for b in run[0][1].branches[1:] for e in files.quoted(b)[-1:]),
+        )
+        for run in runs(tiles, lambda tile: tile.path)
+    ]
+    return tuple(paths), tuple(
+        _attention_interval(run, files)
+        for run in runs(tiles, lambda t: (t.tile, t.rows_per_position, t.tiles))
+    )
+
+
+def _attention_interval(run: list[tuple[int, Tile]], files: Files) -> Interval:
+    tile = run[0][1]
+    branches = dict.fromkeys(branch for _, each in run for branch in each.branches[:1])
+    places = tuple(dict.fromkeys(e for branch in branches for e in files.quoted(branch)))
+    first = files.quoted(tile.branches[0])
+    head = first[-1]
+    return Interval(
+        first=run[0][0],
+        last=run[-1][0],
+        value=tile.tile // tile.rows_per_position,
+        tile=tile.tile,
+        rows_per_position=tile.rows_per_position,
+        tiles=tile.tiles,
+        source="fixed",
+        file=head.file,
+        lines=_span(first),
+        sha256=head.sha256,
+        evidence=places,
+    )
+
+
+def runs(
+    points: list[tuple[int, Any]], key: Callable[[Any], object]
+) -> Iterable[list[tuple[int, Any]]]:
+    """Yield neighbouring points that share a key."""
+    run: list[tuple[int, Any]] = []
+    for point in points:
+        if run and key(run[0][1]) != key(point[1]):
+            yield run
+            run = []
+        run.append(point)
+    if run:
+        yield run
+
+
+def _check(first: int, last: int) -> None:
+    if not 1 <= first <= last <= MOST_POINTS:
+        raise EvidenceError(
+            f"the range {first}:{last} is not within 1:{MOST_POINTS}",
+            remedy="Write first:last, both ends included",
+        )
 
 
 def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -> Granularity:

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, TunedIndexed
-from nearfree.sources.answers.lookup import devices, file_name, find_tuned
-from nearfree.sources.answers.nearest import nearest
+from nearfree.sources.answers.lookup import devices, file_name, find_tuned, nearest
 from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.rule import Answer, Rule
 

@@ -9,10 +9,17 @@ from typing import Any
 
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import shared_memory
-from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
-from nearfree.sources.backends.flash_attn_api import FUNCTIONS, PASSED, passed_on
+from nearfree.sources.attention import (
+    Asked,
+    AttentionQuery,
+    Point,
+    Tile,
+    answered,
+    facts,
+    point_of,
+    tiles_of,
+)
 from nearfree.sources.backends.flash_attn_grid import ceiling_grid, fixed_rows
-from nearfree.sources.backends.launch import answered, facts, point_of, tiles_of
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.cpp.special import dispatch
@@ -43,6 +50,75 @@ LEAVES = {
 NOTHING = {"params": "None", "stream": "None", "elem_type": "None"}
 DEVICES = (80, 86, 90)
 DENSE = range(8, 265, 8)
+PASSED = ("head_dim", "causal", "num_splits", "keep_probability", "rows", "force_split_kernel")
+"""What a launch is given: the entries of these rules' answers, in order."""
+CALL_MEANING = Meaning(
+    answers={
+        "run_mha_fwd": (
+            "params_d",
+            "params_is_causal",
+            "params_num_splits",
+            "params_p_dropout",
+            "quotient(params_seqlen_q, positions)",
+            2,
+        )
+    },
+    records=frozenset({"params"}),
+    harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
+)
+SIZES = dict.fromkeys(("positions", "batch", "heads", "kv_heads", "head_dim", "context", "sms"), 1)
+POSITIONS = [*range(1, 10), *(step + past for step in range(32, 545, 32) for past in (0, 1))]
+"""Close enough that a change of the number of splits is found wherever a source has constants."""
+FUNCTIONS = {"dense": "mha_fwd", "varlen": "mha_varlen_fwd", "kvcache": "mha_fwd_kvcache"}
+# A call without dropout, window, cap, ALiBi, rotation, appended keys or a choice of splits: what
+# a query does not speak of is not used.
+CALL_CONSTANTS = {
+    "is_causal": "causal",
+    "p_dropout": "0.0",
+    "softcap": "0.0",
+    "window_size_left": "-1",
+    "window_size_right": "-1",
+    "num_splits": "0",
+    "max_seqlen_q": "positions",
+    "max_seqlen_k": "context",
+    "return_softmax": "False",
+    "zero_tensors": "False",
+}
+CALL_COMMON = {
+    r"(block_table|page_table)_\.has_value\(\)": "paged",
+    r"\w+_\.has_value\(\)": "False",
+    r"get_num_sm\(.*\)|dprops_multiProcessorCount": "sms",
+    r"get_compute_capability\(.*\)": "(cc_major, cc_minor)",
+    r"dprops_major": "cc_major",
+    r"dprops_minor": "cc_minor",
+}
+# A paged cache is taken as one page that holds the context: only their product is read.
+CALL_LEAVES: dict[str, dict[str, str]] = {
+    "dense": {
+        r"sizes\[0\]": "batch",
+        r"sizes\[1\]": "positions",
+        r"sizes\[2\]": "heads",
+        r"sizes\[3\]": "head_dim",
+        r"k\.size\(1\)": "context",
+        r"k\.size\(2\)": "kv_heads",
+    },
+    "varlen": {
+        r"cu_seqlens_q\.numel\(\)": "batch + 1",
+        r"sizes\[1\]": "heads",
+        r"sizes\[2\]": "head_dim",
+        r"k\.size\(1\)": "(context if paged else kv_heads)",
+        r"k\.size\(2\)": "kv_heads",
+    },
+    "kvcache": {
+        r"sizes\[0\]": "batch",
+        r"sizes\[1\]": "positions",
+        r"sizes\[2\]": "heads",
+        r"sizes\[3\]": "head_dim",
+        r"kcache\.size\(1\)": "context",
+        r"kcache\.size\(2\)": "kv_heads",
+        r"block_table\.size\(1\)": "1",
+    },
+}
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
@@ -60,21 +136,19 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 def tile_rule(files: CppFiles) -> Reading:
     """Return how to read kBlockM: from the launch down to the kernel's traits."""
     made, called = dispatch(files, STANDARD)
-    program, root = cpp_program(
-        files,
-        "run_mha_fwd",
-        leaves=LEAVES,
-        meaning=Meaning(
-            sinks={"run_flash_fwd": (0, 1), "run_flash_splitkv_fwd": (0, 1)},
-            tails=frozenset({STANDARD, SPLIT, *called}),
-        ),
-        made={STANDARD: made},
-        constants=NOTHING,
-    )
     return Reading(
-        rule="tile",
-        program=program,
-        root=root,
+        "tile",
+        *cpp_program(
+            files,
+            "run_mha_fwd",
+            leaves=LEAVES,
+            meaning=Meaning(
+                sinks={"run_flash_fwd": (0, 1), "run_flash_splitkv_fwd": (0, 1)},
+                tails=frozenset({STANDARD, SPLIT, *called}),
+            ),
+            made={STANDARD: made},
+            constants=NOTHING,
+        ),
         axis="head_dim",
         contexts=[
             {"causal": causal, "num_splits": splits, "force_split_kernel": force}
@@ -92,17 +166,15 @@ def tile_rule(files: CppFiles) -> Reading:
 
 def path_rule(files: CppFiles) -> Reading:
     """Return how to read which kernel a launch leads to."""
-    program, root = cpp_program(
-        files,
-        "run_mha_fwd",
-        leaves=LEAVES,
-        meaning=Meaning(answers={STANDARD: ("'standard'",), SPLIT: ("'split_kv'",)}),
-        constants=NOTHING,
-    )
     return Reading(
-        rule="path",
-        program=program,
-        root=root,
+        "path",
+        *cpp_program(
+            files,
+            "run_mha_fwd",
+            leaves=LEAVES,
+            meaning=Meaning(answers={STANDARD: ("'standard'",), SPLIT: ("'split_kv'",)}),
+            constants=NOTHING,
+        ),
         axis="num_splits",
         contexts=[
             {"force_split_kernel": force, "causal": False, "head_dim": head_dim}
@@ -111,6 +183,43 @@ def path_rule(files: CppFiles) -> Reading:
         ],
         whole=False,
         dense=range(1, 9),
+    )
+
+
+def call_contexts(api: str) -> list[Mapping[str, Any]]:
+    """Return the calls and devices at which a rule is tried."""
+    shapes = [
+        (1, 32, 32, 128, 2048, 108),
+        (1, 32, 8, 128, 512, 132),
+        (4, 32, 8, 64, 4096, 132),
+        (8, 16, 4, 256, 512, 78),
+        (2, 8, 8, 160, 128, 108),
+    ]
+    return [
+        {"batch": b, "heads": h, "kv_heads": k, "head_dim": d, "context": length, "sms": sms}
+        | {"causal": causal, "paged": paged, "cc_major": 8 if sms == 108 else 9, "cc_minor": 0}
+        for b, h, k, d, length, sms in shapes
+        for causal, paged in ((True, False), (False, api != "dense"))
+    ]
+
+
+def passed_on(files: CppFiles, api: str) -> Reading:
+    """Return how to read what one function passes on."""
+    return Reading(
+        f"{api}_call",
+        *cpp_program(
+            files,
+            FUNCTIONS[api],
+            leaves=CALL_COMMON,
+            own=CALL_LEAVES[api],
+            meaning=CALL_MEANING,
+            constants=CALL_CONSTANTS,
+        ),
+        axis="positions",
+        contexts=call_contexts(api),
+        whole=False,
+        dense=POSITIONS,
+        least=SIZES,
     )
 
 
@@ -147,22 +256,7 @@ def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
 
 
 def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
-    """Return how a call is tiled.
-
-    Parameters
-    ----------
-    rules
-        The release's rules, by name.
-    asked
-        The call and the device; `context` is what the key cache holds room for.
-    positions
-        Query positions of each request.
-
-    Raises
-    ------
-    EvidenceError
-        A fact that a rule asks for is missing, or the backend has no kernel for the call.
-    """
+    """Return how a call is tiled."""
     ((name, known),) = asks(asked, point_of(asked, positions))
     call = answered(rules, name, known)
     if asked.paged and "paged" not in call.rule.inputs:

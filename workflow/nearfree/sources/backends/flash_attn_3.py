@@ -9,9 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfree.errors import EvidenceError
-from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
+from nearfree.sources.attention import (
+    Answered,
+    Asked,
+    AttentionQuery,
+    Point,
+    Tile,
+    answered,
+    facts,
+    point_of,
+    tiles_of,
+)
 from nearfree.sources.backends.flash_attn_grid import packed_grid
-from nearfree.sources.backends.launch import Answered, answered, facts, point_of, tiles_of
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.cpp.translate import Meaning
@@ -125,22 +134,20 @@ def call_rule(files: CppFiles, way: str) -> Reading:
     """Return how to read what one way of calling passes on: splits and packing included."""
     page = "tokens_per_page" if "page_table_" in GIVEN[way] else "context"
     given = {rf"{name}\.has_value\(\)": "True" for name in GIVEN[way]}
-    program, root = cpp_program(
-        files,
-        "mha_fwd",
-        leaves=CALL_LEAVES,
-        own=given | {r"k\.size\(1\)": page} | CALL_OWN,
-        meaning=Meaning(
-            answers={"run_mha_fwd": tuple(PASSED.values())},
-            records=frozenset({"params"}),
-            harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
-        ),
-        constants=CALL,
-    )
     return Reading(
-        rule=f"{way}_call",
-        program=program,
-        root=root,
+        f"{way}_call",
+        *cpp_program(
+            files,
+            "mha_fwd",
+            leaves=CALL_LEAVES,
+            own=given | {r"k\.size\(1\)": page} | CALL_OWN,
+            meaning=Meaning(
+                answers={"run_mha_fwd": tuple(PASSED.values())},
+                records=frozenset({"params"}),
+                harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
+            ),
+            constants=CALL,
+        ),
         axis="positions",
         contexts=contexts(way),
         whole=False,
@@ -168,17 +175,15 @@ def contexts(way: str) -> list[Mapping[str, Any]]:
 
 def launch_rule(files: CppFiles) -> Reading:
     """Return how to read which kernel a launch leads to: split, packed, for which architecture."""
-    program, root = cpp_program(
-        files,
-        "run_mha_fwd",
-        leaves=LAUNCH_LEAVES,
-        meaning=Meaning(answers={"run_mha_fwd_constexpr": tuple(KERNEL)}),
-        constants={"params": "None", "stream": "None"},
-    )
     return Reading(
-        rule="launch",
-        program=program,
-        root=root,
+        "launch",
+        *cpp_program(
+            files,
+            "run_mha_fwd",
+            leaves=LAUNCH_LEAVES,
+            meaning=Meaning(answers={"run_mha_fwd_constexpr": tuple(KERNEL)}),
+            constants={"params": "None", "stream": "None"},
+        ),
         axis="arch",
         contexts=[
             {"num_splits": splits, "paged": paged, "pagedkv_tma": tma, "pack_gqa": pack}
@@ -193,21 +198,19 @@ def launch_rule(files: CppFiles) -> Reading:
 
 def tile_rule(files: CppFiles) -> Reading:
     """Return how to read the rows of a tile, from the kernel's choice down to its grid."""
-    program, root = cpp_program(
-        files,
-        "run_mha_fwd_constexpr",
-        leaves=TILE_LEAVES,
-        meaning=Meaning(
-            answers={"get_grid_shape": ("kBlockM",)},
-            tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
-            harmless=frozenset({"prepare_varlen_num_blocks"}),
-        ),
-        constants={"params": "None", "stream": "None", "T_out": "None", "Has_softcap": "False"},
-    )
     return Reading(
-        rule="tile",
-        program=program,
-        root=root,
+        "tile",
+        *cpp_program(
+            files,
+            "run_mha_fwd_constexpr",
+            leaves=TILE_LEAVES,
+            meaning=Meaning(
+                answers={"get_grid_shape": ("kBlockM",)},
+                tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
+                harmless=frozenset({"prepare_varlen_num_blocks"}),
+            ),
+            constants={"params": "None", "stream": "None", "T_out": "None", "Has_softcap": "False"},
+        ),
         axis="d",
         contexts=[
             {"Arch": arch, "Split": split, "PackGQA": True, "PagedKVNonTMA": paged}
@@ -242,22 +245,7 @@ def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, Asked]:
 
 
 def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
-    """Return how a call is tiled; packed heads share a tile, so a position takes several rows.
-
-    Parameters
-    ----------
-    rules
-        The release's rules, by name.
-    asked
-        The call and the device.
-    positions
-        Query positions of each request.
-
-    Raises
-    ------
-    EvidenceError
-        A fact that a rule asks for is missing, or the backend has no kernel for the call.
-    """
+    """Return how a call is tiled; packed heads share a tile, so a position takes several rows."""
     way = f"{asked.api}_paged" if asked.paged else asked.api
     if way not in GIVEN:
         raise EvidenceError(

@@ -10,9 +10,17 @@ from collections.abc import Mapping
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Quote
-from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
+from nearfree.sources.attention import (
+    Asked,
+    AttentionQuery,
+    Point,
+    Tile,
+    answered,
+    holding,
+    point_of,
+    tiles_of,
+)
 from nearfree.sources.backends.flash_attn_4_rules import call_facts, readings
-from nearfree.sources.backends.launch import answered, holding, point_of, tiles_of
 from nearfree.sources.language.program import quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism
@@ -102,22 +110,7 @@ def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
 
 
 def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
-    """Return how the queries are tiled; of packed requests, the caller says the longest length.
-
-    Parameters
-    ----------
-    rules
-        The release's extracted rules by name.
-    asked
-        The call.
-    positions
-        Query positions of each request.
-
-    Raises
-    ------
-    EvidenceError
-        The answer depends on a fact that the question leaves out, or there is no such kernel.
-    """
+    """Return how the queries are tiled; of packed requests, the caller says the longest length."""
     if asked.sm is None:
         raise EvidenceError(
             f"{PACKAGE} has one kernel for each compute capability, and the question names none",

@@ -8,19 +8,23 @@ packs nothing.
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import shared_memory
-from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
-from nearfree.sources.backends.flashinfer_links import mechanisms
-from nearfree.sources.backends.flashinfer_rules import CUDA, backend_facts, readings
-from nearfree.sources.backends.launch import (
+from nearfree.sources.attention import (
     Answered,
+    Asked,
+    AttentionQuery,
+    Point,
+    Tile,
     answered,
     holding,
     is_absent,
     point_of,
     tiles_of,
 )
+from nearfree.sources.backends.flashinfer_rules import CUDA, backend_facts, mechanisms, readings
 from nearfree.sources.language.rule import Rule
 
 __all__ = ["PACKAGE", "WANTED", "mechanisms", "notes", "readings", "tile"]
@@ -56,33 +60,12 @@ def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
 
 
 def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
-    """Return how the queries are tiled, all requests having the same number of positions.
-
-    Parameters
-    ----------
-    rules
-        The release's extracted rules by name.
-    asked
-        The call.
-    positions
-        Query positions of each request.
-
-    Raises
-    ------
-    EvidenceError
-        The answer depends on a fact that the question leaves out, or on a rule that is not known.
-    """
+    """Return how the queries are tiled, all requests having the same number of positions."""
     chosen = _chosen(rules, asked) if asked.backend == "auto" else None
     backend = asked.backend if chosen is None else str(chosen.value)
     reasons = () if chosen is None else (chosen.branch,)
     found = _fa3(rules, asked, positions) if backend == "fa3" else _fa2(rules, asked, positions)
-    return Tile(
-        path=found.path,
-        tile=found.tile,
-        rows_per_position=found.rows_per_position,
-        tiles=found.tiles,
-        branches=(*found.branches, *reasons),
-    )
+    return replace(found, branches=(*found.branches, *reasons))
 
 
 def notes(asked: AttentionQuery) -> tuple[str, ...]:

@@ -126,11 +126,9 @@ def config_dtype(modules: Modules) -> Reading:
 def tuned_key(modules: Modules) -> Reading:
     """Return how to read what is looked up: experts, size, dtype and block shape."""
     path, function = modules.locate(["try_get_optimal_moe_config"])
-    program, root = modules.program_of(path, arguments_of(function, "get_moe_configs"), LEAVES)
     return Reading(
-        rule="tuned_key",
-        program=program,
-        root=root,
+        "tuned_key",
+        *modules.program_of(path, arguments_of(function, "get_moe_configs"), LEAVES),
         axis="w2_size",
         dense=(1, 2, 3, 128, 512),
         contexts=[
@@ -147,11 +145,9 @@ def tuned_name(modules: Modules) -> Reading:
     path, function = modules.locate(["get_moe_configs"])
     inputs = frozenset({"E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe"})
     cut = value_of(function, "json_file_name", inputs)
-    program, root = modules.program_of(path, cut, LEAVES)
     return Reading(
-        rule="tuned_name",
-        program=program,
-        root=root,
+        "tuned_name",
+        *modules.program_of(path, cut, LEAVES),
         axis="N",
         dense=(1, 2, 3, 128, 512),
         contexts=[

@@ -84,11 +84,9 @@ def assignment(modules: Modules) -> Reading:
         found = fused_moe.always_aligned(modules)
     else:
         found = found[0], _naive_or_aligned(found[1])
-    program, root = modules.program_of(*found, _PATH_LEAVES)
     return Reading(
-        rule="path",
-        program=program,
-        root=root,
+        "path",
+        *modules.program_of(*found, _PATH_LEAVES),
         axis="num_tokens",
         contexts=[
             {"E": experts, "topk": top_k, "block_shape": shape}

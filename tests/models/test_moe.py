@@ -12,8 +12,8 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Experts
 from nearfree.errors import EvidenceError
-from nearfree.models.expert_backends import ExpertRunner, make_expert_runner
 from nearfree.models.forward import DecoderForward
+from nearfree.models.moe import ExpertRunner, make_expert_runner
 from nearfree.models.weights import RandomWeights
 from nearfree.sources.fetching.cache import Cache
 from torch import Tensor
@@ -216,7 +216,7 @@ def test_blocks_of_controlled_routing_are_laid_out_once(
     """After the first forward of an N, torch_padded lays out nothing either, in any layer."""
     forward = make_forward(tmp_path, document("qwen3_moe"), routing="balanced")
     first = forward.forward(tokens(7))
-    monkeypatch.setattr("nearfree.models.expert_backends.Aligned", None)
+    monkeypatch.setattr("nearfree.models.moe.Aligned", None)
     assert forward.forward(tokens(7)).equal(first)
     with pytest.raises(TypeError):
         forward.forward(tokens(2))

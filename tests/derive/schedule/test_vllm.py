@@ -10,9 +10,10 @@ from hypothesis import given
 from nearfree.derive.schedule import vllm
 from nearfree.derive.schedule.draft_lengths import draft_lengths
 from nearfree.errors import ConfigError
-from nearfree.sources.language.interpret import REFUSED, Interpreter
+from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Program
 from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.statements import REFUSED
 
 from derive.schedule.conftest import Sources
 from derive.schedule.engine import MOST_BATCH, SCHEDULES, between, vllm_lookup

@@ -7,7 +7,7 @@ import pytest
 from nearfree.errors import SourceError
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.cpp.translate import Meaning, translate
-from nearfree.sources.language.interpret import REFUSED
+from nearfree.sources.language.statements import REFUSED
 
 from sources.language.rules import POINTS, read_cpp, values
 

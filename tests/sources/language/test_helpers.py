@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from nearfree.errors import UnknownConstructError
 from nearfree.sources.language.expressions import same
 from nearfree.sources.language.helpers import Helpers
-from nearfree.sources.language.interpret import REFUSED, Interpreter
+from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Program
 from nearfree.sources.language.rule import parse_functions
+from nearfree.sources.language.statements import REFUSED
 
 BEST = """def best(x, y, most):
     if x >= 40:

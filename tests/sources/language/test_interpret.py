@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from nearfree.sources.language.expressions import UnknownConstructError
-from nearfree.sources.language.interpret import REFUSED, Interpreter
+from nearfree.sources.language.interpret import Interpreter
+from nearfree.sources.language.statements import REFUSED
 
 from sources.language.rules import python_program, stepped
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from nearfree.errors import SourceError
 from nearfree.log.events import RuleExtracted
 from nearfree.sources.language.expressions import UnknownConstructError, parse, same
-from nearfree.sources.language.interpret import REFUSED, Interpreter
+from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.paths import enumerate_paths, tightest
 from nearfree.sources.language.rule import Rule
+from nearfree.sources.language.statements import REFUSED
 
 from sources.language.rules import python_program
 

@@ -6,9 +6,9 @@ import pytest
 from nearfree.errors import SourceError
 from nearfree.sources.language import paths
 from nearfree.sources.language import reading as reading_module
-from nearfree.sources.language.interpret import REFUSED
 from nearfree.sources.language.program import Program
 from nearfree.sources.language.reading import axis_points, read_rule, shown
+from nearfree.sources.language.statements import REFUSED
 
 from sources.language.rules import POINTS, python_program, read_python, reading, values
 

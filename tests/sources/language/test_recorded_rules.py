@@ -12,9 +12,10 @@ from nearfree.log.events import RuleExtracted
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.sources.language.expressions import evaluate, parse, same
-from nearfree.sources.language.interpret import REFUSED, Interpreter
+from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Program
 from nearfree.sources.language.rule import Rule, parse_functions
+from nearfree.sources.language.statements import REFUSED
 
 ROOT = Path(__file__).parents[3]
 RULES = {

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from nearfree.errors import EvidenceError, SourceError
 from nearfree.log.events import Branch, RuleExtracted
-from nearfree.sources.language.interpret import REFUSED
 from nearfree.sources.language.rule import Rule
+from nearfree.sources.language.statements import REFUSED
 
 
 def rule(*branches: tuple[tuple[str, ...], str], functions: tuple[str, ...] = ()) -> Rule:

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, RuleExtracted
-from nearfree.sources.language.interpret import REFUSED
 from nearfree.sources.language.rule import Rule
+from nearfree.sources.language.statements import REFUSED
 
 
 class AttentionQuery(Struct, frozen=True, kw_only=True):

@@ -81,6 +81,11 @@ def name_of(node: ast.AST) -> str:
     return f"{type(node).__name__} {text.splitlines()[0][:80] if text else ''}".strip()
 
 
+def outside(node: ast.AST) -> UnknownConstructError:
+    """Return the error that names a construct outside the known set."""
+    return UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+
+
 def parse(text: str) -> ast.expr:
     """Return the expression that a text holds; of any kind, checked when it is evaluated."""
     try:
@@ -192,12 +197,12 @@ class _Evaluation:
             self.methods[kind] = getattr(_Evaluation, f"_{kind.__name__.lower()}", None)
         method = self.methods[kind]
         if method is None:
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         return method(self, node)
 
     def _constant(self, node: ast.Constant) -> Any:
         if not isinstance(node.value, int | float | str | None):
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         return checked(node.value, node)
 
     def _name(self, node: ast.Name) -> Any:
@@ -216,7 +221,7 @@ class _Evaluation:
 
     def _dict(self, node: ast.Dict) -> dict[Any, Any]:
         if any(key is None for key in node.keys):
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         pairs = zip(node.keys, node.values, strict=True)
         found = {self.value(key): self.value(value) for key, value in pairs if key is not None}
         return checked(found, node)  # type: ignore[no-any-return]
@@ -249,7 +254,7 @@ class _Evaluation:
             if isinstance(op, ast.Is | ast.IsNot) and not singles:
                 raise UnknownConstructError(f"{name_of(node)} compares no singletons", node)
             if isinstance(right, range) and not isinstance(left, int):
-                raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+                raise outside(node)
             if not self._apply(op, node, left, right):
                 return False
             left = right
@@ -257,7 +262,7 @@ class _Evaluation:
 
     def _apply(self, op: ast.AST, node: ast.expr, *values: Any) -> Any:
         if type(op) not in OPERATORS:
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         return checked(OPERATORS[type(op)](*values), node)
 
     def _ifexp(self, node: ast.IfExp) -> Any:
@@ -270,7 +275,7 @@ class _Evaluation:
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func)
         if not isinstance(node.func, ast.Name) or node.keywords:
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         name, arguments = node.func.id, list(map(self.value, node.args))
         if self.call is not None and (name in self.inputs or name not in BUILTINS):
             return self.call(name, arguments)
@@ -284,7 +289,7 @@ class _Evaluation:
             isinstance(group, str) and func.attr in STRING_METHODS
         )
         if not known or node.keywords:
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         arguments = list(map(self.value, node.args))
         if func.attr == "append":
             for each in arguments:
@@ -298,7 +303,7 @@ class _Evaluation:
 
     def _formattedvalue(self, node: ast.FormattedValue) -> Any:
         if node.conversion != -1 or node.format_spec is not None:
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         return called("str", [self.value(node.value)])
 
 

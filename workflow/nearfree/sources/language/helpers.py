@@ -18,7 +18,7 @@ from nearfree.sources.language.closures import (
 )
 from nearfree.sources.language.expressions import variables
 from nearfree.sources.language.functions import BUILTINS, MOST_TEXT
-from nearfree.sources.language.interpret import MOST_DEPTH, MOST_STEPS, Interpreter
+from nearfree.sources.language.interpret import MOST_STEPS, Interpreter
 from nearfree.sources.language.program import (
     Function,
     Program,
@@ -27,6 +27,7 @@ from nearfree.sources.language.program import (
     parameters,
     plain_nested,
 )
+from nearfree.sources.language.statements import MOST_DEPTH
 
 Frame = dict[str, Any]
 _Do = Callable[[Frame], "tuple[Any, ...] | None"]

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from nearfree.log.events import Branch
 from nearfree.sources.language.decisions import Decisions, Work
 from nearfree.sources.language.expressions import MISTAKES, UnknownConstructError
-from nearfree.sources.language.program import Program
-from nearfree.sources.language.walk import Walk
+from nearfree.sources.language.program import Function, Program, at, parameters, quote
+from nearfree.sources.language.statements import REFUSED, Nested, RefusedError
+from nearfree.sources.language.symbols import Entries, Group, Symbols, Value
 
 MOST_PATHS = 2000
 
@@ -46,23 +47,47 @@ def enumerate_paths(
         if len(branches) > MOST_PATHS:
             raise UnknownConstructError(f"{name} has more than {MOST_PATHS} ways through it")
         decisions = Decisions(open_ways.pop(), least or {})
-        walk = Walk(program, inputs, decisions, work)
+        symbols = Symbols(program, inputs, decisions, work)
         try:
-            branches.append(_branch(walk, name))
+            branches.append(_branch(symbols, program.functions[name]))
         except MISTAKES as error:
             raise UnknownConstructError(f"{name} cannot be followed: {error}") from error
         open_ways += decisions.others
-        called |= walk.called
+        called |= symbols.called
     return branches, called
 
 
-def _branch(walk: Walk, name: str) -> Branch:
-    way = walk.run(name)
+def _branch(symbols: Symbols, function: Function) -> Branch:
+    """Return one way through a function; its parameters are inputs of the same name."""
+    given = {
+        name: at(ast.Name(name, ast.Load()), function)
+        for name in parameters(function)
+        if name in symbols.inputs
+    }
+    try:
+        value = symbols.enter(Nested(function, {}), given)
+    except RefusedError as refused:
+        value = at(ast.Constant(REFUSED), refused.node)
+    answer = _answer(symbols, symbols.settled(value), function)
+    way = symbols.decisions.way
     return Branch(
         when=tuple(ast.unparse(each) for each in tightest(way.when)),
-        value=ast.unparse(way.value),
+        value=ast.unparse(answer),
         quotes=tuple(dict.fromkeys(way.quotes)),
     )
+
+
+def _answer(symbols: Symbols, value: Value, function: Function) -> ast.expr:
+    """Return a way's value as an expression, with its place kept as a quote."""
+    if isinstance(value, Entries) and len(value) == 1:
+        return _answer(symbols, symbols.settled(*value.values()), function)
+    old = next(iter(value), function) if isinstance(value, Group) else function
+    shown = symbols.shown(value, old if isinstance(old, ast.AST) else function)
+    # The first part of a tuple is what the rule is about, so its place comes last.
+    parts = shown.elts[::-1] if isinstance(shown, ast.Tuple) else []
+    placed = [part for part in parts if getattr(part, "origin", None) is not None]
+    symbols.decisions.way.quotes += [quote(part) for part in (shown, *placed)]
+    return shown
 
 
 def tightest(when: list[ast.expr]) -> list[ast.expr]:

@@ -16,7 +16,7 @@ from nearfree.sources.language.expressions import (
     variables,
 )
 from nearfree.sources.language.helpers import Helpers, typed
-from nearfree.sources.language.interpret import REFUSED
+from nearfree.sources.language.statements import REFUSED
 
 Parsed = tuple[Branch, list[ast.expr], ast.expr]
 """A branch, its conditions and its value; branches share the trees of conditions."""

@@ -1,7 +1,7 @@
 """Expressions over inputs instead of numbers: what a function's expressions are on one way."""
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from nearfree.sources.language.decisions import Decisions, Work
@@ -11,16 +11,17 @@ from nearfree.sources.language.expressions import (
     UnknownConstructError,
     evaluate,
     name_of,
+    outside,
     variables,
 )
 from nearfree.sources.language.functions import BUILTINS
-from nearfree.sources.language.program import Function, Program, at, loops, parameters
+from nearfree.sources.language.program import Function, Program, at, loops
+from nearfree.sources.language.statements import Frame, Nested, Statements
 
 MOST_NODES = 5000
 """Parts of the largest expression; a hostile source doubles one with every line."""
 Value = Any
 """An expression, a group that may change, or a function."""
-Frame = dict[str, Value]
 
 
 class Group(list[Value]):
@@ -35,15 +36,7 @@ class Entries(dict[Any, Value]):
     held = False
 
 
-@dataclass
-class Nested:
-    """A function inside a function, with the names around it."""
-
-    function: Function
-    frame: Frame
-
-
-class Symbols:
+class Symbols(Statements):
     """Turns expressions of a function into expressions over inputs.
 
     Parameters
@@ -61,22 +54,22 @@ class Symbols:
     def __init__(
         self, program: Program, inputs: set[str], decisions: Decisions, work: Work
     ) -> None:
-        self.program = program
+        super().__init__(program)
         self.inputs = inputs
         self.decisions = decisions
         self.work = work
         self.called: set[str] = set()
 
-    def enter(self, function: Function, given: Frame) -> Value:
-        """Return what a function gives for some arguments."""
-        raise NotImplementedError
+    def count(self, node: ast.stmt) -> None:
+        """Count a statement against the limit."""
+        self.work.more(node)
 
     def expr(self, node: ast.expr, frame: Frame) -> Value:
         """Return an expression over inputs; a constant where no input is left in it."""
         self.work.more(node)
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         value = method(node, frame)
         return sized(value, node) if isinstance(value, ast.expr) else value
 
@@ -115,6 +108,24 @@ class Symbols:
         """Return which way to go at a condition of the source."""
         return self.decisions.decide(self.plain(node, frame), node)
 
+    def items(self, group: Value) -> Sequence[Value] | None:
+        """Return the parts of a list or tuple whose length is known."""
+        parts = group.elts if isinstance(group, ast.List | ast.Tuple) else group
+        return parts if isinstance(parts, list) else None
+
+    def store_item(self, target: ast.Subscript, value: Value, frame: Frame) -> None:
+        """Set an entry of a dictionary or list that this way has made."""
+        group, index = self.expr(target.value, frame), self.expr(target.slice, frame)
+        if not isinstance(group, Group | Entries) or not isinstance(index, ast.Constant):
+            raise UnknownConstructError(f"{name_of(target)} cannot be set", target)
+        if isinstance(value, Group | Entries | Nested):
+            raise UnknownConstructError(f"{name_of(target)} puts a group into a group", target)
+        self.changing(group, target)
+        try:
+            group[index.value] = self.held(value, target)  # type: ignore[index]
+        except (IndexError, TypeError) as error:
+            raise UnknownConstructError(f"{name_of(target)} cannot be set", target) from error
+
     def changing(self, value: Group | Entries, node: ast.AST) -> None:
         """Check that a group may change.
 
@@ -148,7 +159,7 @@ class Symbols:
         for each, value in zip(node.keys, node.values, strict=True):
             key = None if each is None else self.expr(each, frame)
             if not isinstance(key, ast.Constant):
-                raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+                raise outside(node)
             found[key.value] = self.expr(value, frame)
         return found
 
@@ -185,7 +196,7 @@ class Symbols:
             part = each
             if isinstance(each, ast.FormattedValue):
                 if each.conversion != -1 or each.format_spec is not None:
-                    raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+                    raise outside(node)
                 part = self.shown(self.settled(self.expr(each.value, frame)), node)
             match part:
                 case ast.Call(func=ast.Name(id="join")):
@@ -262,21 +273,21 @@ class Symbols:
 
     def _call(self, node: ast.Call, frame: Frame) -> Value:
         if node.keywords:
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         if isinstance(node.func, ast.Attribute):
             return self._method(node, node.func, frame)
         if not isinstance(node.func, ast.Name):
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         name, arguments = node.func.id, [self.expr(each, frame) for each in node.args]
         local = frame.get(name)
         if isinstance(local, Nested):
-            return self._entered(node, local.function, arguments, local.frame)
+            return self.apply(local, arguments, node)
         if name in frame or name in self.program.constants:
             raise UnknownConstructError(f"{name!r} is no function here", node)
         function = self.program.functions.get(name)
         if function is not None:
             if not loops(function):
-                return self._entered(node, function, arguments, {})
+                return self.apply(Nested(function, {}), arguments, node)
             self.called.add(name)
             if _changes(function) and any(isinstance(e, Group | Entries) for e in arguments):
                 raise UnknownConstructError(f"{name_of(node)} may change what it is given", node)
@@ -292,14 +303,6 @@ class Symbols:
         interval = self.decisions.bounds.interval
         return len(arguments) == 1 and interval(arguments[0])[0] >= 0
 
-    def _entered(
-        self, node: ast.Call, function: Function, arguments: list[Value], outer: Frame
-    ) -> Value:
-        names = parameters(function)
-        if len(arguments) > len(names):
-            raise UnknownConstructError(f"{name_of(node)} has too many arguments", node)
-        return self.enter(function, {**outer, **dict(zip(names, arguments, strict=False))})
-
     def _method(self, node: ast.Call, func: ast.Attribute, frame: Frame) -> Value:
         group = self.settled(self.expr(func.value, frame))
         arguments = [self.expr(each, frame) for each in node.args]
@@ -308,7 +311,7 @@ class Symbols:
             whole = at(ast.Attribute(group, func.attr, ast.Load()), node)
             return fold(at(ast.Call(whole, given, []), node))
         if not isinstance(group, Group) or func.attr not in LIST_METHODS:
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         if func.attr == "append" and len(arguments) == 1:
             self.changing(group, node)
             group.append(self.held(arguments[0], node))
@@ -319,7 +322,7 @@ class Symbols:
         """Return what `index`, `pop` or `remove` give; all must be known, not an input."""
         given = [each.value for each in arguments if isinstance(each, ast.Constant)]
         if len(given) != len(arguments) or len(given) > 1 or (method != "pop" and not given):
-            raise UnknownConstructError(f"{name_of(node)} is outside the known set", node)
+            raise outside(node)
         if method != "index":
             self.changing(group, node)
         try:

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.sources.language.bounds import Bounds
+from nearfree.sources.language.decisions import Bounds
 from nearfree.sources.language.expressions import evaluate, parse
 
 NAMES = ("a", "b")

@@ -1,0 +1,232 @@
+"""The statements of a rule's functions, run in order over values of one kind.
+
+The interpreter runs them over numbers, path enumeration over expressions. Both say what an
+expression's value is, which way a condition goes, and what a group is; the rest is said here.
+"""
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nearfree.sources.language.expressions import UnknownConstructError, name_of, outside
+from nearfree.sources.language.functions import BUILTINS
+from nearfree.sources.language.program import (
+    Function,
+    Program,
+    at,
+    bound_by,
+    default_of,
+    defaults,
+    parameters,
+    plain_nested,
+)
+
+REFUSED = "refused"
+"""The value of a way that ends in an error of the backend."""
+MOST_DEPTH = 40
+Frame = dict[str, Any]
+"""What local names stand for."""
+
+
+@dataclass
+class Nested:
+    """A function inside a function, with the names around it."""
+
+    function: Function
+    frame: Frame
+
+
+class RefusedError(Exception):
+    """The backend refuses the call, at a statement."""
+
+    def __init__(self, node: ast.AST) -> None:
+        super().__init__()
+        self.node = node
+
+
+class _Return(Exception):  # noqa: N818  # control flow, not an error
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+class _Break(Exception):  # noqa: N818
+    pass
+
+
+class _Continue(Exception):  # noqa: N818
+    pass
+
+
+class Statements:
+    """Runs the functions of one program.
+
+    Parameters
+    ----------
+    program
+        Functions and constants.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.depth = 0
+
+    def count(self, node: ast.stmt) -> None:
+        """Count a statement against the limit."""
+        raise NotImplementedError
+
+    def expr(self, node: ast.expr, frame: Frame) -> Any:
+        """Return an expression's value."""
+        raise NotImplementedError
+
+    def condition(self, node: ast.expr, frame: Frame) -> bool:
+        """Return which way to go at a condition."""
+        raise NotImplementedError
+
+    def items(self, group: Any) -> Sequence[Any] | None:
+        """Return what a list, tuple or range holds; None of any other value."""
+        raise NotImplementedError
+
+    def store_item(self, target: ast.Subscript, value: Any, frame: Frame) -> None:
+        """Set an entry of a dictionary or list."""
+        raise NotImplementedError
+
+    def apply(self, nested: Nested, arguments: list[Any], node: ast.AST) -> Any:
+        """Return what a function gives for some arguments."""
+        names = parameters(nested.function)
+        if len(arguments) > len(names):
+            name = nested.function.name
+            raise UnknownConstructError(f"{name} is called with too many arguments", node)
+        return self.enter(nested, dict(zip(names, arguments, strict=False)))
+
+    def enter(self, nested: Nested, given: Frame) -> Any:
+        """Return what a function gives for some parameters; the others keep their defaults."""
+        function = nested.function
+        self.depth += 1
+        if self.depth > MOST_DEPTH:
+            raise UnknownConstructError(f"{function.name} calls itself without end", function)
+        frame = nested.frame | given
+        for name in defaults(function):
+            if name not in given:
+                frame[name] = self.expr(default_of(function, name), {})
+        try:
+            self.block(function.body, frame)
+        except _Return as result:
+            return result.value
+        finally:
+            self.depth -= 1
+        return None
+
+    def block(self, body: list[ast.stmt], frame: Frame) -> None:
+        """Run statements."""
+        for statement in body:
+            self.count(statement)
+            method = getattr(self, f"s_{type(statement).__name__.lower()}", None)
+            if method is None:
+                raise outside(statement)
+            method(statement, frame)
+
+    def s_functiondef(self, node: Function, frame: Frame) -> None:
+        """Keep a nested function."""
+        frame[node.name] = Nested(plain_nested(node), frame)
+
+    def s_assign(self, node: ast.Assign, frame: Frame) -> None:
+        """Assign; a tuple to a tuple part by part, so that lists among them stay lists."""
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=parts)) if len(
+                targets
+            ) == len(parts):
+                values = [self.expr(part, frame) for part in parts]
+                for target, value in zip(targets, values, strict=True):
+                    self.store(target, value, frame)
+            case _:
+                value = self.expr(node.value, frame)
+                for target in node.targets:
+                    self.store(target, value, frame)
+
+    def s_annassign(self, node: ast.AnnAssign, frame: Frame) -> None:
+        """Assign, if there is a value."""
+        if node.value is not None:
+            self.store(node.target, self.expr(node.value, frame), frame)
+
+    def s_augassign(self, node: ast.AugAssign, frame: Frame) -> None:
+        """Assign to a plain name what an operation makes of it."""
+        if not isinstance(node.target, ast.Name):
+            raise outside(node)
+        read = at(ast.Name(node.target.id, ast.Load()), node)
+        frame[node.target.id] = self.expr(at(ast.BinOp(read, node.op, node.value), node), frame)
+
+    def s_if(self, node: ast.If, frame: Frame) -> None:
+        """Go the way that the condition says."""
+        self.block(node.body if self.condition(node.test, frame) else node.orelse, frame)
+
+    def s_for(self, node: ast.For, frame: Frame) -> None:
+        """Run over a group whose length is known."""
+        items = self.items(self.expr(node.iter, frame))
+        if items is None or node.orelse:
+            raise UnknownConstructError(
+                f"{name_of(node)} is outside the known set: it does not run over a list", node
+            )
+        for item in items:
+            self.store(node.target, item, frame)
+            try:
+                self.block(node.body, frame)
+            except _Break:
+                break
+            except _Continue:
+                continue
+
+    def s_return(self, node: ast.Return, frame: Frame) -> None:
+        """End the function."""
+        raise _Return(None if node.value is None else self.expr(node.value, frame))
+
+    def s_raise(self, node: ast.Raise, _: Frame) -> None:
+        """End the call: the backend refuses it."""
+        raise RefusedError(node)
+
+    def s_assert(self, node: ast.Assert, frame: Frame) -> None:
+        """End the call where the condition fails."""
+        if not self.condition(node.test, frame):
+            raise RefusedError(node)
+
+    def s_break(self, *_: object) -> None:
+        """Leave a loop."""
+        raise _Break
+
+    def s_continue(self, *_: object) -> None:
+        """Go on with a loop."""
+        raise _Continue
+
+    def s_pass(self, *_: object) -> None:
+        """Do nothing."""
+
+    def s_import(self, node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
+        """Bind nothing: a name that only an import gives is unknown where it is used."""
+        if bound_by(node) & (frame.keys() | self.program.constants.keys() | BUILTINS.keys()):
+            raise UnknownConstructError(f"{name_of(node)} hides another name", node)
+
+    s_importfrom = s_import
+
+    def s_expr(self, node: ast.Expr, frame: Frame) -> None:
+        """Make a call for what it changes; a text alone is a comment."""
+        if isinstance(node.value, ast.Call):
+            self.expr(node.value, frame)
+        elif not isinstance(node.value, ast.Constant):
+            raise outside(node)
+
+    def store(self, target: ast.expr, value: Any, frame: Frame) -> None:
+        """Let a name, the parts of a tuple, or an entry stand for a value."""
+        match target:
+            case ast.Name():
+                frame[target.id] = value
+            case ast.Subscript():
+                self.store_item(target, value, frame)
+            case ast.Tuple():
+                parts = self.items(value)
+                if parts is None or isinstance(parts, range) or len(parts) != len(target.elts):
+                    raise outside(target)
+                for name, part in zip(target.elts, [*parts], strict=True):
+                    self.store(name, part, frame)
+            case _:
+                raise outside(target)

@@ -13,8 +13,8 @@ from nearfree.derive.tables.store import read_table
 from nearfree.log.codebase import package_digest
 from nearfree.log.names import Layout
 from nearfree.prove.audit.causes import Cause
-from nearfree.prove.audit.changes import Change, by_cause, changes, make_snapshot
-from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot
+from nearfree.prove.audit.changes import Change, by_cause, changes
+from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot, make_snapshot
 from prove.audit.history import REASON, RELEASE, STEPS, History
 
 Rows = dict[tuple[str, str], dict[str, Any]]

@@ -6,8 +6,7 @@ import re
 import polars as pl
 import pytest
 from nearfree.config.files import Config
-from nearfree.prove.audit.graph import Graph, Node
-from nearfree.prove.audit.query import trace_query
+from nearfree.prove.audit.graph import Graph, Node, trace_query
 from nearfree.prove.audit.render import as_json, as_mermaid, as_text
 
 HOSTILE = '<script>"]\n end --> x\u202e' + "y" * 1000

@@ -11,7 +11,7 @@ from conftest import make_latency, make_plan, make_started, write_payloads
 from derive.tables.logs import CONFIG, make_tables, write_study
 from msgspec import json, structs
 from nearfree.core.plan import Plan
-from nearfree.derive.stages import STAGES
+from nearfree.derive.stages import COMMANDS, STAGES
 from nearfree.errors import NearfreeError, WriteError
 from nearfree.log.document import read_document, render
 from nearfree.log.events import RunStarted
@@ -25,7 +25,7 @@ from nearfree.log.verify import verify
 from nearfree.measure.rounds import recover
 from nearfree.prove.crate.check import check_crate
 from nearfree.prove.crate.graph import METADATA, read_contents
-from nearfree.prove.crate.runs import STEPS, step_of
+from nearfree.prove.crate.runs import rule_of
 from nearfree.prove.crate.write import write_crate
 from nearfree.show.figures.listing import LIST, read_figures
 from prove.crate.conftest import PROJECT
@@ -124,7 +124,7 @@ def test_the_workflow_is_its_rules(written: Path) -> None:
         for name, each in graph.items()
         if each["@type"] == "HowToStep"
     }
-    rules = {step.rule: f"nearfree {step.command}" for step in STEPS}
+    rules = {rule: f"nearfree {command}" for rule, command in COMMANDS.items()}
     assert told.items() <= rules.items()
     assert {"measure", "publish", "project", "figures", "ledger"} <= told.keys()
     assert "environment" not in told
@@ -135,17 +135,12 @@ def test_every_rule_with_a_command_is_a_step() -> None:
     text = "".join(path.read_text() for path in sorted((PROJECT / "rules").glob("*.smk")))
     rules = re.findall(r"^rule (\w+):", text, re.MULTILINE)
     tables = [name for name, stage in STAGES.items() if stage.tables]
-    assert sorted(step.rule for step in STEPS) == sorted(rules + tables)
-
-    def rule(command: str) -> str | None:
-        step = step_of(command)
-        return step.rule if step else None
-
-    assert rule("nearfree measure cpu attention --take 1") == "measure"
-    assert rule("nearfree import published") == "publish"
-    assert rule("nearfree import aiconfigurator --version 1") == "import_curves"
-    assert rule("nearfree rules extract vllm==0.33.0 --take 1") == "extract"
-    assert rule("nearfree calibrate gemm") is None
+    assert sorted(COMMANDS) == sorted(rules + tables)
+    assert rule_of("nearfree measure cpu attention --take 1") == "measure"
+    assert rule_of("nearfree import published") == "publish"
+    assert rule_of("nearfree import aiconfigurator --version 1") == "import_curves"
+    assert rule_of("nearfree rules extract vllm==0.33.0 --take 1") == "extract"
+    assert rule_of("nearfree calibrate gemm") is None
 
 
 def test_a_take_that_was_closed_early_failed(root: Layout, tmp_path: Path) -> None:

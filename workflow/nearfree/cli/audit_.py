@@ -45,15 +45,15 @@ def _one(args: argparse.Namespace) -> int:
     from nearfree.cli import MISTAKE
     from nearfree.config.files import Config
     from nearfree.log.names import Layout, require_log
-    from nearfree.prove.audit.query import trace_query
+    from nearfree.prove.audit.graph import trace_query
     from nearfree.prove.audit.recompute import recompute
     from nearfree.prove.audit.render import as_json, as_mermaid, as_text
 
     layout = require_log(Layout(args.results))
     graph = trace_query(layout, Config(args.config), args.what)
     root = graph.nodes[graph.root]
-    again = recompute(layout, args.config, [root.id]) if root.kind == "row" else []
-    differing = [str(difference) for recomputed in again for difference in recomputed.differences]
+    again = recompute(layout, args.config, [root.id]) if root.kind == "row" else {}
+    differing = [str(difference) for row in again.values() for difference in row]
     if args.format == "json":
         print(as_json(graph, differing if again else None))
         return MISTAKE if differing else 0

@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from nearfree.log.names import Layout, require_log
-    from nearfree.prove.audit.changes import changes, make_snapshot
+    from nearfree.prove.audit.changes import changes
+    from nearfree.prove.audit.ledger_snapshot import make_snapshot
     from nearfree.prove.audit.ledgers import find_ledger
 
     layout = require_log(Layout(args.results))

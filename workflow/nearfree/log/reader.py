@@ -3,8 +3,9 @@
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Union
+from typing import Union
 
 import msgspec
 from msgspec import Struct
@@ -60,7 +61,7 @@ class Segment(Struct, frozen=True):
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[BinaryIO]:
+def open_bytes(path: Path) -> Iterator[BufferedReader]:
     """Open a file to read it; LogError, not a traceback, if it cannot be read."""
     try:
         with path.open("rb") as file:

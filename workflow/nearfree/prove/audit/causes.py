@@ -53,9 +53,10 @@ class Causes:
     def of(self, row_key: RowKey) -> frozenset[Cause]:
         """Return the causes of a row that differs."""
         if row_key not in self._known:
+            stream = f"{row_key[0]}/{self._differing[row_key].get('stream')}/"
             causes = {*self._from_inputs(row_key), *self._by_key(row_key)}
-            for further in (self._in_stream, self._of_table, self._of_config):
-                causes = causes or {*further(row_key)}
+            causes = causes or {*self._under(stream)}  # takes of a stream decide what is newest
+            causes = causes or {*self._of_table(row_key)} or {*self._config.values()}
             self._known[row_key] = frozenset(causes or {_UNKNOWN})
         return self._known[row_key]
 
@@ -95,30 +96,18 @@ class Causes:
         if "deployment" in about:
             yield from self._in_config(f"{_CONFIG}deployments.yaml:{about['deployment']}")
 
-    def _in_stream(self, row_key: RowKey) -> Iterator[Cause]:
-        """Yield the changes of takes in a row's own stream, which decide what is newest."""
-        yield from self._under(f"{row_key[0]}/{self._differing[row_key].get('stream')}/")
-
     def _of_table(self, row_key: RowKey) -> Iterator[Cause]:
         """Yield the changed inputs that a table's rows share without naming them."""
         scope, table = row_key[0], row_key[1].partition(":")[0]
         old, new = (snapshot.inputs(scope, table) for snapshot in (self._old, self._new))
         own_events = f"{_EVENTS}{scope}"
         names = {name for name in {*old, *new} if old.get(name) != new.get(name)}
-        for group in (
-            names - {own_events, _TOLERANCES},
-            names & {_TOLERANCES},
-            names & {own_events},
-        ):
+        last = [{_TOLERANCES} & names, {own_events} & names]
+        for group in (names.difference(*last), *last):
             causes = [cause for name in group for cause in self._input(name)]
             if causes:
                 yield from causes
                 return
-
-    def _of_config(self, row_key: RowKey) -> Iterator[Cause]:
-        """Yield every config change that may change derived tables."""
-        del row_key
-        yield from self._config.values()
 
     def _input(self, name: str) -> Iterator[Cause]:
         if name.startswith(_EVENTS):

@@ -1,30 +1,23 @@
 """Rows that differ between the tables of two ledgers, each with its causes."""
 
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.core.label import AXES
-from nearfree.derive.jobs import OBSERVED, TABLES, make
-from nearfree.log.names import Layout
-from nearfree.log.reader import no_collection
+from nearfree.derive.jobs import OBSERVED, TABLES
 from nearfree.prove.audit.causes import Cause, Causes
 from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot
-from nearfree.prove.audit.ledgers import NamedLedger
-from nearfree.prove.audit.recompute import jobs
-from nearfree.prove.audit.restore import restore
 from nearfree.prove.audit.table_index import TableIndex
 
 _SETTING = ("module", "model", "backend", "dtype", *AXES)
 _IDENTITY = ("row_id", "from_ids")
 _AFTER = ":after"
-Kind = Literal["added", "gone", "changed", "superseded", "newest again"]
-_KINDS: tuple[Kind, ...] = ("changed", "gone", "added", "superseded", "newest again")
+Kind = Literal["changed", "gone", "added", "superseded", "newest again"]
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 Row = dict[str, Any]
 
 
@@ -52,36 +45,6 @@ class Change(Struct, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = ()
 
 
-@no_collection()
-def make_snapshot(
-    log: Layout, named: NamedLedger, folder: Path, like: LedgerSnapshot | None = None
-) -> LedgerSnapshot:
-    """Restore a ledger and recompute its tables.
-
-    Parameters
-    ----------
-    folder
-        An empty folder.
-    like
-        Another snapshot; tables with equal inputs are copied from it.
-
-    Raises
-    ------
-    NearfreeError
-        The ledger cannot be restored; see `restore`.
-    """
-    pipeline = restore(log, named, folder)
-    snapshot = LedgerSnapshot(pipeline, named.ledger)
-    unchanged = snapshot.unchanged_scopes(like) if like else set()
-    for scope in unchanged:
-        if like and like.table_folder(scope).exists():
-            shutil.copytree(like.table_folder(scope), snapshot.table_folder(scope))
-    for job in jobs(pipeline):
-        if job.scope not in unchanged:
-            make(pipeline.layout, pipeline.config, job)
-    return snapshot
-
-
 def changes(old: LedgerSnapshot, new: LedgerSnapshot) -> list[Change]:
     """Return every row that differs between two ledgers, with its causes."""
     changed = [
@@ -107,11 +70,12 @@ def by_cause(changed: list[Change]) -> list[tuple[tuple[Cause, ...], list[Change
 
 def summary(rows: list[Change]) -> str:
     """Return how many rows of which tables differ, and how."""
-    tables = dict.fromkeys(change.table for change in rows)
+    counts: dict[str, Counter[Kind]] = defaultdict(Counter)
+    for change in rows:
+        counts[change.table][change.kind] += 1
     return "; ".join(
-        f"{table}: " + ", ".join(f"{n} {kind}" for kind in _KINDS if (n := counts[table, kind]))
-        for counts in [Counter((change.table, change.kind) for change in rows)]
-        for table in tables
+        f"{table}: " + ", ".join(f"{kinds[kind]} {kind}" for kind in _KINDS if kind in kinds)
+        for table, kinds in counts.items()
     )
 
 
@@ -125,10 +89,9 @@ def _of_table(old: TableIndex, new: TableIndex, scope: str, table: str) -> Itera
         none if (frame := index.table(scope, table)) is None else frame for index in (old, new)
     )
     for kind, frame, other in (("gone", before, after), ("added", after, before)):
-        for row in frame.join(other, on="row_id", how="anti", maintain_order="left").iter_rows(
-            named=True
-        ):
-            yield _change(kind, scope, table, row, ())
+        only = frame.join(other, on="row_id", how="anti", maintain_order="left")
+        for row in only.iter_rows(named=True):
+            yield _change(kind, scope, table, row)
     columns = [name for name in before.columns if name not in _IDENTITY]
     differs = pl.any_horizontal(pl.col(n).ne_missing(pl.col(f"{n}{_AFTER}")) for n in columns)
     both = before.join(after, on="row_id", suffix=_AFTER, maintain_order="left")
@@ -144,14 +107,9 @@ def _of_table(old: TableIndex, new: TableIndex, scope: str, table: str) -> Itera
         yield _change(kind, scope, table, row, cells)
 
 
-def _change(kind: Any, scope: str, table: str, row: Row, cells: tuple[Cell, ...]) -> Change:
+def _change(kind: Any, scope: str, table: str, row: Row, cells: tuple[Cell, ...] = ()) -> Change:
     names = (*(name for name in _SETTING if name in row), *TABLES[table].key)
     about = {name: row[name] for name in names if row[name] is not None}
     return Change(
-        kind=kind,
-        scope=scope,
-        table=table,
-        row_id=row["row_id"],
-        about=about,
-        cells=cells,
+        kind=kind, scope=scope, table=table, row_id=row["row_id"], about=about, cells=cells
     )

@@ -19,25 +19,28 @@ from nearfree.derive.stages import STAGES
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout, require_log
-from nearfree.log.reader import no_collection
+from nearfree.log.reader import no_collection, read_bytes
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit.marks import figure_findings, file_findings, odd_figures
 from nearfree.prove.audit.recompute import MOST, differences, jobs, scratch_root
 from nearfree.prove.audit.table_index import TableIndex, table_files, unresolved_ids
+from nearfree.show.figures.listing import FigureList, read_figures
+from nearfree.show.figures.page import page
+from nearfree.show.figures.stage import Chart, charts, draw
 from nearfree.show.page.stage import report_of
 
 _FIGURES, _REPORT = "figures", "report"
+_OTHER = "is not what the log and config give"
 
 
 class AuditResult(Struct, frozen=True):
     """Counts of what was recomputed, and the findings, each with its file."""
 
-    tables: int
-    rows: int
-    cells: int
-    figures: int
-    marks: int
-    findings: tuple[str, ...]
+    tables: int = 0
+    rows: int = 0
+    cells: int = 0
+    figures: int = 0
+    marks: int = 0
+    findings: tuple[str, ...] = ()
 
 
 class _JobResult(Struct, frozen=True):
@@ -74,15 +77,8 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> AuditResu
     for part in parts:
         counts.update(part.counts)
     findings = [finding for part in parts for finding in part.findings]
-    findings += [*_odd_tables(layout, pipeline), *odd_figures(layout, pipeline)]
-    return AuditResult(
-        tables=counts["tables"],
-        rows=counts["rows"],
-        cells=counts["cells"],
-        figures=counts["figures"],
-        marks=counts["marks"],
-        findings=tuple(findings),
-    )
+    findings += superfluous(layout, pipeline)
+    return AuditResult(**counts, findings=tuple(findings))
 
 
 def _parts(
@@ -147,11 +143,10 @@ def _audit(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) ->
     pipeline = _pipeline(scratch, config)
     try:
         if job.stage == _FIGURES:
-            marks, findings = figure_findings(on_disk, made, pipeline, job.scope, drawn=drawn)
-            return _JobResult(marks, tuple(findings))
+            return _figures(on_disk, made, pipeline, job.scope, drawn=drawn)
         if job.stage == _REPORT:
-            page = report_of(pipeline)
-            return _JobResult({}, tuple(file_findings(on_disk.root / "report", page.parent)))
+            report = report_of(pipeline)
+            return _JobResult({}, tuple(_file_findings(on_disk.root / "report", report.parent)))
         make(pipeline.layout, pipeline.config, job)
     except NearfreeError as error:
         why = str(error).replace(str(scratch), str(root))
@@ -183,15 +178,67 @@ def _first(place: str, differing: Iterable[object]) -> list[str]:
     return [*shown, *([f"{place}and {more} more"] if more else [])]
 
 
-def _odd_tables(layout: Layout, pipeline: Pipeline) -> list[str]:
-    """Return the tables on disk that no stage makes."""
+def _figures(
+    on_disk: Layout, made: Layout, pipeline: Pipeline, scope: str, *, drawn: bool
+) -> _JobResult:
+    """Compare a scope's figures mark by mark; if `drawn`, also byte by byte."""
+    folder, imported = on_disk.root / "figures" / scope, bool(pipeline.imported)
+    try:
+        listed = read_figures(folder)
+    except NearfreeError as error:
+        return _JobResult({}, (str(error),))
+    again = charts(made, scope, pipeline.site.epsilon, imported=imported)
+    counts = {"figures": len(again), "marks": sum(len(figure.rows) for figure, _ in again)}
+    findings = list(_figure_findings(folder, listed, again))
+    if drawn:
+        draw(made, scope, pipeline.site.epsilon, imported=imported)
+        findings += _file_findings(folder, made.root / "figures" / scope)
+        shared = "figures/vega.js"
+        findings += _same(on_disk.root / shared, (made.root / shared).read_bytes())
+    return _JobResult(counts, tuple(dict.fromkeys(findings)))
+
+
+def _figure_findings(folder: Path, listed: FigureList, again: list[Chart]) -> Iterator[str]:
+    known = {figure.name: figure for figure in listed.figures}
+    for name in sorted(known.keys() - {figure.name for figure, _ in again}):
+        yield f"{folder}/{name}: no stage draws this figure from this log and config"
+    for figure, spec in again:
+        if figure.name not in known:
+            yield f"{folder}/{figure.name}: is missing, and the log gives it"
+            continue
+        if known[figure.name] != figure:
+            yield f"{folder}/{figure.name}: its entry in figures.json {_OTHER}"
+        yield from _same(folder / f"{figure.name}.html", page(spec, figure.name))
+
+
+def _file_findings(on_disk: Path, made: Path) -> Iterator[str]:
+    """Yield a finding for each file that differs between a folder and its recomputed copy."""
+    names = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
+    for name in sorted(names):
+        yield from _same(on_disk / name, (made / name).read_bytes())
+    for path in sorted(on_disk.rglob("*")):
+        if not path.is_dir() and path.relative_to(on_disk) not in names:
+            yield f"{path}: nothing makes this file from this log and config"
+
+
+def _same(path: Path, made: bytes) -> Iterator[str]:
+    try:
+        if read_bytes(path) != made:
+            yield f"{path}: {_OTHER}"
+    except NearfreeError as error:
+        yield str(error)
+
+
+def superfluous(layout: Layout, pipeline: Pipeline) -> Iterator[str]:
+    """Yield a finding for each table, and each folder of figures, that no stage makes."""
     made = {
         layout.table(job.scope, table)
         for job in jobs(pipeline)
         for table in STAGES[job.stage].tables
     }
-    return [
-        f"{path}: no stage makes this table from this log and config"
-        for path in table_files(layout)
-        if path not in made or path.stem not in TABLES
-    ]
+    for path in table_files(layout):
+        if path not in made:
+            yield f"{path}: no stage makes this table from this log and config"
+    for path in sorted((layout.root / "figures").glob("*/")):
+        if path.name not in pipeline.scopes:
+            yield f"{path}: no stage draws figures of {path.name} from this log and config"

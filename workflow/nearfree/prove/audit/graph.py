@@ -1,8 +1,7 @@
 """The provenance graph of a number: rows, events, runs, rules and config values as nodes."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
 from nearfree.prove.audit.table_index import ROW_ID, TableIndex, TableRow, rules_behind
+from nearfree.show.figures.listing import Figure, read_figures
 
 _TAKE = re.compile(r"[a-z0-9_]+/[a-z0-9_]+/[1-9][0-9]*-[0-9a-f]{8}")
 _CONFIG = "config/"
@@ -172,34 +172,72 @@ class Tracer:
         )
 
     def _config(self, name: str) -> Node:
-        sheets = {config_id(k, sheet): (k, sheet) for k, sheet in self.config.platforms.items()}
-        if name in sheets:
-            platform, sheet = sheets[name]
-            return Node(
-                id=name,
-                kind="config",
-                title=f"the datasheet of {platform}",
-                values=msgspec.to_builtins(sheet),
-                place=name.partition("@")[0],
+        """Return the node of a datasheet or a model, whose id ends with its digest."""
+        place = name.partition("@")[0]
+        known = {config_id(k, sheet): (k, sheet) for k, sheet in self.config.platforms.items()}
+        if name in known:
+            title, values = (
+                f"the datasheet of {known[name][0]}",
+                msgspec.to_builtins(known[name][1]),
             )
-        model = name.removeprefix(MODELS).partition("@")[0]
-        decoder = find_decoder(self.config.folder, model)
-        if not name.startswith(MODELS) or model_id(decoder) != name:
-            raise EvidenceError(
-                f"the config no longer holds {name}", remedy="Run the workflow again"
-            )
-        return Node(
-            id=name,
-            kind="config",
-            title=f"the model {model}",
-            values=msgspec.to_builtins(decoder),
-            place=f"config/models/{model}.json",
-        )
+        else:
+            model = place.removeprefix(MODELS)
+            decoder = find_decoder(self.config.folder, model)
+            if not name.startswith(MODELS) or model_id(decoder) != name:
+                raise EvidenceError(
+                    f"the config no longer holds {name}", remedy="Run the workflow again"
+                )
+            title, values = f"the model {model}", msgspec.to_builtins(decoder)
+            place = f"config/models/{model}.json"
+        return Node(id=name, kind="config", title=title, values=values, place=place)
 
 
-def by_kind(graph: Graph) -> dict[str, list[Node]]:
-    """Return the nodes by kind, in the order of the graph."""
-    nodes: dict[str, list[Node]] = defaultdict(list)
-    for node in graph.nodes.values():
-        nodes[node.kind].append(node)
-    return nodes
+def trace_query(layout: Layout, config: Config, text: str) -> Graph:
+    """Return the provenance graph of a row, figure, event or take.
+
+    Parameters
+    ----------
+    text
+        A row's id; `TABLE:column=value,...`; a figure as SCOPE/NAME, or its name where only one
+        scope has it; an event as SEGMENT#LINE; or a take.
+
+    Raises
+    ------
+    EvidenceError
+        The text names nothing, or several things, which the message lists.
+    """
+    index = TableIndex(layout)
+    tracer = Tracer(index, config)
+    if ROW_ID.fullmatch(text) or "#" in text or text.count("/") == 2:
+        return tracer.trace(text)
+    if ":" in text:
+        return tracer.trace(index.by_key(text).row["row_id"])
+    name, figure = _figure(layout, text)
+    node = Node(
+        id=name,
+        kind="figure",
+        title=figure.caption,
+        values={"marks": len(figure.rows)},
+        place=f"figures/{name}.html",
+        made_from=figure.rows,
+    )
+    return tracer.trace(name, first=node)
+
+
+def listed_figures(layout: Layout) -> Iterator[tuple[str, Figure]]:
+    """Yield every drawn figure, as SCOPE/NAME."""
+    for folder in sorted((layout.root / "figures").glob("*/")):
+        for figure in read_figures(folder).figures:
+            yield f"{folder.name}/{figure.name}", figure
+
+
+def _figure(layout: Layout, text: str) -> tuple[str, Figure]:
+    figures = list(listed_figures(layout))
+    matching = [entry for entry in figures if text in (entry[0], entry[1].name)]
+    if len(matching) == 1:
+        return matching[0]
+    close = [name for name, _ in matching] or [name for name, _ in figures if text in name]
+    raise EvidenceError(
+        f"{len(matching)} figures are named {text!r}{': ' if close else ''}{', '.join(close[:20])}",
+        remedy="Name a row (TABLE:DIGEST), TABLE:column=value,..., SCOPE/FIGURE or SEGMENT#LINE",
+    )

@@ -1,21 +1,23 @@
 """A restored ledger for comparison: its takes, its config, and the ids behind each row."""
 
-from functools import cached_property
+import shutil
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from nearfree.config.yaml_file import load
 from nearfree.core.scopes import PUBLIC, SOURCES
-from nearfree.derive.jobs import TABLES
-from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.log.document import read_document
+from nearfree.derive.jobs import TABLES, make
 from nearfree.log.events import ObservationRetracted
 from nearfree.log.evidence import RETRACTED, read_take
 from nearfree.log.ledger import Ledger
 from nearfree.log.line import sha256
-from nearfree.log.manifest import Manifest, manifest_path
-from nearfree.log.names import TakeName, parse_take
+from nearfree.log.names import Layout, TakeName, parse_take
+from nearfree.log.reader import no_collection
 from nearfree.pipeline.pipeline import Pipeline
+from nearfree.prove.audit.ledgers import NamedLedger
+from nearfree.prove.audit.recompute import jobs
+from nearfree.prove.audit.restore import restore
 from nearfree.prove.audit.table_index import TableIndex
 
 _DERIVING = ("config.yaml", "deployments.yaml", "platforms.yaml", "sources.yaml")
@@ -32,7 +34,6 @@ class LedgerSnapshot:
         self.config = pipeline.config
         self.ledger = ledger
         self.tables = TableIndex(pipeline.layout)
-        self._manifests: dict[RowKey, dict[str, str]] = {}
 
     def unchanged_scopes(self, other: "LedgerSnapshot") -> set[str]:
         """Return the scopes whose tables must equal those of another ledger."""
@@ -81,22 +82,48 @@ class LedgerSnapshot:
     def _scopes(self) -> dict[str, str]:
         return {row_id: scope for scope, row_id in self.from_ids}
 
-    def table_folder(self, scope: str) -> Path:
-        """Return the folder of a scope's tables."""
-        return self.layout.table(scope, PLATFORMS.name).parent
-
     def row_key(self, scope: str, row_id: str) -> RowKey:
         """Return the key of a row named by a row of `scope`: in that scope, or else in another."""
         holder = scope if (scope, row_id) in self.from_ids else self._scopes.get(row_id, scope)
         return holder, row_id
 
+    @cache  # noqa: B019 (a snapshot lives as long as a command)
     def inputs(self, scope: str, table: str) -> dict[str, str]:
         """Return the digests of a table's inputs, through the tables that it is made from."""
-        if (scope, table) not in self._manifests:
-            path = manifest_path(self.layout.table(scope, table))
-            digests = dict(read_document(path, Manifest).made_from) if path.exists() else {}
-            for name in [name for name in digests if name in TABLES]:
-                del digests[name]
-                digests |= self.inputs(scope, name)
-            self._manifests[scope, table] = digests
-        return self._manifests[scope, table]
+        if not self.layout.table(scope, table).exists():
+            return {}
+        digests: dict[str, str] = {}
+        for name, digest in self.tables.inputs(scope, table).items():
+            digests |= self.inputs(scope, name) if name in TABLES else {name: digest}
+        return digests
+
+
+@no_collection()
+def make_snapshot(
+    log: Layout, named: NamedLedger, folder: Path, like: LedgerSnapshot | None = None
+) -> LedgerSnapshot:
+    """Restore a ledger and recompute its tables.
+
+    Parameters
+    ----------
+    folder
+        An empty folder.
+    like
+        Another snapshot; tables with equal inputs are copied from it.
+
+    Raises
+    ------
+    NearfreeError
+        The ledger cannot be restored; see `restore`.
+    """
+    pipeline = restore(log, named, folder)
+    snapshot = LedgerSnapshot(pipeline, named.ledger)
+    unchanged = snapshot.unchanged_scopes(like) if like else set()
+    for scope in unchanged:
+        tables = Path("tables", scope)
+        if like and (like.layout.root / tables).exists():
+            shutil.copytree(like.layout.root / tables, snapshot.layout.root / tables)
+    for job in jobs(pipeline):
+        if job.scope not in unchanged:
+            make(pipeline.layout, pipeline.config, job)
+    return snapshot

@@ -1,13 +1,17 @@
-"""Ledgers by name, checks of their config's file names, and differences of code and libraries."""
+"""Ledgers by name, their config as files, and differences of code and libraries."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from nearfree.errors import DamageError, LogError
+from nearfree.config.files import Config
+from nearfree.errors import ConfigError, DamageError, LogError
 from nearfree.log.codebase import package_digest
+from nearfree.log.document import replace
 from nearfree.log.ledger import Ledger, read_chain
 from nearfree.log.names import Layout
 
@@ -66,6 +70,30 @@ def check_names(ledger: Ledger) -> None:
                 f"ledger {ledger.number} holds {name!r:.80}, which is no name of a config file",
                 remedy="Do not trust it: take the ledger from where it was written",
             )
+
+
+@contextmanager
+def restored_config(ledger: Ledger, name: str, folder: Path) -> Iterator[Config]:
+    """Write a ledger's config files into a folder, and give its config.
+
+    Raises
+    ------
+    DamageError
+        A config file has an invalid name.
+    ConfigError
+        The config does not fit this code; also of what the block reads of it.
+    """
+    check_names(ledger)
+    for path, text in ledger.config.items():
+        replace(folder / path, text.encode())
+    try:
+        yield Config(folder)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the config of ledger {name} does not fit this code: "
+            f"{error.what.replace(f'{folder}/', '')}",
+            remedy=f"Use the code that wrote it: {ledger.code_digest!a:.40}",
+        ) from error
 
 
 def differences(ledger: Ledger) -> str:

@@ -122,16 +122,9 @@ def differences(table: Table, on_disk: pl.DataFrame, made: pl.DataFrame) -> Iter
         yield Difference(table.name, "", "has its rows in another order than the log gives", None)
 
 
-class Recomputed(Struct, frozen=True):
-    """A row's id, and the cells that differ from the recomputed row."""
-
-    row_id: str
-    differences: tuple[Difference, ...]
-
-
 @no_collection()
-def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> list[Recomputed]:
-    """Recompute the tables of rows from the log, and compare those rows.
+def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> dict[str, list[Difference]]:
+    """Recompute the tables of rows from the log, and return the differences of each row by its id.
 
     Parameters
     ----------
@@ -144,13 +137,16 @@ def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> list[Reco
         A row does not exist, or the log lacks one of its inputs.
     """
     located = TableIndex(layout).rows(row_ids)
-    differing: dict[str, list[Difference]] = defaultdict(list)
+    differing: dict[str, list[Difference]] = {row_id: [] for row_id in row_ids}
+    by_table: dict[tuple[str, str], list[TableRow]] = defaultdict(list)
+    for row_id in differing:
+        by_table[located[row_id].scope, located[row_id].table.name].append(located[row_id])
     with tempfile.TemporaryDirectory() as folder:
         scratch = scratch_root(layout, Path(folder) / "results")
         settings, done = Config(config), set[Job]()
-        for rows in _by_table([located[row_id] for row_id in row_ids]):
-            scope, table = rows[0].scope, rows[0].table
-            for job in needed(job_of(scope, table.name)):
+        for (scope, name), rows in by_table.items():
+            table = rows[0].table
+            for job in needed(job_of(scope, name)):
                 if job not in done:
                     _make(scratch, settings, job, layout)
                     done.add(job)
@@ -160,7 +156,7 @@ def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> list[Reco
                 table, on_disk, made.join(on_disk, on="row_id", how="semi")
             ):
                 differing[difference.row_id].append(difference)
-    return [Recomputed(row_id, tuple(differing[row_id])) for row_id in row_ids]
+    return differing
 
 
 def _make(scratch: Layout, config: Config, job: Job, layout: Layout) -> None:
@@ -171,11 +167,3 @@ def _make(scratch: Layout, config: Config, job: Job, layout: Layout) -> None:
         raise EvidenceError(
             f"{job.stage} of {job.scope} cannot be recomputed: {what}", remedy=error.remedy
         ) from error
-
-
-def _by_table(rows: Sequence[TableRow]) -> Iterator[list[TableRow]]:
-    """Yield the rows of one table at a time, in the table's order."""
-    groups: dict[tuple[str, str], list[TableRow]] = defaultdict(list)
-    for located in rows:
-        groups[located.scope, located.table.name].append(located)
-    yield from groups.values()

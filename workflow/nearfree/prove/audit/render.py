@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from nearfree.core.label import AXES, label
-from nearfree.prove.audit.graph import Graph, Node, by_kind
+from nearfree.prove.audit.graph import Graph, Node
 
 _FIRST = 3
 _LONGEST = 160
@@ -37,16 +37,12 @@ def as_json(graph: Graph, differs: Sequence[str] | None = None) -> str:
     differs
         Cells that differ from the recomputed row; None if it was not recomputed.
     """
-    nodes = {name: _builtin(node) for name, node in graph.nodes.items()}
+    nodes = msgspec.to_builtins(graph.nodes)
+    for name, node in graph.nodes.items():
+        if node.kind == "row":
+            nodes[name]["recompute"] = f"nearfree audit {name}"
     raw = msgspec.json.encode({"root": graph.root, "differs": differs, "nodes": nodes})
     return msgspec.json.format(raw, indent=2).decode()
-
-
-def _builtin(node: Node) -> Any:
-    fields = msgspec.to_builtins(node)
-    if node.kind == "row":
-        fields["recompute"] = f"nearfree audit {node.id}"
-    return fields
 
 
 def as_text(graph: Graph) -> Iterator[str]:
@@ -62,19 +58,16 @@ def as_text(graph: Graph) -> Iterator[str]:
         yield f"  lies in   {root.place}"
     for name, digest in root.inputs.items():
         yield f"  rests on  {name} {digest[:12]}"
-    shown: set[str] = set()
-    yield from _below(graph, root, "", shown)
-    kinds = by_kind(graph)
-    for node in kinds["run"]:
-        if node.id != root.id:
-            yield ""
-            yield f"run {node.id}  {node.place}"
-            yield from _values(node, _RUN)
-    for node in kinds["config"]:
-        if node.id != root.id:
-            yield ""
-            yield f"config {node.id}"
-            yield from _values(node)
+    yield from _below(graph, root, "", set())
+    further = [node for node in graph.nodes.values() if node is not root]
+    for node in (node for node in further if node.kind == "run"):
+        yield ""
+        yield f"run {node.id}  {node.place}"
+        yield from _values(node, _RUN)
+    for node in (node for node in further if node.kind == "config"):
+        yield ""
+        yield f"config {node.id}"
+        yield from _values(node)
 
 
 def _values(node: Node, names: Sequence[str] = ()) -> Iterator[str]:
@@ -86,8 +79,6 @@ def _values(node: Node, names: Sequence[str] = ()) -> Iterator[str]:
 def _below(graph: Graph, node: Node, indent: str, shown: set[str]) -> Iterator[str]:
     """Yield a node's inputs; of many rows of a kind the deciding ones, and their count."""
     parts = [graph.nodes[name] for name in node.made_from]
-    parts = [part for part in parts if part.kind in ("row", "event")]
-    lines = [part for part in parts if part.kind == "event"]
     rows = [part for part in parts if part.kind == "row"]
     for _, group in groupby(rows, key=lambda part: part.id.partition(":")[0]):
         all_rows = list(group)
@@ -100,7 +91,7 @@ def _below(graph: Graph, node: Node, indent: str, shown: set[str]) -> Iterator[s
         if len(all_rows) > len(chosen):
             more = len(all_rows) - len(chosen)
             yield f"{indent}+ ... and {more} more rows like these (--format json has all)"
-    yield from _events(lines, indent)
+    yield from _events((part for part in parts if part.kind == "event"), indent)
 
 
 def _chosen(node: Node, rows: list[Node]) -> list[Node]:

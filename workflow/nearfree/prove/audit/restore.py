@@ -17,7 +17,7 @@ from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
 from nearfree.log.seal import iter_sealed, read_seal
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit.ledgers import NamedLedger, check_names, differences
+from nearfree.prove.audit.ledgers import NamedLedger, differences, restored_config
 from nearfree.prove.audit.recompute import make_all, scratch_root
 
 FOLDER = "as_of"
@@ -58,28 +58,20 @@ def restore(log: Layout, named: NamedLedger, into: Path) -> RestoredPipeline:
     ConfigError
         The config does not fit this code, or names a model that the ledger does not hold.
     """
-    takes = list(_believed(log, named))
-    check_names(named.ledger)
+    takes = list(_verified_takes(log, named))
     folder = into / "config"
-    for name, text in named.ledger.config.items():
-        replace(folder / name, text.encode())
-    try:
-        strangers = [model for model in _models(folder) if not _own(folder, model)]
+    with restored_config(named.ledger, named.name, folder) as config:
+        own = folder / "models"
+        strangers = [m for m in _models(config) if find_file(folder, m).parent != own]
         if not strangers:
             return RestoredPipeline(scratch_root(log, into / "results", takes).root, folder)
-    except ConfigError as error:
-        raise ConfigError(
-            f"the config of ledger {named.name} does not fit this code: "
-            f"{error.what.replace(f'{folder}/', '')}",
-            remedy=f"Use the code that wrote it: {named.ledger.code_digest!a:.40}",
-        ) from error
     raise ConfigError(
         f"ledger {named.name} does not hold the model file {strangers[0]!r:.80} of its config",
         remedy="Keep such files under config/models, where ledgers record them",
     )
 
 
-def _believed(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
+def _verified_takes(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
     """Yield the takes of a ledger, each verified byte by byte."""
     takes = {parse_take(name): digest for name, digest in named.ledger.seals.items()}
     for take, digest in takes.items():
@@ -100,19 +92,15 @@ def _believed(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
         yield take
 
 
-def _models(folder: Path) -> Iterator[str]:
+def _models(config: Config) -> Iterator[str]:
     """Yield the models that a config names."""
-    for deployment in Config(folder).deployments.values():
+    for deployment in config.deployments.values():
         yield from deployment.models
-    if (folder / "studies.yaml").exists():
-        studies = load(folder / "studies.yaml")
+    if (config.folder / "studies.yaml").exists():
+        studies = load(config.folder / "studies.yaml")
         for study in studies.values() if isinstance(studies, dict) else ():
             if isinstance(study, dict) and isinstance(study.get("model"), str):
                 yield study["model"]
-
-
-def _own(folder: Path, model: str) -> bool:
-    return find_file(folder, model).parent == folder / "models"
 
 
 def as_of(
@@ -149,7 +137,8 @@ def as_of(
         )
     into = log.root / FOLDER / named.folder
     for path in (into.parent, into):
-        _check_folder(path)
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise WriteError(f"{path} is a link or no folder", remedy="Move it away")
     note = ""
     with new_folder(into) as folder:
         pipeline = restore(log, named, folder)
@@ -163,8 +152,3 @@ def as_of(
         make_all(pipeline, figures=True)
         report_of(pipeline)
     return RestoredPipeline(into / "results", into / "config"), note
-
-
-def _check_folder(path: Path) -> None:
-    if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise WriteError(f"{path} is a link or no folder", remedy="Move it away")

@@ -20,7 +20,7 @@ from nearfree.log.seal import read_seal
 
 ROW_ID = re.compile(r"([a-z_]+):[0-9a-f]{12}")
 _CLOSE = 20
-_PLACE = re.compile(r"(\S+):(\d+)-(\d+) \(([0-9a-f]{12})\)")
+_SOURCE_LINES = re.compile(r"(\S+):(\d+)-(\d+) \(([0-9a-f]{12})\)")
 _PRINTED = re.compile(r"tab:[a-z0-9-]+")
 _RULE_COLUMNS = ("evidence", "rule")
 _MOST_RULES = 40
@@ -65,6 +65,11 @@ class TableIndex:
             frame = self.table(scope, name)
             if frame is not None:
                 yield scope, frame
+
+    def matching(self, name: str, *conditions: pl.Expr, **values: str) -> list[Row]:
+        """Return the rows of a table, of any scope, that meet conditions and hold values."""
+        frames = [frame for _, frame in self.parts(name)]
+        return [row for f in frames for row in f.filter(*conditions, **values).to_dicts()]
 
     def rows(self, identifiers: Sequence[str]) -> dict[str, TableRow]:
         """Return rows by their ids; EvidenceError if no table has one of them."""
@@ -148,36 +153,27 @@ def table_files(layout: Layout) -> list[Path]:
     return sorted((layout.root / "tables").glob("*/*.parquet"))
 
 
-def known_events(layout: Layout) -> EventIds:
-    """Return the ids of all events that sealed takes hold."""
-    return EventIds(
+def unresolved_ids(layout: Layout) -> list[str]:
+    """Return a message for each table that names ids which cannot be resolved."""
+    index = TableIndex(layout)
+    parts = [(name, *part) for name in TABLES for part in index.parts(name)]
+    rows = pl.concat([pl.Series([], dtype=pl.String), *(frame["row_id"] for *_, frame in parts)])
+    row_ids = rows.unique().implode()
+    events = EventIds(
         (take.segment(part.attempt), range(1, part.events + 1))
         for take in layout.takes()
         for part in read_seal(layout, take).segments
     )
-
-
-def row_ids(index: TableIndex) -> pl.Series:
-    """Return the ids of all rows of all tables."""
-    parts = [frame["row_id"] for name in TABLES for _, frame in index.parts(name)]
-    return pl.concat(parts).unique() if parts else pl.Series([], dtype=pl.String)
-
-
-def unresolved_ids(layout: Layout) -> list[str]:
-    """Return a message for each table that names ids which cannot be resolved."""
-    index = TableIndex(layout)
-    rows, events = row_ids(index), known_events(layout)
     messages = []
-    for name in TABLES:
-        for scope, frame in index.parts(name):
-            ids = frame["from_ids"].explode().drop_nulls().unique()
-            ids = ids.filter(~ids.is_in(rows.implode()) & ~ids.str.starts_with("config/"))
-            is_event = ids.str.contains("#", literal=True)
-            unresolved = [*ids.filter(~is_event), *events.absent(ids.filter(is_event))]
-            if unresolved:
-                others = f" and {len(unresolved) - 1} more" if unresolved[1:] else ""
-                path = layout.table(scope, name)
-                messages.append(f"{path}: names {min(unresolved)!r}{others}, not there")
+    for name, scope, frame in parts:
+        ids = frame["from_ids"].explode().drop_nulls().unique()
+        ids = ids.filter(~ids.is_in(row_ids) & ~ids.str.starts_with("config/"))
+        is_event = ids.str.contains("#", literal=True)
+        unresolved = [*ids.filter(~is_event), *events.absent(ids.filter(is_event))]
+        if unresolved:
+            others = f" and {len(unresolved) - 1} more" if unresolved[1:] else ""
+            path = layout.table(scope, name)
+            messages.append(f"{path}: names {min(unresolved)!r}{others}, not there")
     return messages
 
 
@@ -191,38 +187,20 @@ def rules_behind(row: dict[str, object], index: TableIndex) -> list[str]:
         `path/to/file.py:796-798 (286c6a53c937), fallback`; others name no rules.
     """
     text = " ".join(str(row.get(name) or "") for name in _RULE_COLUMNS)
-    row_ids: list[str] = []
-    for place, first, last, digest in _PLACE.findall(text):
-        row_ids += _of_source(index, place, int(first), int(last), digest)
-    for name in _PRINTED.findall(text):
-        row_ids += _printed(index, name, text)
-    return list(dict.fromkeys(row_ids))[:_MOST_RULES]
+    rules: list[Row] = []
+    for place, first, last, digest in _SOURCE_LINES.findall(text):
+        same_file = pl.col("sha256").str.starts_with(digest)
+        lines = pl.col("lines").str.split("-").list.eval(pl.element().cast(pl.Int64, strict=False))
+        inside = (lines.list.first() >= int(first)) & (lines.list.last() <= int(last))
+        branches = index.matching("granularity", same_file, inside, place=place)
+        # All intervals of a tuned file: its rows have no line numbers.
+        rules += branches or index.matching("tuned", same_file, file=place)
+    for place in _PRINTED.findall(text):
+        printed = index.matching("granularity", place=place)
+        named = [rule for rule in printed if _is_named(rule, text)]
+        rules += named or printed
+    return list(dict.fromkeys(rule["row_id"] for rule in rules))[:_MOST_RULES]
 
 
-def _of_source(index: TableIndex, place: str, first: int, last: int, digest: str) -> list[str]:
-    same_file = pl.col("sha256").str.starts_with(digest)
-    lines = pl.col("lines").str.split("-").list.eval(pl.element().cast(pl.Int64, strict=False))
-    inside = (lines.list.first() >= first) & (lines.list.last() <= last)
-    branches = pl.col("place") == place
-    row_ids = [
-        identifier
-        for _, frame in index.parts("granularity")
-        for identifier in frame.filter(same_file, branches, inside)["row_id"]
-    ]
-    if row_ids:
-        return row_ids
-    return [
-        identifier
-        for _, frame in index.parts("tuned")
-        for identifier in frame.filter(same_file, file=place)["row_id"]
-    ]  # all intervals of a tuned file: its rows have no line numbers
-
-
-def _printed(index: TableIndex, place: str, text: str) -> list[str]:
-    rows = [
-        row
-        for _, frame in index.parts("granularity")
-        for row in frame.filter(place=place).iter_rows(named=True)
-    ]
-    named = [r for r in rows if r["condition"] in text or f", {r['path']}" in text]
-    return [row["row_id"] for row in named or rows]
+def _is_named(rule: Row, text: str) -> bool:
+    return rule["condition"] in text or f", {rule['path']}" in text

@@ -16,7 +16,7 @@ from nearfree.errors import DamageError, NearfreeError
 from nearfree.log.ledger import read_chain
 from nearfree.log.reader import read_bytes
 from nearfree.log.verify import Finding, verify
-from nearfree.prove.crate.chosen import find_mismatch
+from nearfree.prove.crate.derived_root import find_mismatch
 from nearfree.prove.crate.describe import describe
 from nearfree.prove.crate.graph import (
     METADATA,
@@ -29,6 +29,7 @@ from nearfree.prove.crate.graph import (
     walk,
 )
 
+_NO_FILE = "is a link or no plain file"
 _MAX_BYTES = 64 * 1024**2
 _WRITE_AGAIN = "Write the crate again, or fetch another copy of it"
 
@@ -47,15 +48,14 @@ def check_crate(folder: Path) -> list[Finding]:
         The metadata is missing or unreadable.
     """
     entities = _read_metadata(folder / METADATA)
-    findings = [*_check_ids(entities), *_check_kinds_of_files(folder)]
+    odd = [path for path in walk(folder) if path.is_symlink() or not path.is_file()]
+    findings = list(_check_ids(entities))
+    findings += (Finding(file_id(path.relative_to(folder)), _NO_FILE) for path in odd)
     findings += _check_files(entities, read_contents(folder))
-    if any(finding.message == _NO_FILE for finding in findings):
+    if odd:
         return findings
     findings += _check_log(folder)
     return findings or list(_check_description(folder, entities))
-
-
-_NO_FILE = "is a link or no plain file"
 
 
 def _read_metadata(path: Path) -> list[Entity]:
@@ -98,12 +98,6 @@ def _check_ids(entities: list[Entity]) -> Iterator[Finding]:
 
 def _resolves(name: object, known: Counter[str]) -> bool:
     return isinstance(name, str) and (name in known or name.startswith(("http://", "https://")))
-
-
-def _check_kinds_of_files(folder: Path) -> Iterator[Finding]:
-    for path in walk(folder):
-        if path.is_symlink() or not path.is_file():
-            yield Finding(file_id(path.relative_to(folder)), _NO_FILE)
 
 
 def _check_files(entities: list[Entity], files: dict[str, Contents]) -> Iterator[Finding]:

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from nearfree.derive.stages import COMMANDS
 from nearfree.errors import DamageError
 from nearfree.log.evidence import Take
 from nearfree.log.ledger import Ledger, read_chain
 from nearfree.log.line import sha256
-from nearfree.prove.crate.derived import add_derivations, add_workflow
 from nearfree.prove.crate.graph import (
     METADATA,
     Contents,
@@ -17,18 +17,18 @@ from nearfree.prove.crate.graph import (
     crate_layout,
     file_id,
     ledger_folder,
-    media_type,
     read_contents,
     refs,
 )
 from nearfree.prove.crate.runs import (
     SNAKEFILE,
-    STEPS,
+    add_derivations,
     add_run,
+    add_workflow,
     main_run,
     plan_id,
     read_run,
-    step_of,
+    rule_of,
 )
 
 ROOT = "./"
@@ -40,6 +40,14 @@ PROFILES = {
     "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
     "https://w3id.org/ro/wfrun/provenance/0.5": "Provenance Run Crate",
     _WORKFLOW: "Workflow RO-Crate",
+}
+_MEDIA_TYPES = {
+    ".html": "text/html",
+    ".json": "application/json",
+    ".jsonl": "application/jsonl",
+    ".parquet": "application/vnd.apache.parquet",
+    ".svg": "image/svg+xml",
+    ".yaml": "application/yaml",
 }
 
 
@@ -63,17 +71,18 @@ def describe(folder: Path) -> bytes:
             )
     graph = Graph()
     _add_root(graph, ledger, files)
-    ran: dict[str, list[Entity]] = defaultdict(list)
+    by_rule: dict[str, list[Entity]] = defaultdict(list)
     for take in takes:
-        step = step_of(main_run(take).command)
-        action = add_run(graph, layout, take, step)
-        if step:
-            ran[step.rule].append(action)
-    for tool, actions in add_derivations(graph, ledger, files).items():
-        for step in STEPS:
-            if step.tool == tool:
-                ran[step.rule] += actions
-    add_workflow(graph, [(step, ran[step.rule]) for step in STEPS if step.rule in ran])
+        rule = rule_of(main_run(take).command)
+        action = add_run(graph, layout, take, rule)
+        if rule:
+            by_rule[rule].append(action)
+    derivations = add_derivations(graph, ledger, files)
+    for rule, command in COMMANDS.items():
+        tool = command.partition(" ")[0]
+        if tool in derivations:
+            by_rule[rule] += derivations[tool]
+    add_workflow(graph, {rule: by_rule[rule] for rule in COMMANDS if rule in by_rule})
     graph.entities[ROOT]["mentions"] = [
         *graph.of_type("OrganizeAction"),
         *graph.of_type("CreateAction"),
@@ -123,6 +132,6 @@ def _add_files(graph: Graph, files: Mapping[str, Contents]) -> None:
         graph.add(name, "File", name=PurePosixPath(name).name)
         graph.entities[name] |= {
             "contentSize": str(contents.size),
-            "encodingFormat": media_type(PurePosixPath(name)),
+            "encodingFormat": _MEDIA_TYPES.get(PurePosixPath(name).suffix, "text/plain"),
             "sha256": contents.sha256,
         }

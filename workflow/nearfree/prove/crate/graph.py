@@ -18,17 +18,8 @@ CONTEXT = [
     "https://w3id.org/ro/crate/1.1/context",
     {"sha256": "https://w3id.org/ro/terms/workflow-run#sha256"},
 ]
-_MEDIA_TYPES = {
-    ".html": "text/html",
-    ".json": "application/json",
-    ".jsonl": "application/jsonl",
-    ".parquet": "application/vnd.apache.parquet",
-    ".svg": "image/svg+xml",
-    ".yaml": "application/yaml",
-}
 Entity = dict[str, Any]
 RESULTS = "results"
-_BLOCK_BYTES = 1024**2
 
 
 class Graph:
@@ -82,11 +73,6 @@ def file_id(path: PurePath) -> str:
     return quote(os.fsencode(path.as_posix()))
 
 
-def media_type(path: PurePath) -> str:
-    """Return the media type of a file by its suffix; unknown suffixes are text."""
-    return _MEDIA_TYPES.get(path.suffix, "text/plain")
-
-
 class Contents(Struct, frozen=True):
     """A file's size in bytes and its SHA-256."""
 
@@ -122,9 +108,5 @@ def read_contents(folder: Path) -> dict[str, Contents]:
 
 
 def _contents(path: Path) -> Contents:
-    total, size = hashlib.sha256(), 0
     with open_bytes(path) as file:
-        while block := file.read(_BLOCK_BYTES):
-            total.update(block)
-            size += len(block)
-    return Contents(size, total.hexdigest())
+        return Contents(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size=file.tell())

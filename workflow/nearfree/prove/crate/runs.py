@@ -1,16 +1,15 @@
-"""The workflow's steps and the runs of a ledger's takes as actions: command, software, outcome.
+"""The workflow, its runs and its derivations as entities: commands, software, outcomes.
 
 The software of a run is an entity of its own, shared by all runs with the same software.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
 
-from nearfree.core.plan import Plan
 from nearfree.derive.stages import COMMANDS
 from nearfree.errors import DamageError
 from nearfree.log.events import RunFinished, RunStarted
@@ -18,43 +17,27 @@ from nearfree.log.evidence import Take, read_take
 from nearfree.log.ledger import Ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, parse_take
-from nearfree.prove.crate.graph import Entity, Graph, file_id, refs
+from nearfree.prove.crate.graph import RESULTS, Contents, Entity, Graph, file_id, refs
 
 SNAKEFILE = "Snakefile"
 NEARFREE = "#nearfree"
+WORKFLOW_RUN = "#workflow-run"
+_BY_SCOPE = ("tables", "figures")
+_DERIVED = (*_BY_SCOPE, "report", "ledger")
 COMPLETED = "http://schema.org/CompletedActionStatus"
 _FAILED = "http://schema.org/FailedActionStatus"
 _ON_THE_RUN = ("host_label", "device", "driver", "power_cap_w")
 _ON_SOFTWARE = ("commit", "dirty", "code_digest", "lock_sha256", "environment_sha256")
 
 
-class Step(Struct, frozen=True):
-    """A rule, and the words of its command that are always the same."""
-
-    rule: str
-    command: str
-
-    @property
-    def tool(self) -> str:
-        """The subcommand that does the work."""
-        return self.command.partition(" ")[0]
-
-    def ran(self, command: str) -> bool:
-        """Say whether a recorded command line is one of this step's."""
-        return f"{command} ".startswith(f"nearfree {self.command} ")
-
-
-STEPS = tuple(Step(rule, command) for rule, command in COMMANDS.items())
-"""Every step, in the order of the rules."""
-
-
-def step_of(command: str) -> Step | None:
-    """Return the step that a recorded command line is of, None where no rule has that command.
+def rule_of(command: str) -> str | None:
+    """Return the rule that a recorded command line is of, None where no rule has that command.
 
     `import published` is an `import`, too: the longest command is meant.
     """
-    fitting = [step for step in STEPS if step.ran(command)]
-    return max(fitting, key=lambda step: len(step.command), default=None)
+    words = [word for word in COMMANDS.values() if f"{command} ".startswith(f"nearfree {word} ")]
+    longest = max(words, key=len, default=None)
+    return next((rule for rule, word in COMMANDS.items() if word == longest), None)
 
 
 def plan_id(take: object) -> str:
@@ -62,14 +45,9 @@ def plan_id(take: object) -> str:
     return f"plans/{take}.json"
 
 
-def plan_bytes(plan: Plan) -> bytes:
-    """Return a plan's canonical JSON, whose digest names its take."""
-    return msgspec.json.encode(plan, order="deterministic")
-
-
-def tool_id(tool: str) -> str:
-    """Return the id of a subcommand as a tool of the workflow."""
-    return f"#tool/{tool}"
+def _tool_id(command: str) -> str:
+    """Return the id of a command's first word, a subcommand, as a tool of the workflow."""
+    return f"#tool/{command.partition(' ')[0]}"
 
 
 def read_run(layout: Layout, name: str) -> Take:
@@ -86,8 +64,8 @@ def main_run(take: Take) -> RunStarted:
     return [start for start in starts if start.command == starts[0].command][-1]
 
 
-def add_run(graph: Graph, layout: Layout, take: Take, step: Step | None) -> Entity:
-    """Add the action of one sealed take; without a step the command was given by hand."""
+def add_run(graph: Graph, layout: Layout, take: Take, rule: str | None) -> Entity:
+    """Add the action of one sealed take; without a rule the command was given by hand."""
     started = main_run(take)
     first, *_ = take.of(RunStarted)
     ended = take.of(RunFinished)
@@ -105,7 +83,7 @@ def add_run(graph: Graph, layout: Layout, take: Take, step: Step | None) -> Enti
         actionStatus=_FAILED if partial else COMPLETED,
         error="closed before its plan was done" if partial else None,
         agent=_software(graph, started),
-        instrument={"@id": tool_id(step.tool) if step else NEARFREE},
+        instrument={"@id": _tool_id(COMMANDS[rule]) if rule else NEARFREE},
         object=refs([plan_id(take.name)]),
         result=refs(file_id(path.relative_to(above)) for path in (*paths, layout.seal(take.name))),
         additionalProperty=graph.facts(name, _on_the_run(started)),
@@ -125,11 +103,6 @@ def _software(graph: Graph, started: RunStarted) -> Entity:
     packages = {"python": started.python} | started.versions
     facts = {name: getattr(started, name) for name in _ON_SOFTWARE}
     return _add_software(graph, packages, facts)
-
-
-def deriving_software(graph: Graph, ledger: Ledger) -> Entity:
-    """Add the software that made a ledger's tables and figures."""
-    return _add_software(graph, ledger.libraries, {"code_digest": ledger.code_digest})
 
 
 def _add_software(graph: Graph, packages: Mapping[str, str], facts: Mapping[str, object]) -> Entity:
@@ -156,4 +129,108 @@ def _package(graph: Graph, name: str, version: str) -> Entity:
         "SoftwareApplication",
         name=name,
         softwareVersion=version,
+    )
+
+
+def add_derivations(
+    graph: Graph, ledger: Ledger, files: Mapping[str, Contents]
+) -> dict[str, list[Entity]]:
+    """Add the actions of each deriving subcommand, and that of the whole workflow.
+
+    Returns
+    -------
+    dict
+        References to the actions, by subcommand.
+    """
+    made = _derived(files)
+    tables = [file for (tool, _), results in made.items() if tool == "tables" for file in results]
+    seals = [file for file in files if file.endswith(".seal.json")]
+    config = [file for file in files if file.startswith("config/")]
+    needed = {"tables": seals, "figures": tables, "report": tables, "ledger": [*seals, *config]}
+    agent = _add_software(graph, ledger.libraries, {"code_digest": ledger.code_digest})
+    actions: dict[str, list[Entity]] = defaultdict(list)
+    for (tool, scope), results in made.items():
+        action = graph.add(
+            f"#derived/{tool}/{scope}" if scope else f"#derived/{tool}",
+            "CreateAction",
+            name=f"{tool} of {scope or 'all scopes'}",
+            description=f"nearfree {tool}",
+            endTime=ledger.time if tool == "ledger" else None,
+            actionStatus=COMPLETED,
+            agent=agent,
+            instrument={"@id": _tool_id(tool)},
+            object=refs(needed[tool]),
+            result=refs(results),
+        )
+        actions[tool].append(action)
+    starts = [entity["startTime"] for entity in graph.entities.values() if "startTime" in entity]
+    graph.add(
+        WORKFLOW_RUN,
+        "CreateAction",
+        name=f"from the log to ledger {ledger.number}",
+        description="snakemake",
+        startTime=min(starts, default=None),
+        endTime=ledger.time,
+        actionStatus=COMPLETED,
+        agent=agent,
+        instrument={"@id": SNAKEFILE},
+        object=refs([*config, *seals]),
+        result=refs(file for results in made.values() for file in results),
+    )
+    return actions
+
+
+def _derived(files: Mapping[str, Contents]) -> dict[tuple[str, str], list[str]]:
+    """Return the derived files by subcommand and scope; no scope stands for all of them."""
+    made: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for file in files:
+        below, *parts = file.split("/")
+        if below == RESULTS and parts[0] in _DERIVED:
+            scope = parts[1] if parts[0] in _BY_SCOPE and len(parts) > 2 else ""
+            made[parts[0], scope].append(file)
+    return made
+
+
+def add_workflow(graph: Graph, actions_by_rule: Mapping[str, list[Entity]]) -> None:
+    """Add the workflow, its executed rules as steps with their actions, and their orchestration."""
+    tools = {rule: _tool_id(COMMANDS[rule]) for rule in actions_by_rule}
+    for number, (rule, actions) in enumerate(actions_by_rule.items(), start=1):
+        command = f"nearfree {COMMANDS[rule]}"
+        tool = " ".join(command.split(" ")[:2])
+        graph.add(
+            f"#step/{rule}",
+            "HowToStep",
+            name=rule,
+            description=command,
+            position=str(number),
+            workExample=graph.add(tools[rule], "SoftwareApplication", name=tool),
+        )
+        graph.add(
+            f"#control/{rule}",
+            "ControlAction",
+            name=f"runs of {rule}",
+            instrument={"@id": f"#step/{rule}"},
+            object=actions,
+        )
+    graph.add(
+        "#orchestration",
+        "OrganizeAction",
+        name="what Snakemake ran",
+        instrument=graph.add("#snakemake", "SoftwareApplication", name="Snakemake"),
+        object=graph.of_type("ControlAction"),
+        result={"@id": WORKFLOW_RUN},
+    )
+    graph.add(NEARFREE, "SoftwareApplication", name="nearfree")
+    graph.add(
+        SNAKEFILE,
+        ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
+        name="nearfree's workflow: observe, derive, draw, report",
+        programmingLanguage=graph.add(
+            "#snakemake-language",
+            "ComputerLanguage",
+            name="Snakemake",
+            url="https://snakemake.github.io",
+        ),
+        hasPart=refs(dict.fromkeys(tools.values())),
+        step=graph.of_type("HowToStep"),
     )

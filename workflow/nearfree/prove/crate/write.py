@@ -5,20 +5,19 @@ Files are copies, never links: a link would change with its original.
 
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from nearfree.errors import ConfigError, DamageError, WriteError
 from nearfree.log.document import new_folder
-from nearfree.log.ledger import Ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
 from nearfree.log.verify import verify
 from nearfree.prove.audit.ledgers import NamedLedger, differences, find_ledger
-from nearfree.prove.crate.chosen import DERIVED, check_config, derived_root, newest_ledger
+from nearfree.prove.crate.derived_root import DERIVED, check_config, derived_root, newest_ledger
 from nearfree.prove.crate.describe import describe
 from nearfree.prove.crate.graph import METADATA, crate_layout, read_contents, walk
-from nearfree.prove.crate.runs import SNAKEFILE, plan_bytes, plan_id, read_run
+from nearfree.prove.crate.runs import SNAKEFILE, plan_id, read_run
 
 _AGAIN = "Run the workflow, which makes what is derived and a ledger, then name that one"
 
@@ -67,7 +66,8 @@ def write_crate(
     with new_folder(out) as folder:
         copied = crate_layout(folder)
         _copy_workflow(project, folder)
-        _write_texts(ledger, folder / "config")
+        for path, text in ledger.config.items():
+            _put(folder / "config" / path, text.encode())
         for take in ledger.seals:
             _copy_take(layout, copied, take)
         _copy_ledgers(layout, copied, named)
@@ -117,11 +117,6 @@ def _copy_workflow(project: Path, folder: Path) -> None:
         _put(folder / path.relative_to(project), read_bytes(path))
 
 
-def _write_texts(ledger: Ledger, folder: Path) -> None:
-    for name, text in ledger.config.items():
-        _put(folder / name, text.encode())
-
-
 def _copy_take(layout: Layout, copied: Layout, name: str) -> None:
     """Copy a take's seal, the sealed part of its segments, and its plan."""
     take = read_run(layout, name)
@@ -129,7 +124,7 @@ def _copy_take(layout: Layout, copied: Layout, name: str) -> None:
         raw = read_bytes(layout.segment(take.name, part.attempt))[: part.bytes]
         _put(copied.segment(take.name, part.attempt), raw)
     _put(copied.seal(take.name), read_bytes(layout.seal(take.name)))
-    plan = plan_bytes(take.started.data.plan)
+    plan = json.encode(take.started.data.plan, order="deterministic")
     if sha256(plan) != take.started.data.plan_digest:
         raise DamageError(f"the plan of {name} is not the one it names", remedy="Retract the take")
     _put(copied.root.parent / plan_id(name), plan)

@@ -6,7 +6,7 @@ from log.faults import HERE
 from nearfree.config.files import Config
 from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout
-from nearfree.prove.audit.query import listed_figures, trace_query
+from nearfree.prove.audit.graph import listed_figures, trace_query
 
 
 def asked(made, text: str):

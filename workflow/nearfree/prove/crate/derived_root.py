@@ -6,16 +6,21 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nearfree.config.files import Config
 from nearfree.decoders.config_file import decoder_names, find_decoder
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.log.document import read_document, replace
+from nearfree.log.document import read_document
 from nearfree.log.ledger import Ledger, config_texts, ledger_paths, seals_root
 from nearfree.log.line import home, sha256
 from nearfree.log.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, Manifest, manifest_path
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
-from nearfree.prove.audit.ledgers import ADOPTED, NamedLedger, check_names, differences
+from nearfree.prove.audit.ledgers import (
+    ADOPTED,
+    NamedLedger,
+    check_names,
+    differences,
+    restored_config,
+)
 from nearfree.prove.crate.graph import RESULTS, ledger_folder
 
 CONFIG = "config/"
@@ -34,26 +39,18 @@ def config_digests(ledger: Ledger) -> dict[str, set[str]]:
     DamageError
         One of its files has an invalid name.
     """
-    check_names(ledger)
     from nearfree.derive.outlook.outlook import model_id
     from nearfree.derive.predict.provenance import tolerances_digest
     from nearfree.derive.tables.platforms import config_id
 
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in ledger.config.items():
-            replace(Path(folder, name), text.encode())
-        config = Config(Path(folder))
-        try:
-            site = config.site
-            ids = [config_id(*platform) for platform in config.platforms.items()]
-            names = decoder_names(config.folder)
-            ids += [model_id(find_decoder(config.folder, name)) for name in names]
-        except ConfigError as error:
-            raise ConfigError(
-                f"the config of ledger {ledger.number} does not fit this code: "
-                f"{error.what.replace(f'{folder}/', '')}",
-                remedy=f"Use the code that wrote it: {ledger.code_digest!a:.40}",
-            ) from error
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        restored_config(ledger, f"{ledger.number}", Path(folder)) as config,
+    ):
+        site = config.site
+        ids = [config_id(*platform) for platform in config.platforms.items()]
+        names = decoder_names(config.folder)
+        ids += [model_id(find_decoder(config.folder, name)) for name in names]
     digests = {
         name: {digest} for name, _, digest in (config_part.rpartition("@") for config_part in ids)
     }

@@ -14,11 +14,12 @@ from nearfree.errors import ConfigError, EvidenceError
 from nearfree.models.attention import AttentionMask, Mask
 from nearfree.models.forward import DecoderForward
 from nearfree.models.moe import MoeFfn
-from nearfree.models.weights import GivenWeights, RandomWeights
+from nearfree.models.weights import RandomWeights
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from models.given_weights import GivenWeights
 from models.small import (
     BATCH,
     CONTEXT,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from nearfree.models.attention import Mask
-from nearfree.models.weights import GivenWeights
 from torch import Tensor
 
+from models.given_weights import GivenWeights
 from models.small import BATCH, CONTEXT, POSITIONS, document, error, make_forward, tokens
 
 Tensors = dict[str, Tensor]

@@ -10,10 +10,10 @@ import torch
 from decoders.files import write
 from nearfree.models.attention import Mask
 from nearfree.models.forward import DecoderForward
-from nearfree.models.weights import GivenWeights
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
+from models.given_weights import GivenWeights
 from models.small import BATCH, CONTEXT, POSITIONS, document, error, make_forward, tokens
 
 LLAMA3 = {

@@ -100,7 +100,7 @@ def _decoder(keys: Keys, name: str) -> Decoder:
         kv_heads=kv_heads,
         head_dim=_head_dim(keys, heads, required=rules.says_head_dim),
         d_ff=ffn.d_ff,
-        moe_layers=ffn.moe_layers,
+        moe_layers=len(ffn.moe_at),
         experts=ffn.experts,
         window=window,
     )

@@ -2,19 +2,36 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from nearfree.decoders import routers
+from nearfree.core.protocols import Positive
 from nearfree.decoders.config_file import config_file, read_decoder
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.families import family
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.rope import Rope, read_rope
-from nearfree.decoders.routers import RouterRule
 
 _OFF = ("mlp_bias", "norm_head", "norm_softmax", "rope_interleave")
 """Flags that, set, change a forward in a way that is not run."""
+
+
+class RouterRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The k experts with the highest scores, a softmax or sigmoids of the router's logits.
+
+    `normalised` says that the shares of a token's experts are divided by their sum. The experts
+    are `groups` groups of one size, of which the `kept_groups` with the highest sums of their two
+    best scores are chosen from. `expert_bias` is added to scores when choosing, not to shares;
+    `scale` multiplies shares.
+    """
+
+    scores: Literal["softmax", "sigmoid"]
+    normalised: bool
+    groups: Positive = 1
+    kept_groups: Positive = 1
+    expert_bias: bool = False
+    scale: float = 1.0
 
 
 class Details(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,8 +60,45 @@ class _Rules(NamedTuple):
     biases: Callable[[Keys], tuple[bool, bool]]
     qk_norm: Callable[[Keys], bool]
     router: Callable[[Keys, Decoder], RouterRule] | None = None
-    moe_at: Callable[[Keys, int], tuple[int, ...]] = lambda keys, layers: ()  # noqa: ARG005
     partial_rope: bool = False
+
+
+def normalised(keys: Keys, decoder: Decoder) -> RouterRule:  # noqa: ARG001 (one signature for all)
+    """Return the rule of Mixtral. Source: MixtralTopKRouter of transformers 5.23."""
+    return RouterRule(scores="softmax", normalised=True)
+
+
+def softmax(keys: Keys, decoder: Decoder) -> RouterRule:  # noqa: ARG001
+    """Return the rule of Qwen's models. Source: Qwen3MoeTopKRouter of transformers 5.23."""
+    return RouterRule(scores="softmax", normalised=keys.flag("norm_topk_prob"))
+
+
+def sigmoid_groups(keys: Keys, decoder: Decoder) -> RouterRule:
+    """Return the rule of Ling 2.0 and LLaDA 2.
+
+    Source: BailingMoeV2Gate of inclusionAI/Ling-V2, LLaDA2MoeGate of inclusionAI/dFactory, which
+    normalise where a token has several experts.
+    """
+    if keys.text("score_function") != "sigmoid":
+        raise keys.wrong(
+            "score_function", "is not run", "Give a model of Ling's second version, with sigmoid"
+        )
+    if not keys.flag(keys.one_of("norm_topk_prob")):
+        raise keys.wrong("norm_topk_prob", "is not what the model's own code does")
+    experts, top_k = (decoder.experts.experts, decoder.experts.top_k) if decoder.experts else (1, 1)
+    groups, kept = keys.whole("n_group"), keys.whole("topk_group")
+    if experts % groups or experts < 2 * groups:
+        raise keys.wrong("n_group", f"does not part {experts} experts in groups of two or more")
+    if kept > groups or kept * (experts // groups) < top_k:
+        raise keys.wrong("topk_group", f"of {groups} groups does not hold {top_k} experts")
+    return RouterRule(
+        scores="sigmoid",
+        normalised=top_k > 1,
+        groups=groups,
+        kept_groups=kept,
+        expert_bias=keys.flag(keys.one_of("moe_router_enable_expert_bias")),
+        scale=keys.number("routed_scaling_factor", most=1e6),
+    )
 
 
 def _never(keys: Keys) -> bool:  # noqa: ARG001 (one signature for all)
@@ -74,18 +128,17 @@ def _inner(keys: Keys) -> tuple[bool, bool]:
 _LING = _Rules(
     lambda keys: (_flag("use_qkv_bias")(keys), _flag("use_bias")(keys)),
     _flag("use_qk_norm"),
-    routers.sigmoid_groups,
-    routers.after_first,
+    sigmoid_groups,
     partial_rope=True,
 )
 _RULES = {
     "llama": _Rules(_both, _never),
     "mistral": _Rules(_neither, _never),
-    "mixtral": _Rules(_neither, _never, routers.normalised, routers.everywhere),
+    "mixtral": _Rules(_neither, _never, normalised),
     "qwen2": _Rules(_inner, _never),
-    "qwen2_moe": _Rules(_inner, _never, routers.softmax, routers.every_step),
+    "qwen2_moe": _Rules(_inner, _never, softmax),
     "qwen3": _Rules(_both, _always),
-    "qwen3_moe": _Rules(_both, _always, routers.softmax, routers.every_step),
+    "qwen3_moe": _Rules(_both, _always, softmax),
     "wedlm": _Rules(lambda keys: (_flag("attention_bias")(keys), False), _flag("qk_norm")),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING),
 }
@@ -135,7 +188,7 @@ def _details(keys: Keys, decoder: Decoder, rules: _Rules) -> Details:
         qk_norm=rules.qk_norm(keys),
         qkv_bias=qkv_bias,
         output_bias=output_bias,
-        moe_at=rules.moe_at(keys, decoder.layers),
+        moe_at=tuple(family(keys).ffn(keys, decoder.layers).moe_at),
         router=rules.router(keys, decoder) if rules.router and experts else None,
         shared_gate=decoder.model_type == "qwen2_moe" and bool(experts and experts.shared_d_ff),
         tied=keys.flag("tie_word_embeddings"),

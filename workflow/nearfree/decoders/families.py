@@ -3,7 +3,7 @@
 A window is the same in every layer, or the model is refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -12,10 +12,10 @@ from nearfree.decoders.keys import Keys
 
 
 class Ffn(NamedTuple):
-    """Width of the Dense FFN, None if no layer has one; MoE layers, and what is in each."""
+    """Width of the Dense FFN, None if no layer has one; layers with experts, counted from 0."""
 
     d_ff: int | None
-    moe_layers: int = 0
+    moe_at: Sequence[int] = ()
     experts: Experts | None = None
 
 
@@ -27,7 +27,7 @@ def dense(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for al
 def all_experts(keys: Keys, layers: int) -> Ffn:
     """Return the FFN of models with experts in every layer, such as Mixtral and OLMoE."""
     count = keys.one_of("num_local_experts", "num_experts")
-    return Ffn(None, layers, _experts(keys, count, width="intermediate_size"))
+    return Ffn(None, range(layers), _experts(keys, count, width="intermediate_size"))
 
 
 def qwen_moe(keys: Keys, layers: int) -> Ffn:
@@ -38,12 +38,14 @@ def qwen_moe(keys: Keys, layers: int) -> Ffn:
     Source: Qwen2MoeDecoderLayer and Qwen3MoeDecoderLayer of transformers 5.23.
     """
     step = keys.whole("decoder_sparse_step")
-    without = {layer for layer in keys.list_of("mlp_only_layers", int) if 0 <= layer < layers}
-    moe_layers = layers // step - sum((layer + 1) % step == 0 for layer in without)
+    moe_at: Sequence[int] = range(step - 1, layers, step)
+    without = set(keys.list_of("mlp_only_layers", int))
+    if without:
+        moe_at = [layer for layer in moe_at if layer not in without]
     qwen2 = keys.text("model_type") == "qwen2_moe"
     shared = keys.whole("shared_expert_intermediate_size", least=0) if qwen2 else 0
     count = keys.one_of("num_experts", "num_local_experts")
-    return _mixed(keys, layers, moe_layers, _experts(keys, count, shared_d_ff=shared))
+    return _mixed(keys, layers, moe_at, _experts(keys, count, shared_d_ff=shared))
 
 
 def first_dense(keys: Keys, layers: int) -> Ffn:
@@ -62,8 +64,8 @@ def first_dense(keys: Keys, layers: int) -> Ffn:
     key = "moe_shared_expert_intermediate_size"
     if keys.has(key) and shared_experts and keys.whole(key) * shared_experts != shared_d_ff:
         raise keys.wrong(key, "differs from moe_intermediate_size, and engines disagree on it")
-    moe_layers = max(0, layers - keys.whole("first_k_dense_replace", least=0))
-    return _mixed(keys, layers, moe_layers, _experts(keys, count, shared_d_ff=shared_d_ff))
+    moe_at = range(keys.whole("first_k_dense_replace", least=0), layers)
+    return _mixed(keys, layers, moe_at, _experts(keys, count, shared_d_ff=shared_d_ff))
 
 
 def ernie_moe(keys: Keys, layers: int) -> Ffn:
@@ -75,15 +77,15 @@ def ernie_moe(keys: Keys, layers: int) -> Ffn:
     start = keys.whole("moe_layer_start_index", least=0)
     end = keys.whole("moe_layer_end_index", least=-1)
     end = layers - 1 if end == -1 else min(end, layers - 1)
-    moe_layers = max(0, (end + 1) // interval - start // interval)
+    moe_at = range(start // interval * interval + interval - 1, end + 1, interval)
     shared = keys.whole("moe_num_shared_experts", least=0) * keys.whole("moe_intermediate_size")
     experts = _experts(keys, "moe_num_experts", top_k="moe_k", shared_d_ff=shared)
-    return _mixed(keys, layers, moe_layers, experts)
+    return _mixed(keys, layers, moe_at, experts)
 
 
-def _mixed(keys: Keys, layers: int, moe_layers: int, experts: Experts) -> Ffn:
-    d_ff = keys.whole("intermediate_size") if moe_layers < layers else None
-    return Ffn(d_ff, moe_layers, experts if moe_layers else None)
+def _mixed(keys: Keys, layers: int, moe_at: Sequence[int], experts: Experts) -> Ffn:
+    d_ff = keys.whole("intermediate_size") if len(moe_at) < layers else None
+    return Ffn(d_ff, moe_at, experts if moe_at else None)
 
 
 def _experts(

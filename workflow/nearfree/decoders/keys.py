@@ -132,31 +132,26 @@ def read_object(path: Path) -> dict[str, Any]:
         document = json.loads(
             _text(path), object_pairs_hook=_object, parse_constant=_refuse_constant
         )
+    except OSError as error:
+        raise _no_config(path, f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{path} is not JSON: {error}", remedy="Give the config.json of a model"
-        ) from error
+        raise _no_config(path, f"is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigError(f"{path} holds no JSON object", remedy="Give the config.json of a model")
+        raise _no_config(path, "holds no JSON object")
     return document
 
 
+def _no_config(path: Path, what: str) -> ConfigError:
+    return ConfigError(f"{path} {what}", remedy="Give the config.json of a model")
+
+
 def _text(path: Path) -> str:
-    try:
-        if not path.is_file():
-            raise ConfigError(
-                f"{path} is not there or is no file", remedy="Give the config.json of a model"
-            )
-        with path.open("rb") as file:
-            raw = file.read(_SIZE_LIMIT + 1)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}", remedy="Give the config.json of a model"
-        ) from error
+    if not path.is_file():
+        raise _no_config(path, "is not there or is no file")
+    with path.open("rb") as file:
+        raw = file.read(_SIZE_LIMIT + 1)
     if len(raw) > _SIZE_LIMIT:
-        raise ConfigError(
-            f"{path} is larger than {_SIZE_LIMIT} bytes", remedy="Give the config.json of a model"
-        )
+        raise _no_config(path, f"is larger than {_SIZE_LIMIT} bytes")
     return raw.decode()
 
 

@@ -1,7 +1,7 @@
 """A take from its first attempt to its seal, over as many interruptions as it meets."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from nearfree.core.plan import Plan, plan_digest
@@ -18,6 +18,7 @@ from nearfree.log.events import (
 from nearfree.log.line import without_private
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import read_segment
+from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal, read_seal, seal_segment, write_receipt, write_seal
 from nearfree.log.segment import SegmentWriter
 
@@ -150,6 +151,40 @@ def ensure_take(
         raise
     finally:
         take.writer.close()
+
+
+def ensure_events(
+    layout: Layout,
+    name: TakeName,
+    plan: Plan,
+    command: str,
+    events: Callable[[], Iterable[Payload]],
+) -> Seal:
+    """Make sure that what a command reads or computes is sealed, nothing in part.
+
+    Parameters
+    ----------
+    command
+        What was called, for the record.
+    events
+        Returns the observations; called only if there is no seal, once the take is open.
+
+    Raises
+    ------
+    BusyError
+        Another process is at the same take.
+    NearfreeError
+        What `events` raised; it is on record.
+    """
+
+    def work(take: OpenTake) -> None:
+        for event in events():
+            take.append(event, sync=False)
+        take.sync()
+
+    return ensure_take(
+        layout, name, plan, lambda attempt: describe_run(command, plan, attempt), work
+    )
 
 
 def _refuse_another_release(take: OpenTake, run: RunStarted) -> None:

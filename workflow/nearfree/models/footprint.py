@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, bytes_held
 from nearfree.backends.adapters.memory import RESERVE, free_bytes
@@ -128,8 +128,7 @@ class Footprint(Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> int:
         """All parts together."""
-        held = self.weights + self.kv_cache + self.masks + self.tables + self.workspaces
-        return held + self.activations
+        return sum(structs.astuple(self))
 
 
 def footprint(
@@ -190,14 +189,7 @@ def refuse_too_large(
     free = free_bytes(device)
     if free is None or needed.total <= RESERVE * free:
         return
-    parts = {
-        "weights": needed.weights,
-        "KV cache": needed.kv_cache,
-        "masks": needed.masks,
-        "tables": needed.tables,
-        "workspaces": needed.workspaces,
-        "activations": needed.activations,
-    }
+    parts = {name.replace("kv_", "KV "): part for name, part in structs.asdict(needed).items()}
     free_gb = f"{free / BYTES_PER_GB:.1f} GB"
     summary = ", ".join(f"{name} {part / BYTES_PER_GB:.1f}" for name, part in parts.items())
     raise EvidenceError(

@@ -122,8 +122,6 @@ class DecoderForward:
         EvidenceError
             The device lacks memory, its attention runs no such dtype or mask, `attention` or `moe`
             is none of those, or the host would wait for a GPU in the middle of a forward.
-        ConfigError
-            A given weight is missing, or has another shape.
         """
         self._decoder, self._batch, self._most = decoder, batch, most
         attention_mask = AttentionMask(mask, context, decoder.window)

@@ -14,8 +14,8 @@ from nearfree.backends.adapters.torch_moe import GROUPED, PADDED, Core, core_of,
 from nearfree.backends.records import in_models, load
 from nearfree.core.setting import ModelRouting
 from nearfree.decoders.decoder import Decoder, Experts
+from nearfree.decoders.details import RouterRule
 from nearfree.decoders.modules import MOE, ROUTER, SHARED, Laps
-from nearfree.decoders.routers import RouterRule
 from nearfree.errors import EvidenceError
 from nearfree.models.layers import DenseFfn
 from nearfree.models.weights import Names, Weights

@@ -1,6 +1,6 @@
-"""Weights by the names that Hugging Face gives them: random from a seed, or given."""
+"""Weights by the names that Hugging Face gives them: random from a seed."""
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled
-from nearfree.errors import ConfigError
 
 Part = tuple[str, tuple[int, ...]]
 """The name and shape of a weight."""
@@ -93,29 +92,3 @@ class RandomWeights:
             return filled(self._execution, self._dtype, *shape, scale=shape[-1] ** -0.5)
         value = 1.0 if name.endswith("norm.weight") else 0.0
         return torch.full(shape, value, dtype=self._dtype, device=self._execution.device)
-
-
-class GivenWeights:
-    """The weights of a mapping, such as a `state_dict` of transformers."""
-
-    def __init__(
-        self, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: str = "cpu"
-    ) -> None:
-        self._tensors, self._dtype, self._device = tensors, dtype, device
-
-    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a weight; ConfigError if there is none of its name, or one of another shape."""
-        found = self._tensors.get(name)
-        if found is None:
-            raise ConfigError(f"no weight {name}", remedy="Give the weights of the same model")
-        if tuple(found.shape) != shape:
-            raise ConfigError(
-                f"the weight {name} has the shape {tuple(found.shape)} in place of {shape}",
-                remedy="Give the weights of the same model",
-            )
-        return found.detach().to(self._device, self._dtype)
-
-    def joined(self, parts: Sequence[Part]) -> Tensor:
-        """Return weights of one input as one tensor."""
-        found = [self(*part) for part in parts]
-        return found[0] if len(found) == 1 else torch.cat(found)

@@ -14,9 +14,8 @@ from nearfree.hardware.identity import native_dtype, require_probe
 from nearfree.log.events import HardwareProbed, LatencyMeasured, PredictionRecorded
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.preregister.composed import (
     LAW,
     MINIMUM,
@@ -52,20 +51,8 @@ def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellP
     newest = max(takes, key=lambda other: other.order, default=None)
     recorded = list(predictions(plan, newest, probe))
 
-    def work(open_take: OpenTake) -> None:
-        for prediction in recorded:
-            open_take.append(prediction, sync=False)
-        open_take.sync()
-
-    return ensure_take(
-        layout,
-        name,
-        plan,
-        lambda attempt: describe_run(
-            f"nearfree foretell {scope} {study} --take {take}", plan, attempt
-        ),
-        work,
-    )
+    command = f"nearfree foretell {scope} {study} --take {take}"
+    return ensure_events(layout, name, plan, command, lambda: recorded)
 
 
 def predictions(

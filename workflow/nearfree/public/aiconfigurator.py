@@ -20,9 +20,8 @@ from nearfree.hardware.platforms import Platform, resolve
 from nearfree.log.events import LatencyImported
 from nearfree.log.line import without_private
 from nearfree.log.names import Layout
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.perf_tables import GuardedReader, Rows
 from nearfree.public.table_curves import Member, make_curves
 from nearfree.sources.fetching.cache import Cache
@@ -288,14 +287,6 @@ def import_aiconfigurator(
     if sealed is not None:
         return Imported(sealed, None)
     content = read_release(source, platforms)
-
-    def work(take: OpenTake) -> None:
-        for event in (record, *content.events):
-            take.append(event, sync=False)
-        take.sync()
-
     command = f"nearfree import aiconfigurator --version {record.version}"
-    seal = ensure_take(
-        layout, name, plan, lambda attempt: describe_run(command, plan, attempt), work
-    )
+    seal = ensure_events(layout, name, plan, command, lambda: (record, *content.events))
     return Imported(seal, content)

@@ -20,9 +20,8 @@ from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.log.take import ensure_events, take_name
 from nearfree.public.curve_row import COLUMNS, OPTIONAL, Key, OddFieldError, read_row
 from nearfree.public.curves import ImportedCurves, curves_of
 from nearfree.public.plausible import check_units
@@ -64,18 +63,9 @@ def import_curves(
         )
     file = read_file(path, config.platforms)
 
-    def work(take: OpenTake) -> None:
-        for curve in file.curves:
-            take.append(curve, sync=False)
-        take.sync()
-
-    seal = ensure_take(
-        layout,
-        take_name(IMPORTED, stream, 1, file.plan),
-        file.plan,
-        lambda attempt: describe_run(f"nearfree import curves {path.name}", file.plan, attempt),
-        work,
-    )
+    name_of_take = take_name(IMPORTED, stream, 1, file.plan)
+    command = f"nearfree import curves {path.name}"
+    seal = ensure_events(layout, name_of_take, file.plan, command, lambda: file.curves)
     return seal, file
 
 

@@ -20,9 +20,8 @@ from nearfree.errors import ConfigError, NearfreeError
 from nearfree.log.events import BoundaryPublished, Payload, RulePublished
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.log.take import ensure_events, take_name
 
 STREAM = "near_free_parallelism"
 SOURCE = "near-free-parallelism"
@@ -62,17 +61,12 @@ def import_published(layout: Layout, folder: Path) -> Seal:
         *_read(folder / "rules.csv", _rule),
     ]
 
-    def work(take: OpenTake) -> None:
-        for event in events:
-            take.append(event, sync=False)
-        take.writer.sync()
-
-    return ensure_take(
+    return ensure_events(
         layout,
         take_name(PUBLIC, STREAM, 1, plan),
         plan,
-        lambda attempt: describe_run("nearfree import published", plan, attempt),
-        work,
+        "nearfree import published",
+        lambda: events,
     )
 
 

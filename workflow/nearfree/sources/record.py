@@ -1,16 +1,16 @@
 """Rules in the event log: written once a release, read back without the network."""
 
 import re
+from collections.abc import Iterable
 
 from nearfree.core.plan import ExtractPlan
 from nearfree.core.scopes import SOURCES
 from nearfree.errors import EvidenceError
-from nearfree.log.events import RuleExtracted, SourceFetched, TunedIndexed
+from nearfree.log.events import Payload, RuleExtracted, SourceFetched, TunedIndexed
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout, TakeName
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.log.take import ensure_events, take_name
 from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.packages import RULES
@@ -49,19 +49,12 @@ def record_extraction(
     """
     plan = extract_plan(package, version)
 
-    def work(opened: OpenTake) -> None:
+    def events() -> Iterable[Payload]:
         found = extract(package, version, cache=cache, offline=offline)
-        for event in (*found.fetched, *found.rules, *found.tuned):
-            opened.append(event, sync=False)
-        opened.writer.sync()
+        return (*found.fetched, *found.rules, *found.tuned)
 
-    return ensure_take(
-        layout,
-        extract_take(package, version, take),
-        plan,
-        lambda attempt: describe_run(f"nearfree rules extract {package}=={version}", plan, attempt),
-        work,
-    )
+    command = f"nearfree rules extract {package}=={version}"
+    return ensure_events(layout, extract_take(package, version, take), plan, command, events)
 
 
 def recorded_extraction(layout: Layout, package: str, version: str) -> Extraction | None:

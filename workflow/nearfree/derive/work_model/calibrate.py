@@ -14,9 +14,8 @@ from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
@@ -78,19 +77,8 @@ def calibrate(
         )
     events = calibrated(found, platforms=on, epsilon=epsilon, files=files)
 
-    def work(take: OpenTake) -> None:
-        for event in events:
-            take.append(event, sync=False)
-        take.writer.sync()
-
     command = f"nearfree calibrate --on {','.join(on)} --stream {stream} --epsilon {epsilon:g}"
-    return ensure_take(
-        layout,
-        name,
-        plan,
-        lambda attempt: describe_run(command, plan, attempt),
-        work,
-    )
+    return ensure_events(layout, name, plan, command, lambda: events)
 
 
 def _of_platforms(curves: ImportedCurves, on: Sequence[str]) -> ImportedCurves:

@@ -1,6 +1,6 @@
 """One calibration of a platform's own constants, from its boundaries or curves to a seal."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -35,13 +35,13 @@ from nearfree.log.events import (
     ConstantsCalibrated,
     Event,
     LatencyImported,
+    Payload,
 )
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.log.take import ensure_events, take_name
 from nearfree.public import published
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
@@ -95,7 +95,7 @@ def calibrate_own(
         source=stream, files=files | rests_on, platforms=(platform,), epsilon=epsilon, form=FORM
     )
 
-    def work(take: OpenTake) -> None:
+    def events() -> Iterable[Payload]:
         resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
         fit = _Fit(platform, epsilon, files, base, datasheet_facts(platforms), resolver)
         if source == PUBLISHED:
@@ -107,18 +107,10 @@ def calibrate_own(
                 f"{source} holds nothing of {platform} that constants can be fitted to",
                 remedy=_REMEDY,
             )
-        for event in found:
-            take.append(event, sync=False)
-        take.writer.sync()
+        return found
 
     command = f"nearfree calibrate --own {platform} --from {source} --epsilon {epsilon:g}"
-    return ensure_take(
-        layout,
-        take_name(PUBLIC, STREAM, 1, plan),
-        plan,
-        lambda attempt: describe_run(command, plan, attempt),
-        work,
-    )
+    return ensure_events(layout, take_name(PUBLIC, STREAM, 1, plan), plan, command, events)
 
 
 class _Fit(NamedTuple):

@@ -1,6 +1,7 @@
 """The resolver: granularity of one setting over a range, from what a release says."""
 
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import Any
 
 from msgspec import Struct
@@ -109,18 +110,8 @@ def moe_intervals(
     at: Callable[[int], Block], first: int, last: int, files: Files
 ) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
     """Return paths and block sizes over a range of tokens."""
-    _check(first, last)
-    blocks = [(n, at(n)) for n in range(first, last + 1)]
-    paths = [
-        PathInterval(
-            first=run[0][0],
-            last=run[-1][0],
-            path=run[0][1].path,
-            evidence=tuple(files.quoted(run[0][1].path_branch)),
-        )
-        for run in runs(blocks, lambda block: block.path)
-    ]
-    return tuple(paths), tuple(
+    blocks = _points(at, first, last)
+    return _path_intervals(blocks, lambda block: files.quoted(block.path_branch)), tuple(
         _moe_interval(run, files) for run in runs(blocks, lambda block: (block.value, block.source))
     )
 
@@ -177,18 +168,10 @@ def attention_intervals(
     at: Callable[[int], Tile], first: int, last: int, files: Files
 ) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
     """Return paths and tiles over a range of positions."""
-    _check(first, last)
-    tiles = [(n, at(n)) for n in range(first, last + 1)]
-    paths = [
-        PathInterval(
-            first=run[0][0],
-            last=run[-1][0],
-            path=run[0][1].path,
-            evidence=tuple(e for b in run[0][1].branches[1:] for e in files.quoted(b)[-1:]),
-        )
-        for run in runs(tiles, lambda tile: tile.path)
-    ]
-    return tuple(paths), tuple(
+    tiles = _points(at, first, last)
+    return _path_intervals(
+        tiles, lambda tile: (e for b in tile.branches[1:] for e in files.quoted(b)[-1:])
+    ), tuple(
         _attention_interval(run, files)
         for run in runs(tiles, lambda t: (t.tile, t.rows_per_position, t.tiles))
     )
@@ -219,22 +202,30 @@ def runs(
     points: list[tuple[int, Any]], key: Callable[[Any], object]
 ) -> Iterable[list[tuple[int, Any]]]:
     """Yield neighbouring points that share a key."""
-    run: list[tuple[int, Any]] = []
-    for point in points:
-        if run and key(run[0][1]) != key(point[1]):
-            yield run
-            run = []
-        run.append(point)
-    if run:
-        yield run
+    return (list(run) for _, run in groupby(points, lambda point: key(point[1])))
 
 
-def _check(first: int, last: int) -> None:
+def _path_intervals(
+    points: list[tuple[int, Any]], evidence: Callable[[Any], Iterable[Evidence]]
+) -> tuple[PathInterval, ...]:
+    return tuple(
+        PathInterval(
+            first=run[0][0],
+            last=run[-1][0],
+            path=run[0][1].path,
+            evidence=tuple(evidence(run[0][1])),
+        )
+        for run in runs(points, lambda point: point.path)
+    )
+
+
+def _points(at: Callable[[int], Any], first: int, last: int) -> list[tuple[int, Any]]:
     if not 1 <= first <= last <= MOST_POINTS:
         raise EvidenceError(
             f"the range {first}:{last} is not within 1:{MOST_POINTS}",
             remedy="Write first:last, both ends included",
         )
+    return [(n, at(n)) for n in range(first, last + 1)]
 
 
 def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -> Granularity:

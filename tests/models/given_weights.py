@@ -1,0 +1,34 @@
+"""A forward's weights out of a mapping, to compare it with other implementations."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from nearfree.errors import ConfigError
+from nearfree.models.weights import Part
+from torch import Tensor
+
+
+class GivenWeights:
+    """The weights of a mapping, such as a `state_dict` of transformers."""
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: str = "cpu"
+    ) -> None:
+        self._tensors, self._dtype, self._device = tensors, dtype, device
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a weight; ConfigError if there is none of its name, or one of another shape."""
+        found = self._tensors.get(name)
+        if found is None:
+            raise ConfigError(f"no weight {name}", remedy="Give the weights of the same model")
+        if tuple(found.shape) != shape:
+            raise ConfigError(
+                f"the weight {name} has the shape {tuple(found.shape)} in place of {shape}",
+                remedy="Give the weights of the same model",
+            )
+        return found.detach().to(self._device, self._dtype)
+
+    def joined(self, parts: Sequence[Part]) -> Tensor:
+        """Return weights of one input as one tensor."""
+        found = [self(*part) for part in parts]
+        return found[0] if len(found) == 1 else torch.cat(found)

@@ -10,9 +10,8 @@ from nearfree.log.events import (
 )
 from nearfree.log.evidence import RETRACTED, read_take
 from nearfree.log.names import Layout, parse_take
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.log.take import ensure_events, take_name
 
 _BOOKKEEPING = (RunStarted, RunFinished, SegmentRecovered, ObservationRetracted)
 
@@ -46,13 +45,6 @@ def retract(layout: Layout, target: str, reason: str) -> Seal:
     plan = RetractPlan(target=target, reason=reason)
     number = 1 + max((t.take for t in layout.takes(take.scope) if t.stream == RETRACTED), default=0)
 
-    def record(take: OpenTake) -> None:
-        take.append(ObservationRetracted(target=target, reason=reason))
-
-    return ensure_take(
-        layout,
-        take_name(take.scope, RETRACTED, number, plan),
-        plan,
-        lambda attempt: describe_run(f"nearfree log retract {target}", plan, attempt),
-        record,
-    )
+    retraction = ObservationRetracted(target=target, reason=reason)
+    name = take_name(take.scope, RETRACTED, number, plan)
+    return ensure_events(layout, name, plan, f"nearfree log retract {target}", lambda: [retraction])

@@ -10,9 +10,9 @@ from nearfree.core.protocols import Adaptive
 from nearfree.errors import HardwareError
 from nearfree.log.names import Layout
 from nearfree.measure.protocols import Search, still_open
-from nearfree.measure.simulation import Machine, Noise, staircase
 
 from measure.machines import TICK, FakeKernel, FakeTimer, measured, take
+from measure.simulation import Machine, Noise, staircase
 
 GRID = (1, 2, 4, 8, 16, 17, 32)
 PROTOCOL = Adaptive(rounds=4, looks=(4, 8), warmup=1)

@@ -5,7 +5,8 @@ from statistics import median
 
 import pytest
 from nearfree.core.protocols import Adaptive
-from nearfree.measure.simulation import (
+
+from measure.simulation import (
     Found,
     Noise,
     search,

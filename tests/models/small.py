@@ -8,8 +8,10 @@ from decoders.files import change, write
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.models.forward import DecoderForward
-from nearfree.models.weights import RandomWeights, Weights
+from nearfree.models.weights import RandomWeights
 from torch import Tensor
+
+from models.given_weights import GivenWeights
 
 CONTEXT, BATCH, MOST = 23, 2, 33
 POSITIONS = (1, 2, 7, 33)
@@ -42,7 +44,7 @@ def make_forward(
     folder: Path,
     config: dict[str, Any],
     *,
-    weights: Weights | None = None,
+    weights: RandomWeights | GivenWeights | None = None,
     dtype: torch.dtype = torch.float32,
     context: int = CONTEXT,
     **options: Any,

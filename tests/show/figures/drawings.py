@@ -1,9 +1,19 @@
 """What a Vega-Lite specification says: its texts, and the titles of its axes."""
 
+import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 _EDGES = ("x", "y")
+_SPEC = re.compile(r'<script type="application/json" id="spec">(.*?)</script>', re.DOTALL)
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    """Return the specification that a figure's page draws."""
+    (text,) = _SPEC.findall(path.read_text())
+    return json.loads(text)
 
 
 def says(part: Any) -> Iterator[str]:

@@ -21,9 +21,10 @@ from nearfree.log.document import render
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.show.figures.listing import LIST, OUTLOOK, Figure, read_figures
-from nearfree.show.figures.page import BUNDLE, read_spec
+from nearfree.show.figures.page import BUNDLE
 from nearfree.show.figures.stage import charts, draw, save, specification
 
+from show.figures.drawings import read_spec
 from show.figures.studies import write_module_study
 
 NAMES = [
@@ -171,15 +172,6 @@ def test_pages_draw_what_is_recomputed(made: Layout, drawn: Path) -> None:
     for figure, spec in again:
         assert read_spec(drawn / f"{figure.name}.html") == spec
     assert {path: path.stat().st_mtime_ns for path in drawn.iterdir()} == before
-
-
-@pytest.mark.parametrize("text", ["", "<html></html>", '<script id="spec">[]</script>'])
-def test_a_page_without_a_specification_is_refused(tmp_path: Path, text: str) -> None:
-    """What is no figure's page has no specification to compare."""
-    path = tmp_path / "a.html"
-    path.write_text(text)
-    with pytest.raises(DamageError, match="holds no specification"):
-        read_spec(path)
 
 
 def test_what_was_only_published_is_drawn_against_its_predictions(copy: Layout) -> None:

@@ -160,29 +160,20 @@ class Machine:
         )
 
 
-def read_machine(path: Path, platform: str, digest: str | None = None) -> Machine:
+def read_machine(path: Path, platform: str) -> Machine:
     """Return the simulated machine of a curve file.
 
     Parameters
     ----------
     platform
         The platform that it must be of.
-    digest
-        The SHA-256 that it must have, if a plan names one.
 
     Raises
     ------
     ConfigError
-        It cannot be read, is no curve file, or is another one than the plan's.
+        It cannot be read, is no curve file, or is of another platform.
     """
     raw = read_curves(path, platform)
-    sha = sha256(raw)
-    if digest not in (None, sha):
-        raise ConfigError(
-            f"{path} is not the curve file of the plan: its digest is {sha[:8]}, not "
-            f"{str(digest)[:8]}",
-            remedy="Make the plan again, or give the file that it was made with",
-        )
     try:
         file = json.decode(raw, type=CurveFile)
     except (MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -191,7 +182,7 @@ def read_machine(path: Path, platform: str, digest: str | None = None) -> Machin
         raise ConfigError(
             f"{path} is of {file.platform}, not of {platform}", remedy=_again(platform)
         )
-    return Machine(file, sha)
+    return Machine(file, sha256(raw))
 
 
 def read_curves(path: Path, platform: str) -> bytes:

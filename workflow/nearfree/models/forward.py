@@ -18,7 +18,7 @@ from nearfree.errors import ConfigError
 from nearfree.models.attention import AttentionMask, make_attention_runner
 from nearfree.models.layers import Attention, DenseFfn, Norm, rotation
 from nearfree.models.moe import ExpertRunner, MoeFfn, make_expert_runner
-from nearfree.models.weights import NAMES, Names, Weights
+from nearfree.models.weights import NAMES, Names, RandomWeights
 
 
 class Layer(NamedTuple):
@@ -35,7 +35,7 @@ class Build(NamedTuple):
 
     decoder: Decoder
     details: Details
-    weights: Weights
+    weights: RandomWeights
     names: Names
     expert_runner: ExpertRunner | None
 
@@ -81,7 +81,7 @@ class DecoderForward:
         self,
         decoder: Decoder,
         details: Details,
-        weights: Weights,
+        weights: RandomWeights,
         *,
         batch: int,
         context: int,

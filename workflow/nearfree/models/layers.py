@@ -11,7 +11,7 @@ from nearfree.decoders.details import Details
 from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
 from nearfree.decoders.rope import Llama3, Rope
 from nearfree.models.attention import AttentionRunner
-from nearfree.models.weights import Names, Weights
+from nearfree.models.weights import Names, RandomWeights
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, [positions, width] each."""
@@ -55,7 +55,7 @@ def rotate(states: Tensor, by: Rotation) -> Tensor:
 class Norm:
     """RMS norm over the last dimension."""
 
-    def __init__(self, weights: Weights, name: str, width: int, eps: float) -> None:
+    def __init__(self, weights: RandomWeights, name: str, width: int, eps: float) -> None:
         self._weight, self._eps = weights(f"{name}.weight", (width,)), eps
 
     def forward(self, states: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Attention:
     """
 
     def __init__(
-        self, decoder: Decoder, details: Details, weights: Weights, names: Names, prefix: str
+        self, decoder: Decoder, details: Details, weights: RandomWeights, names: Names, prefix: str
     ) -> None:
         d_model, width = decoder.d_model, decoder.head_dim
         at = f"{prefix}.{names.attention}"
@@ -122,7 +122,7 @@ class DenseFfn:
     """A gated FFN with SiLU; gate and up are one product. `role` is what its laps are called."""
 
     def __init__(
-        self, weights: Weights, prefix: str, d_model: int, d_ff: int, role: str = DENSE
+        self, weights: RandomWeights, prefix: str, d_model: int, d_ff: int, role: str = DENSE
     ) -> None:
         self._role = role
         self._gate_up = weights.joined(

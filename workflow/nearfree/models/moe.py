@@ -18,7 +18,7 @@ from nearfree.decoders.details import RouterRule
 from nearfree.decoders.modules import MOE, ROUTER, SHARED, Laps
 from nearfree.errors import EvidenceError
 from nearfree.models.layers import DenseFfn
-from nearfree.models.weights import Names, Weights
+from nearfree.models.weights import Names, RandomWeights
 
 _GROUPED = (9, 10)
 """The compute capabilities, before the point, that torch's grouped_mm has a kernel for."""
@@ -179,7 +179,7 @@ class MoeFfn:
     def __init__(
         self,
         decoder: Decoder,
-        weights: Weights,
+        weights: RandomWeights,
         names: Names,
         prefix: str,
         *,

@@ -1,7 +1,7 @@
-"""Weights by the names that Hugging Face gives them: random from a seed."""
+"""Weights by the names that Hugging Face gives them, random from a seed."""
 
 from collections.abc import MutableMapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,20 +11,6 @@ from nearfree.backends.adapters.tensors import filled
 
 Part = tuple[str, tuple[int, ...]]
 """The name and shape of a weight."""
-
-
-class Weights(Protocol):
-    """Where a forward has its weights from; those of products are [..., out, in].
-
-    The experts of a layer are two weights, `mlp.experts.gate_up_proj` [E, 2 d_ff, d_model] and
-    `mlp.experts.down_proj` [E, d_model, d_ff], as transformers 5 holds them.
-    """
-
-    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return the weight of a name and shape."""
-
-    def joined(self, parts: Sequence[Part]) -> Tensor:
-        """Return weights of one input as one product's, first outputs first."""
 
 
 class Names(NamedTuple):
@@ -58,7 +44,9 @@ class RandomWeights:
     """Normal random weights of variance 1 / in; those of norms are one, biases zero.
 
     A forward that asks for them in the same order gets the same: the seed is torch's own, set now.
-    With `kept`, what was made once is what is given again.
+    With `kept`, what was made once is what is given again. Weights of products are [..., out, in].
+    The experts of a layer are two weights, `mlp.experts.gate_up_proj` [E, 2 d_ff, d_model] and
+    `mlp.experts.down_proj` [E, d_model, d_ff], as transformers 5 holds them.
     """
 
     def __init__(
@@ -83,7 +71,7 @@ class RandomWeights:
         return self._kept[key]
 
     def joined(self, parts: Sequence[Part]) -> Tensor:
-        """Return weights of one input as one tensor."""
+        """Return weights of one input as one product's, first outputs first."""
         names, shapes = zip(*parts, strict=True)
         return self("+".join(names), (sum(shape[0] for shape in shapes), *shapes[0][1:]))
 

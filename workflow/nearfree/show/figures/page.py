@@ -2,7 +2,6 @@
 
 import html
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from nearfree.errors import DamageError
 from nearfree.log.document import replace
-from nearfree.log.reader import read_bytes
 
 BUNDLE = "vega.js"
 _DRAW = """
@@ -39,7 +36,6 @@ style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'">
 </body>
 </html>
 """
-_SPEC = re.compile(r'<script type="application/json" id="spec">(.*?)</script>', re.DOTALL)
 
 
 @cache
@@ -61,15 +57,3 @@ def page(spec: dict[str, Any], title: str) -> bytes:
     """Return the page of a specification; no text of it can end the script that holds it."""
     inside = json.dumps(spec, allow_nan=False).replace("<", r"\u003c")
     return _PAGE.format(title=html.escape(title), spec=inside, bundle=BUNDLE).encode()
-
-
-def read_spec(path: Path) -> dict[str, Any]:
-    """Return the specification that a figure's page draws; DamageError if it holds none."""
-    match = _SPEC.search(read_bytes(path).decode(errors="replace"))
-    try:
-        spec = json.loads(match[1]) if match else None
-    except ValueError:
-        spec = None
-    if not isinstance(spec, dict):
-        raise DamageError(f"{path} holds no specification", remedy="Draw the figures again")
-    return spec

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
-
 from nearfree.backends.adapters.kernel import Kernel
 from nearfree.core.boundary import Boundary, boundary, ratios, repeated_looks
 from nearfree.core.protocols import Adaptive

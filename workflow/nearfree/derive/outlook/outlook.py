@@ -14,17 +14,22 @@ from nearfree.derive.outlook.drift import VERSION_DRIFT, version_drift
 from nearfree.derive.outlook.drift_rules import STUDIED
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
 from nearfree.derive.outlook.trend import TREND, trend
-from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.answers import Answerer, calibrated, read_from
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
 from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, forecast
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from nearfree.derive.predict.formulas import lookup_equation
 from nearfree.derive.predict.predictions import REASON, VALUE
-from nearfree.derive.predict.provenance import calibrated, digests, read_from, tolerances_digest
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import IDS, Formula, Table, amount, count, flag, text
-from nearfree.derive.tables.store import read_table, seals_digest, write_table
+from nearfree.derive.tables.store import (
+    digests,
+    read_table,
+    seals_digest,
+    tolerances_digest,
+    write_table,
+)
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 

@@ -9,13 +9,12 @@ from msgspec import structs
 
 from nearfree.config.files import Config
 from nearfree.derive.outlook.outlook import ABOUT, LOOKUP, MODELS, about_rows, outlook_inputs
-from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.answers import Answerer, calibrated
 from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions
 from nearfree.derive.predict.forecast.exits import sum_exits
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
 from nearfree.derive.predict.forecast.forecast import positions
 from nearfree.derive.predict.forecast.total import total
-from nearfree.derive.predict.provenance import calibrated
 from nearfree.derive.schedule.draft_lengths import draft_lengths
 from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES
 from nearfree.derive.tables.platforms import PLATFORMS

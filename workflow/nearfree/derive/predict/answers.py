@@ -9,14 +9,17 @@ from copy import copy
 import polars as pl
 
 from nearfree.config.files import Config
+from nearfree.core.scopes import SOURCES
 from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
+from nearfree.derive.tables.store import seals_digest
 from nearfree.derive.work_model.answer import PREDICTOR, Timed
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.left_out import LeftOut
 from nearfree.derive.work_model.own import recorded_own
+from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.public.curves import ImportedCurves
 from nearfree.sources.fetching.cache import Cache, default_cache
@@ -121,3 +124,16 @@ class Answerer:
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model")
 RECORDED = ("principle_counted", "modules_minimum", "modules_sum")
 """What is on record of models before they are measured."""
+
+
+def read_from(layout: Layout) -> dict[str, str]:
+    """Return the rules and constants that answers rest on, by name and digest."""
+    return seals_digest(layout, SOURCES) | {
+        f"constants/{family}": sha256(event_id.encode())
+        for family, event_id in calibrated(layout).items()
+    }
+
+
+def calibrated(layout: Layout) -> dict[str, str]:
+    """Return the event of each family's constants."""
+    return {name: event.event_id for name, event in recorded_constants(layout).items()}

@@ -6,10 +6,9 @@ import polars as pl
 
 from nearfree.config.files import Config
 from nearfree.derive.granularity.facts import datasheet_facts, probed_facts
-from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer
+from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer, calibrated, read_from
 from nearfree.derive.predict.formulas import prediction_equation
 from nearfree.derive.predict.model_predictions import law_rows, recorded_rows, releases_that_ran
-from nearfree.derive.predict.provenance import calibrated, digests, read_from, tolerances_digest
 from nearfree.derive.tables.platforms import PLATFORMS, newest_balances
 from nearfree.derive.tables.schema import (
     ORIGINS,
@@ -23,7 +22,13 @@ from nearfree.derive.tables.schema import (
     text,
 )
 from nearfree.derive.tables.settings import SETTINGS
-from nearfree.derive.tables.store import read_table, seals_digest, write_table
+from nearfree.derive.tables.store import (
+    digests,
+    read_table,
+    seals_digest,
+    tolerances_digest,
+    write_table,
+)
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import PredictionRecorded
 from nearfree.log.evidence import Take, read_scope

@@ -131,20 +131,14 @@ def evaluate(
     laws = [name for name in predictors if name != TWIN]
     frames: list[pl.DataFrame] = []
     constants: dict[str, list[str]] = {}
-    if laws:
-        answers = answering.answers(asked, epsilons, laws)
-        timed = "work_model" in laws and not known.ratios.is_empty()
-        predicted = (
-            answering.ratios(asked).with_columns(pl.lit("work_model").alias("predictor"))
-            if timed
-            else None
-        )
-        frames.append(score(known, answers, laws, predicted))
-        constants = _constants(answers)
-    if left_out is not None:
-        answers = left_out.answers(asked, epsilons, [LEFT_OUT])
-        predicted = left_out.ratios(asked).with_columns(pl.lit(LEFT_OUT).alias("predictor"))
-        frames.append(score(known, answers, [LEFT_OUT], predicted))
+    sources = [(answering, laws, "work_model"), (left_out, [LEFT_OUT], LEFT_OUT)]
+    for source, names, timed in sources:
+        if source is None or not names:
+            continue
+        answers, predicted = source.answers(asked, epsilons, names), None
+        if timed in names and not known.ratios.is_empty():
+            predicted = source.ratios(asked).with_columns(pl.lit(timed).alias("predictor"))
+        frames.append(score(known, answers, names, predicted))
         constants |= _constants(answers)
     if TWIN in predictors:
         pairs = twins(known)

@@ -90,38 +90,46 @@ def score(
         validate="1:1",
         maintain_order="left",
     ).join(settings, on="curve", how="inner", maintain_order="left")
+    exit_ = _within(1.0, pl.col("first_exit"), pl.col("next_n_first")) & ~pl.col("undecided")
+    judged = [
+        *judgement(),
+        pl.col("in_sample").fill_null(value=False),
+        pl.when(pl.col("first_exit").is_not_null()).then(exit_).alias("hit_first_exit"),
+    ]
     if predicted is None:
         errors = pl.lit(None, pl.Float64).alias("t_ratio_error")
-        return joined.with_columns(*_judged(), errors)
+        return joined.with_columns(*judged, errors)
     errors_of = _ratio_errors(known, predicted)
-    return joined.with_columns(*_judged()).join(
+    return joined.with_columns(*judged).join(
         errors_of, on=["curve", "predictor", "epsilon"], how="left", maintain_order="left"
     )
 
 
-def _judged() -> list[pl.Expr]:
+def judgement() -> list[pl.Expr]:
+    """Return the columns of `score` that rest on a prediction and the last pass alone.
+
+    They read the columns predicted (+inf: unbounded; null: refused), low, high, n_max, next_n and
+    undecided.
+    """
     predicted, n_max, after = pl.col("predicted"), pl.col("n_max"), pl.col("next_n")
-    sure = ~pl.col("undecided")
-    exit_ = _within(1.0, pl.col("first_exit"), pl.col("next_n_first")) & sure
+    sure, answered = ~pl.col("undecided"), predicted.is_not_null()
     meets = (pl.col("high") >= n_max) & (after.is_null() | (pl.col("low") < after))
     error = (
         pl.when(predicted < n_max)
         .then((predicted / n_max).log(2))
         .when(predicted >= after)
         .then((predicted / after).log(2))
-        .when(predicted.is_not_null())
+        .when(answered)
         .then(0.0)
     )
     return [
-        predicted.is_not_null().alias("answered"),
-        pl.col("in_sample").fill_null(value=False),
+        answered.alias("answered"),
         (_within(1.0, n_max, after) & sure).alias("hit"),
         (_within(NEAR, n_max, after) & sure).alias("within_1_31"),
         (_within(2.0, n_max, after) & sure).alias("within_2"),
-        pl.when(pl.col("first_exit").is_not_null()).then(exit_).alias("hit_first_exit"),
         pl.when(sure).then(error).alias("log2_error"),
-        pl.when(sure & predicted.is_not_null()).then(meets).alias("covered"),
-        pl.when(predicted.is_not_null()).then(pl.col("high") / pl.col("low")).alias("width"),
+        pl.when(sure & answered).then(meets).alias("covered"),
+        pl.when(answered).then(pl.col("high") / pl.col("low")).alias("width"),
     ]
 
 

@@ -6,9 +6,8 @@ What a hit is, and everything else that is judged, is in `scores`.
 import polars as pl
 
 from nearfree.derive.predict.predictions import PREDICTIONS
-from nearfree.derive.predict.provenance import digests
 from nearfree.derive.score.composition import COMPOSITION, compose
-from nearfree.derive.score.scores import SCORES, score, score_rows
+from nearfree.derive.score.scores import SCORES, judgement, score_rows
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.schema import (
     ORIGINS,
@@ -21,9 +20,8 @@ from nearfree.derive.tables.schema import (
     number,
     text,
 )
-from nearfree.derive.tables.store import read_table, seals_digest, write_table
+from nearfree.derive.tables.store import digests, read_table, seals_digest, write_table
 from nearfree.derive.tables.time_shares import TIME_SHARES
-from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth
 from nearfree.log.events import LatencyMeasured, PredictionRecorded
 from nearfree.log.evidence import Take, open_takes
 from nearfree.log.names import Layout
@@ -64,13 +62,6 @@ VALIDATION = Table(
     },
 )  # fmt: skip
 _PAIR = ["platform", "origin", "setting_key", "baseline", "epsilon"]
-_UNKNOWN = {
-    **dict.fromkeys(("first_exit", "next_n_first"), pl.Int64),
-    **dict.fromkeys(("backend_version", "kernel"), pl.String),
-}
-_JUDGED = (
-    "answered", "hit", "within_1_31", "within_2", "log2_error", "covered", "width",
-)  # fmt: skip
 
 
 def write_validation(layout: Layout, scope: str) -> None:
@@ -105,42 +96,13 @@ def validate(boundaries: pl.DataFrame, predictions: pl.DataFrame) -> pl.DataFram
     )  # fmt: skip
     predicted = predictions.select(
         *_PAIR, "predictor", "basis", "low", "high", "unbounded", "in_sample", "refusal",
-        pl.col("n_max").alias("predicted"), pl.col("row_id").alias("said_id"),
+        pl.col("n_max").alias("predicted"), pl.col("row_id").alias("prediction_id"),
     )  # fmt: skip
     joined = truth.join(predicted, on=_PAIR, how="inner", maintain_order="left_right")
-    judged = [
-        _judged(part, str(predictor))
-        for (predictor,), part in joined.group_by("predictor", maintain_order=True)
-    ]
-    none = joined.with_columns(pl.lit(None).alias(name) for name in _JUDGED)
-    error = pl.col("log2_error").cast(pl.Float64)
-    return (pl.concat(judged) if judged else none).with_columns(
+    value = pl.when("unbounded").then(float("inf")).otherwise("predicted").fill_nan(None)
+    judged = joined.with_columns(value.alias("predicted")).select(judgement())
+    error = pl.col("log2_error")
+    return joined.hstack(judged).with_columns(
         pl.when(error.is_finite()).then(error).alias("log2_error"),
-        pl.concat_list("truth_id", "said_id").alias("from_ids"),
+        pl.concat_list("truth_id", "prediction_id").alias("from_ids"),
     )
-
-
-def _judged(joined: pl.DataFrame, predictor: str) -> pl.DataFrame:
-    """Return pairs of a boundary and one predictor's prediction with the judgement of `scores`."""
-    pairs = joined.with_row_index("curve").with_columns(
-        pl.col("curve").cast(pl.Int64),
-        *(pl.lit(None, dtype).alias(name) for name, dtype in _UNKNOWN.items()),
-    )
-    empty = {"curve": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
-    known = Truth(
-        settings=pairs,
-        boundaries=pairs.select(
-            *("curve", "epsilon", "baseline", "n_max", "first_exit", "next_n", "next_n_first"),
-            pl.col("next_n").is_null().alias("censored"),
-            "undecided",
-        ),
-        ratios=pl.DataFrame(schema=empty),
-        excluded=pl.DataFrame(schema=EXCLUDED_COLUMNS),
-    )
-    value = pl.when("unbounded").then(float("inf")).otherwise("predicted")
-    answers = pairs.select(
-        pl.col("curve").alias("asked"), "predictor", "epsilon", value.alias("n_max"),
-        "low", "high", "in_sample",
-    )  # fmt: skip
-    # `score` keeps the order of the boundaries.
-    return joined.hstack(score(known, answers, [predictor]).select(*_JUDGED))

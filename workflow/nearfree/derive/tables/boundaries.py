@@ -21,7 +21,13 @@ from nearfree.derive.tables.schema import (
     text,
 )
 from nearfree.derive.tables.settings import setting_row
-from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
+from nearfree.derive.tables.store import (
+    digests,
+    read_table,
+    seals_digest,
+    tolerances_digest,
+    write_table,
+)
 from nearfree.log.events import BoundaryPublished
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.line import sha256
@@ -126,19 +132,16 @@ def write_boundaries(
     known = {event.event_id for take in takes for event in take.events} | set(latency["row_id"])
     rows = [*measured_rows(latency, tolerances), *published_rows(takes, tolerances)]
     frame = BOUNDARIES.build(BOUNDARIES.frame(rows), known)
-    made_from = {
-        "latency": table_digest(layout, scope, LATENCY),
-        "config/config.yaml:tolerances": sha256(repr(tuple(tolerances)).encode()),
-        **seals_digest(layout, scope),
-    }
+    made_from = (
+        digests(layout, scope, LATENCY)
+        | tolerances_digest(tolerances)
+        | seals_digest(layout, scope)
+    )
     write_table(layout, scope, BOUNDARIES, frame, made_from)
     moved = SENSITIVITY.frame(sensitivity_rows(frame, latency, epsilon))
     known = {*frame["row_id"], *latency["row_id"]}
-    made_from = {
-        "boundaries": table_digest(layout, scope, BOUNDARIES),
-        "latency": made_from["latency"],
-        "config/config.yaml:epsilon": sha256(repr(epsilon).encode()),
-    }
+    made_from = digests(layout, scope, BOUNDARIES, LATENCY)
+    made_from["config/config.yaml:epsilon"] = sha256(repr(epsilon).encode())
     write_table(layout, scope, SENSITIVITY, SENSITIVITY.build(moved, known), made_from)
 
 

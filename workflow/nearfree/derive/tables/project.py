@@ -8,7 +8,7 @@ from nearfree.derive.tables.latency import LATENCY, latency_rows
 from nearfree.derive.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.derive.tables.schema import EventIds
 from nearfree.derive.tables.settings import SETTINGS, setting_row
-from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
+from nearfree.derive.tables.store import digests, read_table, seals_digest, write_table
 from nearfree.derive.tables.time_shares import TIME_SHARES, time_share_rows
 from nearfree.derive.tables.tuned import TUNED, tuned_rows
 from nearfree.derive.tables.work import WORK, work_rows
@@ -80,11 +80,11 @@ def project(layout: Layout, scope: str, datasheets: dict[str, Platform]) -> None
     watched = [event.event_id for take in takes for event in take.of(SharesMeasured)]
     shares = TIME_SHARES.frame(time_share_rows(takes, latency))
     known = [*watched, *latency["row_id"]]
-    made_of = made_from | {LATENCY.name: table_digest(layout, scope, LATENCY)}
+    made_of = made_from | digests(layout, scope, LATENCY)
     write_table(layout, scope, TIME_SHARES, TIME_SHARES.build(shares, known), made_of)
     executed = WORK.frame(work_rows(takes, latency, facts))
     known = [*counted, *profiled, *latency["row_id"], *facts["row_id"]]
-    made_from |= {table.name: table_digest(layout, scope, table) for table in (LATENCY, PLATFORMS)}
+    made_from |= digests(layout, scope, LATENCY, PLATFORMS)
     write_table(layout, scope, WORK, WORK.build(executed, known), made_from)
 
 

@@ -1,7 +1,7 @@
 """Tables on disk: a Parquet file and its hashed manifest, written and read together."""
 
 import io
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
@@ -69,3 +69,13 @@ def seals_digest(layout: Layout, scope: str) -> dict[str, str]:
     """Return the root over a scope's seals, by the name that manifests give it."""
     seals = current_seals(layout, scope)
     return {f"events/{scope}": seals_root(seals)}
+
+
+def digests(layout: Layout, scope: str, *tables: Table) -> dict[str, str]:
+    """Return tables as inputs, by name and digest."""
+    return {table.name: table_digest(layout, scope, table) for table in tables}
+
+
+def tolerances_digest(tolerances: Sequence[float]) -> dict[str, str]:
+    """Return tolerances as an input, by name and digest."""
+    return {"config/config.yaml:tolerances": sha256(repr(tuple(tolerances)).encode())}

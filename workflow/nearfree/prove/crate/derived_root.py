@@ -40,8 +40,8 @@ def config_digests(ledger: Ledger) -> dict[str, set[str]]:
         One of its files has an invalid name.
     """
     from nearfree.derive.outlook.outlook import model_id
-    from nearfree.derive.predict.provenance import tolerances_digest
     from nearfree.derive.tables.platforms import config_id
+    from nearfree.derive.tables.store import tolerances_digest
 
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -18,7 +18,7 @@ from nearfree.config.files import schemas
 from nearfree.core.setting import FIELDS, required
 from nearfree.derive.jobs import TABLES
 from nearfree.derive.stages import STAGE_OF
-from nearfree.derive.tables.schema import Column
+from nearfree.derive.tables.columns import Column
 from nearfree.log.events import VERSIONS
 
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,7 @@ from nearfree.config.files import Config
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.expand_deployments import deployments
 from nearfree.derive.predict.forecast.forecast import forecast
-from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.log.names import Layout
 from nearfree.show.page.sections import n_max
 from nearfree.show.text.answer_json import answer

@@ -8,7 +8,7 @@ import pytest
 from nearfree.core.label import AXES, NESTED, label
 from nearfree.core.setting import FIELDS, MODULES, Field, Setting
 from nearfree.derive.tables.boundaries import BOUNDARIES
-from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.public.curve_row import COLUMNS
 from nearfree.public.curves import SETTINGS_SCHEMA
 from nearfree.show.page import models

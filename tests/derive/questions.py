@@ -9,7 +9,7 @@ from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import answer_laws
-from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.tables.settings import setting_row
 from nearfree.log.names import Layout
 

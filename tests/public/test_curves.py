@@ -10,7 +10,7 @@ from conftest import write_take
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import IMPORTED
 from nearfree.core.setting import Setting, setting_key
-from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout

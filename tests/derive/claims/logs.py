@@ -10,8 +10,9 @@ from nearfree.derive.claims.scope_tables import ScopeTables
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION
 from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.columns import SETTING_COLUMNS, Column
 from nearfree.derive.tables.latency import LATENCY
-from nearfree.derive.tables.schema import SETTING_COLUMNS, Column, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.work import WORK
 
 Row = dict[str, Any]

@@ -10,21 +10,19 @@ from hypothesis import strategies as st
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
-from nearfree.derive.tables.granularity import GRANULARITY
-from nearfree.derive.tables.latency import LATENCY
-from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.schema import (
+from nearfree.derive.tables.columns import (
     SETTING_COLUMNS,
     Column,
-    EventIds,
-    Formula,
-    Table,
     amount,
     count,
     flag,
     number,
     text,
 )
+from nearfree.derive.tables.granularity import GRANULARITY
+from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.platforms import PLATFORMS
+from nearfree.derive.tables.schema import EventIds, Formula, Table
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import TableError

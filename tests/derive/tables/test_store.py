@@ -5,7 +5,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 from nearfree.derive.tables.boundaries import BOUNDARIES, write_boundaries
-from nearfree.derive.tables.schema import Formula, Table, count, text
+from nearfree.derive.tables.columns import count, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
 from nearfree.errors import DamageError, NearfreeError, TableError
 from nearfree.log.document import read_document, render

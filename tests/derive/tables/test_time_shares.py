@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.setting import Setting
 from nearfree.decoders.modules import ATTENTION, BETWEEN, HEAD, QKV
+from nearfree.derive.tables.columns import ORIGINS
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.project import project
-from nearfree.derive.tables.schema import ORIGINS
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.tables.time_shares import TIME_SHARES
 from nearfree.log.events import Payload, SharesMeasured

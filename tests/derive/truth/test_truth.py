@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.boundary import Ratio, boundary
-from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.truth.truth import (
     NO_BASELINE,
     ONE_POINT,

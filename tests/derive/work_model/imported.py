@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from nearfree.core.setting import Setting
-from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.model import Fitted, ratios_of
 from nearfree.log.events import LatencyImported

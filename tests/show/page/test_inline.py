@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.columns import count, counts, flag, number, text
 from nearfree.derive.tables.latency import LATENCY
-from nearfree.derive.tables.schema import Formula, Table, count, counts, flag, number, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout

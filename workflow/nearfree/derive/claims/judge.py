@@ -7,7 +7,8 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.derive.claims.cases import Case, Claim, Group
 from nearfree.derive.claims.paper import CLAIMS_CHECKED
 from nearfree.derive.claims.scope_tables import PLATFORM_TABLES, PUBLIC_TABLES, ScopeTables
-from nearfree.derive.tables.schema import ORIGINS, Formula, Table, count, text
+from nearfree.derive.tables.columns import ORIGINS, count, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.store import digests, read_table, tolerances_digest, write_table
 from nearfree.log.names import Layout
 

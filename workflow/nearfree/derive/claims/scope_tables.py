@@ -14,9 +14,10 @@ from nearfree.derive.outlook.trend import TREND
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION
 from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.schema import SETTING_COLUMNS, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.work import WORK
 
 Row = dict[str, Any]

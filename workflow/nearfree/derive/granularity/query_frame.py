@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nearfree.core.modules.routing import first_full
 from nearfree.core.setting import Setting
-from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.tables.settings import setting_row
 
 ASKED_SCHEMA = {

@@ -22,7 +22,8 @@ from nearfree.derive.outlook.drift_rules import (
     said,
 )
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.tables.schema import SETTING_COLUMNS, Formula, Table, amount, count, flag, text
+from nearfree.derive.tables.columns import SETTING_COLUMNS, amount, count, flag, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.hardware.platforms import Platform
 
 VERSION_DRIFT = Table(

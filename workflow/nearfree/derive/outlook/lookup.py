@@ -17,7 +17,8 @@ from nearfree.derive.laws.laws import ask_distinct
 from nearfree.derive.laws.model_law import idle_compute, principle
 from nearfree.derive.laws.refusals import facts_refusal
 from nearfree.derive.outlook.lookup_sources import lookup_sources
-from nearfree.derive.tables.schema import Formula, Table, amount, count, flag, text
+from nearfree.derive.tables.columns import amount, count, flag, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BoundaryPublished

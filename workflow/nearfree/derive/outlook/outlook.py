@@ -21,8 +21,9 @@ from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, fore
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from nearfree.derive.predict.formulas import lookup_equation
 from nearfree.derive.predict.predictions import REASON, VALUE
+from nearfree.derive.tables.columns import IDS, amount, count, flag, text
 from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.schema import IDS, Formula, Table, amount, count, flag, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.store import (
     digests,
     read_table,

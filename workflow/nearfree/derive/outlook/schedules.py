@@ -17,8 +17,9 @@ from nearfree.derive.predict.forecast.forecast import positions
 from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.schedule.draft_lengths import draft_lengths
 from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES
+from nearfree.derive.tables.columns import IDS, text
 from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.schema import IDS, Formula, Table, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.store import read_table, write_table
 from nearfree.errors import ConfigError
 from nearfree.log.names import Layout

@@ -17,7 +17,8 @@ from nearfree.core.setting import Dtype, Setting
 from nearfree.derive.granularity.facts import sheet_facts
 from nearfree.derive.granularity.query_frame import Question, asked_frame
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.tables.schema import Formula, Table, amount, count, flag, text
+from nearfree.derive.tables.columns import amount, count, flag, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.hardware.platforms import Platform
 
 TREND = Table(

@@ -9,18 +9,17 @@ from nearfree.derive.granularity.facts import datasheet_facts, probed_facts
 from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer, calibrated, read_from
 from nearfree.derive.predict.formulas import prediction_equation
 from nearfree.derive.predict.model_predictions import law_rows, recorded_rows, releases_that_ran
-from nearfree.derive.tables.platforms import PLATFORMS, newest_balances
-from nearfree.derive.tables.schema import (
+from nearfree.derive.tables.columns import (
     ORIGINS,
     SETTING_COLUMNS,
-    Formula,
-    Table,
     amount,
     count,
     flag,
     number,
     text,
 )
+from nearfree.derive.tables.platforms import PLATFORMS, newest_balances
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import (
     digests,

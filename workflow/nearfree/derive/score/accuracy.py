@@ -6,7 +6,8 @@ from nearfree.config.files import Config
 from nearfree.derive.predict.answers import Answerer, read_from
 from nearfree.derive.score.evaluation import EVERY, evaluate, twins
 from nearfree.derive.score.scores import groups
-from nearfree.derive.tables.schema import Formula, Table, amount, count, flag, number, text
+from nearfree.derive.tables.columns import amount, count, flag, number, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.store import seals_digest, tolerances_digest, write_table
 from nearfree.derive.truth.datasets import load_aiconfigurator, newest_release
 from nearfree.derive.truth.truth import Truth, narrowed

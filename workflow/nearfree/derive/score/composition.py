@@ -12,17 +12,16 @@ import polars as pl
 
 from nearfree.core.setting import setting_key
 from nearfree.decoders.modules import BETWEEN
-from nearfree.derive.tables.schema import (
+from nearfree.derive.tables.columns import (
     ORIGINS,
     SETTING_COLUMNS,
-    Formula,
-    Table,
     amount,
     count,
     flag,
     number,
     text,
 )
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.log.events import LatencyMeasured, PredictionRecorded
 from nearfree.log.evidence import Take
 

@@ -8,7 +8,7 @@ from packaging.version import InvalidVersion, Version
 
 from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.score.scores import Answering, score
-from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.truth.truth import Truth, narrowed, questions
 from nearfree.derive.work_model.left_out import LEFT_OUT
 

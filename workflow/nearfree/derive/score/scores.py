@@ -10,7 +10,8 @@ from typing import Protocol
 import polars as pl
 
 from nearfree.derive.predict.answers import PREDICTORS
-from nearfree.derive.tables.schema import ORIGINS, Formula, Table, amount, count, flag, number, text
+from nearfree.derive.tables.columns import ORIGINS, amount, count, flag, number, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.truth.truth import Truth
 
 GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")

@@ -9,17 +9,16 @@ from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION, compose
 from nearfree.derive.score.scores import SCORES, judgement, score_rows
 from nearfree.derive.tables.boundaries import BOUNDARIES
-from nearfree.derive.tables.schema import (
+from nearfree.derive.tables.columns import (
     ORIGINS,
     SETTING_COLUMNS,
-    Formula,
-    Table,
     amount,
     count,
     flag,
     number,
     text,
 )
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.store import digests, read_table, seals_digest, write_table
 from nearfree.derive.tables.time_shares import TIME_SHARES
 from nearfree.log.events import LatencyMeasured, PredictionRecorded

@@ -8,18 +8,10 @@ import polars as pl
 
 from nearfree.core.boundary import Ratio, boundary
 from nearfree.core.modules.kind import Equation
+from nearfree.derive.tables.columns import CURVE, ORIGINS, amount, count, flag, text
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.robust import leaps, robustness
-from nearfree.derive.tables.schema import (
-    ORIGINS,
-    SETTING_COLUMNS,
-    Formula,
-    Table,
-    amount,
-    count,
-    flag,
-    text,
-)
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.settings import setting_row
 from nearfree.derive.tables.store import (
     digests,
@@ -36,6 +28,10 @@ from nearfree.log.names import Layout
 _DEFINITION = "sec. 2.2, definition of N_max(epsilon)"
 WITHIN = "max { N : T(N) <= (1 + epsilon) T(baseline) }"
 """The boundary of a curve, in words and letters."""
+_CURVE = CURVE | {
+    "stream": text("the study, or the table that printed it"),
+    "take": count("which take, 0 for a printed value", at_least=0),
+}
 _PRINTED = Equation(f"as printed; N_max = {WITHIN}", _DEFINITION)
 BOUNDARIES = Table(
     name="boundaries",
@@ -49,12 +45,7 @@ BOUNDARIES = Table(
     ),
     equation=lambda row: _PRINTED if row.get("origin") == "published" else None,
     body={
-        "platform": text("the kind of machine"),
-        "stream": text("the study, or the table that printed it"),
-        "take": count("which take, 0 for a printed value", at_least=0),
-        "plan8": text("first digits of the plan's digest"),
-        "newest": flag("whether no newer sealed take holds this setting"),
-        **SETTING_COLUMNS,
+        **_CURVE,
         "epsilon": amount("tolerance"),
         "baseline": count("the N that ratios refer to"),
         "n_max": count("last pass: the largest sampled N within the tolerance"),
@@ -91,12 +82,7 @@ SENSITIVITY = Table(
         code="nearfree.derive.tables.robust",
     ),
     body={
-        "platform": text("the kind of machine"),
-        "stream": text("the study, or the table that printed it"),
-        "take": count("which take, 0 for a printed value", at_least=0),
-        "plan8": text("first digits of the plan's digest"),
-        "newest": flag("whether no newer sealed take holds this setting"),
-        **SETTING_COLUMNS,
+        **_CURVE,
         "epsilon_low": amount("smallest tolerance"),
         "epsilon_high": amount("largest tolerance"),
         "tolerances": count("how many tolerances"),
@@ -113,7 +99,11 @@ SENSITIVITY = Table(
     },
 )
 
-_IDENTITY = ("platform", "stream", "take", "plan8", "newest", *SETTING_COLUMNS, "origin")
+_IDENTITY = (*CURVE, "origin")
+_NOT_PRINTED = (
+    *("first_exit", "n_low", "n_high", "baseline_over_min"),
+    *("n_max_from_1", "n_low_from_1", "n_high_from_1"),
+)
 Row = dict[str, Any]
 
 
@@ -212,15 +202,9 @@ def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[R
                 "epsilon": data.epsilon,
                 "baseline": data.baseline,
                 "n_max": n_max,
-                "first_exit": None,
                 "next_n": min((n for n in data.grid if n > n_max), default=None),
-                "n_low": None,
-                "n_high": None,
+                **dict.fromkeys(_NOT_PRINTED),
                 "verdict": "printed",
-                "baseline_over_min": None,
-                "n_max_from_1": None,
-                "n_low_from_1": None,
-                "n_high_from_1": None,
                 "grid_inferred": data.grid_inferred,
                 "noisy": data.noisy,
                 "from_ids": [event.event_id],

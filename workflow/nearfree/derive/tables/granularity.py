@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from nearfree.derive.tables.schema import ORIGINS, Formula, Table, count, text
+from nearfree.derive.tables.columns import ORIGINS, count, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.log.events import Branch, RuleExtracted, RulePublished, SourceFetched
 from nearfree.log.evidence import Take
 
+_COPIED = ("package", "versions", "path", "condition", "source")
 GRANULARITY = Table(
     name="granularity",
     row="one branch of a block or tile rule",
@@ -39,16 +41,10 @@ def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
             rule = event.data
             yield {
                 "origin": "published",
-                "package": rule.package,
-                "versions": rule.versions,
-                "path": rule.path,
-                "condition": rule.condition,
+                **{name: getattr(rule, name) for name in _COPIED},
                 "value": str(rule.value),
-                "source": rule.source,
                 "place": rule.table,
-                "lines": None,
-                "quote": None,
-                "sha256": None,
+                **dict.fromkeys(("lines", "quote", "sha256")),
                 "branch": rule.row,
                 "from_ids": [event.event_id],
             }

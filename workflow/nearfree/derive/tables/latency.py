@@ -7,17 +7,8 @@ from collections.abc import Iterator
 
 from nearfree.core.boundary import median, median_interval
 from nearfree.core.setting import Setting
-from nearfree.derive.tables.schema import (
-    ORIGINS,
-    SETTING_COLUMNS,
-    Formula,
-    Table,
-    amount,
-    count,
-    flag,
-    number,
-    text,
-)
+from nearfree.derive.tables.columns import CURVE, ORIGINS, amount, count, number, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.settings import setting_row
 from nearfree.log.curves import Curve, CurveSamples, curve_samples, samples_ratios
 
@@ -32,12 +23,7 @@ LATENCY = Table(
         code="nearfree.derive.tables.latency",
     ),
     body={
-        "platform": text("the kind of machine"),
-        "stream": text("the study"),
-        "take": count("which take"),
-        "plan8": text("first digits of the plan's digest"),
-        "newest": flag("whether no newer sealed take of the study holds this setting"),
-        **SETTING_COLUMNS,
+        **CURVE,
         "n": count("N, positions a request"),
         "baseline": count("the N that ratios refer to"),
         "latency_us": amount("T(N), median over rounds of a visit's median"),

@@ -5,13 +5,16 @@ from collections.abc import Iterator
 import msgspec
 import polars as pl
 
-from nearfree.derive.tables.schema import Formula, Table, amount, count, text
+from nearfree.derive.tables.columns import amount, count, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import HardwareProbed
 from nearfree.log.evidence import Take
 from nearfree.log.line import sha256
 from nearfree.units import GFLOP_PER_TFLOP, balance_flop_per_byte
 
+_FACTS = ("bandwidth_gb_s", "vendor_name", "year", "architecture", "sm_count", "l2_mib",
+          "memory_gb")  # fmt: skip
 PLATFORMS = Table(
     name="platforms",
     row="a platform's facts for one dtype, from one basis",
@@ -74,14 +77,8 @@ def _datasheet(name: str, platform: Platform) -> Iterator[dict[str, object]]:
                 "dtype": dtype,
                 "take": 0,
                 "peak_tflops": peak,
-                "bandwidth_gb_s": platform.bandwidth_gb_s,
                 "balance_flop_per_byte": balance,
-                "vendor_name": platform.vendor_name,
-                "year": platform.year,
-                "architecture": platform.architecture,
-                "sm_count": platform.sm_count,
-                "l2_mib": platform.l2_mib,
-                "memory_gb": platform.memory_gb,
+                **{fact: getattr(platform, fact) for fact in _FACTS},
                 "source": platform.sources.get(
                     f"peak_tflops.{dtype}", platform.sources.get("peak_tflops", "")
                 ),
@@ -104,11 +101,9 @@ def _probed(
                 "bandwidth_gb_s": bandwidth.gb_s,
                 "balance_flop_per_byte": balance_flop_per_byte(peak, bandwidth.gb_s),
                 "vendor_name": probe.fingerprint.model,
-                "year": None,
-                "architecture": None,
                 "sm_count": probe.fingerprint.cores,
                 "l2_mib": max(probe.fingerprint.caches.values(), default=0) / 1024**2 or None,
-                "memory_gb": None,
+                **dict.fromkeys(("year", "architecture", "memory_gb")),
                 "source": event_id,
                 "from_ids": [event_id],
             }

@@ -1,4 +1,4 @@
-"""What a table must look like: columns with types, ranges and keys, checked by pandera."""
+"""What a table must look like: its columns, key and evidence, checked by pandera."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -10,7 +10,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.core.modules.kind import Equation
-from nearfree.core.setting import FIELDS, Field
+from nearfree.derive.tables.columns import IDS, Column, text
 from nearfree.errors import TableError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 100_000
+_ROWS_AT_ONCE = 1_000
 
 
 class EventIds:
@@ -56,70 +57,6 @@ class EventIds:
     def _holds(self, segment: object, places: pl.Series) -> pl.Series:
         known = self._places.get(str(segment), np.array([], dtype=np.int64))
         return pl.Series(np.isin(places.fill_null(0).to_numpy(), known))
-
-
-IDS = pl.List(pl.String())
-COUNTS = pl.List(pl.Int64())
-_ROWS_AT_ONCE = 1_000
-ORIGINS = ("measured", "imported", "published", "simulated")
-
-
-class Column(Struct, frozen=True, kw_only=True):
-    """One column: its type, what it means, and which values it takes."""
-
-    dtype: Any
-    meaning: str
-    nullable: bool = False
-    above: float | None = None
-    at_least: float | None = None
-    one_of: tuple[str, ...] | None = None
-
-
-def text(meaning: str, *, nullable: bool = False, one_of: tuple[str, ...] | None = None) -> Column:
-    """Return a column of text."""
-    return Column(dtype=pl.String(), meaning=meaning, nullable=nullable, one_of=one_of)
-
-
-def count(meaning: str, *, nullable: bool = False, at_least: int = 1) -> Column:
-    """Return a column of whole numbers."""
-    return Column(dtype=pl.Int64(), meaning=meaning, nullable=nullable, at_least=at_least)
-
-
-def counts(meaning: str) -> Column:
-    """Return a column of lists of whole numbers."""
-    return Column(dtype=COUNTS, meaning=meaning)
-
-
-def amount(meaning: str, *, nullable: bool = False) -> Column:
-    """Return a column of positive numbers; the name says the unit."""
-    return Column(dtype=pl.Float64(), meaning=meaning, nullable=nullable, above=0.0)
-
-
-def number(meaning: str, *, nullable: bool = False) -> Column:
-    """Return a column of any numbers."""
-    return Column(dtype=pl.Float64(), meaning=meaning, nullable=nullable)
-
-
-def flag(meaning: str, *, nullable: bool = False) -> Column:
-    """Return a column of yes or no."""
-    return Column(dtype=pl.Boolean(), meaning=meaning, nullable=nullable)
-
-
-def of_field(field: Field) -> Column:
-    """Return the column of a setting's field."""
-    symbol = field.letter if field.letter != field.name else ""
-    meaning = ", ".join(filter(None, (symbol, field.meaning, field.unit)))
-    nullable = field.default is None
-    if field.kind is int:
-        return count(meaning, nullable=nullable, at_least=field.least)
-    return (flag if field.kind is bool else text)(meaning, nullable=nullable)
-
-
-SETTING_COLUMNS: dict[str, Column] = {
-    "setting_key": text("short name of the setting, the same on every machine"),
-    **{name: of_field(field) for name, field in FIELDS.items()},
-}
-"""The columns that say what a row speaks of."""
 
 
 class Formula(Struct, frozen=True, kw_only=True):

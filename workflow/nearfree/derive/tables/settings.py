@@ -4,15 +4,8 @@ import polars as pl
 from msgspec import structs
 
 from nearfree.core.setting import Setting, setting_key
-from nearfree.derive.tables.schema import (
-    ORIGINS,
-    SETTING_COLUMNS,
-    Formula,
-    Table,
-    count,
-    counts,
-    text,
-)
+from nearfree.derive.tables.columns import ORIGINS, SETTING_COLUMNS, count, counts, text
+from nearfree.derive.tables.schema import Formula, Table
 
 SETTINGS = Table(
     name="settings",

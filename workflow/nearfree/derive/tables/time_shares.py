@@ -7,16 +7,8 @@ import polars as pl
 
 from nearfree.core.boundary import median
 from nearfree.core.setting import Setting
-from nearfree.derive.tables.schema import (
-    ORIGINS,
-    SETTING_COLUMNS,
-    Formula,
-    Table,
-    amount,
-    count,
-    flag,
-    text,
-)
+from nearfree.derive.tables.columns import CURVE, ORIGINS, amount, count, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.settings import setting_row
 from nearfree.log.events import Event, SharesMeasured
 from nearfree.log.evidence import Take
@@ -30,12 +22,7 @@ TIME_SHARES = Table(
         code="nearfree.derive.tables.time_shares",
     ),
     body={
-        "platform": text("the kind of machine"),
-        "stream": text("the study"),
-        "take": count("which take"),
-        "plan8": text("first digits of the plan's digest"),
-        "newest": flag("whether no newer sealed take of the study holds this setting"),
-        **SETTING_COLUMNS,
+        **CURVE,
         "n": count("N, positions a request"),
         "baseline": count("the N that ratios refer to"),
         "role": text("the module; `between` is what is none: norms, rotations, sums"),

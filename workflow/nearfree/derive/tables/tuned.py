@@ -3,12 +3,17 @@
 from collections.abc import Iterator
 from itertools import repeat
 
+from nearfree.derive.tables.columns import count, flag, text
 from nearfree.derive.tables.granularity import newest_extractions
-from nearfree.derive.tables.schema import Formula, Table, count, flag, text
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.log.events import TunedIndexed
 from nearfree.log.evidence import Take
 from nearfree.sources.answers.lookup import tuned_intervals
 
+_COPIED = (
+    *("package", "version", "device", "experts", "d_ff", "dtype", "per_channel_quant", "down"),
+    *("triton", "file", "sha256", "odd"),
+)
 _SIZES = ("block_size_m", "block_size_n", "block_size_k", "group_size_m")
 TUNED = Table(
     name="tuned",
@@ -49,19 +54,8 @@ def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
             file: TunedIndexed = event.data
             shape = file.block_shape
             common: dict[str, object] = {
-                "package": file.package,
-                "version": file.version,
-                "device": file.device,
-                "experts": file.experts,
-                "d_ff": file.d_ff,
-                "dtype": file.dtype,
+                **{name: getattr(file, name) for name in _COPIED},
                 "block_shape": None if shape is None else f"{shape[0]},{shape[1]}",
-                "per_channel_quant": file.per_channel_quant,
-                "down": file.down,
-                "triton": file.triton,
-                "file": file.file,
-                "sha256": file.sha256,
-                "odd": file.odd,
                 "from_ids": [event.event_id],
             }
             for first, last, sizes in _intervals(file):

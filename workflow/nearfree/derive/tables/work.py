@@ -11,18 +11,9 @@ import polars as pl
 from msgspec import UNSET
 
 from nearfree.core.setting import Setting, setting_key
+from nearfree.derive.tables.columns import CURVE, ORIGINS, Column, amount, count, flag, text
 from nearfree.derive.tables.platforms import newest_balances
-from nearfree.derive.tables.schema import (
-    ORIGINS,
-    SETTING_COLUMNS,
-    Column,
-    Formula,
-    Table,
-    amount,
-    count,
-    flag,
-    text,
-)
+from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.settings import setting_row
 from nearfree.log.events import Event, KernelProfiled, WorkCounted
 from nearfree.log.evidence import Take
@@ -30,6 +21,7 @@ from nearfree.units import BYTES_PER_GB, FLOP_PER_GFLOP, GFLOP_PER_TFLOP, US_PER
 
 Row = dict[str, Any]
 _BASES = ("probed_stream", "datasheet")
+_GRAINS = ("blocks", "block_rows", "tiles", "waves")
 
 
 def _from_zero(meaning: str) -> Column:
@@ -46,12 +38,9 @@ WORK = Table(
         code="nearfree.derive.tables.work",
     ),
     body={
-        "platform": text("the kind of machine"),
+        **CURVE,
         "stream": text("the study, or its profile"),
-        "take": count("which take"),
-        "plan8": text("first digits of the plan's digest"),
         "newest": flag("whether no newer sealed take of the study has this setting's work"),
-        **SETTING_COLUMNS,
         "n": count("N, positions a request"),
         "source": text("who says so: its adapter or a profiler", one_of=("counted", "profiled")),
         "counted_by": text("the rule or code that the count rests on, or the profiler"),
@@ -161,17 +150,9 @@ def _counted(event: Event) -> Row:
     return {
         "source": "counted",
         "counted_by": work.basis,
-        "flop_logical": work.flop_logical,
-        "flop_executed": work.flop_executed,
+        **{name: getattr(work, name) for name in ("flop_logical", "flop_executed", *_GRAINS)},
         "bytes": work.bytes_compulsory,
-        "blocks": work.blocks,
-        "block_rows": work.block_rows,
-        "tiles": work.tiles,
-        "waves": work.waves,
-        "kernel_us": None,
-        "basis": None,
-        "compute_utilization": None,
-        "bandwidth_utilization": None,
+        **dict.fromkeys(("kernel_us", "basis", "compute_utilization", "bandwidth_utilization")),
     }
 
 
@@ -180,7 +161,7 @@ def _profiled(event: Event) -> Row:
     return {
         "source": "profiled",
         "counted_by": data.profiler,
-        **dict.fromkeys(("flop_logical", "blocks", "block_rows", "tiles", "waves", "basis")),
+        **dict.fromkeys(("flop_logical", *_GRAINS, "basis")),
         "flop_executed": data.flop,
         "bytes": data.dram_bytes,
         "kernel_us": data.kernel_us,

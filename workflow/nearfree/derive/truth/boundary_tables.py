@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import polars as pl
 
 from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.tables.latency import LATENCY
-from nearfree.derive.tables.schema import SETTING_COLUMNS
 from nearfree.derive.tables.settings import setting_row
 from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth
 from nearfree.errors import ConfigError

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from nearfree.core.modules.routing import first_full
 from nearfree.derive.laws.laws import ask_distinct
-from nearfree.derive.tables.schema import SETTING_COLUMNS
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.truth.exits import first_exit, last_pass
 
 ASKED_COLUMNS = ("platform", *SETTING_COLUMNS, "backend_version", "kernel", "baseline", "grid")

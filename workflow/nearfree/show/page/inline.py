@@ -17,7 +17,8 @@ from msgspec import Struct, json
 from nearfree.core.label import AXES, ordered
 from nearfree.core.setting import FIELDS
 from nearfree.derive.outlook.outlook import ABOUT
-from nearfree.derive.tables.schema import IDS, Table
+from nearfree.derive.tables.columns import IDS
+from nearfree.derive.tables.schema import Table
 
 _FORMULA_FIELDS = ("predictor", "module", "composition", "origin")
 """What decides between formulas of one table."""

@@ -1,0 +1,79 @@
+"""Columns of tables: what each means, its type, and which values it takes."""
+
+from typing import Any
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.core.setting import FIELDS, Field
+
+IDS = pl.List(pl.String())
+COUNTS = pl.List(pl.Int64())
+ORIGINS = ("measured", "imported", "published", "simulated")
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """One column: its type, what it means, and which values it takes."""
+
+    dtype: Any
+    meaning: str
+    nullable: bool = False
+    above: float | None = None
+    at_least: float | None = None
+    one_of: tuple[str, ...] | None = None
+
+
+def text(meaning: str, *, nullable: bool = False, one_of: tuple[str, ...] | None = None) -> Column:
+    """Return a column of text."""
+    return Column(dtype=pl.String(), meaning=meaning, nullable=nullable, one_of=one_of)
+
+
+def count(meaning: str, *, nullable: bool = False, at_least: int = 1) -> Column:
+    """Return a column of whole numbers."""
+    return Column(dtype=pl.Int64(), meaning=meaning, nullable=nullable, at_least=at_least)
+
+
+def counts(meaning: str) -> Column:
+    """Return a column of lists of whole numbers."""
+    return Column(dtype=COUNTS, meaning=meaning)
+
+
+def amount(meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of positive numbers; the name says the unit."""
+    return Column(dtype=pl.Float64(), meaning=meaning, nullable=nullable, above=0.0)
+
+
+def number(meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of any numbers."""
+    return Column(dtype=pl.Float64(), meaning=meaning, nullable=nullable)
+
+
+def flag(meaning: str, *, nullable: bool = False) -> Column:
+    """Return a column of yes or no."""
+    return Column(dtype=pl.Boolean(), meaning=meaning, nullable=nullable)
+
+
+def of_field(field: Field) -> Column:
+    """Return the column of a setting's field."""
+    symbol = field.letter if field.letter != field.name else ""
+    meaning = ", ".join(filter(None, (symbol, field.meaning, field.unit)))
+    nullable = field.default is None
+    if field.kind is int:
+        return count(meaning, nullable=nullable, at_least=field.least)
+    return (flag if field.kind is bool else text)(meaning, nullable=nullable)
+
+
+SETTING_COLUMNS: dict[str, Column] = {
+    "setting_key": text("short name of the setting, the same on every machine"),
+    **{name: of_field(field) for name, field in FIELDS.items()},
+}
+"""The columns that say what a row speaks of."""
+CURVE = {
+    "platform": text("the kind of machine"),
+    "stream": text("the study"),
+    "take": count("which take"),
+    "plan8": text("first digits of the plan's digest"),
+    "newest": flag("whether no newer sealed take of the study holds this setting"),
+    **SETTING_COLUMNS,
+}
+"""The columns that say which setting of which take a row speaks of."""

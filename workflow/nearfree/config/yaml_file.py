@@ -11,6 +11,7 @@ from nearfree.core.setting import NAME
 from nearfree.errors import ConfigError
 
 T = TypeVar("T")
+_DEEPEST = 50
 _MISPLACED = re.compile(r" - at `(?:key in )?\$?(.*?)`$")
 
 
@@ -52,7 +53,9 @@ def convert(path: Path, value: object, kind: type[T], prefix: str = "") -> T:
 def load(path: Path) -> Any:
     """Return a YAML file's content, an empty mapping for an empty file."""
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 (a SafeLoader)
+        text = path.read_text(encoding="utf-8")
+        _check_depth(text)
+        raw = yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", remedy="Restore it from the repository"
@@ -63,12 +66,22 @@ def load(path: Path) -> Any:
     return {} if raw is None else raw
 
 
+def _check_depth(text: str) -> None:
+    """Refuse what is nested beyond any config: libyaml's composer would overflow the stack."""
+    depth = 0
+    for event in yaml.parse(text, yaml.CSafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise yaml.YAMLError(f"it is nested more than {_DEEPEST} deep")
+
+
 def _wrong(path: Path, field: str, what: str) -> ConfigError:
     schema = path.parent / "schema" / f"{path.stem}.json"
     return ConfigError(f"{path}: {field}: {what}", remedy=f"Compare with {schema}")
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.CSafeLoader):
     """The safe loader, which also refuses a key that stands twice in one mapping.
 
     What `<<` merges in gives way to the mapping's own keys, as YAML has it.

@@ -22,6 +22,22 @@ class Column(Struct, frozen=True, kw_only=True):
     at_least: float | None = None
     one_of: tuple[str, ...] | None = None
 
+    def rules(self, name: str) -> dict[str, pl.Expr]:
+        """Return what holds for every value of a column of this kind, by how a message says it."""
+        value = pl.col(name)
+        rules = {}
+        if not self.nullable:
+            rules["not null"] = value.is_not_null()
+        if self.dtype == pl.Float64:
+            rules["finite"] = value.is_finite()
+        if self.above is not None:
+            rules[f"above {self.above:g}"] = value > self.above
+        if self.at_least is not None:
+            rules[f"at least {self.at_least:g}"] = value >= self.at_least
+        if self.one_of is not None:
+            rules[f"one of {', '.join(self.one_of)}"] = value.is_in(self.one_of)
+        return rules
+
 
 def text(meaning: str, *, nullable: bool = False, one_of: tuple[str, ...] | None = None) -> Column:
     """Return a column of text."""

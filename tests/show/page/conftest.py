@@ -18,6 +18,8 @@ from nearfree.show.figures.stage import draw
 from nearfree.show.page.stage import write_report
 from once import made_once
 
+from show.page.page import Page
+
 CONSTANTS = Path(__file__).parents[3] / "results/events/public/constants"
 SCOPES = ["cpu", "h20", "public"]
 
@@ -38,6 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
             make_tables(layout, scope)
         for scope in SCOPES:
             draw(layout, scope, 0.2)
+        written(layout)
 
     return Layout(made_once(tmp_path_factory, "page", make))
 
@@ -45,7 +48,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 @pytest.fixture(scope="session")
 def page(made: Layout) -> str:
     """Return the report."""
-    return written(made)
+    return (made.root / "report" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def read(page: str) -> Page:
+    """Return the parsed report."""
+    return Page(page)
 
 
 def written(layout: Layout) -> str:

@@ -18,15 +18,17 @@ class Page(HTMLParser):
         self.tags: set[str] = set()
         self.tables: list[list[list[Cell]]] = []
         self.rows: list[str] = []
-        self.text = ""
         self.blocks: dict[str, str] = {}
         self.scripts: list[str] = []
         self.styles: list[str] = []
+        self._told: list[str] = []
         self._open: list[str] = []
         self._inside = ""
         self._block = ""
         self.feed(text)
         self.close()
+        self.text = "".join(self._told)
+        self._read: dict[str, Any] = {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note an element."""
@@ -67,13 +69,16 @@ class Page(HTMLParser):
         if self._inside:
             (self.scripts if self._inside == "script" else self.styles).append(data)
             return
-        self.text += data
+        self._told.append(data)
         if self._open:
             self.tables[-1][-1][-1].text += data
 
     def block(self, name: str) -> Any:
-        """Return what is in a block."""
-        return json.loads(gzip.decompress(base64.b64decode(self.blocks[name])))
+        """Return what is in a block, which is read once."""
+        if name not in self._read:
+            packed = base64.b64decode(self.blocks[name])
+            self._read[name] = json.loads(gzip.decompress(packed))
+        return self._read[name]
 
     def ids_of(self, table: str) -> set[str]:
         """Return the ids of the rows of a table that are in the page."""

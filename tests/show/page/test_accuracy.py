@@ -56,18 +56,17 @@ def test_a_sample_is_named(counted: pl.DataFrame) -> None:
     assert line(grid.rows, "dense_ffn", "work model")[12] == "constants: in sample"
 
 
-def test_every_constant_and_form_is_told(made: Layout, page: str) -> None:
+def test_every_constant_and_form_is_told(made: Layout, read: Page) -> None:
     """The page holds each constant with its unit and each form that was tried."""
     events = recorded_constants(made)
-    told = Page(page)
-    cells = {cell.text for table in told.tables for row in table for cell in row}
+    cells = {cell.text for table in read.tables for row in table for cell in row}
     for event in events.values():
         assert set(event.data.tried) <= cells
         assert {f"{each.value:.4g}" for each in event.data.constants} <= cells
         assert {each.meaning for each in event.data.constants} <= cells
         assert event.event_id in cells
     assert accuracy.calibrated_on(events) == "a100, h100"
-    assert "What is out of sample" in told.text
+    assert "What is out of sample" in read.text
 
 
 def test_imported_scores_put_unseen_gpus_first() -> None:

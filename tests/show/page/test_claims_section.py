@@ -28,7 +28,7 @@ def test_every_row_is_told_under_its_claim(claims: pl.DataFrame) -> None:
     assert sorted(rows) == sorted(claims["row_id"])
 
 
-def test_what_fails_stands_first_and_is_open(claims: pl.DataFrame, page: str) -> None:
+def test_what_fails_stands_first_and_is_open(claims: pl.DataFrame, page: str, read: Page) -> None:
     """Within a claim failures come first; a claim that fails anywhere is not folded."""
     for claim in by_claim(claims):
         verdicts = [RAW.get(line[0].text, line[0].text) for line in claim.grid.rows]
@@ -39,7 +39,7 @@ def test_what_fails_stands_first_and_is_open(claims: pl.DataFrame, page: str) ->
     broken = [claim for claim in by_claim(claims) if claim.broken]
     assert broken
     assert page.count('<details class="claim" open>') >= len(broken)
-    assert all(claim.says in Page(page).text for claim in by_claim(claims))
+    assert all(claim.says in read.text for claim in by_claim(claims))
 
 
 def test_counts_are_of_all_rows(claims: pl.DataFrame) -> None:

@@ -15,12 +15,6 @@ from nearfree.show.page.evidence import config_entries, run_records, sample_bloc
 from show.page.page import Page
 
 
-@pytest.fixture(scope="module")
-def read(page: str) -> Page:
-    """Return the parsed report."""
-    return Page(page)
-
-
 def lines(layout: Layout, segment: str) -> list[dict[str, Any]]:
     """Return a segment's events, read without the project's reader."""
     path = Path(layout.events) / f"{segment}.jsonl"

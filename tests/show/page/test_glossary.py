@@ -27,9 +27,8 @@ def test_each_word_is_explained(word: str) -> None:
     assert word.replace("_", " ") in EXPLAINED or word in EXPLAINED
 
 
-def test_the_page_has_the_words(page: str) -> None:
+def test_the_page_has_the_words(read: Page) -> None:
     """They stand in a section that the navigation leads to."""
-    read = Page(page)
     assert "words" in read.ids
     assert "#words" in read.links
     assert all(words in read.text and meaning in read.text for words, meaning in WORDS)

@@ -5,7 +5,6 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
-import pytest
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.store import read_table
 from nearfree.log.document import read_document
@@ -17,12 +16,6 @@ from show.page.conftest import written
 from show.page.page import Page
 
 ROWS = "#row="
-
-
-@pytest.fixture(scope="module")
-def read(page: str) -> Page:
-    """Return the parsed report."""
-    return Page(page)
 
 
 def test_every_link_has_its_target(read: Page) -> None:

@@ -60,32 +60,33 @@ def call(**changes: Any) -> AttentionQuestion:
 def test_the_fallback_of_the_paper() -> None:
     """16 tokens up to E of them, then 64; each with file, lines and digest."""
     steps = RESOLVER.moe(LAYER)
-    found = steps.at([1, 256, 257])
-    assert (found.tokens, found.block_m) == ((1, 256, 257), (16, 16, 64))
-    assert set(found.path) == {"aligned"}
-    assert set(found.source) == {"fallback"}
-    assert all("fused_moe.py:" in each and each.endswith(")") for each in found.evidence)
+    blocks = [steps.at(tokens) for tokens in (1, 256, 257)]
+    assert [block.value for block in blocks] == [16, 16, 64]
+    assert {block.path for block in blocks} == {"aligned"}
+    assert {block.source for block in blocks} == {"fallback"}
+    cited = [steps.evidence(tokens) for tokens in (1, 256, 257)]
+    assert all("fused_moe.py:" in place and place.endswith(")") for place in cited)
     assert [steps.tau(each) for each in (1, 32, 256, 257)] == [256, 256, 256, None]
 
 
 def test_few_tokens_have_a_path_of_their_own() -> None:
     """Since 0.17, up to E / 4k tokens skip the alignment: the configuration changes there too."""
     steps = RESOLVER.moe(layer(backend_version="0.20.2"))
-    assert steps.at([8, 9]).path == ("naive", "aligned")
+    assert (steps.at(8).path, steps.at(9).path) == ("naive", "aligned")
     assert [steps.tau(each) for each in (1, 9, 33)] == [8, 32, 96]
 
 
 def test_a_tuned_file_is_found_by_the_device() -> None:
     """It goes before the fallback, and its entry's line is cited."""
-    found = RESOLVER.moe(layer(experts=8, top_k=2, d_ff=7168, device_name="NVIDIA H200")).at([1])
-    assert found.source == ("tuned",)
-    assert "E=8,N=7168,device_name=NVIDIA_H200.json:" in found.evidence[0]
+    steps = RESOLVER.moe(layer(experts=8, top_k=2, d_ff=7168, device_name="NVIDIA H200"))
+    assert steps.at(1).source == "tuned"
+    assert "E=8,N=7168,device_name=NVIDIA_H200.json:" in steps.evidence(1)
 
 
 def test_every_entry_of_a_tuned_file_has_its_own_line() -> None:
     """The line is that of the entry for so many tokens, of the last one however many there are."""
     steps = RESOLVER.moe(layer(experts=8, top_k=2, d_ff=7168, device_name="NVIDIA H200"))
-    cited = steps.at([1, 64, 4096, 2_000_000]).evidence
+    cited = [steps.evidence(tokens) for tokens in (1, 64, 4096, 2_000_000)]
     assert len({*cited}) == len(cited) - (cited[2] == cited[3])
     assert cited[0] != cited[1] != cited[2]
     assert cited[3].partition(":")[0] == cited[2].partition(":")[0]
@@ -95,8 +96,8 @@ def test_the_pinned_triton_chooses_the_folder(monkeypatch: pytest.MonkeyPatch) -
     """SGLang 0.5.10 has files for several; one whose Triton is not pinned here is refused."""
     shape = {"backend": "sglang", "experts": 8, "top_k": 2, "d_ff": 7168}
     h100 = layer(**shape, backend_version="0.5.10", device_name="NVIDIA H100 80GB HBM3")
-    found = RESOLVER.moe(h100).at([1, 64])
-    assert found.source == ("tuned", "tuned")
+    steps = RESOLVER.moe(h100)
+    assert (steps.at(1).source, steps.at(64).source) == ("tuned", "tuned")
     monkeypatch.setattr("nearfree.derive.granularity.resolve.PINNED_TRITON", {})
     with pytest.raises(EvidenceError, match="depends on the running Triton"):
         Resolver(LOG).moe(h100)
@@ -115,14 +116,14 @@ def test_the_class_of_serving_has_paths_of_its_own(
 ) -> None:
     """The kernel's name tells it from the function; it aligned few tokens too, up to 0.19."""
     steps = RESOLVER.moe(layer(backend_version=version, kernel=kernel))
-    assert steps.at([1]).path == (path,)
+    assert steps.at(1).path == path
 
 
 def test_an_override_is_the_settings_own() -> None:
     """A block that the setting fixes holds for any number of tokens."""
     steps = RESOLVER.moe(layer(block_size_m=32))
-    assert steps.at([1, 4000]).block_m == (32, 32)
-    assert steps.at([1]).evidence == ("the caller",)
+    assert steps.at(1).value == steps.at(4000).value == 32
+    assert steps.evidence(1) == "the caller"
     assert steps.tau(1) is None
 
 
@@ -173,11 +174,10 @@ def test_shared_answers_are_each_layers_own(
             RESOLVER.moe(question)
         return
     blocks = [alone.at(each) for each in tokens]
-    found = RESOLVER.moe(question).at(tokens)
-    assert found.block_m == tuple(block.value for block in blocks)
-    assert found.block_n == tuple(block.block_n for block in blocks)
-    assert found.block_k == tuple(block.block_k for block in blocks)
-    assert found.path == tuple(block.path for block in blocks)
+    shared = [RESOLVER.moe(question).at(each) for each in tokens]
+    for block, own in zip(shared, blocks, strict=True):
+        assert (block.value, block.block_n, block.block_k) == (own.value, own.block_n, own.block_k)
+        assert block.path == own.path
 
 
 @pytest.mark.parametrize(
@@ -212,18 +212,17 @@ def test_the_tile_ends_where_size_or_count_changes(
 ) -> None:
     """FlashInfer packs query heads, so g of them share its first 16 rows."""
     steps = RESOLVER.attention(call(**changes))
-    found = steps.at([1, m_attn, m_attn + 1])
-    assert (found.tile_rows[0], found.tiles[0]) == (tile, 1)
-    assert (found.tile_rows[1], found.tiles[1]) == (tile, 1)
-    assert (found.tile_rows[2], found.tiles[2]) != (tile, 1)
-    assert steps.m_attn() == m_attn
+    first, last, after = (steps.at(n) for n in (1, m_attn, m_attn + 1))
+    assert (first.tile, first.tiles) == (last.tile, last.tiles) == (tile, 1)
+    assert (after.tile, after.tiles) != (tile, 1)
+    assert steps.last_alike() == m_attn
 
 
 def test_a_cuda_graph_is_looked_at_up_to_its_capture() -> None:
     """The tile follows the captured positions, so nothing changes below them."""
     steps = RESOLVER.attention(call(backend="flashinfer", cuda_graph=True, most=200))
-    assert steps.at([1]).tile_rows == (128,)
-    assert steps.m_attn() == 128
+    assert steps.at(1).tile == 128
+    assert steps.last_alike() == 128
 
 
 @pytest.mark.parametrize(
@@ -242,15 +241,16 @@ def test_a_cuda_graph_is_looked_at_up_to_its_capture() -> None:
 def test_what_a_call_lacks_is_named(changes: dict[str, Any], missing: str) -> None:
     """Nothing is taken for granted."""
     with pytest.raises(EvidenceError, match=missing):
-        RESOLVER.attention(call(**changes)).m_attn()
+        RESOLVER.attention(call(**changes)).last_alike()
 
 
 def test_over_a_cache_the_call_is_that_for_a_cache() -> None:
     """FlashAttention by its own name and version says what the paper's backend says."""
     printed = RESOLVER.attention(call(backend="flash_attn_2"))
     named = RESOLVER.attention(call(backend="flash-attn", backend_version="2.8.3"))
-    assert named.at([1, 65]) == printed.at([1, 65])
-    assert named.m_attn() == printed.m_attn() == 64
+    for n in (1, 65):
+        assert (named.at(n), named.evidence(n)) == (printed.at(n), printed.evidence(n))
+    assert named.last_alike() == printed.last_alike() == 64
 
 
 @settings(deadline=None)

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.granularity.steps import BlockSteps, Memo
+from nearfree.derive.granularity.steps import Steps
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch
-from nearfree.sources.answers.granularity import Files
+from nearfree.sources.answers.granularity import Files, moe_intervals
 from nearfree.sources.answers.moe import Block
 
 ALWAYS = Branch(when=(), value="16", quotes=())
@@ -20,15 +20,15 @@ def block(value: int) -> Block:
     return Block(path="aligned", value=value, source="fallback", path_branch=ALWAYS)
 
 
-def memo(values: list[int], seen: Counter[int] | None = None) -> Memo[Block]:
-    """Return a rule that says the values one by one, from 1 on."""
+def steps(values: list[int], seen: Counter[int] | None = None) -> Steps[Block]:
+    """Return the steps of a rule that says the values one by one, from 1 on."""
 
     def at(number: int) -> Block:
         if seen is not None:
             seen[number] += 1
         return block(values[number - 1])
 
-    return Memo(at, lambda n: at(n).value, most=len(values))
+    return Steps(at, lambda n: at(n).value, moe_intervals, Files([]), most=len(values))
 
 
 @given(
@@ -38,21 +38,21 @@ def memo(values: list[int], seen: Counter[int] | None = None) -> Memo[Block]:
 def test_a_run_ends_before_the_first_change(values: list[int], firsts: list[int]) -> None:
     """In any order of asking, the end is the last number of the run; at the end there is none."""
     seen: Counter[int] = Counter()
-    asked = memo(values, seen)
+    layer = steps(values, seen)
     for first in firsts:
         rest = values[first - 1 :]
         alike = next((i for i, each in enumerate(rest) if each != rest[0]), None)
-        assert asked.last_alike(first) == (None if alike is None else first + alike - 1)
+        assert layer.last_alike(first) == (None if alike is None else first + alike - 1)
     assert set(seen.values()) == {1}
 
 
 def test_no_limit_where_the_search_ends() -> None:
     """A rule that does not change as far as is looked has no tau."""
-    assert BlockSteps(memo([16] * 9), Files([])).tau(4) is None
-    assert BlockSteps(memo([16] * 8 + [64]), Files([])).tau(4) == 8
+    assert steps([16] * 9).tau(4) is None
+    assert steps([16] * 8 + [64]).tau(4) == 8
 
 
 def test_more_tokens_than_are_looked_at_are_refused() -> None:
     """Beyond the search nothing is known of changes."""
     with pytest.raises(EvidenceError, match="up to 9 tokens, not 10"):
-        BlockSteps(memo([16] * 9), Files([])).tau(10)
+        steps([16] * 9).tau(10)

@@ -60,10 +60,11 @@ grids = st.lists(st.integers(1, 300), min_size=3, max_size=3)
 def alone(asked: AttentionQuestion, positions: list[int]) -> Any:
     """Return what one call says at each N, or the error it ends in."""
     try:
-        found = RESOLVER.attention(asked).at(positions)
+        steps = RESOLVER.attention(asked)
+        tiles = [steps.at(n) for n in positions]
     except NearfreeError as error:
         return str(error)
-    return found.tile_rows, found.rows_per_position
+    return tuple(t.tile for t in tiles), tuple(t.rows_per_position for t in tiles)
 
 
 @pytest.mark.parametrize(("backend", "version"), RELEASES)

@@ -14,12 +14,12 @@ from nearfree.derive.granularity.releases import (
     moe_release,
     ruled_backend,
 )
-from nearfree.derive.granularity.steps import MOST_TOKENS, BlockSteps, Memo, TileSteps
+from nearfree.derive.granularity.steps import MOST_TOKENS, Steps
 from nearfree.derive.granularity.tiles import Call
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.log.names import Layout
-from nearfree.sources.answers.granularity import Files
+from nearfree.sources.answers.granularity import Files, attention_intervals, moe_intervals
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -55,7 +55,7 @@ class Resolver:
         self._releases: _Kept = {}
         self._layers: _Kept = {}
         self._calls: _Kept = {}
-        self._memos: dict[object, Memo[Block]] = {}
+        self._steps: dict[object, Steps[Block]] = {}
 
     def check(self, release: Release) -> None:
         """Raise what stands in the way of a release's rules: they are neither here nor to be had.
@@ -67,7 +67,7 @@ class Resolver:
         """
         _once(self._releases, release, self._read)
 
-    def moe(self, asked: MoeQuestion) -> BlockSteps:
+    def moe(self, asked: MoeQuestion) -> Steps[Block]:
         """Return the expert blocks of a layer.
 
         Raises
@@ -78,7 +78,7 @@ class Resolver:
         """
         return _once(self._layers, asked, self._moe)
 
-    def attention(self, asked: AttentionQuestion) -> TileSteps:
+    def attention(self, asked: AttentionQuestion) -> Steps[Tile]:
         """Return the query tiles of a call; the errors are those of `moe`."""
         return _once(self._calls, asked, self._attention)
 
@@ -86,7 +86,7 @@ class Resolver:
         """Return a call with the rules of its release, to ask at other batches and contexts too."""
         return self._call(asked)[0]
 
-    def _moe(self, asked: MoeQuestion) -> BlockSteps:
+    def _moe(self, asked: MoeQuestion) -> Steps[Block]:
         release = moe_release(asked.backend, asked.backend_version, asked.kernel)
         if asked.dtype not in _QUANTISATIONS:
             raise _unknown(f"no MoE rules of {release.package} for {asked.dtype} are read")
@@ -110,11 +110,11 @@ class Resolver:
         # Layers that are alike in all that the rules still ask for share their answers.
         inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
         key = (release, layer.tuned, layer.aligned, query.override, inputs)
-        if key not in self._memos:
-            self._memos[key] = Memo(layer.at, layer.step)
-        return BlockSteps(self._memos[key], said.files)
+        if key not in self._steps:
+            self._steps[key] = Steps(layer.at, layer.step, moe_intervals, said.files)
+        return self._steps[key]
 
-    def _attention(self, asked: AttentionQuestion) -> TileSteps:
+    def _attention(self, asked: AttentionQuestion) -> Steps[Tile]:
         call, files = self._call(asked)
 
         def tile(n: int) -> Tile:
@@ -124,7 +124,8 @@ class Resolver:
             found = tile(n)
             return found.tile, found.tiles
 
-        return TileSteps(Memo(tile, step, asked.most if asked.cuda_graph else MOST_TOKENS), files)
+        most = asked.most if asked.cuda_graph else MOST_TOKENS
+        return Steps(tile, step, attention_intervals, files, most)
 
     def _call(self, asked: AttentionQuestion) -> tuple[Call, Files]:
         release = attention_release(asked.backend, asked.backend_version)

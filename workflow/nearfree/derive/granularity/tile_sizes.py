@@ -39,8 +39,9 @@ def tile_sizes(
         sizes[:, places] = _together(resolver, part, positions[places])
     for place in np.flatnonzero((sizes < 1).any(axis=(0, 2))).tolist():
         try:
-            tiles = resolver.attention(asked[place]).at(positions[place].tolist())
-            sizes[:, place] = tiles.tile_rows, tiles.rows_per_position
+            steps = resolver.attention(asked[place])
+            tiles = [steps.at(n) for n in positions[place].tolist()]
+            sizes[:, place] = np.array([(tile.tile, tile.rows_per_position) for tile in tiles]).T
         except NearfreeError as error:
             errors[place] = error
             sizes[:, place] = 1

@@ -64,18 +64,17 @@ def resolved(resolver: Resolver, question: Any, baseline: int, tokens: int) -> G
 
 def _blocks(resolver: Resolver, question: MoeQuestion, _baseline: int, tokens: int) -> Granularity:
     steps = resolver.moe(question)
-    blocks = steps.at([tokens])
-    place = f"{blocks.evidence[0]}, {blocks.source[0]}, path {blocks.path[0]}"
-    return Granularity(rows=blocks.block_m[0], until=steps.tau(tokens), place=place)
+    block = steps.at(tokens)
+    place = f"{steps.evidence(tokens)}, {block.source}, path {block.path}"
+    return Granularity(rows=block.value, until=steps.tau(tokens), place=place)
 
 
 def _tiles(
     resolver: Resolver, question: AttentionQuestion, baseline: int, _tokens: int
 ) -> Granularity:
     steps = resolver.attention(question)
-    last = steps.m_attn(baseline)
-    tiles = steps.at([baseline])
-    place = f"{tiles.evidence[0]}, path {tiles.path[0]}"
+    last = steps.last_alike(baseline)
+    place = f"{steps.evidence(baseline)}, path {steps.at(baseline).path}"
     return Granularity(rows=float("inf") if last is None else last, place=place)
 
 

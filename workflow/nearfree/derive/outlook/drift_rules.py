@@ -156,15 +156,15 @@ def _shown(name: str, value: object) -> object:
 def _moe(row: Row, resolver: Resolver) -> Row:
     steps = resolver.moe(MoeQuestion(**{name: row[name] for name in MoeQuestion.__struct_fields__}))
     tokens = row["batch"] * row["baseline"]
-    blocks = steps.at([tokens])
+    block = steps.at(tokens)
     return {
-        "path": blocks.path[0],
-        "source": blocks.source[0],
-        "m_moe": blocks.block_m[0],
-        "block_n": blocks.block_n[0],
-        "block_k": blocks.block_k[0],
+        "path": block.path,
+        "source": block.source,
+        "m_moe": block.value,
+        "block_n": block.block_n,
+        "block_k": block.block_k,
         "tau": steps.tau(tokens),
-        "rule": blocks.evidence[0],
+        "rule": steps.evidence(tokens),
     }
 
 
@@ -172,10 +172,10 @@ def _attention(row: Row, resolver: Resolver) -> Row:
     names = [name for name in AttentionQuestion.__struct_fields__ if name != "most"]
     asked = {name: row[name] for name in names}
     steps = resolver.attention(AttentionQuestion(**asked, most=max(row["grid"])))
-    tiles = steps.at([1])
+    tile = steps.at(1)
     return {
-        "path": tiles.path[0],
-        "tile_rows": tiles.tile_rows[0],
-        "m_attn": steps.m_attn(),
-        "rule": tiles.evidence[0],
+        "path": tile.path,
+        "tile_rows": tile.tile,
+        "m_attn": steps.last_alike(),
+        "rule": steps.evidence(1),
     }

@@ -11,9 +11,10 @@ from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.modules.routing import first_full
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.granularity.steps import MOST_TOKENS, TileSteps
+from nearfree.derive.granularity.steps import MOST_TOKENS, Steps
 from nearfree.derive.laws.model_law import principle
 from nearfree.errors import NearfreeError
+from nearfree.sources.attention import Tile
 from nearfree.sources.backends.fused_moe import ALIGNED
 
 SOURCED_SCHEMA = {
@@ -123,20 +124,19 @@ def _said(row: Row, resolver: Resolver) -> Row:
 def _attention(row: Row, model: Attention, resolver: Resolver) -> Row:
     pages = page_size(model.backend)
     steps = _steps(row, model, resolver, pages)
-    m_attn, first = steps.m_attn(), steps.at([1])
     differences = _otherwise(steps, row["m_attn"])
     if pages:
         bare = _otherwise(_steps(row, model, resolver, None), row["m_attn"])
         differences += [f"without pages in the cache: {each}" for each in bare]
     return {
-        "resolved_m_attn": m_attn,
+        "resolved_m_attn": steps.last_alike(),
         "one_tile_until": _one_tile_until(steps),
-        "attention_rule": f"{first.evidence[0]}, path {first.path[0]}",
+        "attention_rule": f"{steps.evidence(1)}, path {steps.at(1).path}",
         "differences": differences,
     }
 
 
-def _steps(row: Row, model: Attention, resolver: Resolver, pages: int | None) -> TileSteps:
+def _steps(row: Row, model: Attention, resolver: Resolver, pages: int | None) -> Steps[Tile]:
     return resolver.attention(
         AttentionQuestion(
             backend=model.backend,
@@ -157,9 +157,9 @@ def _steps(row: Row, model: Attention, resolver: Resolver, pages: int | None) ->
     )
 
 
-def _otherwise(steps: TileSteps, given: int) -> list[str]:
+def _otherwise(steps: Steps[Tile], given: int) -> list[str]:
     """Return what a call's tiles say otherwise than the M_attn that the table is given."""
-    m_attn = steps.m_attn()
+    m_attn = steps.last_alike()
     if m_attn is None or m_attn == given:
         return []
     where = f"{_tile(steps, m_attn)}, {_tile(steps, m_attn + 1)}"
@@ -167,16 +167,18 @@ def _otherwise(steps: TileSteps, given: int) -> list[str]:
     return [f"M_attn {m_attn}, not {given}: {where}; one tile a head up to N = {until}"]
 
 
-def _tile(steps: TileSteps, n: int) -> str:
-    found = steps.at([n])
-    rows, each = found.tile_rows[0], found.rows_per_position[0]
-    return f"N = {n} has tiles of {rows} rows, {each} a position, on the path {found.path[0]}"
+def _tile(steps: Steps[Tile], n: int) -> str:
+    tile = steps.at(n)
+    return (
+        f"N = {n} has tiles of {tile.tile} rows, {tile.rows_per_position} a position, on the path "
+        f"{tile.path}"
+    )
 
 
-def _one_tile_until(steps: TileSteps) -> int:
+def _one_tile_until(steps: Steps[Tile]) -> int:
     """Return the last N up to which a request takes one tile a head, as far as is looked."""
     n = 1
-    while n < MOST_TOKENS and steps.at([n + 1]).tiles[0] == 1:
+    while n < MOST_TOKENS and steps.at(n + 1).tiles == 1:
         n += 1
     return n
 
@@ -199,21 +201,21 @@ def _experts(row: Row, model: Experts, resolver: Resolver) -> Row:
         )
     )
     tokens = row["batch"] * first_full(row["routing"], row["experts"], top_k, row["batch"])
-    blocks, tau = steps.at([tokens]), steps.tau(tokens)
-    block, source = blocks.block_m[0], blocks.source[0]
+    block, tau, evidence = steps.at(tokens), steps.tau(tokens), steps.evidence(tokens)
+    m_moe, source = block.value, block.source
     differences = []
-    if block != row["m_moe"]:
-        differences.append(f"M_moe {block}, not {row['m_moe']}, from a {source} rule")
+    if m_moe != row["m_moe"]:
+        differences.append(f"M_moe {m_moe}, not {row['m_moe']}, from a {source} rule")
     given = row["experts"] if row["routing"] == "balanced" else None
     if given is not None and tau != given:
-        differences.append(f"tau {tau} tokens, not E = {given}: {source}, {blocks.evidence[0]}")
-    if given is None and tau is not None and tau < block:
+        differences.append(f"tau {tau} tokens, not E = {given}: {source}, {evidence}")
+    if given is None and tau is not None and tau < m_moe:
         differences.append(f"tau {tau} tokens, where the paper has none: {source}")
-    if blocks.path[0] != ALIGNED:
-        differences.append(f"the path {blocks.path[0]} shares no blocks")
+    if block.path != ALIGNED:
+        differences.append(f"the path {block.path} shares no blocks")
     return {
-        "resolved_m_moe": block,
+        "resolved_m_moe": m_moe,
         "resolved_tau": tau,
-        "moe_rule": f"{blocks.evidence[0]}, {source}, path {blocks.path[0]}",
+        "moe_rule": f"{evidence}, {source}, path {block.path}",
         "differences": differences,
     }

@@ -10,6 +10,7 @@ from msgspec import Struct
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.granularity.steps import block_sizes
 from nearfree.derive.granularity.tile_sizes import tile_sizes
 from nearfree.derive.work_model.families import FAMILIES, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Flags
@@ -166,7 +167,7 @@ def _moe_rules(
     refused: list[str | None] = []
     for place, row in enumerate(rows.select(MoeQuestion.__struct_fields__).iter_rows(named=True)):
         try:
-            sizes[:, place] = resolver.moe(MoeQuestion(**row)).sizes(tokens[place].tolist())
+            sizes[:, place] = block_sizes(resolver.moe(MoeQuestion(**row)), tokens[place].tolist())
             refused.append(None)
         except NearfreeError as error:
             refused.append(error.what)

@@ -78,14 +78,14 @@ def rule_places(
         tokens = (rows["batch"] * pl.Series(list(positions))).to_list()
         asked = rows.select(names).iter_rows(named=True)
         return [
-            resolver.moe(MoeQuestion(**row)).at([n]).evidence[0]
+            resolver.moe(MoeQuestion(**row)).evidence(n)
             for row, n in zip(asked, tokens, strict=True)
         ]
     if family.name == "attention_cached":
         fields = AttentionQuestion.__struct_fields__
         given = rows.with_columns(pl.col("grid").list.max().alias("most")).select(fields)
         return [
-            resolver.attention(AttentionQuestion(**row)).at([n]).evidence[0]
+            resolver.attention(AttentionQuestion(**row)).evidence(n)
             for row, n in zip(given.iter_rows(named=True), positions, strict=True)
         ]
     return [NO_RULE] * rows.height

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from hypothesis import given
-from nearfree.derive.schedule import sglang
+from nearfree.derive.schedule.engines import ENGINES, sglang_option
 from nearfree.errors import ConfigError
 
 from derive.schedule.conftest import Sources
@@ -35,7 +35,7 @@ RULES = [
 @given(SCHEDULES)
 def test_the_engine_takes_each_length(k_by_batch: dict[int, int]) -> None:
     """What SGLang makes of the file is K at each known batch size, and the last K beyond."""
-    text = sglang.option(k_by_batch).text
+    text = sglang_option(k_by_batch).text
     last = max(k_by_batch)
     for batch in range(1, MOST_BATCH + 9):
         assert sglang_steps(text, batch) == between(k_by_batch, min(batch, last))
@@ -44,7 +44,7 @@ def test_the_engine_takes_each_length(k_by_batch: dict[int, int]) -> None:
 @given(SCHEDULES)
 def test_the_file_is_as_the_loader_asks(k_by_batch: dict[int, int]) -> None:
     """Keys are digits; each entry has candidates, whole numbers from 0; the middle one drafts."""
-    entries = json.loads(sglang.option(k_by_batch).text)
+    entries = json.loads(sglang_option(k_by_batch).text)
     assert entries
     for key, entry in entries.items():
         assert key.isascii()
@@ -58,7 +58,7 @@ def test_the_file_is_as_the_loader_asks(k_by_batch: dict[int, int]) -> None:
 
 def test_text() -> None:
     """The file has one candidate a range, by the batch size where the range begins."""
-    option = sglang.option({1: 7, 2: 7, 4: 3, 8: 0})
+    option = sglang_option({1: 7, 2: 7, 4: 3, 8: 0})
     assert json.loads(option.text) == {
         "1": {"candidate_steps": [7]},
         "3": {"candidate_steps": [3]},
@@ -71,14 +71,14 @@ def test_text() -> None:
 def test_what_sglang_refuses_is_never_written(k_by_batch: dict[int, int]) -> None:
     """No entry, a negative step, or nothing but zero steps is refused."""
     with pytest.raises(ConfigError):
-        sglang.option(k_by_batch)
+        sglang_option(k_by_batch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "expression"), RULES)
 def test_sglang_reads_the_file_so(source: Sources, name: str, expression: str) -> None:
     """Each expression that the file's form rests on stands in SGLang's own source."""
-    parser = next(each for each in sglang.PARSERS if each.name == name)
+    parser = next(each for each in ENGINES["sglang"].parsers if each.name == name)
     node = place(source(parser.package, parser.version, parser.file), name)
     wanted = ast.dump(ast.parse(expression, mode="eval").body)
     assert wanted in map(ast.dump, ast.walk(node))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from nearfree.derive.schedule import vllm
 from nearfree.derive.schedule.draft_lengths import draft_lengths
+from nearfree.derive.schedule.engines import ENGINES, KEY, vllm_option
 from nearfree.errors import ConfigError
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Program
@@ -29,9 +29,9 @@ EXAMPLES: tuple[dict[int, int], ...] = (
 
 def read(k_by_batch: dict[int, int]) -> tuple[list[list[int]], int]:
     """Return the schedule and the longest draft of what is written for vLLM."""
-    config = json.loads(vllm.option(k_by_batch).text)
-    assert set(config) == {vllm.KEY, "num_speculative_tokens"}
-    return config[vllm.KEY], config["num_speculative_tokens"]
+    config = json.loads(vllm_option(k_by_batch).text)
+    assert set(config) == {KEY, "num_speculative_tokens"}
+    return config[KEY], config["num_speculative_tokens"]
 
 
 @given(SCHEDULES)
@@ -45,7 +45,7 @@ def test_the_engine_looks_up_each_length(k_by_batch: dict[int, int]) -> None:
 
 def test_text() -> None:
     """The text is one JSON object with the longest draft and the ranges."""
-    text = vllm.option({1: 7, 2: 7, 4: 3}).text
+    text = vllm_option({1: 7, 2: 7, 4: 3}).text
     assert json.loads(text) == {
         "num_speculative_tokens": 7,
         "num_speculative_tokens_per_batch_size": [[1, 2, 7], [3, 4, 3]],
@@ -56,7 +56,7 @@ def test_a_large_schedule_takes_no_time() -> None:
     """A schedule of 256 batch sizes is written within 20 ms."""
     boundaries = {batch: 1 + 2048 / batch for batch in range(1, 257)}
     begun = time.process_time()
-    vllm.option(draft_lengths(boundaries, most=64))
+    vllm_option(draft_lengths(boundaries, most=64))
     assert time.process_time() - begun < 0.02
 
 
@@ -79,7 +79,7 @@ class _Cut(ast.NodeTransformer):
 
 def program(source: Sources) -> Program:
     """Return vLLM's lookup with its validator, in the form that is stepped through."""
-    parser = next(each for each in vllm.PARSERS if each.name == LOOKUP)
+    parser = next(each for each in ENGINES["vllm"].parsers if each.name == LOOKUP)
     tree = _Cut().visit(ast.parse(source(parser.package, parser.version, parser.file)))
     # Entries out of JSON are lists, which is what these ask for.
     leaves = {r"isinstance\(.*\)": "True"}
@@ -134,4 +134,4 @@ def test_what_vllm_refuses_is_never_written(
     assert run(program(source), schedule, 8, most) == REFUSED
     if ours is not None:
         with pytest.raises(ConfigError):
-            vllm.option(ours)
+            vllm_option(ours)

@@ -23,8 +23,8 @@ from nearfree.derive.schedule.engines import ENGINES
 
 if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.forecast import Forecast
+    from nearfree.derive.schedule.engines import Option
     from nearfree.derive.schedule.expected import Choice
-    from nearfree.derive.schedule.option import Option
 
 LAWS = ("idle_compute", "principle", "principle_resolved")
 

@@ -2,6 +2,5 @@
 
 - Which draft length at which batch size? `draft_lengths` from boundaries, `expected` from
   latency and acceptance.
-- How does an engine take it? `vllm`, `sglang`, `llama_cpp`: an `ENGINE` each, with the lines of the
-  engine that read its option; `engines` lists them.
+- How does an engine take it? `engines`: the text of its option, and the lines that read it.
 """

@@ -1,7 +1,308 @@
-"""The engines that take schedules, by the name that the command line calls them."""
+"""The engines that take schedules: the text of each one's option, and the lines that read it.
 
-from nearfree.derive.schedule import llama_cpp, sglang, vllm
+A digest is of the lines' own text: what a schedule says holds for any release where it is the same.
+"""
 
-ENGINES = {engine.name: engine for engine in (vllm.ENGINE, sglang.ENGINE, llama_cpp.ENGINE)}
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from nearfree.derive.schedule.draft_lengths import ranges
+from nearfree.derive.schedule.expected import checked_curve
+from nearfree.errors import ConfigError
+
+
+class Parser(NamedTuple):
+    """A function, class or field of an engine, and the digest of its text.
+
+    `lines` are those of `version`; `sha256` is of the same lines, each with its line feed.
+    """
+
+    package: str
+    version: str
+    file: str
+    name: str
+    lines: tuple[int, int]
+    sha256: str
+
+    def __str__(self) -> str:
+        first, last = self.lines
+        where = f"{self.package} {self.version}, {self.file} lines {first}-{last}"
+        return f"{where}: {self.name}, SHA-256 {self.sha256}"
+
+
+class Option(NamedTuple):
+    """One option of one engine.
+
+    Parameters
+    ----------
+    place
+        Where the text goes: a flag, a file, an environment variable.
+    text
+        The text to paste.
+    notes
+        What the engine does with it that the text does not say.
+    parsers
+        The lines of the engine that read it; none where no release reads it.
+    """
+
+    place: str
+    text: str
+    notes: tuple[str, ...]
+    parsers: tuple[Parser, ...] = ()
+
+
+class Engine(NamedTuple):
+    """An engine that takes draft lengths by batch size, or the costs that they follow from.
+
+    Parameters
+    ----------
+    name
+        What the command line calls it.
+    moe
+        The backend of its MoE layers.
+    lengths
+        Writes its option, given K by batch size; None for an engine that takes costs.
+    costs
+        Writes its option, given T(N) / T(1) at batch size 1 by N.
+    largest_batch
+        The largest batch size that its option speaks of; None for any.
+    parsers
+        The lines of the engine that read the option.
+    """
+
+    name: str
+    moe: str
+    lengths: Callable[[Mapping[int, int]], Option] | None = None
+    costs: Callable[[Mapping[int, float]], Option] | None = None
+    largest_batch: int | None = None
+    parsers: tuple[Parser, ...] = ()
+
+
+KEY = "num_speculative_tokens_per_batch_size"
+_VLLM_DROPS = (
+    "vLLM drops the schedule with a warning under data parallelism, and on model runner V1 for"
+    " methods other than ngram, eagle, eagle3, mtp, draft_model and dflash."
+)
+_vllm = partial(Parser, package="vllm", version="0.33.0")
+_VLLM_PARSERS = (
+    _vllm(
+        file="vllm/v1/spec_decode/dynamic/utils.py",
+        name="validate_and_normalize_dynamic_sd_schedule",
+        lines=(7, 74),
+        sha256="cef757932ff6dc294fe0aa920b4414330abe79396fb2a3cd75f5108c42be3225",
+    ),
+    _vllm(
+        file="vllm/v1/spec_decode/dynamic/utils.py",
+        name="build_dynamic_sd_schedule_lookup",
+        lines=(77, 148),
+        sha256="227a6817c55f6a65a9d83d305c0c35ba57819a51cc5b5c81af9600a7cdbe4cb3",
+    ),
+    _vllm(
+        file="vllm/config/speculative.py",
+        name="SpeculativeConfig.num_speculative_tokens",
+        lines=(413, 413),
+        sha256="a84f1f6bd54815d2d2f6b6715ab2152244e8de7c1bdd9f357929a8f54299e1ad",
+    ),
+    _vllm(
+        file="vllm/config/speculative.py",
+        name="SpeculativeConfig.num_speculative_tokens_per_batch_size",
+        lines=(524, 524),
+        sha256="f04b8917d21fee61a2d7cc3f525e858311dad80a0eb43e36bf78fe2ecf08ef42",
+    ),
+    _vllm(
+        file="vllm/config/vllm.py",
+        name="VllmConfig._maybe_disable_dynamic_sd_for_v1",
+        lines=(1088, 1108),
+        sha256="8b6f57f17e216b5c4b5b264123da6f06fe32920510849d69c91cf6715850762a",
+    ),
+    _vllm(
+        file="vllm/config/vllm.py",
+        name="VllmConfig._maybe_disable_dynamic_sd_for_data_parallel",
+        lines=(1110, 1127),
+        sha256="f9697310aee77e7538d7ca8289116d9ff47719ba93f7bfe3a9eabcbafd3f7ee7",
+    ),
+)
+
+
+def vllm_option(k_by_batch: Mapping[int, int]) -> Option:
+    """Return the keys of `--speculative-config` that hold a schedule, as one JSON object.
+
+    What its validator and its lookup do (the parsers): entries are `[first, last, K]` with both
+    ends included, whole numbers, first >= 1, K >= 0; sorted by their first, they must not overlap,
+    and the first begins at 1. A gap and the batch sizes after the last entry keep the K before
+    them, up to `max_num_seqs`. Each K is cut to `num_speculative_tokens`, which must be above 0.
+    The batch size is the number of requests that a step schedules.
+
+    Parameters
+    ----------
+    k_by_batch
+        K by batch size, from `schedule.draft_lengths` or `expected.best_lengths`.
+
+    Raises
+    ------
+    ConfigError
+        Batch 1 is missing, no K is above 0, or a number is out of range; vLLM refuses these too.
+    """
+    schedule = ranges(k_by_batch)
+    most = max(part.k for part in schedule)
+    last = schedule[-1].last
+    return Option(
+        place="--speculative-config",
+        text=json.dumps({"num_speculative_tokens": most, KEY: schedule}),
+        notes=(
+            "Add the keys of the drafter (method, model) and leave --spec-tokens out.",
+            f"Batches above {last} keep the last K, up to max_num_seqs.",
+            _VLLM_DROPS,
+        ),
+        parsers=_VLLM_PARSERS,
+    )
+
+
+_SGLANG_DROPS = (
+    "SGLang drops the schedule with a warning for algorithms other than EAGLE and EAGLE3, and under"
+    " attention data parallelism, multi-layer EAGLE, two-batch overlap and PD multiplexing."
+)
+_adaptive = partial(
+    Parser,
+    package="sglang",
+    version="0.5.23",
+    file="sglang/srt/speculative/adaptive_spec_params.py",
+)
+_SGLANG_PARSERS = (
+    _adaptive(
+        name="_load_adaptive_config",
+        lines=(103, 139),
+        sha256="7e926ef54fc00034ccd07fb0676baa053a9cb3fb25e7b55305d6d336433c5148",
+    ),
+    _adaptive(
+        name="adaptive_unsupported_reason",
+        lines=(56, 100),
+        sha256="2e315677f2a59b43fbb84d0a605668100e63658e91a9b159a46d18bdce418478",
+    ),
+    _adaptive(
+        name="AdaptiveStepSlot",
+        lines=(153, 272),
+        sha256="97b247a052aef801ea9fd3ae41dbd9877f21732f3d1d4f576248f79597c8b7ea",
+    ),
+    _adaptive(
+        name="AdaptiveSpeculativeParams",
+        lines=(275, 358),
+        sha256="2f60eeebe94ab6e63b464176de8def20d565f1dadc540dd0035240de4f6cfa72",
+    ),
+    Parser(
+        package="sglang",
+        version="0.5.23",
+        file="sglang/srt/arg_groups/speculative_hook.py",
+        name="_init_adaptive_speculative_params",
+        lines=(1392, 1427),
+        sha256="71f4c15ae339fea542f5007bb410f461fad524765b23c7c5fd1fce0f6455cd48",
+    ),
+)
+
+
+def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
+    """Return the file that holds a schedule: one candidate for each range of batch sizes.
+
+    What its loader does (the parsers): keys of digits are batch sizes, each with a non-empty list
+    `candidate_steps` of whole numbers >= 0; other keys are tuning for all, and at least one batch
+    size must be there. A batch takes the entry of the largest key that is not above it, after CUDA
+    graphs have padded it to a captured size. With one candidate the engine has nothing to adapt: it
+    takes that many steps. Adaptive steps ask for top-k 1, where K steps make K draft tokens and
+    `speculative_num_draft_tokens` = K + 1 positions.
+
+    Parameters
+    ----------
+    k_by_batch
+        K by batch size, from `schedule.draft_lengths` or `expected.best_lengths`.
+
+    Raises
+    ------
+    ConfigError
+        Batch 1 is missing, no K is above 0, or a number is out of range.
+    """
+    schedule = ranges(k_by_batch)
+    steps = ", ".join(map(str, sorted({part.k for part in schedule})))
+    return Option(
+        place="the file that --speculative-adaptive-config names",
+        text=json.dumps({str(part.first): {"candidate_steps": [part.k]} for part in schedule}),
+        notes=(
+            "Give --speculative-adaptive, and --speculative-eagle-topk 1 or none.",
+            f"--speculative-num-steps must be left out or one of {steps}.",
+            f"Batches above {schedule[-1].last} keep the last K.",
+            "Every distinct K has CUDA graphs of its own, and takes memory for them.",
+            _SGLANG_DROPS,
+        ),
+        parsers=_SGLANG_PARSERS,
+    )
+
+
+DECIMALS, MOST_COSTS = 6, 64
+
+
+def llama_cpp_option(ratio: Mapping[int, float]) -> Option:
+    """Return the line of a shell that sets the cost array.
+
+    The pull request is a draft of November 2025, and no release reads the variable: the sources of
+    llama.cpp in llama-cpp-python 0.3.36 do not have it. The form is that of the examples in its
+    text: numbers separated by commas, the first 1, one for each size of a forward up to 64 tokens.
+    That the N-th is the cost of a token among N relative to one alone, T(N) / (N T(1)), is read
+    from these numbers, which fall with N towards a floor.
+
+    Parameters
+    ----------
+    ratio
+        T(N) / T(1) at batch size 1 for every N from 1 to the longest draft and one.
+
+    Raises
+    ------
+    ConfigError
+        The curve makes no sense, leaves an N out, or is too long.
+    """
+    curve = checked_curve(ratio, "batch 1")
+    if len(curve) > MOST_COSTS:
+        raise ConfigError(
+            f"the latency curve of batch 1 has {len(curve)} N",
+            remedy=f"Give those up to {MOST_COSTS}, as many as the pull request measures",
+        )
+    missing = next((n for n in range(1, len(curve) + 1) if n not in curve), None)
+    if missing is not None:
+        raise ConfigError(
+            f"the latency curve of batch 1 has no N = {missing}",
+            remedy="GGML_BATCH_COSTS has no gaps: give every N, or the curve up to that one",
+        )
+    costs = ",".join(_number(value / n, n) for n, value in curve.items())
+    return Option(
+        place="the environment of llama.cpp",
+        text=f'export GGML_BATCH_COSTS="{costs}"',
+        notes=(
+            "Needs ggml-org/llama.cpp pull request 17034; no release reads this variable.",
+            f"Drafts of up to {len(curve) - 1} tokens have a cost.",
+            "The costs are of the curve's backends; llama.cpp's kernels have other tiles.",
+        ),
+    )
+
+
+def _number(cost: float, n: int) -> str:
+    """Return a cost without an exponent and without trailing zeros."""
+    text = f"{cost:.{DECIMALS}f}".rstrip("0").rstrip(".")
+    if text == "0":
+        raise ConfigError(
+            f"the cost of a token at N = {n} is below {10**-DECIMALS:g} of one alone",
+            remedy="Check the latency curve of batch 1",
+        )
+    return text
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine(name="vllm", moe="vllm", lengths=vllm_option, parsers=_VLLM_PARSERS),
+        Engine(name="sglang", moe="sglang", lengths=sglang_option, parsers=_SGLANG_PARSERS),
+        Engine(name="llama.cpp", moe="vllm", costs=llama_cpp_option, largest_batch=1),
+    )
+}
+"""The engines by the name that the command line calls them."""
 BY_LENGTHS = {name: engine.lengths for name, engine in ENGINES.items() if engine.lengths}
 """What writes the option of each engine that takes draft lengths by batch size."""

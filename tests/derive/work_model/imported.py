@@ -8,7 +8,7 @@ import numpy as np
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.model import Fitted, ratios_of
+from nearfree.derive.work_model.family import Fitted, ratios_of
 from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
 from public.test_curves import curve, put

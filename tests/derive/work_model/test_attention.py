@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from nearfree.core.modules.attention import attention_work
 from nearfree.derive.work_model.attention import (
     ATTENTION_CACHED,
+    ATTENTION_PREFILL,
     _parts,
-    cached_latency_us,
-    prefill_latency_us,
 )
 from nearfree.derive.work_model.family import FLOP_PER_US
 
@@ -63,7 +62,7 @@ def test_tiles_without_a_cache_come_in_waves() -> None:
     values = start(ATTENTION_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1e9)
     shape = {"heads": 1, "kv_heads": 1, "head_dim": 64, "context": 0, "tile_rows": 128}
     at = {
-        batch: prefill_latency_us(
+        batch: ATTENTION_PREFILL.latency_us(
             arrays([64], **H100, **shape, batch=batch, rows_per_position=1), values, "tile_128"
         )[0, 0]
         for batch in (1, 132, 133)
@@ -76,7 +75,7 @@ def test_over_a_cache_a_full_tile_is_a_step() -> None:
     """Keys are split over all SMs, so T depends on whole tiles: the next tile's first row costs."""
     values = start(ATTENTION_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1e9)
     shape = {"heads": 8, "kv_heads": 8, "head_dim": 128, "batch": 4, "context": 8192}
-    found = cached_latency_us(
+    found = ATTENTION_CACHED.latency_us(
         arrays([1, 16, 17], **H100, **shape, tile_rows=16, rows_per_position=1),
         values,
         "split_keys",
@@ -91,9 +90,9 @@ def test_the_context_may_vary_along_the_grid() -> None:
     contexts = np.array([[128.0, 1024.0, 8192.0]])
     whole = arrays([1, 1, 1], **H100, **shape, rows_per_position=4) | {"context": contexts}
     alone = [
-        cached_latency_us(
+        ATTENTION_CACHED.latency_us(
             arrays([1], **H100, **shape, rows_per_position=4, context=context), VALUES, ""
         )[0, 0]
         for context in contexts[0]
     ]
-    assert cached_latency_us(whole, VALUES, "")[0].tolist() == pytest.approx(alone)
+    assert ATTENTION_CACHED.latency_us(whole, VALUES, "")[0].tolist() == pytest.approx(alone)

@@ -6,9 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Family
+from nearfree.derive.work_model.family import Family, Fitted, ratios_of
 from nearfree.derive.work_model.fit import Measured, band, fit, taken
-from nearfree.derive.work_model.model import Fitted, ratios_of
 
 from derive.work_model.forms import of_family
 

@@ -15,11 +15,11 @@ from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.score.evaluation import evaluate
 from nearfree.derive.score.narrowing import not_fitted
 from nearfree.derive.truth.datasets import load_published
-from nearfree.derive.work_model.calibrate_own import calibrate_own
+from nearfree.derive.work_model.calibrate_own import calibrate_own, chosen, factors
 from nearfree.derive.work_model.constants import fitted, recorded_constants
 from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.family import ratios_of
 from nearfree.derive.work_model.fit import Measured
-from nearfree.derive.work_model.model import ratios_of
 from nearfree.derive.work_model.own import (
     CHIP,
     MEMORY,
@@ -29,7 +29,6 @@ from nearfree.derive.work_model.own import (
     recorded_own,
     scaled,
 )
-from nearfree.derive.work_model.own_fit import chosen, factors
 from nearfree.errors import EvidenceError
 from nearfree.log.events import ConstantsCalibrated
 from nearfree.log.names import Layout

@@ -12,7 +12,7 @@ from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions
 from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.work_model.constants import fitted, recorded_constants
-from nearfree.derive.work_model.model import times_of
+from nearfree.derive.work_model.family import times_of
 from nearfree.derive.work_model.prepare import Prepared, prepare
 
 from derive.predict.forecast.pool import (

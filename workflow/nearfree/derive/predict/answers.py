@@ -15,7 +15,7 @@ from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
 from nearfree.derive.tables.store import seals_digest
-from nearfree.derive.work_model.answer import PREDICTOR, Timed
+from nearfree.derive.work_model.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.left_out import LeftOut
 from nearfree.derive.work_model.own import recorded_own
@@ -103,9 +103,9 @@ class Answerer:
         """Raise NearfreeError unless the rules of a release are here or to be had."""
         self._resolver.check(Release(package, version))
 
-    def timed(self, questions: pl.DataFrame) -> Timed:
+    def timed(self, questions: pl.DataFrame) -> TimedQuestions:
         """Return the work model's T(N) of questions, without platforms' own constants."""
-        return Timed(with_facts(questions, self._facts), self._resolver, self._constants)
+        return TimedQuestions(with_facts(questions, self._facts), self._resolver, self._constants)
 
     def left_out(self, curves: ImportedCurves, *, epsilon: float) -> LeftOut:
         """Return the work model with, for each platform, constants of all others with curves."""
@@ -117,8 +117,10 @@ class Answerer:
         seen = questions.filter(pl.col("platform").is_in(on))["asked"]
         return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(seen.implode()))
 
-    def _timed(self, questions: pl.DataFrame) -> Timed:
-        return Timed(with_facts(questions, self._facts), self._resolver, self._constants, self._own)
+    def _timed(self, questions: pl.DataFrame) -> TimedQuestions:
+        return TimedQuestions(
+            with_facts(questions, self._facts), self._resolver, self._constants, self._own
+        )
 
 
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model")

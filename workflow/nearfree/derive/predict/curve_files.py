@@ -16,7 +16,7 @@ from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.expand_deployments import newest
 from nearfree.derive.tables.settings import setting_row
-from nearfree.derive.work_model.answer import PREDICTOR, Timed
+from nearfree.derive.work_model.answer import PREDICTOR, TimedQuestions
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
 from nearfree.hardware.simulated import Curve, CurveFile, Forward, Part, Refused
@@ -143,7 +143,7 @@ class _Asked:
             )
         return pl.DataFrame(rows, schema=ASKED_SCHEMA)
 
-    def curves(self, timed: Timed) -> Iterator[tuple[Setting, Curve]]:
+    def curves(self, timed: TimedQuestions) -> Iterator[tuple[Setting, Curve]]:
         """Yield the curve of each setting of which one is known, in their order."""
         settings = list(self.numbers)
         found = {}

@@ -1,26 +1,114 @@
 """The work model's answers: N_max with its interval, what limits it, and the ratios behind it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.work_model.constants import fitted
-from nearfree.derive.work_model.family import Array
-from nearfree.derive.work_model.model import Boundaries, boundaries, ratios_of, times_of
+from nearfree.derive.work_model.family import (
+    Array,
+    Boundaries,
+    Family,
+    Places,
+    boundaries,
+    ratios_of,
+    times_of,
+)
 from nearfree.derive.work_model.own import Own, said, with_own
 from nearfree.derive.work_model.prepare import Prepared, Refused, prepare
-from nearfree.derive.work_model.terms import rule_places, stop_terms
 from nearfree.log.events import ConstantsCalibrated, Event
+
+_PLAIN = {
+    "gemm": "compute of padded rows against the weights' traffic",
+    "moe_triton": "padded expert blocks and traffic between L2 and SMs",
+    "moe_library": "padded expert blocks and traffic between L2 and SMs",
+    "attention_prefill": "waves of query tiles",
+    "attention_cached": "padded query tiles over the cache",
+}
+_STEPS = {
+    "block_m": "BLOCK_SIZE_M",
+    "tile_rows": "query tile",
+    "rows_per_position": "query heads packed in a tile",
+}
+
+
+def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> list[str]:
+    """Return what stops some rows between two places of their grids.
+
+    Parameters
+    ----------
+    part
+        Questions of one family.
+    rows
+        Which of them.
+    last, after
+        The last place within the tolerance, and the one after it.
+    """
+    sizes = {word: part.features[name] for name, word in _STEPS.items() if name in part.features}
+    if part.family.name.startswith("moe"):
+        sizes = {"active experts": _active_experts(part), **sizes}
+    terms = [_PLAIN[part.family.name]] * len(rows)
+    for word, each in reversed(sizes.items()):
+        before, then = each[rows, last].astype(int), each[rows, after].astype(int)
+        terms = [
+            term if a == b else f"{word} {a} -> {b}"
+            for term, a, b in zip(terms, before, then, strict=True)
+        ]
+    return terms
+
+
+def _active_experts(part: Prepared) -> Array:
+    """Return how many experts have a token, [rows, grid]; each more has weights to be read."""
+    features = part.features
+    pairs = features["tokens"] * features["top_k"]
+    balanced = np.minimum(features["experts"], pairs)
+    return np.asarray(np.where(features["skewed"] > 0, features["top_k"], balanced))
+
+
+NO_RULE = "no rule: the library picks its own tile"
+
+
+def rule_places(
+    family: Family, rows: pl.DataFrame, positions: Sequence[int], resolver: Resolver
+) -> list[str]:
+    """Return file, lines and digest of the rule at a number of positions, one a row.
+
+    Parameters
+    ----------
+    rows
+        Questions of the family with the facts of their platform, whose rules were found.
+    positions
+        N of each row: the first one past its boundary, or its last one.
+    """
+    if family.name == "moe_triton":
+        names = MoeQuestion.__struct_fields__
+        tokens = (rows["batch"] * pl.Series(list(positions))).to_list()
+        asked = rows.select(names).iter_rows(named=True)
+        return [
+            resolver.moe(MoeQuestion(**row)).evidence(n)
+            for row, n in zip(asked, tokens, strict=True)
+        ]
+    if family.name == "attention_cached":
+        fields = AttentionQuestion.__struct_fields__
+        given = rows.with_columns(pl.col("grid").list.max().alias("most")).select(fields)
+        return [
+            resolver.attention(AttentionQuestion(**row)).evidence(n)
+            for row, n in zip(given.iter_rows(named=True), positions, strict=True)
+        ]
+    return [NO_RULE] * rows.height
+
 
 PREDICTOR = "work_model"
 _RULED = {"moe_triton": "block_m", "attention_cached": "tile_rows"}
 """The feature of a family that the rules of a release say: rows of a block or tile."""
 
 
-class Curves(Struct, frozen=True, kw_only=True):
+class FamilyCurves(Struct, frozen=True, kw_only=True):
     """T(N) of questions of one family: `asked` [rows], `latency_us` [rows, grid].
 
     `band` is how far the logarithm of T(N) / T(baseline) may be off; `constants` says on what they
@@ -39,7 +127,7 @@ class Curves(Struct, frozen=True, kw_only=True):
     packed: Array | None = None
 
 
-class Timed:
+class TimedQuestions:
     """Questions whose T(N) is known, ready to be judged at any tolerance.
 
     Parameters
@@ -81,18 +169,13 @@ class Timed:
 
     def ratios(self) -> pl.DataFrame:
         """Return T(N) / T(baseline) over the grid of every question: asked, n, ratio."""
-        frames = [pl.DataFrame(schema={"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64})]
-        for part, ratio in self._parts:
-            lists = part.rows.select("asked", pl.col("grid").alias("n"))
-            flat = pl.Series("ratio", ratio[part.counts], dtype=pl.Float64)
-            frames.append(lists.explode("n").with_columns(flat))
-        return pl.concat(frames)
+        return ratio_rows(self._parts)
 
-    def curves(self) -> Iterator[Curves]:
+    def curves(self) -> Iterator[FamilyCurves]:
         """Yield T(N) by family, of platforms' shared constants alone."""
         for part, _ in self._parts:
             event = self._constants[part.family.name]
-            yield Curves(
+            yield FamilyCurves(
                 asked=part.rows["asked"].to_list(),
                 latency_us=times_of(part.family, fitted(event.data), part.features),
                 band=event.data.band,
@@ -127,15 +210,20 @@ class Timed:
         for part, _ in self._parts:
             mine = part.rows.select("asked").with_row_index("at").join(exits, on="asked")
             rows, last, after = (mine[name].to_numpy() for name in ("at", "last", "after"))
-            leaves = part.features["grid"][rows, after].astype(int).tolist()
-            chosen = part.rows[rows.tolist()]
-            places = rule_places(part.family, chosen, leaves, self._resolver)
-            frames.append(mine.select(
-                *exits.columns,
-                pl.Series("limiting_term", stop_terms(part, rows, last, after), dtype=pl.String),
-                pl.Series("evidence", places, dtype=pl.String),
-            ))  # fmt: skip
+            frames.append(mine.select(*exits.columns, *self._limits(part, rows, last, after)))
         return pl.concat(frames)
+
+    def _limits(
+        self, part: Prepared, rows: Places, last: Places, after: Places
+    ) -> tuple[pl.Series, pl.Series]:
+        """Return `limiting_term` and `evidence` of rows between two places of their grids."""
+        positions = part.features["grid"][rows, after].astype(int).tolist()
+        evidence = rule_places(part.family, part.rows[rows.tolist()], positions, self._resolver)
+        terms = stop_terms(part, rows, last, after)
+        return (
+            pl.Series("limiting_term", terms, dtype=pl.String),
+            pl.Series("evidence", evidence, dtype=pl.String),
+        )
 
     def _judged(self, epsilons: Sequence[float]) -> Iterator[pl.DataFrame]:
         for part, ratio in self._parts:
@@ -152,8 +240,6 @@ class Timed:
         grid, rows = part.features["grid"], np.arange(part.rows.height)
         last = grid[rows, found.last]
         after = np.minimum(found.last + 1, part.counts.sum(axis=1) - 1)
-        leaves = grid[rows, after].astype(int).tolist()
-        places = rule_places(part.family, part.rows, leaves, self._resolver)
         return part.rows.select(
             "asked",
             pl.lit(PREDICTOR).alias("predictor"),
@@ -163,8 +249,7 @@ class Timed:
             pl.Series("low", grid[rows, found.low]),
             pl.Series("high", grid[rows, found.high]),
             pl.col("module").alias("limiting_module"),
-            pl.Series("limiting_term", stop_terms(part, rows, found.last, after), dtype=pl.String),
-            pl.Series("evidence", places, dtype=pl.String),
+            *self._limits(part, rows, found.last, after),
             pl.lit(event.event_id).alias("calibration"),
             pl.Series("margin", ratio[rows, after] / (1.0 + epsilon)),
             pl.concat_str(pl.lit(text), own, ignore_nulls=True).alias("constants"),
@@ -178,6 +263,22 @@ class Timed:
             yield rows.join(tolerances, how="cross").with_columns(
                 pl.lit(PREDICTOR).alias("predictor"), pl.lit(value=False).alias("in_sample")
             )
+
+
+def ratio_rows(parts: Iterable[tuple[Prepared, Array]]) -> pl.DataFrame:
+    """Return T(N) / T(baseline) over the grid of every question: asked, n, ratio.
+
+    Parameters
+    ----------
+    parts
+        Questions of one family each, and their ratios, [rows, grid].
+    """
+    frames = [pl.DataFrame(schema={"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64})]
+    for part, ratio in parts:
+        lists = part.rows.select("asked", pl.col("grid").alias("n"))
+        flat = pl.Series("ratio", ratio[part.counts], dtype=pl.Float64)
+        frames.append(lists.explode("n").with_columns(flat))
+    return pl.concat(frames)
 
 
 def _calibrated_on(event: ConstantsCalibrated) -> str:

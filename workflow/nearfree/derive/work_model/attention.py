@@ -4,6 +4,8 @@ Without a cache a tile is a thread block of its own, so tiles come in waves over
 cache, kernels split the keys so that all SMs work, and T(N) steps where a tile is full.
 """
 
+from functools import partial
+
 import numpy as np
 
 from nearfree.core.modules.attention import ATTENTION
@@ -21,27 +23,24 @@ _LEAST_KEYS = 64.0
 """Keys of a step: no tile computes fewer."""
 
 
-def prefill_latency_us(features: Features, values: Values, hypothesis: str) -> Array:
-    """Return T(N) of N queries among themselves, [rows, grid], in microseconds."""
-    del hypothesis
-    on_chip, moved = _parts(features, values, in_waves=True)
-    return values["fixed_us"] + power_mean_sum(values["sharpness"], on_chip, moved)
+def latency_us(features: Features, values: Values, _hypothesis: str, *, in_waves: bool) -> Array:
+    """Return T(N) of N queries over L cached positions, [rows, grid], in microseconds.
 
-
-def cached_latency_us(features: Features, values: Values, hypothesis: str) -> Array:
-    """Return T(N) of N queries over L cached positions, [rows, grid], in microseconds."""
-    del hypothesis
-    on_chip, moved = _parts(features, values, in_waves=False)
+    Parameters
+    ----------
+    features
+        `n`, `tile_rows` and `rows_per_position` [rows, grid] (query heads that share a row axis);
+        `batch`, `context` (or [rows, grid] where it varies), `heads`, `kv_heads`, `head_dim`,
+        `element_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
+    in_waves
+        Whether a tile is a thread block of its own: without a cache, N queries among themselves.
+    """
+    on_chip, moved = _parts(features, values, in_waves=in_waves)
     return values["fixed_us"] + power_mean_sum(values["sharpness"], on_chip, moved)
 
 
 def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array, Array]:
-    """Return the time on the chip and that of reading and writing, both [rows, grid].
-
-    Features: `n`, `tile_rows` and `rows_per_position` [rows, grid] (query heads that share a row
-    axis); `batch`, `context` (or [rows, grid] where it varies), `heads`, `kv_heads`, `head_dim`,
-    `element_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
-    """
+    """Return the time on the chip and that of reading and writing, both [rows, grid]."""
     n, context, tile = features["n"], features["context"], features["tile_rows"]
     packed, width, batch = features["rows_per_position"], features["head_dim"], features["batch"]
     rows = n * packed
@@ -74,32 +73,21 @@ _CONSTANTS = (
              meaning="what one tile costs an SM besides"),
 )  # fmt: skip
 
-
-def _is_prefill(*, backend: str, kernel: str | None, cached: bool) -> bool:
-    del backend, kernel
-    return not cached
-
-
-def _is_cached(*, backend: str, kernel: str | None, cached: bool) -> bool:
-    del backend, kernel
-    return cached
-
-
 ATTENTION_PREFILL = Family(
     name="attention_prefill",
     meaning="attention of N queries among themselves, in the kernel for several queries",
     modules=(ATTENTION.name,),
-    speaks=_is_prefill,
+    speaks=lambda _backend, _kernel, cached: not cached,
     constants=_CONSTANTS,
     hypotheses=("tile_128",),
-    latency_us=prefill_latency_us,
+    latency_us=partial(latency_us, in_waves=True),
 )
 ATTENTION_CACHED = Family(
     name="attention_cached",
     meaning="attention of N queries over a cache, with the tiles that rules say",
     modules=(ATTENTION.name,),
-    speaks=_is_cached,
+    speaks=lambda _backend, _kernel, cached: cached,
     constants=_CONSTANTS,
     hypotheses=("split_keys",),
-    latency_us=cached_latency_us,
+    latency_us=partial(latency_us, in_waves=False),
 )

@@ -1,10 +1,11 @@
 """One calibration of a platform's own constants, from its boundaries or curves to a seal."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from msgspec import structs
 
 from nearfree.core.plan import CalibratePlan
 from nearfree.core.scopes import IMPORTED, PUBLIC
@@ -14,17 +15,10 @@ from nearfree.derive.truth.boundary_tables import published_truth
 from nearfree.derive.truth.truth import narrowed, questions
 from nearfree.derive.work_model.constants import fitted, recorded_constants
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Constant
-from nearfree.derive.work_model.fit import taken
+from nearfree.derive.work_model.family import Array, Family, Fitted, boundaries
+from nearfree.derive.work_model.fit import Measured, residuals, taken, weights
 from nearfree.derive.work_model.moe import MOE_TRITON
-from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, STREAM
-from nearfree.derive.work_model.own_fit import (
-    CURVES_A_KERNEL,
-    chosen,
-    factors,
-    hits_without,
-    launch_floor,
-)
+from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, STREAM, own_ratios, scaled
 from nearfree.derive.work_model.prepare import Prepared, prepare
 from nearfree.derive.work_model.samples import Sample, joined, parts
 from nearfree.errors import EvidenceError
@@ -35,7 +29,6 @@ from nearfree.log.events import (
     ConstantsCalibrated,
     Event,
     LatencyImported,
-    Payload,
 )
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.line import sha256
@@ -45,6 +38,92 @@ from nearfree.log.take import ensure_events, take_name
 from nearfree.public import published
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
+
+CURVES_A_KERNEL = 3
+_PULL = 0.1
+"""Residual of a factor e^1 away from 1: what keeps three curves from running away."""
+_SOFT = 0.01
+
+
+def launch_floor(
+    part: Prepared, fitted: Fitted, n_max: Array, epsilon: float
+) -> tuple[float, tuple[int, int], int]:
+    """Return the launch floor with the most hits: the middle of the widest range, range and hits.
+
+    Parameters
+    ----------
+    part
+        Questions of fused MoE layers.
+    n_max
+        Their boundaries, [rows]; each is a point of its row's grid.
+    """
+    floors = np.arange(int(HOST.low), int(HOST.high) + 1)
+    hits = np.array([_hits(part, fitted, n_max, epsilon, {HOST.name: float(f)}) for f in floors])
+    best = np.concatenate([[False], hits == hits.max(), [False]])
+    begins, ends = (np.flatnonzero(np.diff(best.astype(int)) == sign) for sign in (1, -1))
+    widest = int(np.argmax(ends - begins))
+    low, high = int(floors[begins[widest]]), int(floors[ends[widest] - 1])
+    return (low + high) / 2, (low, high), int(hits.max())
+
+
+def _hits(
+    part: Prepared, fitted: Fitted, n_max: Array, epsilon: float, own: dict[str, float]
+) -> int:
+    ratio = own_ratios(part.family, fitted, own, part.features)
+    last = boundaries(ratio, part.counts, epsilon, fitted).last
+    predicted = part.features["grid"][np.arange(len(last)), last]
+    return int(np.sum(predicted == n_max))
+
+
+def chosen(curves: pl.DataFrame) -> Array:
+    """Return the places of at most three curves a kernel: the first, middle and last setting.
+
+    Parameters
+    ----------
+    curves
+        A row a curve: module, backend, kernel, setting_key and backend_version.
+    """
+    ordered = curves.with_row_index("place").sort("setting_key", "backend_version", "place")
+    groups = ordered.group_by("module", "backend", "kernel", maintain_order=True).agg("place")
+    picked = {
+        places[at]
+        for places in groups["place"].to_list()
+        for at in (0, (len(places) - 1) // 2, len(places) - 1)
+    }
+    return np.array(sorted(picked))
+
+
+def factors(family: Family, fitted: Fitted, measured: Measured, epsilon: float) -> dict[str, float]:
+    """Return a platform's factors for chip and memory, nearest to a few measured curves.
+
+    They are sought as logarithms, with a weak pull to 1.
+    """
+    from scipy.optimize import least_squares
+
+    both = (CHIP, MEMORY)
+    weight = weights(measured, epsilon)
+
+    def misses(logs: Array) -> Array:
+        own = _named(np.exp(logs))
+        of = [
+            residuals(
+                family.latency_us(measured.features, scaled(fitted.values[name], own), name),
+                measured, weight,
+            )
+            for name in family.hypotheses
+        ]  # fmt: skip
+        return np.concatenate([*of, _PULL * logs])
+
+    found = least_squares(
+        misses, np.zeros(2), loss="soft_l1", f_scale=_SOFT, diff_step=1e-4,
+        bounds=([np.log(c.low) for c in both], [np.log(c.high) for c in both]),
+    )  # fmt: skip
+    return {name: float(f"{value:.4g}") for name, value in _named(np.exp(found.x)).items()}
+
+
+def _named(values: Sequence[float] | Array) -> dict[str, float]:
+    return {CHIP.name: float(values[0]), MEMORY.name: float(values[1])}
+
 
 FORM = 1
 """Number of what is fitted on a platform, and how; a change of either raises it."""
@@ -95,19 +174,18 @@ def calibrate_own(
         source=stream, files=files | rests_on, platforms=(platform,), epsilon=epsilon, form=FORM
     )
 
-    def events() -> Iterable[Payload]:
+    def events() -> list[ConstantsCalibrated]:
         resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
         fit = _Fit(platform, epsilon, files, base, datasheet_facts(platforms), resolver)
-        if source == PUBLISHED:
-            found = list(fit.floor(newest))
-        else:
-            found = list(fit.factors(read_curves(layout, stream)))
-        if not found:
+        calibrations = list(
+            fit.floor(newest) if source == PUBLISHED else fit.factors(read_curves(layout, stream))
+        )
+        if not calibrations:
             raise EvidenceError(
                 f"{source} holds nothing of {platform} that constants can be fitted to",
                 remedy=_REMEDY,
             )
-        return found
+        return calibrations
 
     command = f"nearfree calibrate --own {platform} --from {source} --epsilon {epsilon:g}"
     return ensure_events(layout, take_name(PUBLIC, STREAM, 1, plan), plan, command, events)
@@ -138,14 +216,13 @@ class _Fit(NamedTuple):
             n_max = true["n_max"].cast(pl.Float64).to_numpy()
             given = fitted(self.base[part.family.name].data)
             value, (low, high), hits = launch_floor(part, given, n_max, self.epsilon)
-            without = hits_without(part, given, n_max, self.epsilon)
+            without = _hits(part, given, n_max, self.epsilon, {})
             scan = (
                 f"{HOST.name} from {HOST.low:g} to {HOST.high:g} by 1, the middle of the widest "
                 f"range of most hits (taken): {hits} of {len(n_max)} from {low} to {high}"
             )
-            yield self._event(
-                MOE_TRITON.name,
-                {HOST: value},
+            yield structs.replace(
+                self._calibrated(MOE_TRITON.name, (HOST.calibrated("host", value),)),
                 selection=f"printed boundaries of fused MoE layers at {self.epsilon:g}",
                 curves=len(n_max),
                 rows_sha256=sha256(true.drop("curve").write_ndjson().encode()),
@@ -175,9 +252,9 @@ class _Fit(NamedTuple):
         given = fitted(self.base[family].data)
         values = factors(FAMILIES[family], given, measured, self.epsilon)
         told = rows.select("setting_key", "backend", "backend_version", "kernel", "latency_us")
-        return self._event(
-            family,
-            {each: values[each.name] for each in (CHIP, MEMORY)},
+        constants = tuple(each.calibrated("own", values[each.name]) for each in (CHIP, MEMORY))
+        return structs.replace(
+            self._calibrated(family, constants),
             selection=f"at most {CURVES_A_KERNEL} curves a kernel, the first, middle and last "
             f"setting by key: {', '.join(rows['event_id'])}",
             curves=rows.height,
@@ -186,35 +263,15 @@ class _Fit(NamedTuple):
             tried=("factors for chip and memory with a weak pull to 1 (taken)",),
         )
 
-    def _event(
-        self,
-        family: str,
-        values: Mapping[Constant, float],
-        *,
-        selection: str,
-        curves: int,
-        rows_sha256: str,
-        members: dict[str, str],
-        tried: tuple[str, ...],
+    def _calibrated(
+        self, family: str, constants: tuple[CalibratedConstant, ...]
     ) -> ConstantsCalibrated:
-        hypothesis = "host" if HOST in values else "own"
-        return ConstantsCalibrated(
-            family=family,
-            dtypes=self.base[family].data.dtypes,
-            constants=tuple(
-                CalibratedConstant(
-                    hypothesis=hypothesis, name=each.name, unit=each.unit, meaning=each.meaning,
-                    value=value,
-                )
-                for each, value in values.items()
-            ),
-            band=self.base[family].data.band,
+        """Return a family's calibration with the platform's own constants in place of its own."""
+        base: ConstantsCalibrated = self.base[family].data
+        return structs.replace(
+            base,
+            constants=constants,
             epsilon=self.epsilon,
             platforms=(self.platform,),
-            selection=selection,
-            curves=curves,
-            rows_sha256=rows_sha256,
             files=self.files,
-            members=members,
-            tried=tried,
-        )  # fmt: skip
+        )

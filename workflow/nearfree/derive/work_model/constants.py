@@ -6,13 +6,12 @@ import polars as pl
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
-from nearfree.derive.work_model.family import Family
+from nearfree.derive.work_model.family import Family, Fitted
 from nearfree.derive.work_model.fit import band, fit
-from nearfree.derive.work_model.model import Fitted
 from nearfree.derive.work_model.samples import SELECTIONS, Sample
 from nearfree.derive.work_model.tried_forms import TRIED
 from nearfree.errors import EvidenceError
-from nearfree.log.events import CalibratedConstant, ConstantsCalibrated, Event
+from nearfree.log.events import ConstantsCalibrated, Event
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 
@@ -59,12 +58,9 @@ def _event(
         family=family.name,
         dtypes=CALIBRATED_DTYPES,
         constants=tuple(
-            CalibratedConstant(
-                hypothesis=hypothesis, name=each.name, unit=each.unit, meaning=each.meaning,
-                value=fitted.values[hypothesis][each.name],
-            )
+            constant.calibrated(hypothesis, fitted.values[hypothesis][constant.name])
             for hypothesis in family.hypotheses
-            for each in family.constants
+            for constant in family.constants
         ),
         band=band(family, sample.measured, groups.to_list(), epsilon),
         epsilon=epsilon,
@@ -75,7 +71,7 @@ def _event(
         files=dict(files),
         members=dict(members.iter_rows()),
         tried=TRIED[family.name],
-    )  # fmt: skip
+    )
 
 
 def recorded_constants(layout: Layout) -> dict[str, Event]:

@@ -30,14 +30,11 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
 
 
 def _form(question: dict[str, Any]) -> dict[str, str]:
-    module = question.pop("module")
-    speaking = (
-        family
-        for family in FAMILIES.values()
-        if module in family.modules and family.speaks(**question)
-    )
-    found = next(speaking, None)
-    return {"family": found.name} if found else {}
+    module, *kernel = question.values()
+    for family in FAMILIES.values():
+        if module in family.modules and family.speaks(*kernel):
+            return {"family": family.name}
+    return {}
 
 
 def times_refusal() -> pl.Expr:

@@ -7,6 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from nearfree.derive.truth.exits import first_exit, last_pass
+from nearfree.log.events import CalibratedConstant
+
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -28,10 +31,15 @@ class Constant(Struct, frozen=True, kw_only=True):
     low: float
     high: float
 
-
-def _of_any(*, backend: str, kernel: str | None, cached: bool) -> bool:
-    del backend, kernel, cached
-    return True
+    def calibrated(self, hypothesis: str, value: float) -> CalibratedConstant:
+        """Return the constant with its value, as the log keeps it."""
+        return CalibratedConstant(
+            hypothesis=hypothesis,
+            name=self.name,
+            unit=self.unit,
+            meaning=self.meaning,
+            value=value,
+        )
 
 
 class Family(Struct, frozen=True, kw_only=True):
@@ -47,7 +55,7 @@ class Family(Struct, frozen=True, kw_only=True):
     name: str
     meaning: str
     modules: tuple[str, ...]
-    speaks: Callable[..., bool] = _of_any
+    speaks: Callable[[str, str | None, bool], bool] = lambda _backend, _kernel, _cached: True
     needs: tuple[str, ...] = ()
     constants: tuple[Constant, ...]
     hypotheses: tuple[str, ...]
@@ -59,3 +67,62 @@ def power_mean_sum(sharpness: float, *parts: Array) -> Array:
     largest = np.maximum.reduce(parts)
     scaled = sum((part / largest) ** sharpness for part in parts)
     return np.asarray(largest * scaled ** (1.0 / sharpness))
+
+
+class Fitted(Struct, frozen=True, kw_only=True):
+    """The calibrated constants of a family.
+
+    `values` by hypothesis and name; `band` is how far the logarithm of T(N) / T(baseline) may be
+    off.
+    """
+
+    family: str
+    values: Mapping[str, Mapping[str, float]]
+    band: float
+
+
+class Boundaries(Struct, frozen=True, kw_only=True):
+    """Places in a row's grid, [rows]: the predicted last pass, its interval, and the first exit."""
+
+    last: Places
+    low: Places
+    high: Places
+    first_exit: Places
+
+
+def latencies_us(family: Family, fitted: Fitted, features: Features) -> Array:
+    """Return T(N) in microseconds, [hypotheses, rows, grid]."""
+    each = [family.latency_us(features, fitted.values[name], name) for name in family.hypotheses]
+    return np.stack(each)
+
+
+def times_of(family: Family, fitted: Fitted, features: Features) -> Array:
+    """Return T(N) in microseconds, [rows, grid]: the geometric mean of the hypotheses."""
+    return np.asarray(np.exp(np.log(latencies_us(family, fitted, features)).mean(axis=0)))
+
+
+def ratios_of(family: Family, fitted: Fitted, features: Features) -> Array:
+    """Return T(N) / T(first N of the grid), [rows, grid]: the geometric mean of the hypotheses."""
+    times = np.log(latencies_us(family, fitted, features)).mean(axis=0)
+    return np.asarray(np.exp(times - times[:, :1]))
+
+
+def boundaries(ratio: Array, counts: Flags, epsilon: float, fitted: Fitted) -> Boundaries:
+    """Return where predicted curves leave a tolerance (paper, sec. 2.2).
+
+    Parameters
+    ----------
+    ratio
+        T(N) / T(baseline), [rows, grid]; each grid begins at its baseline.
+    counts
+        Which points are a row's own, [rows, grid].
+    """
+    limit = np.log1p(epsilon)
+    logs = np.where(counts, np.log(ratio), np.inf)
+    passes = logs <= limit
+    return Boundaries(
+        last=last_pass(passes),
+        low=last_pass(logs <= limit - fitted.band),
+        high=last_pass(logs <= limit + fitted.band),
+        first_exit=first_exit(passes, counts),
+    )

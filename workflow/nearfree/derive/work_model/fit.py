@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from nearfree.derive.work_model.family import Array, Family, Features, Flags
-from nearfree.derive.work_model.model import Fitted, ratios_of
+from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags, ratios_of
 
 _UP_TO = 4.0
 """T(N) counts up to this many times N_max."""

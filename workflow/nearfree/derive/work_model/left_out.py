@@ -5,17 +5,17 @@ were chosen before.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.laws.laws import ANSWERS_SCHEMA
+from nearfree.derive.work_model.answer import ratio_rows
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Array, Family
+from nearfree.derive.work_model.family import Array, Family, Fitted, boundaries, ratios_of
 from nearfree.derive.work_model.fit import Measured, band, fit
-from nearfree.derive.work_model.model import Fitted, boundaries, ratios_of
 from nearfree.derive.work_model.prepare import Prepared, prepare
 from nearfree.derive.work_model.samples import joined, parts, spread
 from nearfree.public.curves import ImportedCurves
@@ -25,21 +25,10 @@ LEFT_OUT = "work_model_left_out"
 MOST = 40
 """Curves of a platform and family that are fitted, evenly spread over its settings."""
 _ANSWERS = {
-    "asked": pl.Int64,
-    "predictor": pl.String,
-    "epsilon": pl.Float64,
-    "n_max": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-    "constants": pl.String,
+    **{name: ANSWERS_SCHEMA[name]
+       for name in ("asked", "predictor", "epsilon", "n_max", "low", "high", "constants")},
     "in_sample": pl.Boolean,
-}
-
-
-class _Timed(NamedTuple):
-    part: Prepared
-    fitted: Fitted
-    ratio: Array
+}  # fmt: skip
 
 
 class LeftOut:
@@ -78,18 +67,13 @@ class LeftOut:
         """Return a row an answered question and tolerance: what a score reads of an answer."""
         del predictors
         frames = [pl.DataFrame(schema=_ANSWERS)]
-        for timed in self._timed(asked):
-            frames += [_judged(timed, epsilon) for epsilon in epsilons]
+        for part, fitted, ratio in self._predicted(asked):
+            frames += [_judged(part, fitted, ratio, epsilon) for epsilon in epsilons]
         return pl.concat(frames)
 
     def ratios(self, asked: pl.DataFrame) -> pl.DataFrame:
         """Return T(N) / T(baseline) over each grid: asked, n, ratio."""
-        frames = [pl.DataFrame(schema={"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64})]
-        for part, _, ratio in self._timed(asked):
-            flat = pl.Series("ratio", ratio[part.counts], dtype=pl.Float64)
-            lists = part.rows.select("asked", pl.col("grid").alias("n"))
-            frames.append(lists.explode("n").with_columns(flat))
-        return pl.concat(frames)
+        return ratio_rows((part, ratio) for part, _, ratio in self._predicted(asked))
 
     def fitted(self, family: str, platform: str) -> Fitted | None:
         """Return a family's constants without a platform; None where no other one has curves."""
@@ -103,7 +87,8 @@ class LeftOut:
             self._fitted[key] = _fit(FAMILIES[family], others, self._epsilon) if others else None
         return self._fitted[key]
 
-    def _timed(self, asked: pl.DataFrame) -> Iterator[_Timed]:
+    def _predicted(self, asked: pl.DataFrame) -> Iterator[tuple[Prepared, Fitted, Array]]:
+        """Yield questions of one family, its constants, and T(N) / T(baseline), [rows, grid]."""
         rows = with_facts(asked, self._facts)
         for (platform,), mine in rows.group_by("platform", maintain_order=True):
             for part in prepare(mine, self._resolver):
@@ -111,7 +96,7 @@ class LeftOut:
                     continue
                 fitted = self.fitted(part.family.name, str(platform))
                 if fitted is not None:
-                    yield _Timed(part, fitted, ratios_of(part.family, fitted, part.features))
+                    yield part, fitted, ratios_of(part.family, fitted, part.features)
 
 
 def _fit(family: Family, others: dict[str, Measured], epsilon: float) -> Fitted:
@@ -128,8 +113,7 @@ def _fit(family: Family, others: dict[str, Measured], epsilon: float) -> Fitted:
     )
 
 
-def _judged(timed: _Timed, epsilon: float) -> pl.DataFrame:
-    part, fitted, ratio = timed
+def _judged(part: Prepared, fitted: Fitted, ratio: Array, epsilon: float) -> pl.DataFrame:
     found = boundaries(ratio, part.counts, epsilon, fitted)
     grid, rows = part.features["grid"], np.arange(part.rows.height)
     text = f"{part.family.name} on every platform but the one asked of, at most {MOST} curves each"

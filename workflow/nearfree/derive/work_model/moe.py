@@ -26,7 +26,7 @@ _OWN_TILES = (16.0, 32.0, 64.0, 128.0)
 _OWN_COLUMNS, _OWN_K = 128.0, 64.0
 
 
-def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
+def latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) with the blocks that the rules of a release say, [rows, grid], in microseconds.
 
     Parameters
@@ -34,7 +34,6 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     features
         `block_m`, `block_n`, `block_k` [rows, grid]; what `executed` asks for besides.
     """
-    del hypothesis
     block_k = features["block_k"]
     steps = [block_k <= _NARROW_K, block_k <= _HALF_K]
     slowdown = np.select(steps, [values["narrow_k"], values["half_k"]], 1.0)
@@ -42,9 +41,8 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     return _executed(features, values, blocks, slowdown)
 
 
-def own_tile_latency_us(features: Features, values: Values, hypothesis: str) -> Array:
+def own_tile_latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of a library that picks the best of several row tiles, [rows, grid]."""
-    del hypothesis
     shape = features["tokens"].shape
     columns, depth, even = np.full(shape, _OWN_COLUMNS), np.full(shape, _OWN_K), np.ones(shape)
     each = [_executed(features, values, (np.full(shape, tile), columns, depth), even)
@@ -119,22 +117,11 @@ _SHARED = (
              meaning="activations moved, as a multiple of each operand once"),
 )  # fmt: skip
 
-
-def _is_triton(*, backend: str, kernel: str | None, cached: bool) -> bool:
-    del cached
-    return is_moe_package(backend) and is_triton_moe(kernel)
-
-
-def _is_library(*, backend: str, kernel: str | None, cached: bool) -> bool:
-    del cached
-    return backend in _LIBRARY_BACKENDS or bool(kernel and re.search(OTHER_MOE, kernel))
-
-
 MOE_TRITON = Family(
     name="moe_triton",
     meaning="Triton's fused MoE of vLLM and SGLang, with the blocks that their rules say",
     modules=("moe_ffn",),
-    speaks=_is_triton,
+    speaks=lambda backend, kernel, _cached: is_moe_package(backend) and is_triton_moe(kernel),
     constants=(
         *_SHARED,
         Constant(name="narrow_k", unit="1", start=1.45, low=1.0, high=3.0,
@@ -150,7 +137,9 @@ MOE_LIBRARY = Family(
     name="moe_library",
     meaning="grouped products of a library that picks its own tile",
     modules=("moe_ffn",),
-    speaks=_is_library,
+    speaks=lambda backend, kernel, _cached: (
+        backend in _LIBRARY_BACKENDS or bool(kernel and re.search(OTHER_MOE, kernel))
+    ),
     constants=_SHARED,
     hypotheses=("best_tile",),
     latency_us=own_tile_latency_us,

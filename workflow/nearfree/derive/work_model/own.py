@@ -12,9 +12,16 @@ from msgspec import Struct
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.constants import calibrations
-from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values
+from nearfree.derive.work_model.family import (
+    Array,
+    Constant,
+    Family,
+    Features,
+    Fitted,
+    Values,
+    latencies_us,
+)
 from nearfree.derive.work_model.fit import Measured, taken
-from nearfree.derive.work_model.model import Fitted, latencies_us
 from nearfree.derive.work_model.prepare import Prepared
 from nearfree.errors import EvidenceError
 from nearfree.log.events import ConstantsCalibrated, Event

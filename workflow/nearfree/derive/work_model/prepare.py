@@ -24,11 +24,15 @@ _GATED, _PLAIN = 3.0, 2.0
 
 def grids(rows: pl.DataFrame) -> tuple[Array, Flags]:
     """Return N [rows, grid] and which of it is a row's own; shorter grids repeat their last N."""
-    lists = rows["grid"].to_list()
-    width = max((len(each) for each in lists), default=0)
-    n = np.array([[*each, *[each[-1]] * (width - len(each))] for each in lists], dtype=np.float64)
-    lengths = np.array([len(each) for each in lists])
-    return n.reshape(len(lists), width), np.arange(width)[None, :] < lengths[:, None]
+    lengths = rows["grid"].list.len().to_numpy()
+    width = int(lengths.max(initial=0))
+    return padded(rows["grid"], width), np.arange(width)[None, :] < lengths[:, None]
+
+
+def padded(lists: pl.Series, width: int) -> Array:
+    """Return lists as [rows, width], where shorter ones repeat their last value."""
+    rows = [[*values, *[values[-1]] * (width - len(values))] for values in lists.to_list()]
+    return np.array(rows, dtype=np.float64).reshape(len(lists), width)
 
 
 def common(rows: pl.DataFrame, n: Array) -> dict[str, Array]:

@@ -21,6 +21,7 @@ from nearfree.derive.work_model.prepare import (
     attention_features,
     column,
     grids,
+    padded,
     prepare,
 )
 from nearfree.log.line import sha256
@@ -84,7 +85,7 @@ def _sample(parts: list[Prepared], latency: pl.DataFrame, settings: pl.DataFrame
     rows = part.rows.select(pl.col("asked").alias("curve")).join(
         lists, on="curve", how="left", maintain_order="left"
     )
-    times = _padded(rows["latency_us"], part.counts.shape[1])
+    times = padded(rows["latency_us"], part.counts.shape[1])
     measured = Measured(features=part.features, latency_us=times, counts=part.counts)
     return _with_digest(measured, rows, settings)
 
@@ -113,14 +114,9 @@ def _over_contexts(
         "tile_rows": _DECODE_TILE * one,
         "rows_per_position": group * one,
     }
-    times = _padded(rows["latency_us"], contexts.shape[1])
+    times = padded(rows["latency_us"], contexts.shape[1])
     measured = Measured(features=features, latency_us=times, counts=counts)
     return _with_digest(measured, rows.select("curve", "latency_us"), settings)
-
-
-def _padded(lists: pl.Series, width: int) -> Array:
-    rows = [[*each, *[each[-1]] * (width - len(each))] for each in lists.to_list()]
-    return np.array(rows, dtype=np.float64)
 
 
 def _with_digest(measured: Measured, rows: pl.DataFrame, settings: pl.DataFrame) -> Sample:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Questions
 from nearfree.derive.work_model.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
-from nearfree.derive.work_model.answer import Timed
+from nearfree.derive.work_model.answer import TimedQuestions
 from nearfree.derive.work_model.family import Array, Flags, Places
 
 SUM, MINIMUM = "sum", "minimum"
@@ -50,7 +50,7 @@ class Total(Struct, frozen=True, kw_only=True):
     constants: Sequence[str]
     calibration: Sequence[tuple[str, ...]]
     in_sample: Flags
-    timed: Timed
+    timed: TimedQuestions
 
     @property
     def model_us(self) -> Array:

@@ -9,7 +9,7 @@ from nearfree.sources.answers.granularity import moe_granularity
 from nearfree.sources.answers.moe import MoeQuery
 from nearfree.sources.extraction import extract
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.fetch import fetched_bytes
+from nearfree.sources.fetching.index import meter
 from nearfree.sources.record import recorded_extraction
 
 PACKAGE, VERSION = "vllm", "0.20.2"
@@ -31,7 +31,7 @@ def main() -> None:
     answer = moe_granularity(recorded, QUERY, 1, 600)
     answering = time.perf_counter() - began
     print(f"{PACKAGE} {VERSION}, 600 numbers of tokens, {len(answer.intervals)} intervals")
-    print(f"  from the package index: {extracting:.2f} s, {fetched_bytes() / 1e6:.1f} MB")
+    print(f"  from the package index: {extracting:.2f} s, {meter.fetched_bytes / 1e6:.1f} MB")
     print(f"  from the log: {answering:.2f} s, {extracting / answering:.0f} x as fast")
 
 

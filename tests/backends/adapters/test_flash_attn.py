@@ -14,7 +14,7 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, Setting
 from nearfree.errors import EvidenceError
-from nearfree.sources.attention import answered, facts, point_of
+from nearfree.sources.attention import facts, point_of, rule_answer
 from nearfree.sources.backends.flash_attn import device_facts
 from nearfree.sources.fetching.cache import Cache
 
@@ -232,7 +232,7 @@ def agree(call: tuple[str, int | None], shape: tuple[int, ...], device: tuple[in
         asked = make_query(setting, capacity, sm=sm, sms=sms)
         tile = resolved("flash-attn", "2.8.3", asked, n)
         known = facts(asked, point_of(asked, n)) | device_facts(sm)
-        passed = answered(rules, f"{api}_call", known).value
+        passed = rule_answer(rules, f"{api}_call", known).value
         found = flash_2_tiling(setting, n, capacity, sms, sm)
         assert (found.rows, found.group) == (tile.tile, tile.rows_per_position), (context, n)
         assert found.splits == max(1, passed[2]), (context, n)

@@ -15,7 +15,7 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, Setting
 from nearfree.errors import EvidenceError
-from nearfree.sources.attention import answered, facts, point_of
+from nearfree.sources.attention import facts, point_of, rule_answer
 from nearfree.sources.backends.flash_attn_3 import PASSED
 from nearfree.sources.fetching.cache import Cache
 from torch.library import Library
@@ -222,7 +222,7 @@ def agree(setting: Setting, n: int, sms: int = 132) -> None:
             "cc_minor": 0,
             "tokens_per_page": 1,
         }
-        passed = dict(zip(PASSED, answered(rules, "dense_call", known).value, strict=True))
+        passed = dict(zip(PASSED, rule_answer(rules, "dense_call", known).value, strict=True))
         assert found.splits == passed["num_splits"], (setting, n)
 
 

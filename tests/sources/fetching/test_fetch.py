@@ -10,7 +10,8 @@ from nearfree.log.events import SourceFetched, SourceMember
 from nearfree.log.line import sha256
 from nearfree.sources.fetching import index
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.fetch import fetch, fetched_bytes
+from nearfree.sources.fetching.fetch import fetch
+from nearfree.sources.fetching.index import meter
 
 from sources.fetching.indexserver import (
     Entry,
@@ -117,10 +118,10 @@ def test_the_cache_serves_first(server: Server, cache: Cache) -> None:
     server.put("demo-1.0.tar.gz", sdist())
     first = fetch("demo", "1.0", WANTED, cache=cache)
     asked = list(server.seen)
-    before = fetched_bytes()
+    before = meter.fetched_bytes
     assert fetch("DEMO", "v1.0", WANTED, cache=cache) == first
     assert fetch("demo", "1.0", WANTED, cache=cache, offline=True) == first
-    assert (server.seen, fetched_bytes()) == (asked, before)
+    assert (server.seen, meter.fetched_bytes) == (asked, before)
 
 
 def test_offline_without_the_files_is_an_error(server: Server, cache: Cache) -> None:
@@ -244,13 +245,13 @@ def test_threads_fetch_at_once(server: Server, cache: Cache) -> None:
     versions = [f"1.{n}" for n in range(16)]
     for version in versions:
         server.put(f"demo-{version}.tar.gz", sdist(version.encode(), version))
-    before = fetched_bytes()
+    before = meter.fetched_bytes
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda v: fetch("demo", v, WANTED, cache=cache), versions))
     assert [source.text("demo/rule.py") for source in found] == versions
     assert server.seen.count("demo") == 1
     sent = len(server.pages["demo"]) + sum(map(len, server.files.values()))
-    assert fetched_bytes() - before == sent
+    assert meter.fetched_bytes - before == sent
 
 
 @pytest.mark.slow
@@ -265,12 +266,12 @@ def test_the_real_index(
     tmp_path: Path, release: tuple[str, str], wanted: str, verified: str, limit: float
 ) -> None:
     """A rule file of a real release is had for few bytes, and then without the network."""
-    before = fetched_bytes()
+    before = meter.fetched_bytes
     try:
         source = fetch(*release, wanted, cache=Cache(tmp_path))
     finally:
         index.close()
     assert source.record.verified == verified
     assert [bool(re.fullmatch(wanted, path)) for path in source.paths()] == [True]
-    assert fetched_bytes() - before < limit
+    assert meter.fetched_bytes - before < limit
     assert fetch(*release, wanted, cache=Cache(tmp_path), offline=True) == source

@@ -28,15 +28,10 @@ def test_versions_come_in_their_order(server: Server) -> None:
 
 
 def test_a_file_has_what_the_page_says(server: Server) -> None:
-    """An artefact has its package's normalised name, its hash, its URL and whether it is yanked."""
-    digest = server.put("My_Demo-1.0.tar.gz", b"x", yanked=True)
+    """An artefact has its package's normalised name, its hash and its URL."""
+    digest = server.put("My_Demo-1.0.tar.gz", b"x")
     (artefact,) = releases("my.demo")["1.0"]
-    assert (artefact.package, artefact.version, artefact.sha256, artefact.yanked) == (
-        "my-demo",
-        "1.0",
-        digest,
-        True,
-    )
+    assert (artefact.package, artefact.version, artefact.sha256) == ("my-demo", "1.0", digest)
     assert artefact.url == f"{server.url}/files/My_Demo-1.0.tar.gz"
 
 

@@ -159,7 +159,7 @@ def _diff(args: argparse.Namespace, cache: "Cache") -> int:
 
 
 def _history(args: argparse.Namespace, cache: "Cache") -> int:
-    from nearfree.sources.fetching.fetch import fetched_bytes
+    from nearfree.sources.fetching.index import meter
     from nearfree.sources.history import history, known_versions, locked_again, write_lock
     from nearfree.sources.packages import package_name, parse_release
 
@@ -176,7 +176,7 @@ def _history(args: argparse.Namespace, cache: "Cache") -> int:
     read = sum(release.refused is None for release in releases)
     print(
         f"{len(releases)} releases: {read} read, {len(releases) - read} refused;"
-        f" {fetched_bytes() / 1e6:.1f} MB fetched"
+        f" {meter.fetched_bytes / 1e6:.1f} MB fetched"
     )
     if args.lock:
         write_lock(args.config / LOCK, locked_again(lock, package, releases))

@@ -121,7 +121,7 @@ def modules(
             use(
                 MOE,
                 moe_layers,
-                backend=_asked(moe, decoder, experts),
+                backend=_required(moe, decoder, experts),
                 main=True,
                 module="moe_ffn",
                 d_model=d_model,
@@ -147,7 +147,7 @@ def _use(
     )
 
 
-def _asked(moe: BackendRelease | None, decoder: Decoder, experts: Experts) -> BackendRelease:
+def _required(moe: BackendRelease | None, decoder: Decoder, experts: Experts) -> BackendRelease:
     if moe is None:
         raise ConfigError(
             f"{decoder.name} has {experts.experts} experts, and what runs them is not said",

@@ -7,9 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.details import Details
+from nearfree.decoders.details import Details, Llama3, Rope
 from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
-from nearfree.decoders.rope import Llama3, Rope
 from nearfree.models.attention import AttentionRunner
 from nearfree.models.weights import Names, RandomWeights
 

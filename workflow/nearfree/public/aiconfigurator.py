@@ -99,10 +99,7 @@ def differences(system: System, ours: Platform) -> Iterator[str]:
 
 
 def _odd(name: str, what: str) -> SourceError:
-    return SourceError(
-        f"the system file {name}.yaml {what}",
-        remedy="Import a version whose form is known, such as 0.12.0",
-    )
+    return SourceError(f"the system file {name}.yaml {what}", remedy=_REMEDY)
 
 
 PACKAGE = "aiconfigurator-core"

@@ -48,8 +48,8 @@ class Point(NamedTuple):
     context: Any
 
 
-class Asked(NamedTuple):
-    """A rule that is asked for a tile, by name, and the facts that it is given."""
+class RuleQuery(NamedTuple):
+    """A rule that gives a tile, by name, and the facts that it is given."""
 
     name: str
     facts: Mapping[str, Any]
@@ -88,7 +88,7 @@ VARYING = frozenset(
 """Inputs that differ from point to point: a rule is kept specialised for all others."""
 
 
-class Answered(NamedTuple):
+class RuleAnswer(NamedTuple):
     """A rule, its value, and the branch that gave it."""
 
     rule: RuleExtracted
@@ -96,33 +96,33 @@ class Answered(NamedTuple):
     branch: Branch
 
 
-def point_of(asked: AttentionQuery, positions: int) -> Point:
+def point_of(query: AttentionQuery, positions: int) -> Point:
     """Return the point that a call is at."""
-    return Point(positions, asked.batch, asked.context)
+    return Point(positions, query.batch, query.context)
 
 
-def facts(asked: AttentionQuery, point: Point) -> dict[str, Any]:
-    """Return what is asked, by the names that rules call it."""
+def facts(query: AttentionQuery, point: Point) -> dict[str, Any]:
+    """Return the facts of a call, by the names that rules have for them."""
     return {
         "positions": point.positions,
         "batch": point.batch,
-        "heads": asked.heads,
-        "kv_heads": asked.kv_heads,
-        "head_dim": asked.head_dim,
+        "heads": query.heads,
+        "kv_heads": query.kv_heads,
+        "head_dim": query.head_dim,
         "context": point.context,
-        "sms": asked.sms,
-        "causal": asked.causal,
-        "paged": asked.paged,
+        "sms": query.sms,
+        "causal": query.causal,
+        "paged": query.paged,
     }
 
 
-def answered(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> Answered:
+def rule_answer(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> RuleAnswer:
     """Return what a rule answers.
 
     Raises
     ------
     EvidenceError
-        There is no such rule, a fact that it asks for is missing, or it has no kernel to name.
+        There is no such rule, a fact that it needs is missing, or it has no kernel to name.
     """
     if name not in rules:
         raise EvidenceError(
@@ -130,7 +130,7 @@ def answered(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> 
             remedy="Extract the release's rules, or ask for a case that does not need it",
         )
     rule = rules[name]
-    given = stated(known)
+    given = stated_facts(known)
     missing = sorted({FACTS.get(fact, fact) for fact in rule.missing(given)})
     who = f"{rule.rule.package} {rule.rule.version}: {name}"
     if missing:
@@ -145,18 +145,18 @@ def answered(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> 
             f"{who} launches nothing at {where}",
             remedy="The backend refuses such a call: ask for another",
         )
-    return Answered(rule.rule, answer.value, answer.branch)
+    return RuleAnswer(rule.rule, answer.value, answer.branch)
 
 
-def stated(known: Mapping[str, Any]) -> dict[str, Any]:
+def stated_facts(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts that a question states.
 
     Of a fact that it may leave out, None says that it did; else None is a value.
     """
-    return {fact: each for fact, each in known.items() if each is not None or fact not in FACTS}
+    return {fact: value for fact, value in known.items() if value is not None or fact not in FACTS}
 
 
-def holding(rules: Mapping[str, Rule], mechanism: str, package: str) -> None:
+def require_mechanism(rules: Mapping[str, Rule], mechanism: str, package: str) -> None:
     """Do nothing where a mechanism holds, or is not known to be gone.
 
     Raises

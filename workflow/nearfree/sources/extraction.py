@@ -1,6 +1,5 @@
 """All that is read of one release: where its files came from, its rules, its tuned files."""
 
-from collections.abc import Callable
 from functools import cache as cache_forever
 
 from msgspec import Struct
@@ -93,11 +92,8 @@ def _rules(package: str, source: Source) -> list[RuleExtracted]:
 
 
 def _extract(package: str, version: str, *, cache: Cache, offline: bool, tuned: bool) -> Extraction:
-    bring: Callable[[str], Source] = lambda wanted: fetch(  # noqa: E731
-        package, version, wanted, cache=cache, offline=offline
-    )
     module = reader(package)
-    source = bring(module.WANTED)
+    source = fetch(package, version, module.WANTED, cache=cache, offline=offline)
     version = source.record.version
     rules = [replace(each, version=version) for each in _rules(package, source)]
     fetched, index = [source.record], []
@@ -105,7 +101,7 @@ def _extract(package: str, version: str, *, cache: Cache, offline: bool, tuned: 
     if wanted is not None and tuned:
         from nearfree.sources.tuned import index_tuned
 
-        configs = bring(wanted)
+        configs = fetch(package, version, wanted, cache=cache, offline=offline)
         fetched.append(configs.record)
         index = index_tuned(package, version, {p: configs.raw(p) for p in configs.paths()})
     return Extraction(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -113,22 +114,13 @@ def history(
     Files are fetched by several threads; rules are read by one, which reads a text once.
     """
     wanted = reader(package).WANTED
-
-    def bring(version: str) -> SourceError | None:
-        try:
-            fetch(package, version, wanted, cache=cache, offline=offline)
-        except SourceError as error:
-            return error
-        return None
-
+    bring = partial(fetch, package, wanted=wanted, cache=cache, offline=offline)
     found: list[Release] = []
     before: Meanings = {}
     with ThreadPoolExecutor(FETCHERS) as pool:
-        for version, done in [(each, pool.submit(bring, each)) for each in versions]:
-            error = done.result()
+        for version, fetched in [(each, pool.submit(bring, each)) for each in versions]:
             try:
-                if error is not None:
-                    raise error
+                fetched.result()
                 read = extract(package, version, cache=cache, offline=True, tuned=False)
             except SourceError as refusal:
                 known = version in lock.versions(package)

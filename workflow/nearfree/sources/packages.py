@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from nearfree.backends.records import BACKENDS, BY_USERS_NAME
 from nearfree.errors import SourceError
-from nearfree.sources.attention import Asked, AttentionQuery, Point, Tile
+from nearfree.sources.attention import AttentionQuery, Point, RuleQuery, Tile
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
 
@@ -19,8 +19,8 @@ class PackageReader(Protocol):
     """What a module offers: which files it needs, and how it reads rules and evidence from them."""
 
     WANTED: str
-    THEN: tuple[str, ...]
-    """The rules that are asked with what those of `asks` answer; MoE packages have none."""
+    FOLLOWING_RULES: tuple[str, ...]
+    """The rules that are given what those of `rule_queries` answer; MoE packages have none."""
 
     def readings(self, files: Mapping[str, str]) -> list[Reading]:
         """Return how to read each rule of a release."""
@@ -28,17 +28,17 @@ class PackageReader(Protocol):
     def mechanisms(self, files: Mapping[str, str]) -> list[Mechanism]:
         """Return the lines that link the rules to the kernels."""
 
-    def asks(self, asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
+    def rule_queries(self, query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
         """Return the rules that read where an attention call is, and their facts."""
 
-    def tile(self, rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+    def tile(self, rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
         """Return how an attention backend tiles the queries; MoE packages have none.
 
         Parameters
         ----------
         rules
             The release's rules, by name.
-        asked
+        query
             The call and the device; all requests have the same number of positions.
         positions
             Query positions of each request.
@@ -46,10 +46,10 @@ class PackageReader(Protocol):
         Raises
         ------
         EvidenceError
-            A fact that a rule asks for is missing, or the backend has no kernel for the call.
+            A fact that a rule needs is missing, or the backend has no kernel for the call.
         """
 
-    def notes(self, asked: AttentionQuery) -> tuple[str, ...]:
+    def notes(self, query: AttentionQuery) -> tuple[str, ...]:
         """Return what an answer takes for granted; most packages have none."""
 
 
@@ -64,7 +64,7 @@ def reader(package: str) -> PackageReader:
 
 
 def is_moe(package: str) -> bool:
-    """Return whether a package is asked for MoE blocks; the others are asked for attention."""
+    """Return whether a package has rules of MoE blocks; the others have those of attention."""
     return hasattr(reader(package), "TUNED")
 
 

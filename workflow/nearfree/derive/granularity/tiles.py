@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nearfree.errors import NearfreeError
 from nearfree.sources.answers.granularity import MOST_POINTS
-from nearfree.sources.attention import VARYING, AttentionQuery, Point, Tile, stated
+from nearfree.sources.attention import VARYING, AttentionQuery, Point, Tile, stated_facts
 from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.points import column, combined, kinds
 from nearfree.sources.language.rule import Rule
@@ -72,19 +72,19 @@ class Call(Struct, frozen=True, kw_only=True):
         captured = self.query.capture_positions
         if captured is not None and point.positions.max() > captured:
             raise OverflowError
-        asked = self.module.asks(self.query, point)
-        found = [_said(self.rules[name], facts) for name, facts in asked]
-        for name in self.module.THEN:
+        queries = self.module.rule_queries(self.query, point)
+        found = [_answer_codes(self.rules[name], facts) for name, facts in queries]
+        for name in self.module.FOLLOWING_RULES:
             also = self.rules[name].asked() & set(Point._fields) if name in self.rules else ()
             columns = [column(getattr(point, each)) for each in sorted(also)]
             found += [(each.codes, len(each.values)) for each in columns]
         return combined([(np.zeros(len(point.positions), np.int64), 1), *found])
 
 
-def _said(rule: Rule, facts: Mapping[str, Any]) -> tuple[Whole, int]:
+def _answer_codes(rule: Rule, facts: Mapping[str, Any]) -> tuple[Whole, int]:
     """Return what a rule says at each point, as codes that tell answers apart, and their number."""
     whole = {name: each for name, each in facts.items() if isinstance(each, np.ndarray)}
-    plain = stated({name: each for name, each in facts.items() if name not in whole})
+    plain = stated_facts({name: each for name, each in facts.items() if name not in whole})
     needed = {name: column(each) for name, each in whole.items() if name in rule.asked()}
     if not needed:
         return np.zeros(len(next(iter(whole.values()))), np.int64), 1

@@ -117,9 +117,9 @@ def moe_intervals(
 
 
 def _moe_interval(run: list[tuple[int, Block]], files: Files) -> Interval:
-    places = tuple(dict.fromkeys(each for n, block in run for each in _said(block, n, files)))
+    places = tuple(dict.fromkeys(place for n, block in run for place in _quoted(block, n, files)))
     block = run[0][1]
-    first = _said(block, run[0][0], files)
+    first = _quoted(block, run[0][0], files)
     head = first[-1] if first else None
     return Interval(
         first=run[0][0],
@@ -145,7 +145,7 @@ def _span(places: list[Evidence]) -> tuple[int, int] | None:
     return first, last
 
 
-def _said(block: Block, tokens: int, files: Files) -> list[Evidence]:
+def _quoted(block: Block, tokens: int, files: Files) -> list[Evidence]:
     if block.tuned is not None:
         return [_tuned_place(block.tuned, tokens)]
     return [] if block.branch is None else files.quoted(block.branch)

@@ -95,7 +95,7 @@ def _check(tokens: Sequence[int]) -> None:
 
 
 NEWEST_FIRST = "newest first"
-_OTHERS = ("block_size_n", "block_size_k", "group_size_m")
+OTHER_SIZES = ("block_size_n", "block_size_k", "group_size_m")
 
 
 def find_tuned(
@@ -175,7 +175,7 @@ def _in_folders(
     if fallback is None:
         return None
     differ = [
-        each for each in _OTHERS if len({_answer(file, each, last) for file in candidates}) > 1
+        each for each in OTHER_SIZES if len({_answer(file, each, last) for file in candidates}) > 1
     ]
     return replace(fallback, **dict.fromkeys(differ, ()))
 

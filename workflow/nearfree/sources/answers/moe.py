@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, TunedIndexed
-from nearfree.sources.answers.lookup import devices, file_name, find_tuned, nearest
+from nearfree.sources.answers.lookup import OTHER_SIZES, devices, file_name, find_tuned, nearest
 from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.rule import Answer, Rule
 
@@ -62,9 +62,6 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
     def rocm(self) -> bool:
         """Whether the device is AMD's."""
         return bool(self.device) and str(self.device).startswith("AMD")
-
-
-OTHER_SIZES = ("block_size_n", "block_size_k", "group_size_m")
 
 
 class Block(Struct, frozen=True, kw_only=True):
@@ -119,16 +116,18 @@ class MoeRules:
         ]
         self.tokens = rules["config_tokens"]
         self.path = rules["path"].specialised(self.fixed)
-        self.aligned = query.modular and "absent" in _says(rules, "mechanism_modular_naive")
+        self.aligned = query.modular and "absent" in _statement(rules, "mechanism_modular_naive")
         self.tuned = self._tuned(rules, tuned, last)
-        self.notes = self._notes()
+        self.notes: tuple[str, ...] = ()
+        if query.device is None and query.override is None:
+            self.notes = ("no file of this release is tuned for this layer, whatever the device",)
         self.order = self._order(rules, query)
 
     def _tuned(
         self, rules: Mapping[str, Rule], index: Sequence[TunedIndexed], last: int
     ) -> TunedIndexed | None:
         query = self.query
-        ignored = "absent" not in _says(rules, "mechanism_tuned_ignored")
+        ignored = "absent" not in _statement(rules, "mechanism_tuned_ignored")
         if query.override is not None or (query.deterministic and ignored):
             return None
         # Two int4 values share a byte, so the tensor's last size is half of d_ff.
@@ -138,7 +137,7 @@ class MoeRules:
         names = ("E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe")
         given = {"per_channel_quant": False, "down_moe": False}
         given |= dict(zip(names, key, strict=False))
-        folders = _says(rules, "mechanism_triton_folders") or None
+        folders = _statement(rules, "mechanism_triton_folders") or None
 
         def name(device: str) -> str:
             return str(rules["tuned_name"].value(given | {"device": device}).value)
@@ -163,11 +162,6 @@ class MoeRules:
                 f"the answer depends on the device: there are tuned files for {shown}",
                 remedy="Name it with --device, as the driver names it",
             )
-
-    def _notes(self) -> tuple[str, ...]:
-        if self.query.device is None and self.query.override is None:
-            return ("no file of this release is tuned for this layer, whatever the device",)
-        return ()
 
     @staticmethod
     def _order(rules: Mapping[str, Rule], query: MoeQuery) -> Answer | None:
@@ -251,6 +245,6 @@ class MoeRules:
         return self.block_size.value(self._sized)
 
 
-def _says(rules: Mapping[str, Rule], name: str) -> str:
+def _statement(rules: Mapping[str, Rule], name: str) -> str:
     """Return what a mechanism says, an empty text where the package has none of that name."""
     return str(rules[name].value({}).value) if name in rules else ""

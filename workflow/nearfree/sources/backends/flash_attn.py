@@ -10,13 +10,13 @@ from typing import Any
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.sources.attention import (
-    Asked,
     AttentionQuery,
     Point,
+    RuleQuery,
     Tile,
-    answered,
     facts,
     point_of,
+    rule_answer,
     tiles_of,
 )
 from nearfree.sources.backends.flash_attn_grid import ceiling_grid, fixed_rows
@@ -246,31 +246,31 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     ]
 
 
-THEN = ("path", "tile")
-"""The rules that are asked with what a call passes on."""
+FOLLOWING_RULES = ("path", "tile")
+"""The rules that are given what a call passes on."""
 
 
-def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
-    """Return the rules that read where a call is, and their facts; `THEN` go on from there."""
-    return (Asked(f"{asked.api}_call", facts(asked, point) | device_facts(asked.sm)),)
+def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
+    """Return the rules that read where a call is, and their facts."""
+    return (RuleQuery(f"{query.api}_call", facts(query, point) | device_facts(query.sm)),)
 
 
-def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
     """Return how a call is tiled."""
-    ((name, known),) = asks(asked, point_of(asked, positions))
-    call = answered(rules, name, known)
-    if asked.paged and "paged" not in call.rule.inputs:
+    ((name, known),) = rule_queries(query, point_of(query, positions))
+    call = rule_answer(rules, name, known)
+    if query.paged and "paged" not in call.rule.inputs:
         raise EvidenceError(
-            f"{call.rule.package} {call.rule.version} reads no page table in its {asked.api} call",
+            f"{call.rule.package} {call.rule.version} reads no page table in its {query.api} call",
             remedy="Ask without paged, or for a later release",
         )
     passed = {**known, **dict(zip(PASSED, call.value, strict=True))}
-    path, rows = answered(rules, "path", passed), answered(rules, "tile", passed)
-    kernel, each = path.value[0], passed["rows"]
+    path, rows = rule_answer(rules, "path", passed), rule_answer(rules, "tile", passed)
+    kernel, rows_per_position = path.value[0], passed["rows"]
     return Tile(
-        path=f"{kernel}_swapped" if each > 1 else kernel,
+        path=f"{kernel}_swapped" if rows_per_position > 1 else kernel,
         tile=rows.value,
-        rows_per_position=each,
-        tiles=tiles_of(rows.value, positions * each),
+        rows_per_position=rows_per_position,
+        tiles=tiles_of(rows.value, positions * rows_per_position),
         branches=(rows.branch, path.branch, call.branch),
     )

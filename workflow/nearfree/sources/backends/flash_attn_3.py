@@ -10,14 +10,14 @@ from typing import Any
 
 from nearfree.errors import EvidenceError
 from nearfree.sources.attention import (
-    Answered,
-    Asked,
     AttentionQuery,
     Point,
+    RuleAnswer,
+    RuleQuery,
     Tile,
-    answered,
     facts,
     point_of,
+    rule_answer,
     tiles_of,
 )
 from nearfree.sources.backends.flash_attn_grid import packed_grid
@@ -229,56 +229,56 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     return [packed_grid(CppFiles(files), "run_flash_fwd", "grid")]
 
 
-THEN = ("launch", "tile")
-"""The rules that are asked with what a call passes on."""
+FOLLOWING_RULES = ("launch", "tile")
+"""The rules that are given what a call passes on."""
 
 
-def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, Asked]:
+def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, RuleQuery]:
     """Return the call that is made, and the same with pages that every block divides."""
-    name = f"{asked.api}_paged_call" if asked.paged else f"{asked.api}_call"
-    known = facts(asked, point) | {
-        "cc_major": None if asked.sm is None else asked.sm // 10,
-        "cc_minor": None if asked.sm is None else asked.sm % 10,
-        "tokens_per_page": asked.page_size or 1,
+    name = f"{query.api}_paged_call" if query.paged else f"{query.api}_call"
+    known = facts(query, point) | {
+        "cc_major": None if query.sm is None else query.sm // 10,
+        "cc_minor": None if query.sm is None else query.sm % 10,
+        "tokens_per_page": query.page_size or 1,
     }
-    return Asked(name, known), Asked(name, known | {"tokens_per_page": ANY_BLOCK})
+    return RuleQuery(name, known), RuleQuery(name, known | {"tokens_per_page": ANY_BLOCK})
 
 
-def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
     """Return how a call is tiled; packed heads share a tile, so a position takes several rows."""
-    way = f"{asked.api}_paged" if asked.paged else asked.api
+    way = f"{query.api}_paged" if query.paged else query.api
     if way not in GIVEN:
         raise EvidenceError(
-            f"{PACKAGE}: a {asked.api} call has no paged cache", remedy="Ask for another call"
+            f"{PACKAGE}: a {query.api} call has no paged cache", remedy="Ask for another call"
         )
-    one, other = asks(asked, point_of(asked, positions))
+    one, other = rule_queries(query, point_of(query, positions))
     passed, call = _passed(rules, one)
     whole, _ = _passed(rules, other)
-    if asked.page_size is None and whole["pagedkv_tma"]:
+    if query.page_size is None and whole["pagedkv_tma"]:
         raise EvidenceError(
             f"{PACKAGE}: at {positions} positions the tile depends on the cache's page size",
             remedy="Name it with --page-size",
         )
-    launch = answered(rules, "launch", passed)
+    launch = rule_answer(rules, "launch", passed)
     kernel = dict(zip(KERNEL, launch.value, strict=True))
-    rows, more = (answered(rules, "tile", passed | kernel | {"blocks": n}) for n in (1, 2))
+    rows, more = (rule_answer(rules, "tile", passed | kernel | {"blocks": n}) for n in (1, 2))
     if rows.value != more.value:
         raise EvidenceError(
             f"{PACKAGE}: the tile depends on the number of blocks in a cluster",
             remedy="Report it; nothing is answered",
         )
-    each = asked.group if kernel["PackGQA"] else 1
+    rows_per_position = query.group if kernel["PackGQA"] else 1
     path = "split_kv" if kernel["Split"] else "standard"
     return Tile(
         path=f"{path}+pack_gqa" if kernel["PackGQA"] else path,
         tile=rows.value[0],
-        rows_per_position=each,
-        tiles=tiles_of(rows.value[0], positions * each),
+        rows_per_position=rows_per_position,
+        tiles=tiles_of(rows.value[0], positions * rows_per_position),
         branches=(rows.branch, launch.branch, call.branch),
     )
 
 
-def _passed(rules: Mapping[str, Rule], asked: Asked) -> tuple[dict[str, Any], Answered]:
+def _passed(rules: Mapping[str, Rule], rule_query: RuleQuery) -> tuple[dict[str, Any], RuleAnswer]:
     """Return what a call passes on, with all that is known, and the answer that says so."""
-    call = answered(rules, asked.name, asked.facts)
-    return {**asked.facts, **dict(zip(PASSED, call.value, strict=True))}, call
+    call = rule_answer(rules, rule_query.name, rule_query.facts)
+    return {**rule_query.facts, **dict(zip(PASSED, call.value, strict=True))}, call

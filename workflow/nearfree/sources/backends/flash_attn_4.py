@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Quote
 from nearfree.sources.attention import (
-    Asked,
     AttentionQuery,
     Point,
+    RuleQuery,
     Tile,
-    answered,
-    holding,
     point_of,
+    require_mechanism,
+    rule_answer,
     tiles_of,
 )
 from nearfree.sources.backends.flash_attn_4_rules import call_facts, readings
@@ -88,40 +88,40 @@ PACKAGE = "flash-attn-4"
 WANTED = r"(flash_attn/cute/)?(interface|flash_fwd(_sm90|_sm100)?)\.py"
 
 
-THEN = ()
-"""No rule is asked with the answer of another."""
+FOLLOWING_RULES = ()
+"""No rule is given the answer of another."""
 
 
-def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
-    """Return the one rule that is asked, that of the capability's family, and its facts."""
+def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
+    """Return the one rule, that of the capability's family, and its facts."""
     facts = call_facts(
-        asked.head_dim,
-        asked.group,
+        query.head_dim,
+        query.group,
         positions=point.positions,
-        heads=asked.heads,
-        kv_heads=asked.kv_heads,
+        heads=query.heads,
+        kv_heads=query.kv_heads,
         batch=point.batch,
         context=point.context,
-        causal=asked.causal,
-        cu_seqlens_q="given" if asked.api == "varlen" else None,
+        causal=query.causal,
+        cu_seqlens_q="given" if query.api == "varlen" else None,
     )
-    family = None if asked.sm is None else asked.sm // 10 * 10
-    return (Asked(f"tile_sm{family}", facts | {"sms": asked.sms}),)
+    family = None if query.sm is None else query.sm // 10 * 10
+    return (RuleQuery(f"tile_sm{family}", facts | {"sms": query.sms}),)
 
 
-def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
     """Return how the queries are tiled; of packed requests, the caller says the longest length."""
-    if asked.sm is None:
+    if query.sm is None:
         raise EvidenceError(
             f"{PACKAGE} has one kernel for each compute capability, and the question names none",
             remedy="Name the device with --device, or give --sm and --sms",
         )
-    family = asked.sm // 10 * 10
-    ((name, known),) = asks(asked, point_of(asked, positions))
-    chosen = answered(rules, name, known)
+    family = query.sm // 10 * 10
+    ((name, known),) = rule_queries(query, point_of(query, positions))
+    chosen = rule_answer(rules, name, known)
     rows, stages, splits, packed, built = chosen.value
     _checked(rules, built, packed=bool(packed), staged=stages > 1)
-    each_position = asked.group if packed else 1
+    each_position = query.group if packed else 1
     marks = "+split" * (splits > 1) + "+pack_gqa" * bool(packed)
     return Tile(
         path=f"sm{family}{marks}",
@@ -140,4 +140,4 @@ def _checked(rules: Mapping[str, Rule], built: str, *, packed: bool, staged: boo
         )
     links = ["tiles"] + ["packed"] * packed + ["stages"] * staged
     for each in links:
-        holding(rules, f"{each}_{KERNELS[built]}", PACKAGE)
+        require_mechanism(rules, f"{each}_{KERNELS[built]}", PACKAGE)

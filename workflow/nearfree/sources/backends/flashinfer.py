@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.sources.attention import (
-    Answered,
-    Asked,
     AttentionQuery,
     Point,
+    RuleAnswer,
+    RuleQuery,
     Tile,
-    answered,
-    holding,
     is_absent,
     point_of,
+    require_mechanism,
+    rule_answer,
     tiles_of,
 )
 from nearfree.sources.backends.flashinfer_rules import CUDA, backend_facts, mechanisms, readings
@@ -39,48 +39,48 @@ NO_PROMISE = 0
 """The uniform length of requests where the caller promises none, as by default."""
 
 
-THEN = ("tile", "sm90_tile")
-"""The rules that are asked without a point, or with a length that another rule gives."""
+FOLLOWING_RULES = ("tile", "sm90_tile")
+"""The rules that are given no point, or a length that another rule gives."""
 
 
-def asks(asked: AttentionQuery, point: Point) -> tuple[Asked, ...]:
+def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
     """Return the rule that reads where a call of `fa2` is, and its facts; `fa3` reads nothing."""
-    captured = asked.capture_positions
+    captured = query.capture_positions
     facts = {
         "qo_len": point.positions,
         "batch_size": point.batch,
-        "num_qo_heads": asked.heads,
-        "num_kv_heads": asked.kv_heads,
-        "head_dim": asked.head_dim,
+        "num_qo_heads": query.heads,
+        "num_kv_heads": query.kv_heads,
+        "head_dim": query.head_dim,
         "enable_cuda_graph": captured is not None,
         "total_num_rows": (point.positions if captured is None else captured) * point.batch,
         "uniform_q_len": NO_PROMISE,
     }
-    return () if asked.backend == "fa3" else (Asked("packed_length", facts),)
+    return () if query.backend == "fa3" else (RuleQuery("packed_length", facts),)
 
 
-def tile(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
+def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
     """Return how the queries are tiled, all requests having the same number of positions."""
-    chosen = _chosen(rules, asked) if asked.backend == "auto" else None
-    backend = asked.backend if chosen is None else str(chosen.value)
+    chosen = _chosen(rules, query) if query.backend == "auto" else None
+    backend = query.backend if chosen is None else str(chosen.value)
     reasons = () if chosen is None else (chosen.branch,)
-    found = _fa3(rules, asked, positions) if backend == "fa3" else _fa2(rules, asked, positions)
+    found = _fa3(rules, query, positions) if backend == "fa3" else _fa2(rules, query, positions)
     return replace(found, branches=(*found.branches, *reasons))
 
 
-def notes(asked: AttentionQuery) -> tuple[str, ...]:
+def notes(query: AttentionQuery) -> tuple[str, ...]:
     """Return what an answer takes for granted."""
-    if asked.backend != "auto":
+    if query.backend != "auto":
         return ()
     return (f"backend=auto is answered for CUDA {'.'.join(map(str, CUDA))} or newer",)
 
 
-def _chosen(rules: Mapping[str, Rule], asked: AttentionQuery) -> Answered:
+def _chosen(rules: Mapping[str, Rule], query: AttentionQuery) -> RuleAnswer:
     """Return what backend="auto" becomes."""
-    facts = backend_facts(asked.sm, head_dim_qk=asked.head_dim, head_dim_vo=asked.head_dim)
-    chosen = answered(rules, "backend", facts)
+    facts = backend_facts(query.sm, head_dim_qk=query.head_dim, head_dim_vo=query.head_dim)
+    chosen = rule_answer(rules, "backend", facts)
     replaced = "mechanism_ragged_auto" in rules and not is_absent(rules, "ragged_auto")
-    if replaced and asked.api == "varlen" and not asked.paged and chosen.value == "fa2":
+    if replaced and query.api == "varlen" and not query.paged and chosen.value == "fa2":
         raise EvidenceError(
             "backend=auto of the ragged wrapper may become neither fa2 nor fa3 in this release",
             remedy="Ask for the backend that runs, or for the paged wrapper",
@@ -88,40 +88,40 @@ def _chosen(rules: Mapping[str, Rule], asked: AttentionQuery) -> Answered:
     return chosen
 
 
-def _fa2(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
-    for each in ("tiles", "packed_rows"):
-        holding(rules, each, PACKAGE)
-    captured = asked.capture_positions
+def _fa2(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
+    for mechanism in ("tiles", "packed_rows"):
+        require_mechanism(rules, mechanism, PACKAGE)
+    captured = query.capture_positions
     if captured is not None and positions > captured:
         raise EvidenceError(
             f"a CUDA graph captured for {captured} positions takes no {positions}",
             remedy="Ask for at most as many positions as were captured",
         )
-    ((name, known),) = asks(asked, point_of(asked, positions))
-    packed = answered(rules, name, known)
+    ((name, known),) = rule_queries(query, point_of(query, positions))
+    packed = rule_answer(rules, name, known)
     length, head_dim = packed.value
     facts = {
         "avg_packed_qo_len": length,
         "head_dim": head_dim,
-        "head_dim_qk": asked.head_dim,
+        "head_dim_qk": query.head_dim,
         "kv_dtype_bytes": BYTES_16_BIT,
-        **_device(asked.sm),
+        **_device(query.sm),
     }
-    chosen = answered(rules, "tile", facts)
+    chosen = rule_answer(rules, "tile", facts)
     return Tile(
         path="fa2" if captured is None else "fa2_cuda_graph",
         tile=chosen.value,
-        rows_per_position=asked.group,
-        tiles=tiles_of(chosen.value, positions * asked.group),
+        rows_per_position=query.group,
+        tiles=tiles_of(chosen.value, positions * query.group),
         branches=(chosen.branch, packed.branch),
     )
 
 
-def _fa3(rules: Mapping[str, Rule], asked: AttentionQuery, positions: int) -> Tile:
-    for each in ("sm90_tiles", "sm90_rows"):
-        holding(rules, each, PACKAGE)
-    facts = {"head_dim": asked.head_dim}
-    chosen = answered(rules, "sm90_tile", facts)
+def _fa3(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
+    for mechanism in ("sm90_tiles", "sm90_rows"):
+        require_mechanism(rules, mechanism, PACKAGE)
+    facts = {"head_dim": query.head_dim}
+    chosen = rule_answer(rules, "sm90_tile", facts)
     return Tile(
         path="fa3",
         tile=chosen.value,

@@ -17,9 +17,9 @@ def forced_backend(files: Mapping[str, str]) -> Mechanism:
     modules = Modules(files)
     trees = [modules.tree(path) for path in sorted(files) if path.endswith("flashinfer_backend.py")]
     wrappers = [call for tree in trees for call in ast.walk(tree) if _is_wrapper(call)]
-    asked = [(call, _backend(call, trees)) for call in wrappers]
-    names = {name for _, name in asked if name is not None}
-    places = [call for call, name in asked if name is not None]
+    backends = [(call, _backend(call, trees)) for call in wrappers]
+    names = {name for _, name in backends if name is not None}
+    places = [call for call, name in backends if name is not None]
     share = "all" if len(places) == len(wrappers) else f"{len(places)} of {len(wrappers)}"
     says = f"{share} paged FlashInfer wrappers are asked for {' or '.join(sorted(names))}"
     return Mechanism("flashinfer_backend", says, tuple(quote(each) for each in places))

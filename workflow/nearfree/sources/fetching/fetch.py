@@ -14,7 +14,7 @@ from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched, SourceMember
 from nearfree.log.line import sha256
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.index import Artefact, meter, releases
+from nearfree.sources.fetching.index import Artefact, releases
 from nearfree.sources.fetching.sdist import read_sdist
 from nearfree.sources.fetching.wheel import read_wheel
 
@@ -94,11 +94,6 @@ def fetch(
             remedy="Run once without --offline, which fetches it",
         )
     return source or _fetched(package, version, wanted, cache)
-
-
-def fetched_bytes() -> int:
-    """Return how many bytes this process has read from the network."""
-    return meter.fetched_bytes
 
 
 def _canonical(package: str, version: str) -> str:

@@ -34,14 +34,13 @@ class Artefact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: Kind
     sha256: str
     url: str
-    yanked: bool
 
     def __str__(self) -> str:
         return f"{self.package} {self.version}: {self.filename}"
 
 
 class Meter:
-    """Counts the bytes that all threads read from the network."""
+    """Counts the bytes that all threads of this process read from the network."""
 
     def __init__(self) -> None:
         self.fetched_bytes = 0
@@ -201,7 +200,6 @@ def _by_version(package: str, page: "ProjectPage") -> dict[str, list[Artefact]]:
                     kind=kind,
                     sha256=sha256,
                     url=file.url,
-                    yanked=file.is_yanked,
                 )
             )
     by_name = {v: sorted(files, key=lambda file: file.filename) for v, files in found.items()}

@@ -61,8 +61,25 @@ class TableError(NearfreeError):
     """A table breaks its schema or its manifest."""
 
 
+MOVED = "This release keeps its rule elsewhere: its reader must learn where"
+"""What to do about a rule that is not where its reader looks for it."""
+
+
 class SourceError(NearfreeError):
-    """A package's source is not to be had, is damaged, or holds no rule of the known form."""
+    """A package's source is not to be had, is damaged, or holds no rule of the known form.
+
+    Parameters
+    ----------
+    what
+        What happened and to which input, as one sentence without a final stop.
+    remedy
+        What to do about it.
+    """
+
+    def __init__(
+        self, what: str, *, remedy: str = "This release needs a reader of its own: report it"
+    ) -> None:
+        super().__init__(what, remedy=remedy)
 
 
 class UnknownConstructError(SourceError):

@@ -4,7 +4,7 @@ Where to look, by the question:
 
 - How do files get here, and why are they believed? `fetching`.
 - What form is a rule read in? `language` (`program`, `expressions`; `python_source` and
-  `python_cuts` for Python, `leaves` for what a rule asks of the world) and `cpp`.
+  `cuts` for Python, `leaves` for what a rule asks of the world) and `cpp`.
 - How is it read? `language.slicing` cuts it down; `language.paths` enumerates its ways;
   `language.interpret` steps through it; `language.reading` compares the two,
   and holds the lines that make a rule matter.

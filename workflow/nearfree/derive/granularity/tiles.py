@@ -75,7 +75,7 @@ class Call(Struct, frozen=True, kw_only=True):
         queries = self.module.rule_queries(self.query, point)
         found = [_answer_codes(self.rules[name], facts) for name, facts in queries]
         for name in self.module.FOLLOWING_RULES:
-            also = self.rules[name].asked() & set(Point._fields) if name in self.rules else ()
+            also = self.rules[name].open_inputs & set(Point._fields) if name in self.rules else ()
             columns = [column(getattr(point, each)) for each in sorted(also)]
             found += [(each.codes, len(each.values)) for each in columns]
         return combined([(np.zeros(len(point.positions), np.int64), 1), *found])
@@ -85,7 +85,7 @@ def _answer_codes(rule: Rule, facts: Mapping[str, Any]) -> tuple[Whole, int]:
     """Return what a rule says at each point, as codes that tell answers apart, and their number."""
     whole = {name: each for name, each in facts.items() if isinstance(each, np.ndarray)}
     plain = stated_facts({name: each for name, each in facts.items() if name not in whole})
-    needed = {name: column(each) for name, each in whole.items() if name in rule.asked()}
+    needed = {name: column(each) for name, each in whole.items() if name in rule.open_inputs}
     if not needed:
         return np.zeros(len(next(iter(whole.values()))), np.int64), 1
     return kinds(rule.steady(plain, VARYING), plain, needed)

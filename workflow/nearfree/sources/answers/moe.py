@@ -233,7 +233,7 @@ class MoeRules:
     def inputs(self) -> dict[str, Any]:
         """Return the layer's facts that its answers depend on, besides the number of tokens."""
         rules = (self.block_size, self.path, *self.others)
-        asked = {name for rule in rules if rule is not None for name in rule.asked()}
+        asked = {name for rule in rules if rule is not None for name in rule.open_inputs}
         return {name: self.fixed[name] for name in sorted(asked) if name in self.fixed}
 
     def _path(self, tokens: int) -> Answer:

@@ -12,13 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfree.errors import SourceError
-from nearfree.sources.language.alike import returning
+from nearfree.sources.language.cuts import returning, without_options
 from nearfree.sources.language.expressions import UnknownConstructError, parse
-from nearfree.sources.language.known import without_options
 from nearfree.sources.language.program import Function, Program, at, defaults, placed
-from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.python_source import Modules, find_record
 from nearfree.sources.language.reading import Reading, reached
-from nearfree.sources.language.records import find_record
 from nearfree.sources.language.slicing import slice_to
 
 KEPT = frozenset({"arch", "head_dim", "head_dim_v", "alignment", "is_split_kv", "num_splits"})
@@ -246,10 +244,7 @@ def _splits(modules: Modules) -> ast.expr:
     found = [defaults(modules.locate([name])[1]).get("num_splits") for name in PUBLIC]
     texts = {None if each is None else ast.unparse(each) for each in found}
     if len(texts) != 1 or found[0] is None:
-        raise SourceError(
-            f"{' and '.join(PUBLIC)} have not one default of num_splits: {texts}",
-            remedy="This release needs a reader of its own: report it",
-        )
+        raise SourceError(f"{' and '.join(PUBLIC)} have not one default of num_splits: {texts}")
     return found[0]
 
 

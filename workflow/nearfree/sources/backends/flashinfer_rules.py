@@ -14,7 +14,7 @@ from nearfree.log.events import Quote
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles, walk, words
 from nearfree.sources.cpp.translate import Meaning
-from nearfree.sources.language.alike import one_request, returning, without_rest
+from nearfree.sources.language.cuts import one_request, returning, without_rest
 from nearfree.sources.language.program import Function, Program, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading

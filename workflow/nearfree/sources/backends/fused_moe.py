@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfree.errors import SourceError
-from nearfree.sources.language.program import Function, at, quote
-from nearfree.sources.language.python_cuts import (
+from nearfree.sources.language.cuts import (
     argument_of,
     arguments_of,
     assignments,
@@ -18,6 +17,7 @@ from nearfree.sources.language.python_cuts import (
     made,
     value_of,
 )
+from nearfree.sources.language.program import Function, at, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import DENSE, Mechanism, Reading
 
@@ -191,10 +191,7 @@ def always_aligned(modules: Modules) -> tuple[str, Function]:
     path, function = launcher(modules)
     place = calls(function, "moe_align_block_size")
     if not place:
-        raise SourceError(
-            f"{function.name} calls no moe_align_block_size: a new kernel path",
-            remedy="This release needs a reader of its own: report it",
-        )
+        raise SourceError(f"{function.name} calls no moe_align_block_size: a new kernel path")
     answer = ast.Return(at(ast.Constant(ALIGNED), place[0]))
     return path, made("path", [answer], place[0])
 

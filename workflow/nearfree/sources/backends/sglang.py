@@ -4,8 +4,8 @@ import ast
 from collections.abc import Mapping
 
 from nearfree.sources.backends import fused_moe
+from nearfree.sources.language.cuts import assignments
 from nearfree.sources.language.program import Function, quote
-from nearfree.sources.language.python_cuts import assignments
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 

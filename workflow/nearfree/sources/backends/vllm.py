@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from nearfree.errors import SourceError
 from nearfree.sources.backends import fused_moe
+from nearfree.sources.language.cuts import calls, value_of
 from nearfree.sources.language.expressions import UnknownConstructError
 from nearfree.sources.language.program import Function, at, quote
-from nearfree.sources.language.python_cuts import calls, value_of
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
@@ -68,10 +68,7 @@ def _fallback(value: ast.expr) -> ast.expr:
         if isinstance(call, ast.Call) and ast.unparse(call.func) in {"os.getenv", "os.environ.get"}:
             whole = ast.Call(ast.Name("int", ast.Load()), [call.args[1]], [])
             return at(whole, call)
-    raise SourceError(
-        "VLLM_FUSED_MOE_CHUNK_SIZE has no default of the known form",
-        remedy="This release needs a reader of its own: report it",
-    )
+    raise SourceError("VLLM_FUSED_MOE_CHUNK_SIZE has no default of the known form")
 
 
 def assignment(modules: Modules) -> Reading:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from tree_sitter import Node
 
 from nearfree.sources.cpp.calls import Calls
-from nearfree.sources.cpp.meaning import Meaning
+from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.nodes import (
     arguments,
     assigned,

@@ -7,10 +7,10 @@ fields that the answer depends on are passed, and checks are dropped.
 
 import ast
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from nearfree.sources.language.expressions import UnknownConstructError, name_of
-from nearfree.sources.language.program import Function, at, parameters, walk_statements
+from nearfree.sources.language.program import Function, at, names_in, parameters, walk_statements
 from nearfree.sources.language.slicing import slice_to
 
 
@@ -47,23 +47,12 @@ class _Threads:
         self.needed = needed
         self.done: dict[str, Function] = {}
         self.sets: dict[str, list[str]] = {}
-        self.universe = sorted({n for each in functions.values() for n in self._fields(each)})
-
-    def _fields(self, tree: ast.AST) -> Iterator[str]:
-        for each in ast.walk(tree):
-            if isinstance(each, ast.Name) and each.id.startswith(f"{self.record}_"):
-                yield each.id
+        names = names_in(*functions.values())
+        self.universe = sorted(name for name in names if name.startswith(f"{record}_"))
 
     def loaded(self, function: Function) -> set[str]:
         """Return the fields that a function reads."""
-        return {
-            each.id
-            for statement in function.body
-            for each in ast.walk(statement)
-            if isinstance(each, ast.Name)
-            and isinstance(each.ctx, ast.Load)
-            and each.id in self.universe
-        }
+        return names_in(*function.body, context=ast.Load) & {*self.universe}
 
     def takes(self, name: str) -> bool:
         """Return whether a function is given the structure."""
@@ -82,7 +71,8 @@ class _Threads:
         copied = _Rewrite(self).visit(copy.deepcopy(function))
         self.sets[name] = []
         if self.takes(name):
-            stored = {n for s in walk_statements(copied.body) for n in _stored(s)}
+            assigns = (s for s in walk_statements(copied.body) if isinstance(s, ast.Assign))
+            stored = names_in(*(target for each in assigns for target in each.targets))
             self.sets[name] = sorted(stored & self.needed & set(self.universe))
             if self.sets[name]:
                 _returning(copied, self.sets[name])
@@ -92,12 +82,7 @@ class _Threads:
 
     def _sign(self, function: Function, old: Function) -> None:
         """Give a function the parameters that its answer depends on, fields included."""
-        used = {
-            each.id
-            for statement in function.body
-            for each in ast.walk(statement)
-            if isinstance(each, ast.Name)
-        }
+        used = names_in(*function.body)
         spec = function.args
         tail = len(spec.args) - len(spec.defaults)
         kept: list[ast.arg] = []
@@ -178,11 +163,6 @@ class _Rewrite(ast.NodeTransformer):
 
 def _name(name: str, old: ast.AST, context: ast.expr_context) -> ast.expr:
     return at(ast.Name(name, context), old)
-
-
-def _stored(statement: ast.stmt) -> set[str]:
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return {n.id for each in targets for n in ast.walk(each) if isinstance(n, ast.Name)}
 
 
 def _clears(statement: ast.stmt, record: str) -> bool:

@@ -11,7 +11,7 @@ from functools import cached_property
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from nearfree.errors import SourceError
+from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.program import Text
 
 LANGUAGE = Language(tree_sitter_cuda.language())
@@ -131,13 +131,10 @@ class CppFiles:
             places = ", ".join(f"{f.text.path}:{f.node.start_point[0] + 1}" for f in found)
             raise SourceError(
                 f"{' or '.join(names)} must be defined once; it is defined {places or 'nowhere'}",
-                remedy="This release keeps its rule elsewhere: its reader must learn where",
+                remedy=MOVED,
             )
         if found[0].node.has_error:
-            raise SourceError(
-                f"{found[0].text.path}: {names[0]} does not parse as C++",
-                remedy="This release needs a reader of its own: report it",
-            )
+            raise SourceError(f"{found[0].text.path}: {names[0]} does not parse as C++")
         self._check_conditions(found[0])
         return found[0]
 
@@ -148,8 +145,7 @@ class CppFiles:
             if each.type == "preproc_ifdef" and name in self._defined:
                 raise SourceError(
                     f"{found.text.path}: {function_name(found.node)} depends on {name}, which is"
-                    " defined in some places",
-                    remedy="This release needs a reader of its own: report it",
+                    " defined in some places"
                 )
 
     @cached_property

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from nearfree.errors import SourceError
-from nearfree.sources.cpp.meaning import Meaning
+from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.nodes import (
     arguments,
     assigned,
@@ -58,8 +58,7 @@ def translate(files: CppFiles, found: Found, meaning: Meaning | None = None) -> 
         return _Translator(files, found.text, meaning or Meaning()).function(found.node)
     except (RecursionError, MemoryError) as error:
         raise SourceError(
-            f"{found.text.path}: {function_name(found.node)} is nested too deeply",
-            remedy="This release needs a reader of its own: report it",
+            f"{found.text.path}: {function_name(found.node)} is nested too deeply"
         ) from error
 
 

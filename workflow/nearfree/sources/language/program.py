@@ -9,11 +9,13 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from nearfree.log.events import Quote
 from nearfree.sources.language.expressions import UnknownConstructError, parse
 
 Function = ast.FunctionDef
+Made = TypeVar("Made", bound=ast.expr | ast.stmt)
 HARMLESS_DECORATORS = {"functools.lru_cache", "functools.cache", "lru_cache", "cache"}
 
 
@@ -118,11 +120,11 @@ def mark(node: ast.AST, text: Text) -> None:
         each.origin = text  # type: ignore[attr-defined]
 
 
-def at(new: ast.expr, old: ast.AST) -> ast.expr:
+def at(new: Made, old: ast.AST) -> Made:
     """Return a new node with the place of an old one."""
     if not hasattr(new, "lineno"):
         ast.copy_location(new, old)
-        new.origin = getattr(old, "origin", None)  # type: ignore[attr-defined]
+        new.origin = getattr(old, "origin", None)  # type: ignore[union-attr]
     return new
 
 
@@ -136,6 +138,14 @@ def quote(node: ast.AST) -> Quote:
         raise UnknownConstructError(f"a {type(node).__name__} without a place in the source")
     last: int = getattr(node, "end_lineno", None) or first
     return origin.quote(first, last)  # type: ignore[no-any-return]
+
+
+def names_in(*trees: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> set[str]:
+    """Return the plain names in trees; those that are only read or only set by their context."""
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, context)
+    }
 
 
 def walk_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

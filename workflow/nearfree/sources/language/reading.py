@@ -17,7 +17,7 @@ from nearfree.log.line import sha256
 from nearfree.sources.language.expressions import UnknownConstructError, parse, same
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.paths import enumerate_paths
-from nearfree.sources.language.program import Program
+from nearfree.sources.language.program import Program, names_in
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.slicing import slice_to
 
@@ -106,12 +106,7 @@ def _read(reading: Reading, package: str, version: str) -> RuleExtracted:
 
 def _used(rule: RuleExtracted) -> set[str]:
     texts = [text for branch in rule.branches for text in (*branch.when, branch.value)]
-    return {
-        each.id
-        for text in texts
-        for each in ast.walk(ast.parse(text, mode="eval"))
-        if isinstance(each, ast.Name)
-    }
+    return names_in(*map(parse, texts))
 
 
 def reached(program: Program, names: set[str]) -> set[str]:

@@ -130,7 +130,7 @@ class Rule:
             else:
                 branches.append((branch, rest, value))
         narrow = copy.copy(self)
-        for name in ("_asked", "_quick", "closures"):
+        for name in ("open_inputs", "_quick", "closures"):
             vars(narrow).pop(name, None)
         # What helpers were called with is known to both.
         vars(narrow).update(branches=branches, _helpers=self._helpers, _kept={})
@@ -142,7 +142,7 @@ class Rule:
 
         It is kept, so that it costs no more than looking it up where the others are the same.
         """
-        names = [name for name in self.asked() if name in inputs and name not in varying]
+        names = [name for name in self.open_inputs if name in inputs and name not in varying]
         key = (*names, typed([inputs[name] for name in names]))
         if key not in self._kept:
             self._kept[key] = self.specialised({name: inputs[name] for name in names})
@@ -166,20 +166,17 @@ class Rule:
         stop = isinstance(node.op, ast.Or)
         return stop if stop in [self._decided(each, fixed) for each in node.values] else None
 
-    def asked(self) -> frozenset[str]:
-        """Return the inputs that its open branches ask for."""
-        return self._asked
-
     @cached_property
-    def _asked(self) -> frozenset[str]:
+    def open_inputs(self) -> frozenset[str]:
+        """The inputs that its open branches rest on."""
         nodes = {node for _, when, value in self.branches for node in (*when, value)}
         return frozenset(name for node in nodes for name in variables(node))
 
     def missing(self, inputs: Mapping[str, Any]) -> set[str]:
         """Return the inputs that an answer still depends on where some are given."""
-        if self._asked <= inputs.keys():
+        if self.open_inputs <= inputs.keys():
             return set()
-        return set(self.specialised(inputs).asked() - inputs.keys())
+        return set(self.specialised(inputs).open_inputs - inputs.keys())
 
     def value(self, inputs: Mapping[str, Any]) -> Answer:
         """Return the value at some inputs, and its branch.

@@ -14,6 +14,7 @@ from nearfree.sources.language.program import (
     Function,
     at,
     bound_by,
+    names_in,
     parameters,
     walk_statements,
 )
@@ -87,12 +88,6 @@ class _OneEntry(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _names(node: ast.AST | None) -> set[str]:
-    if node is None:
-        return set()
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-
 def _effects(node: ast.AST) -> set[str]:
     """Return the names whose objects methods may change in some code; those of texts cannot."""
     found: set[str] = set()
@@ -125,7 +120,7 @@ def _given(node: ast.AST) -> set[str]:
                 isinstance(each.func, ast.Name) and name in BUILTINS and name != "opaque"
             ):
                 parts = (*each.args, *(keyword.value for keyword in each.keywords))
-                found |= set().union(*map(_names, parts))
+                found |= set().union(*map(names_in, parts))
     return found
 
 
@@ -211,7 +206,7 @@ class _Needed:
                 return statement.name in self.names
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 parts = [e for e in ast.iter_child_nodes(statement) if e is not statement.value]
-                set_here = set().union(*map(_names, parts))
+                set_here = set().union(*map(names_in, parts))
                 return bool(set_here & self.names) or self.touches(statement)
             case ast.Expr():
                 return bool(_given(statement) & self.names) or self.touches(statement)
@@ -222,10 +217,10 @@ class _Needed:
         for statement in filter(self.matters, body):
             if isinstance(statement, ast.If | ast.For):
                 heads = [e for e in ast.iter_child_nodes(statement) if isinstance(e, ast.expr)]
-                found = found.union(*map(_names, heads))
+                found = found.union(*map(names_in, heads))
                 found |= self._reads([*statement.body, *statement.orelse])
             else:
-                found |= _names(statement)
+                found |= names_in(statement)
         return found
 
     def keep(self, body: list[ast.stmt]) -> list[ast.stmt]:

@@ -4,9 +4,9 @@ import ast
 
 import pytest
 from nearfree.errors import SourceError
+from nearfree.sources.language.cuts import argument_of, arguments_of, calls, value_of
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Program
-from nearfree.sources.language.python_cuts import argument_of, arguments_of, calls, value_of
 
 from sources.language.rules import function, read_python, reading
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from nearfree.errors import SourceError
+from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.source import CppFiles
-from nearfree.sources.cpp.translate import Meaning, translate
+from nearfree.sources.cpp.translate import translate
 from nearfree.sources.language.statements import REFUSED
 
 from sources.language.rules import POINTS, read_cpp, values

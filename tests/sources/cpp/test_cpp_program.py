@@ -2,9 +2,9 @@
 
 import pytest
 from nearfree.errors import SourceError
+from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
-from nearfree.sources.cpp.translate import Meaning
 
 from sources.language.rules import read_cpp, values
 

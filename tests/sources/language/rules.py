@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfree.log.events import RuleExtracted
+from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
-from nearfree.sources.cpp.translate import Meaning
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Function, Program
 from nearfree.sources.language.python_source import Modules

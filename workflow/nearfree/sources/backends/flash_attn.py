@@ -20,9 +20,9 @@ from nearfree.sources.attention import (
     tiles_of,
 )
 from nearfree.sources.backends.flash_attn_grid import ceiling_grid, fixed_rows
+from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program, dispatch
 from nearfree.sources.cpp.source import CppFiles
-from nearfree.sources.cpp.translate import Meaning
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
 

@@ -21,9 +21,9 @@ from nearfree.sources.attention import (
     tiles_of,
 )
 from nearfree.sources.backends.flash_attn_grid import packed_grid
+from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
-from nearfree.sources.cpp.translate import Meaning
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
 

@@ -11,9 +11,9 @@ from typing import Any
 from nearfree.errors import SourceError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.log.events import Quote
+from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles, walk, words
-from nearfree.sources.cpp.translate import Meaning
 from nearfree.sources.language.cuts import one_request, returning, without_rest
 from nearfree.sources.language.program import Function, Program, quote
 from nearfree.sources.language.python_source import Modules

@@ -8,7 +8,6 @@ from nearfree.sources.cpp.expressions import KNOWN, Expressions
 from nearfree.sources.cpp.nodes import arguments, last_name, part, plain, template_arguments
 from nearfree.sources.cpp.source import (
     parameter_names,
-    template_defaults,
     template_parameters,
     words,
 )
@@ -43,11 +42,11 @@ class Calls(Expressions):
             return self.as_type(name, given[0], node)
         if name in CEILINGS and len(given) == 2:
             above, below = map(self.expr, given)
-            more = self.e(ast.BinOp(above, ast.Add(), below), node)
-            less = self.e(ast.BinOp(more, ast.Sub(), self.e(ast.Constant(1), node)), node)
+            more = self.at(ast.BinOp(above, ast.Add(), below), node)
+            less = self.at(ast.BinOp(more, ast.Sub(), self.at(ast.Constant(1), node)), node)
             return self.call("quotient", [less, below], node)
         if name in TUPLES:
-            return self.e(ast.Tuple([self.expr(each) for each in given], ast.Load()), node)
+            return self.at(ast.Tuple([self.expr(each) for each in given], ast.Load()), node)
         if name in KNOWN and not self.files.definitions(last):
             return self.known_call(node, KNOWN[name], given)
         return None
@@ -58,7 +57,7 @@ class Calls(Expressions):
         if len(values) == 1 and isinstance(values[0], ast.Tuple):
             values = values[0].elts
         whole = self.call(name, values, node)
-        return self.e(cast("double", whole), node) if name == "ceil" else whole
+        return self.at(cast("double", whole), node) if name == "ceil" else whole
 
     def pointer_call(self, node: Node, name: str, given: list[Node]) -> ast.expr | None:
         """Return a call whose name has template arguments: a cast, or `std::get<0>`."""
@@ -71,8 +70,8 @@ class Calls(Expressions):
         if name.startswith("static_cast<"):
             return self.as_type(types[0] if len(types) == 1 else "", given[0], node)
         if name.startswith("std::get<") and len(types) == 1 and types[0].isdecimal():
-            index = self.e(ast.Constant(int(types[0])), node)
-            return self.e(ast.Subscript(self.expr(given[0]), index, ast.Load()), node)
+            index = self.at(ast.Constant(int(types[0])), node)
+            return self.at(ast.Subscript(self.expr(given[0]), index, ast.Load()), node)
         return None
 
     def function_call(self, node: Node, function: Node, given: list[Node]) -> ast.expr:
@@ -87,9 +86,9 @@ class Calls(Expressions):
             scope = words(function.child_by_field_name("scope")).split("::")[-1]
             elsewhere = self.files.defines(name) and scope not in GLOBAL
             return self.opaque(node) if elsewhere else self.call(name, [*types, *values], node)
-        own = template_defaults(found.node)
-        odd = len(own) != len(template_parameters(found.node))
-        if odd or len(types) > len(own) or any(default == "..." for _, default in own):
+        own = template_parameters(found.node)
+        unnamed = any(not name for name, _ in own)
+        if unnamed or len(types) > len(own) or any(default == "..." for _, default in own):
             return self.opaque(node)
         for _, default in own[len(types) :]:
             types.append(self.deduced(default, node))
@@ -102,17 +101,17 @@ class Calls(Expressions):
         """Return a template argument that a call does not spell out."""
         if isinstance(default, str):
             known = default == "deduced"
-            return self.e(ast.Constant(default), node) if known else self.opaque(node)
+            return self.at(ast.Constant(default), node) if known else self.opaque(node)
         value = literal(words(default))
         if default.type in {"true", "false"}:
-            return self.e(ast.Constant(default.type == "true"), node)
-        return self.opaque(node) if value is None else self.e(ast.Constant(value[0]), node)
+            return self.at(ast.Constant(default.type == "true"), node)
+        return self.opaque(node) if value is None else self.at(ast.Constant(value[0]), node)
 
     def template_argument(self, node: Node) -> ast.expr:
         """Return a template's argument; a type with a namespace stands for itself, as a text."""
         inner = plain(node)
         if node.type == "type_descriptor" and inner.type == "qualified_identifier":
-            return self.e(ast.Constant(words(inner)), node)
+            return self.at(ast.Constant(words(inner)), node)
         return self.expr(inner)
 
     def member_call(self, node: Node, function: Node) -> ast.expr:
@@ -120,5 +119,5 @@ class Calls(Expressions):
         group, name = part(function, "argument"), words(part(function, "field"))
         if group.type != "identifier":
             return self.opaque(node)
-        method = self.e(ast.Attribute(self.named(words(group), group), name, ast.Load()), node)
-        return self.e(ast.Call(method, [self.expr(each) for each in arguments(node)], []), node)
+        method = self.at(ast.Attribute(self.named(words(group), group), name, ast.Load()), node)
+        return self.at(ast.Call(method, [self.expr(each) for each in arguments(node)], []), node)

@@ -14,15 +14,15 @@ from nearfree.sources.cpp.nodes import (
     called_name,
     declared,
     declared_names,
-    everything,
     is_constant,
     leaves,
     name_set,
     part,
 )
-from nearfree.sources.cpp.source import CppFiles, children, parameter_names, words
+from nearfree.sources.cpp.source import CppFiles, children, parameter_names, walk, words
 from nearfree.sources.cpp.types import cast, kind_named
-from nearfree.sources.language.program import Function, Text
+from nearfree.sources.language.expressions import parse
+from nearfree.sources.language.program import Function, Text, placed
 
 NUMBERS = {"primitive_type", "sized_type_specifier"}
 
@@ -40,18 +40,13 @@ class Declarations(Calls):
         self.answered: list[ast.stmt] = []
         self.lost: list[ast.stmt] = []
 
-    def s(self, new: ast.stmt, old: Node) -> ast.stmt:
-        """Return a new statement at the place of an old node."""
-        self.put(new, old)
-        return new
-
     def unknown(self, node: Node, *names: str) -> list[ast.stmt]:
         """Return what stands for a statement that is not known, and may change these names."""
         value = self.opaque(node, *self.with_fields({*names}))
-        called = (called_name(e) for e in everything(node) if e.type == "call_expression")
+        called = (called_name(e) for e in walk(node) if e.type == "call_expression")
         if not leaves(node) and not any(map(self.meaning.ends, called)):
-            return [self.s(ast.Expr(value), node)]
-        lost = self.s(ast.Return(value), node)
+            return [self.at(ast.Expr(value), node)]
+        lost = self.at(ast.Return(value), node)
         self.lost.append(lost)
         return [lost]
 
@@ -90,11 +85,11 @@ class Declarations(Calls):
 
     def target(self, name: str, old: Node) -> ast.expr:
         """Return a name that is set."""
-        return self.e(ast.Name(self.renamed(name), ast.Store()), old)
+        return self.at(ast.Name(self.renamed(name), ast.Store()), old)
 
     def assign(self, name: str, value: ast.expr, old: Node) -> ast.stmt:
         """Return an assignment to a plain name."""
-        return self.s(ast.Assign([self.target(name, old)], value), old)
+        return self.at(ast.Assign([self.target(name, old)], value), old)
 
     def attribute(self, call: Node) -> tuple[str, ast.expr] | None:
         """Return what `cudaDeviceGetAttribute(&x, which, device)` sets, and to which fact."""
@@ -103,7 +98,7 @@ class Declarations(Calls):
         given = arguments(call)
         if len(given) != 3 or not words(given[0]).lstrip("&").isidentifier():
             return None
-        which = self.e(ast.Constant(words(given[1])), call)
+        which = self.at(ast.Constant(words(given[1])), call)
         return words(given[0]).lstrip("&"), self.call("device_attribute", [which], call)
 
     def s_declaration(self, node: Node) -> list[ast.stmt]:
@@ -133,7 +128,7 @@ class Declarations(Calls):
         empty = each.type == "identifier"
         name = (declared_names(each) or [words(each)])[0]
         self.declare(name, "")
-        value = self.e(ast.List([], ast.Load()), node) if empty else self.opaque(each)
+        value = self.at(ast.List([], ast.Load()), node) if empty else self.opaque(each)
         return self.assign(name, value, node)
 
     def initialised(self, node: Node, each: Node, kind: str) -> list[ast.stmt]:
@@ -170,7 +165,7 @@ class Declarations(Calls):
         inner = list(children(value))
         if value.type == "initializer_list" and number and left.type == "identifier":
             if not inner:
-                return self.e(cast(number, self.e(ast.Constant(0), node)), node)
+                return self.at(cast(number, self.at(ast.Constant(0), node)), node)
             value = inner[0] if len(inner) == 1 else value
         if value.type == "argument_list":
             if len(inner) != 1 or not number:
@@ -184,8 +179,8 @@ class Declarations(Calls):
         for name in names:
             self.declare(name, "")
         targets = [self.target(name, node) for name in names]
-        pair = self.e(ast.Tuple(targets, ast.Store()), node)
-        return [self.s(ast.Assign([pair], result), node)]
+        pair = self.at(ast.Tuple(targets, ast.Store()), node)
+        return [self.at(ast.Assign([pair], result), node)]
 
     def lambda_function(self, node: Node, name: str, value: Node) -> list[ast.stmt]:
         """Return a function inside the function, if it changes nothing and sees what it saw."""
@@ -214,17 +209,41 @@ class Declarations(Calls):
         self, name: str, names: list[str], body: Node, values: list[ast.expr] | None = None
     ) -> Function:
         """Return a function of these parameters, the last ones with these defaults."""
-        given = [ast.arg(each) for each in names]
-        for each in given:
-            self.put(each, body)
+        given = [self.at(ast.arg(name), body) for name in names]
         spec = ast.arguments([], given, None, [], [], None, [*(values or [])])
-        function = ast.FunctionDef(name, spec, self.filled(body), [], None)
-        self.put(function, body)
-        return function
+        return self.at(ast.FunctionDef(name, spec, self.filled(body), [], None), body)
 
     def answer(self, call: Node, name: str) -> ast.stmt:
         """Return the answer that a call is."""
-        raise NotImplementedError
+        values = [self.passed(call, name, place) for place in self.meaning.answers[name]]
+        answer = self.at(ast.Return(self.at(ast.Tuple(values, ast.Load()), call)), call)
+        self.answered.append(answer)
+        return answer
+
+    def passed(self, call: Node, name: str, place: int | str) -> ast.expr:
+        """Return what a call passes on: an argument, its default, or an expression there."""
+        given = arguments(call)
+        if isinstance(place, str):
+            here = self.at(ast.Constant(place), call)
+            tree = placed(parse(place), here)
+            for each in ast.walk(tree):
+                if isinstance(each, ast.Name):
+                    each.id = self.renamed(each.id)
+            return tree
+        if place < len(given):
+            return self.expr(given[place])
+        found = self.files.locate(name)
+        own = parameter_names(found.node)
+        default = own[place][1] if place < len(own) else None
+        if default is None:
+            return self.opaque(call)
+        return type(self)(self.files, found.text, self.meaning).expr(default)
+
+    def hands_on(self, call: Node) -> bool:
+        """Return whether a known function is given a structure that it may change."""
+        given = {words(each) for each in arguments(call)}
+        known = call.type == "call_expression" and self.files.defines(called_name(call))
+        return known and bool(given & self.meaning.records)
 
     def filled(self, node: Node) -> list[ast.stmt]:
         """Return the statements of a block, one at least."""

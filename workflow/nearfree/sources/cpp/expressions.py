@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tree_sitter import Node
 
@@ -50,6 +51,7 @@ class Meaning:
         return name in self.sinks or name in self.answers or name in self.tails
 
 
+Tree = TypeVar("Tree", bound=ast.AST)
 COMPARISONS: dict[str, type[ast.cmpop]] = {
     "<": ast.Lt,
     "<=": ast.LtE,
@@ -105,8 +107,8 @@ class Expressions:
         self.bound: dict[str, ast.expr] = {}
         self.place: Node | None = None
 
-    def put(self, new: ast.AST, old: Node) -> ast.AST:
-        """Give a new node the place of an old one, or that of the macro around it."""
+    def at(self, new: Tree, old: Node) -> Tree:
+        """Return a new node with the place of an old one, or that of the macro around it."""
         where = self.place or old
         new.lineno = where.start_point[0] + 1  # type: ignore[attr-defined]
         new.end_lineno = where.end_point[0] + 1  # type: ignore[attr-defined]
@@ -115,22 +117,17 @@ class Expressions:
         new.origin = self.text  # type: ignore[attr-defined]
         return new
 
-    def e(self, new: ast.expr, old: Node) -> ast.expr:
-        """Return a new expression at the place of an old node."""
-        self.put(new, old)
-        return new
-
     def named(self, name: str, old: Node) -> ast.expr:
         """Return a name."""
-        return self.e(ast.Name(name, ast.Load()), old)
+        return self.at(ast.Name(name, ast.Load()), old)
 
     def call(self, name: str, given: list[ast.expr], old: Node) -> ast.expr:
         """Return a call of a function."""
-        return self.e(ast.Call(self.named(name, old), given, []), old)
+        return self.at(ast.Call(self.named(name, old), given, []), old)
 
     def opaque(self, node: Node, *names: str) -> ast.expr:
         """Return a value that is not known; it may have changed these names."""
-        shown: list[ast.expr] = [self.e(ast.Constant(words(node)[:80]), node)]
+        shown: list[ast.expr] = [self.at(ast.Constant(words(node)[:80]), node)]
         shown += [self.named(self.renamed(name), node) for name in names]
         return self.call("opaque", shown, node)
 
@@ -157,12 +154,12 @@ class Expressions:
         if not kind or held == kind or (not held and kind not in {"float", "double"}):
             return value
         if kind in {"int", "unsigned"} and held == "bool":
-            return self.e(cast("int", value), node)
+            return self.at(cast("int", value), node)
         if kind == "int" and held == "unsigned":
             return value
         if kind == "unsigned" and held in {"float", "double"}:
-            value = self.e(cast("int", value), node)
-        return self.e(cast(kind, value), node)
+            value = self.at(cast("int", value), node)
+        return self.at(cast(kind, value), node)
 
     def expr(self, node: Node) -> ast.expr:
         """Return an expression."""
@@ -178,30 +175,30 @@ class Expressions:
         sign = words(node.child_by_field_name("operator"))
         if node.type == "binary_expression" and sign in JUNCTIONS:
             sides = [self.test(part(node, name)) for name in ("left", "right")]
-            return self.e(ast.BoolOp(JUNCTIONS[sign](), sides), node)
+            return self.at(ast.BoolOp(JUNCTIONS[sign](), sides), node)
         return self.expr(node)
 
     def e_number_literal(self, node: Node) -> ast.expr:
         """Return a number."""
         found = literal(words(node))
-        return self.opaque(node) if found is None else self.e(ast.Constant(found[0]), node)
+        return self.opaque(node) if found is None else self.at(ast.Constant(found[0]), node)
 
     def e_true(self, node: Node) -> ast.expr:
         """Return `True` or `False`."""
-        return self.e(ast.Constant(node.type == "true"), node)
+        return self.at(ast.Constant(node.type == "true"), node)
 
     e_false = e_true
 
     def e_null(self, node: Node) -> ast.expr:
         """Return `None`."""
-        return self.e(ast.Constant(value=None), node)
+        return self.at(ast.Constant(value=None), node)
 
     def e_string_literal(self, node: Node) -> ast.expr:
         """Return a text; one with escapes is not known."""
         text = "" if node.text is None else node.text.decode()
         if "\\" in text or text[:1] != '"':
             return self.opaque(node)
-        return self.e(ast.Constant(text[1:-1]), node)
+        return self.at(ast.Constant(text[1:-1]), node)
 
     def e_identifier(self, node: Node) -> ast.expr:
         """Return a name, or what a macro binds it to."""
@@ -214,8 +211,8 @@ class Expressions:
         """Return `p_x` of `p.x`, and an item of `p.first`."""
         group, name = part(node, "argument"), words(part(node, "field"))
         if name in {"first", "second"}:
-            index = self.e(ast.Constant(int(name == "second")), node)
-            return self.e(ast.Subscript(self.expr(group), index, ast.Load()), node)
+            index = self.at(ast.Constant(int(name == "second")), node)
+            return self.at(ast.Subscript(self.expr(group), index, ast.Load()), node)
         if group.type == "identifier" and name.isidentifier():
             return self.named(f"{words(group)}_{name}", node)
         return self.opaque(node)
@@ -226,7 +223,7 @@ class Expressions:
         if len(inner) != 1:
             return self.opaque(node)
         group = self.expr(part(node, "argument"))
-        return self.e(ast.Subscript(group, self.expr(inner[0]), ast.Load()), node)
+        return self.at(ast.Subscript(group, self.expr(inner[0]), ast.Load()), node)
 
     def e_parenthesized_expression(self, node: Node) -> ast.expr:
         """Return what stands in parentheses."""
@@ -237,11 +234,11 @@ class Expressions:
         """Return `not x` or `-x`."""
         sign, inner = words(part(node, "operator")), part(node, "argument")
         if sign == "!":
-            return self.e(ast.UnaryOp(ast.Not(), self.test(inner)), node)
+            return self.at(ast.UnaryOp(ast.Not(), self.test(inner)), node)
         if sign == "-":
-            value = self.e(ast.UnaryOp(ast.USub(), self.expr(inner)), node)
+            value = self.at(ast.UnaryOp(ast.USub(), self.expr(inner)), node)
             signless = self.kinds.of(inner) == "unsigned"
-            return self.e(cast("unsigned", value), node) if signless else value
+            return self.at(cast("unsigned", value), node) if signless else value
         return self.expr(inner) if sign == "+" else self.opaque(node)
 
     def e_conditional_expression(self, node: Node) -> ast.expr:
@@ -254,7 +251,7 @@ class Expressions:
             else self.expr(each)
             for each in sides
         ]
-        return self.e(ast.IfExp(self.test(part(node, "condition")), *values), node)
+        return self.at(ast.IfExp(self.test(part(node, "condition")), *values), node)
 
     def e_binary_expression(self, node: Node) -> ast.expr:
         """Return arithmetic as C++ does it, a comparison, or a junction."""
@@ -262,7 +259,7 @@ class Expressions:
         if sign in JUNCTIONS:
             whole = self.test(node)
             sure = all(self.kinds.of(each) == "bool" for each in sides)
-            return whole if sure else self.e(cast("bool", whole), node)
+            return whole if sure else self.at(cast("bool", whole), node)
         if sign in COMPARISONS:
             return self.comparison(node, sign, sides)
         if sign not in ARITHMETIC and sign != "/":
@@ -274,11 +271,11 @@ class Expressions:
         elif sign == "%" and kind != "unsigned":
             result = self.call("remainder", [left, right], node)
         else:
-            result = self.e(ast.BinOp(left, ARITHMETIC[sign](), right), node)
+            result = self.at(ast.BinOp(left, ARITHMETIC[sign](), right), node)
         if kind == "float" and sign in {"+", "-", "*", "/"}:
-            return self.e(cast("float", result), node)
+            return self.at(cast("float", result), node)
         return (
-            self.e(cast("unsigned", result), node) if (kind, sign) == ("unsigned", "-") else result
+            self.at(cast("unsigned", result), node) if (kind, sign) == ("unsigned", "-") else result
         )
 
     def comparison(self, node: Node, sign: str, sides: list[Node]) -> ast.expr:
@@ -288,8 +285,8 @@ class Expressions:
         values = [self.rest(sides[0]) if against_zero else self.expr(sides[0]), self.expr(sides[1])]
         if set(kinds) == {"int", "unsigned"}:
             place = kinds.index("int")
-            values[place] = self.e(cast("unsigned", values[place]), sides[place])
-        return self.e(ast.Compare(values[0], [COMPARISONS[sign]()], values[1:]), node)
+            values[place] = self.at(cast("unsigned", values[place]), sides[place])
+        return self.at(ast.Compare(values[0], [COMPARISONS[sign]()], values[1:]), node)
 
     def rest(self, node: Node) -> ast.expr:
         """Return an expression that is compared with 0: of `a % b` the sign does not matter."""
@@ -299,7 +296,7 @@ class Expressions:
         if inner.type != "binary_expression" or words(part(inner, "operator")) != "%":
             return self.expr(node)
         left, right = (self.expr(part(inner, name)) for name in ("left", "right"))
-        return self.e(ast.BinOp(left, ast.Mod(), right), node)
+        return self.at(ast.BinOp(left, ast.Mod(), right), node)
 
     def e_cast_expression(self, node: Node) -> ast.expr:
         """Return `(int)x`."""
@@ -313,12 +310,12 @@ class Expressions:
 
     def e_sizeof_expression(self, node: Node) -> ast.expr:
         """Return a call that a leaf may stand for."""
-        what = self.e(ast.Constant(" ".join(map(words, children(node)))), node)
+        what = self.at(ast.Constant(" ".join(map(words, children(node)))), node)
         return self.call("sizeof", [what], node)
 
     def e_initializer_list(self, node: Node) -> ast.expr:
         """Return a tuple."""
-        return self.e(ast.Tuple([self.expr(each) for each in children(node)], ast.Load()), node)
+        return self.at(ast.Tuple([self.expr(each) for each in children(node)], ast.Load()), node)
 
     def callee(self, function: Node) -> Found | None:
         """Return the function of these files that is called; None if it is not sure which."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from nearfree.errors import SourceError
-from nearfree.sources.cpp.source import children, declarator, words
+from nearfree.sources.cpp.source import children, parameter_nodes, walk, words
 
 _LEAVES = {"return_statement", "goto_statement", "co_return_statement"}
 _TURNS = {"switch_statement": {"continue_statement"}}
@@ -76,31 +76,21 @@ def inside(node: Node) -> list[Node]:
     return found
 
 
-def everything(node: Node) -> list[Node]:
-    """Return a node and its parts."""
-    return [node, *inside(node)]
-
-
 def outside_lambdas(node: Node) -> Iterator[Node]:
     """Yield a node and its parts, but no bodies of lambdas: they run when they are called."""
-    waiting = [node]
-    while waiting:
-        each = waiting.pop()
-        yield each
-        if each.type != "lambda_expression":
-            waiting += children(each)
+    yield from walk(node, lambda e: () if e.type == "lambda_expression" else children(e))
 
 
 def identifiers(node: Node) -> list[Node]:
     """Return the plain names in a node."""
-    return [each for each in everything(node) if each.type == "identifier"]
+    return [each for each in walk(node) if each.type == "identifier"]
 
 
 def name_set(*nodes: Node) -> set[str]:
     """Return the plain names in nodes, fields of structures included, as one name each."""
     found = {words(each) for node in nodes for each in identifiers(node)}
     for node in nodes:
-        for each in everything(node):
+        for each in walk(node):
             group = each.child_by_field_name("argument")
             if each.type == "field_expression" and group is not None:
                 found.add(f"{words(group)}_{words(each.child_by_field_name('field'))}")
@@ -145,7 +135,7 @@ def assigned(node: Node) -> set[str]:
     Whatever is given the address of a name may set it too.
     """
     found: set[str] = set()
-    for each in everything(node):
+    for each in walk(node):
         match each.type:
             case "assignment_expression":
                 found |= changed_by(part(each, "left"))
@@ -161,7 +151,7 @@ def assigned(node: Node) -> set[str]:
 def declared(node: Node) -> set[str]:
     """Return the names that code declares."""
     found: set[str] = set()
-    for each in everything(node):
+    for each in walk(node):
         if each.type in {"declaration", "for_range_loop"}:
             for inner in each.children_by_field_name("declarator"):
                 found |= set(declared_names(inner))
@@ -192,17 +182,12 @@ def is_constant(node: Node) -> bool:
 
 def changed_parameters(function: Node) -> list[bool]:
     """Return of each parameter whether the function may change what a caller handed to it."""
-    spec = declarator(function).child_by_field_name("parameters")
     body = function.child_by_field_name("body")
     changed = assigned(body) if body is not None else set()
     found = []
-    for each in spec.named_children if spec is not None else []:
-        if each.type in {"parameter_declaration", "optional_parameter_declaration"}:
-            inner = each.child_by_field_name("declarator")
-            refers = inner is not None and inner.type in {
-                "reference_declarator",
-                "pointer_declarator",
-            }
-            names = set(declared_names(inner)) if inner is not None else set()
-            found.append(refers and not is_constant(each) and bool(names & changed))
+    for each in parameter_nodes(function):
+        inner = each.child_by_field_name("declarator")
+        refers = inner is not None and inner.type in {"reference_declarator", "pointer_declarator"}
+        names = set(declared_names(inner)) if inner is not None else set()
+        found.append(refers and not is_constant(each) and bool(names & changed))
     return found

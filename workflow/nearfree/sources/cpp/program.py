@@ -5,9 +5,10 @@ import copy
 from collections.abc import Mapping
 
 from nearfree.errors import MOVED, SourceError
+from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.records import thread_records
 from nearfree.sources.cpp.source import CppFiles, Found, specialised_for, walk, words
-from nearfree.sources.cpp.translate import ENDS, Meaning, translate
+from nearfree.sources.cpp.translate import ENDS, translate
 from nearfree.sources.language.expressions import parse
 from nearfree.sources.language.functions import BUILTINS
 from nearfree.sources.language.program import Function, Leaves, Program, at, replace_leaves

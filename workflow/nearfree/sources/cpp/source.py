@@ -4,7 +4,7 @@ Of `#ifdef` blocks the part for an undefined name is read: what a build without 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -81,13 +81,13 @@ def _chosen(node: Node) -> Iterator[Node]:
         yield from children(alternative) if alternative.type == "preproc_else" else [alternative]
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """Yield a node and all compiled parts of it."""
+def walk(node: Node, parts: Callable[[Node], Iterable[Node]] = children) -> Iterator[Node]:
+    """Yield a node and all of its parts, in order; the compiled ones unless told otherwise."""
     waiting = [node]
     while waiting:
-        each = waiting.pop()
-        yield each
-        waiting += reversed([*children(each)])
+        inner = waiting.pop()
+        yield inner
+        waiting += reversed([*parts(inner)])
 
 
 class CppFiles:
@@ -110,8 +110,9 @@ class CppFiles:
         found: dict[str, list[Found]] = {}
         for path, text in sorted(self.texts.items()):
             try:
-                for node in _functions(self.tree(path)):
-                    found.setdefault(function_name(node), []).append(Found(node, text))
+                for node in walk(self.tree(path), _around):
+                    if node.type == "function_definition":
+                        found.setdefault(function_name(node), []).append(Found(node, text))
             except RecursionError as error:
                 raise SourceError(
                     f"{path} is nested too deeply", remedy="It is not read: report it"
@@ -140,7 +141,7 @@ class CppFiles:
 
     def _check_conditions(self, found: Found) -> None:
         """Refuse a function that asks for a macro which these files define, in a place or not."""
-        for each in _everything(found.node):
+        for each in walk(found.node, lambda node: node.named_children):
             name = words(each.child_by_field_name("name"))
             if each.type == "preproc_ifdef" and name in self._defined:
                 raise SourceError(
@@ -160,10 +161,6 @@ class CppFiles:
     def definitions(self, name: str) -> list[Found]:
         """Return all definitions of a name: a template's specialisations share one."""
         return self._definitions.get(name, [])
-
-    def names(self) -> Iterable[str]:
-        """Return the names of all functions."""
-        return self._definitions.keys()
 
     @cached_property
     def macros(self) -> dict[str, Macro]:
@@ -189,15 +186,6 @@ class CppFiles:
         return found
 
 
-def _everything(node: Node) -> Iterator[Node]:
-    """Yield a node and all parts of it, whether they are compiled or not."""
-    waiting = [node]
-    while waiting:
-        each = waiting.pop()
-        yield each
-        waiting += each.named_children
-
-
 def _plain(content: str, root: Node) -> str:
     """Return a source without those type aliases that do not parse.
 
@@ -205,7 +193,8 @@ def _plain(content: str, root: Node) -> str:
     rule that needs the alias after all finds its name unknown.
     """
     raw = content.encode()
-    broken = [(each.start_byte, each.end_byte) for each in _errors(root)]
+    suspects = walk(root, lambda node: [child for child in node.children if child.has_error])
+    broken = [(e.start_byte, e.end_byte) for e in suspects if e.is_error or e.is_missing]
     for found in ALIAS.finditer(raw):
         if any(start < found.end() and found.start() < end for start, end in broken):
             blank = re.sub(rb"[^\n]", b" ", found.group())
@@ -213,28 +202,14 @@ def _plain(content: str, root: Node) -> str:
     return raw.decode()
 
 
-def _errors(node: Node) -> Iterator[Node]:
-    waiting = [node]
-    while waiting:
-        each = waiting.pop()
-        if each.is_error or each.is_missing:
-            yield each
-        waiting += [child for child in each.children if child.has_error]
-
-
 def _body(value: Node) -> Node:
     plain = (value.text or b"").decode().replace("\\\n", " ").replace("\\\r\n", " ")
     return parse(f"void body() {{ {plain}; }}")
 
 
-def _functions(root: Node) -> Iterator[Node]:
-    waiting = [root]
-    while waiting:
-        each = waiting.pop()
-        if each.type == "function_definition":
-            yield each
-        elif each.type in _AROUND:
-            waiting += reversed([*children(each)])
+def _around(node: Node) -> Iterator[Node]:
+    """Yield what stands in a namespace, a template or the like; of all else nothing."""
+    return children(node) if node.type in _AROUND else iter(())
 
 
 def declarator(node: Node) -> Node:
@@ -262,26 +237,12 @@ def specialised_for(node: Node) -> list[Node]:
     return [] if given is None else list(children(given))
 
 
-def template_parameters(node: Node) -> list[str]:
-    """Return the names of a function template's parameters, in order."""
-    parent = node.parent
-    if parent is None or parent.type != "template_declaration":
-        return []
-    spec = parent.child_by_field_name("parameters")
-    found = []
-    for each in spec.named_children if spec is not None else []:
-        name = each.child_by_field_name("declarator") or (
-            each.named_children[-1] if each.named_children else None
-        )
-        found.append(words(name) if each.type != "comment" else "")
-    return [each for each in found if each]
-
-
-def template_defaults(node: Node) -> list[tuple[str, Node | str]]:
-    """Return name and default of each of a template's parameters.
+def template_parameters(node: Node) -> list[tuple[str, Node | str]]:
+    """Return name and default of each of a function template's parameters, in order.
 
     A type is no number: where a call does not spell it out it is `deduced`. A number without a
-    default is `unknown` then, and `...` stands for any number of parameters.
+    default is `unknown` then, and `...` stands for any number of parameters. A parameter that is
+    not named has an empty name.
     """
     parent = node.parent
     if parent is None or parent.type != "template_declaration":
@@ -289,7 +250,7 @@ def template_defaults(node: Node) -> list[tuple[str, Node | str]]:
     spec = parent.child_by_field_name("parameters")
     found: list[tuple[str, Node | str]] = []
     for each in children(spec) if spec is not None else []:
-        name = words(each.child_by_field_name("declarator") or each)
+        name = words(each.child_by_field_name("declarator") or (None, *each.named_children)[-1])
         default = each.child_by_field_name("default_value")
         if "variadic" in each.type:
             found.append((name, "..."))
@@ -316,18 +277,20 @@ def namespaces(node: Node) -> set[str]:
     return found
 
 
+def parameter_nodes(node: Node) -> list[Node]:
+    """Return the declarations of a function's parameters."""
+    spec = declarator(node).child_by_field_name("parameters")
+    kinds = {"parameter_declaration", "optional_parameter_declaration"}
+    return [] if spec is None else [each for each in spec.named_children if each.type in kinds]
+
+
 def parameter_names(node: Node) -> list[tuple[str, Node | None, str]]:
     """Return name, default and type of each of a function's parameters."""
-    spec = declarator(node).child_by_field_name("parameters")
     found = []
-    for each in spec.named_children if spec is not None else []:
-        if each.type not in {"parameter_declaration", "optional_parameter_declaration"}:
-            continue
+    for each in parameter_nodes(node):
         name = each.child_by_field_name("declarator")
         while name is not None and name.type != "identifier":
-            name = name.child_by_field_name("declarator") or next(
-                (part for part in reversed(name.named_children)), None
-            )
+            name = name.child_by_field_name("declarator") or (None, *name.named_children)[-1]
         kind = words(each.child_by_field_name("type"))
         found.append((words(name), each.child_by_field_name("default_value"), kind))
     return found

@@ -17,14 +17,12 @@ from nearfree.sources.cpp.nodes import (
     called_name,
     changed_by,
     changed_parameters,
-    everything,
     identifiers,
     name_set,
     outside_lambdas,
     part,
-    stream,
 )
-from nearfree.sources.cpp.source import children, words
+from nearfree.sources.cpp.source import children, walk, words
 from nearfree.sources.cpp.types import cast
 
 
@@ -46,7 +44,7 @@ class Statements(Declarations):
 
     def filled(self, node: Node) -> list[ast.stmt]:
         """Return the statements of a block, one at least."""
-        return self.block(node) or [self.s(ast.Pass(), node)]
+        return self.block(node) or [self.at(ast.Pass(), node)]
 
     def statement(self, node: Node) -> list[ast.stmt]:
         """Return what stands for a statement."""
@@ -62,7 +60,7 @@ class Statements(Declarations):
         for each in self.evaluated(node):
             changed |= self.side_effects(each)
         value = self.opaque(node, *self.with_fields(changed))
-        return [self.s(ast.Expr(value), node)] if changed else []
+        return [self.at(ast.Expr(value), node)] if changed else []
 
     def evaluated(self, node: Node) -> Iterator[Node]:
         """Yield the expressions of a statement whose own effect is not what it is for."""
@@ -111,21 +109,21 @@ class Statements(Declarations):
         """Return the function's result in its type."""
         inner = next(iter(children(node)), None)
         if inner is None:
-            return [self.s(ast.Return(None), node)]
+            return [self.at(ast.Return(None), node)]
         value = self.converted(self.returns, self.expr(inner), inner)
-        return [self.s(ast.Return(value), node)]
+        return [self.at(ast.Return(value), node)]
 
     def s_throw_statement(self, node: Node) -> list[ast.stmt]:
         """Refuse."""
-        return [self.s(ast.Raise(None, None), node)]
+        return [self.at(ast.Raise(None, None), node)]
 
     def s_break_statement(self, node: Node) -> list[ast.stmt]:
         """Leave a loop."""
-        return [self.s(ast.Break(), node)]
+        return [self.at(ast.Break(), node)]
 
     def s_continue_statement(self, node: Node) -> list[ast.stmt]:
         """Go on with a loop."""
-        return [self.s(ast.Continue(), node)]
+        return [self.at(ast.Continue(), node)]
 
     def s_if_statement(self, node: Node) -> list[ast.stmt]:
         """Return a condition; one that declares a name is not known."""
@@ -137,7 +135,7 @@ class Statements(Declarations):
             return self.unknown(node, *name_set(node))
         test, body = self.test(value), self.filled(part(node, "consequence"))
         orelse = [] if other is None else [s for c in children(other) for s in self.block(c)]
-        return [self.s(ast.If(test, body, orelse), node)]
+        return [self.at(ast.If(test, body, orelse), node)]
 
     def s_for_statement(self, node: Node) -> list[ast.stmt]:
         """Translate counting loops: `for (int i = a; i < b; i++)`, where nothing moves i or b."""
@@ -148,13 +146,13 @@ class Statements(Declarations):
         body = part(node, "body")
         end, first = self.expr(high), self.expr(low)
         if sign == "<=":
-            one = self.e(ast.Constant(1), high)
-            end = self.e(ast.BinOp(end, ast.Add(), one), high)
+            one = self.at(ast.Constant(1), high)
+            end = self.at(ast.BinOp(end, ast.Add(), one), high)
         ranged = self.call("range", [first, end], node)
         with self.scope():
             self.declare(name, "int")
             target = self.target(name, node)
-            return [self.s(ast.For(target, ranged, self.filled(body), []), node)]
+            return [self.at(ast.For(target, ranged, self.filled(body), []), node)]
 
     def counter(self, node: Node) -> tuple[str, Node, Node, str] | None:
         """Return name, first value, limit and comparison of a counting loop; else None."""
@@ -176,18 +174,6 @@ class Statements(Declarations):
         moves = moved & ({name, "&"} | name_set(high)) or leaves_sizes(high)
         return (name, low, high, sign) if counts and not moves else None
 
-    def s_expression_statement(self, node: Node) -> list[ast.stmt]:
-        """Return an assignment or a call; of all else the names are not known any more."""
-        inner = next(iter(children(node)), None)
-        if inner is None:
-            return []
-        if inner.type == "assignment_expression":
-            return self.assignment(node, inner)
-        if inner.type == "call_expression":
-            return self.called(node, inner)
-        changed = name_set(stream(inner)) | self.side_effects(inner)
-        return self.unknown(inner, *changed)
-
     def assignment(self, node: Node, inner: Node) -> list[ast.stmt]:
         """Return an assignment to a name, a field or an item."""
         left, right = part(inner, "left"), part(inner, "right")
@@ -197,17 +183,17 @@ class Statements(Declarations):
             return [self.answer(right, name)]
         if left.type == "call_expression" and self.hands_on(right):
             tied = self.unknown(left, *changed_by(left)) if changed_by(left) else []
-            return [*tied, self.s(ast.Expr(self.expr(right)), node)]
+            return [*tied, self.at(ast.Expr(self.expr(right)), node)]
         target = self.expr(left)
         if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and sign == "=":
             target.ctx = ast.Store()
-            return [self.s(ast.Assign([target], self.expr(right)), node)]
+            return [self.at(ast.Assign([target], self.expr(right)), node)]
         if not isinstance(target, ast.Name):
             return self.unknown(inner, *changed_by(left))
         fact = self.attribute(right)
         if fact is not None:
-            known = self.s(
-                ast.Assign([self.e(ast.Name(target.id, ast.Store()), node)], self.opaque(right)),
+            known = self.at(
+                ast.Assign([self.at(ast.Name(target.id, ast.Store()), node)], self.opaque(right)),
                 node,
             )
             return [self.assign(*fact, node), known]
@@ -225,12 +211,12 @@ class Statements(Declarations):
             both = {kind, self.kinds.of(right)}
             if kind and (both & {"float", "double"} or both == {"int", "unsigned"} or sign == "-"):
                 value = (
-                    self.e(cast(kind, value), right) if kind != "int" or len(both) > 1 else value
+                    self.at(cast(kind, value), right) if kind != "int" or len(both) > 1 else value
                 )
         else:
             return self.unknown(inner, *changed_by(left))
-        target = self.e(ast.Name(name, ast.Store()), node)
-        return [self.s(ast.Assign([target], value), node)]
+        target = self.at(ast.Name(name, ast.Store()), node)
+        return [self.at(ast.Assign([target], value), node)]
 
     def updated(self, inner: Node, sign: str) -> ast.expr:
         """Return what `a += b` sets a to."""
@@ -239,19 +225,9 @@ class Statements(Declarations):
             return self.call("quotient", [left, right], inner)
         if sign == "%":
             return self.call("remainder", [left, right], inner)
-        return self.e(ast.BinOp(left, ARITHMETIC[sign](), right), inner)
-
-    def called(self, node: Node, call: Node) -> list[ast.stmt]:
-        """Return a call that stands alone."""
-        raise NotImplementedError
-
-    def hands_on(self, call: Node) -> bool:
-        """Return whether a known function is given a structure that it may change."""
-        raise NotImplementedError
+        return self.at(ast.BinOp(left, ARITHMETIC[sign](), right), inner)
 
 
 def leaves_sizes(high: Node) -> bool:
     """Return whether a loop's limit asks something that its body may change: `v.size()`."""
-    return any(each.type == "call_expression" for each in everything(high)) and not identifiers(
-        high
-    )
+    return any(each.type == "call_expression" for each in walk(high)) and not identifiers(high)

@@ -16,12 +16,12 @@ from nearfree.sources.cpp.nodes import (
     arguments,
     assigned,
     called_name,
-    everything,
     identifiers,
     inside,
     name_set,
     part,
     plain,
+    stream,
 )
 from nearfree.sources.cpp.source import (
     CppFiles,
@@ -32,14 +32,12 @@ from nearfree.sources.cpp.source import (
     parameter_names,
     returned_type,
     template_parameters,
+    walk,
     words,
 )
 from nearfree.sources.cpp.statements import Statements
 from nearfree.sources.cpp.types import kind_named
-from nearfree.sources.language.expressions import parse
-from nearfree.sources.language.program import Function, Text, placed
-
-__all__ = ["Meaning", "translate"]
+from nearfree.sources.language.program import Function, Text
 
 CHECKS = {"TORCH_CHECK", "FLASHINFER_CHECK", "CHECK"}
 SILENT = {"reserve", "printf", "C10_CUDA_CHECK"}
@@ -68,7 +66,8 @@ class _Translator(Statements):
         self.inlined: list[Node] = []
 
     def function(self, node: Node) -> Function:
-        names, own = template_parameters(node), parameter_names(node)
+        names = [name for name, _ in template_parameters(node) if name]
+        own = parameter_names(node)
         body = part(node, "body")
         self.returns = kind_named(returned_type(node))
         self.reassigned = assigned(body)
@@ -92,6 +91,18 @@ class _Translator(Statements):
             return self.inline()
         return super().s_return_statement(node)
 
+    def s_expression_statement(self, node: Node) -> list[ast.stmt]:
+        """Return an assignment or a call; of all else the names are not known any more."""
+        inner = next(iter(children(node)), None)
+        if inner is None:
+            return []
+        if inner.type == "assignment_expression":
+            return self.assignment(node, inner)
+        if inner.type == "call_expression":
+            return self.called(node, inner)
+        changed = name_set(stream(inner)) | self.side_effects(inner)
+        return self.unknown(inner, *changed)
+
     def called(self, node: Node, call: Node) -> list[ast.stmt]:
         """Return a call that stands alone: a switch macro, a check, an answer, or a change."""
         for way in (self.macro, self.ending, self.effect):
@@ -110,9 +121,9 @@ class _Translator(Statements):
         macro = self.files.macros[name]
         if any(each.type == "lambda_expression" for each in given):
             return self.switched(call, macro)
-        if name in CHECKS or not any(e.type == "return_statement" for e in everything(macro.body)):
+        if name in CHECKS or not any(e.type == "return_statement" for e in walk(macro.body)):
             return None
-        lost = self.s(ast.Return(self.opaque(call, *sorted(name_set(call)))), node)
+        lost = self.at(ast.Return(self.opaque(call, *sorted(name_set(call)))), node)
         self.lost.append(lost)
         return [lost]
 
@@ -120,13 +131,13 @@ class _Translator(Statements):
         """Return a check, or the answer that a call is."""
         function, name, given = part(call, "function"), called_name(call), arguments(call)
         if name in CHECKS and given:
-            return [self.s(ast.Assert(self.test(given[0]), None), node)]
+            return [self.at(ast.Assert(self.test(given[0]), None), node)]
         if name in self.meaning.sinks:
-            return [self.s(ast.Return(self.sunk(function, self.meaning.sinks[name])), node)]
+            return [self.at(ast.Return(self.sunk(function, self.meaning.sinks[name])), node)]
         if name in self.meaning.answers:
             return [self.answer(call, name)]
         if name in self.meaning.tails:
-            return [self.s(ast.Return(self.expr(call)), node)]
+            return [self.at(ast.Return(self.expr(call)), node)]
         return None
 
     def effect(self, node: Node, call: Node) -> list[ast.stmt] | None:
@@ -138,7 +149,7 @@ class _Translator(Statements):
         if name in SILENT or name in self.meaning.harmless:
             return []
         if self.hands_on(call):
-            return [self.s(ast.Expr(self.expr(call)), node)]
+            return [self.at(ast.Expr(self.expr(call)), node)]
         if words(function) == "std::swap":
             return [self.swapped(call)]
         return self.cleared(node, call) or self.appended(node, call)
@@ -149,60 +160,28 @@ class _Translator(Statements):
         target = words(given[0]).lstrip("&") if given else ""
         if called_name(call) != "memset" or target not in self.meaning.records:
             return None
-        return [self.assign(target, self.e(ast.Tuple([], ast.Load()), call), node)]
+        return [self.assign(target, self.at(ast.Tuple([], ast.Load()), call), node)]
 
     def appended(self, node: Node, call: Node) -> list[ast.stmt] | None:
         """Return what `v.push_back(x)` does to a vector."""
         function, name, given = part(call, "function"), called_name(call), arguments(call)
         if function.type == "field_expression" and name in ENDS and len(given) == 1:
             group = self.expr(part(function, "argument"))
-            method = self.e(ast.Attribute(group, ENDS[name], ast.Load()), node)
-            appended = self.e(ast.Call(method, [self.expr(given[0])], []), node)
-            return [self.s(ast.Expr(appended), node)]
+            method = self.at(ast.Attribute(group, ENDS[name], ast.Load()), node)
+            appended = self.at(ast.Call(method, [self.expr(given[0])], []), node)
+            return [self.at(ast.Expr(appended), node)]
         return None
-
-    def answer(self, call: Node, name: str) -> ast.stmt:
-        """Return the answer that a call is."""
-        values = [self.passed(call, name, place) for place in self.meaning.answers[name]]
-        answer = self.s(ast.Return(self.e(ast.Tuple(values, ast.Load()), call)), call)
-        self.answered.append(answer)
-        return answer
 
     def swapped(self, call: Node) -> ast.stmt:
         sides = [self.expr(each) for each in arguments(call)]
         names = [each.id for each in sides if isinstance(each, ast.Name)]
         if len(names) != 2 or len(sides) != 2:
-            return self.s(ast.Expr(self.opaque(call, *sorted(name_set(call)))), call)
-        targets = [self.e(ast.Name(name, ast.Store()), call) for name in names]
-        pair = self.e(ast.Tuple(targets, ast.Store()), call)
-        return self.s(
-            ast.Assign([pair], self.e(ast.Tuple([*reversed(sides)], ast.Load()), call)), call
+            return self.at(ast.Expr(self.opaque(call, *sorted(name_set(call)))), call)
+        targets: list[ast.expr] = [self.at(ast.Name(name, ast.Store()), call) for name in names]
+        pair = self.at(ast.Tuple(targets, ast.Store()), call)
+        return self.at(
+            ast.Assign([pair], self.at(ast.Tuple([*reversed(sides)], ast.Load()), call)), call
         )
-
-    def passed(self, call: Node, name: str, place: int | str) -> ast.expr:
-        """Return what a call passes on: an argument, its default, or an expression there."""
-        given = arguments(call)
-        if isinstance(place, str):
-            here = self.e(ast.Constant(place), call)
-            tree = placed(parse(place), here)
-            for each in ast.walk(tree):
-                if isinstance(each, ast.Name):
-                    each.id = self.renamed(each.id)
-            return tree
-        if place < len(given):
-            return self.expr(given[place])
-        found = self.files.locate(name)
-        own = parameter_names(found.node)
-        default = own[place][1] if place < len(own) else None
-        if default is None:
-            return self.opaque(call)
-        return _Translator(self.files, found.text, self.meaning).expr(default)
-
-    def hands_on(self, call: Node) -> bool:
-        """Return whether a known function is given a structure that it may change."""
-        given = {words(each) for each in arguments(call)}
-        known = call.type == "call_expression" and self.files.defines(called_name(call))
-        return known and bool(given & self.meaning.records)
 
     def sunk(self, function: Node, places: tuple[int, ...]) -> ast.expr:
         node = function
@@ -218,7 +197,7 @@ class _Translator(Statements):
         """Translate a switch macro: its own body, around the function that it was given."""
         given = arguments(call)
         function = next(each for each in given if each.type == "lambda_expression")
-        own = [each for each in everything(macro.body) if each.type == "lambda_expression"]
+        own = [each for each in walk(macro.body) if each.type == "lambda_expression"]
         if len(own) != 1:
             return self.unknown(call, *name_set(call))
         values = {

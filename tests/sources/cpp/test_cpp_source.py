@@ -91,7 +91,9 @@ def test_parameters() -> None:
         ("c", "3", "unsigned"),
     ]
     assert [name for name, _ in template_parameters(node)] == ["T", "N", "B"]
-    shown = [each if isinstance(each, str) else words(each) for _, each in template_parameters(node)]
+    shown = [
+        each if isinstance(each, str) else words(each) for _, each in template_parameters(node)
+    ]
     assert shown == ["deduced", "4", "unknown"]
 
 

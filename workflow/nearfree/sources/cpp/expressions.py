@@ -266,17 +266,22 @@ class Expressions:
             return self.opaque(node)
         left, right = map(self.expr, sides)
         kind = self.kinds.of(node)
-        if sign == "/":
-            result = self.call("quotient", [left, right], node)
-        elif sign == "%" and kind != "unsigned":
-            result = self.call("remainder", [left, right], node)
+        if sign == "%" and kind == "unsigned":
+            result: ast.expr = self.at(ast.BinOp(left, ast.Mod(), right), node)
         else:
-            result = self.at(ast.BinOp(left, ARITHMETIC[sign](), right), node)
+            result = self.arithmetic(sign, left, right, node)
         if kind == "float" and sign in {"+", "-", "*", "/"}:
             return self.at(cast("float", result), node)
         return (
             self.at(cast("unsigned", result), node) if (kind, sign) == ("unsigned", "-") else result
         )
+
+    def arithmetic(self, sign: str, left: ast.expr, right: ast.expr, node: Node) -> ast.expr:
+        """Return arithmetic of numbers that may have a sign."""
+        functions = {"/": "quotient", "%": "remainder"}
+        if sign in functions:
+            return self.call(functions[sign], [left, right], node)
+        return self.at(ast.BinOp(left, ARITHMETIC[sign](), right), node)
 
     def comparison(self, node: Node, sign: str, sides: list[Node]) -> ast.expr:
         """Return a comparison; next to a type without a sign, a negative number has no value."""

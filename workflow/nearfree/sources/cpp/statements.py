@@ -207,7 +207,7 @@ class Statements(Declarations):
         if not sign:
             value = self.converted(kind, self.expr(right), right)
         elif sign in ARITHMETIC or sign == "/":
-            value = self.updated(inner, sign)
+            value = self.arithmetic(sign, self.expr(left), self.expr(right), inner)
             both = {kind, self.kinds.of(right)}
             if kind and (both & {"float", "double"} or both == {"int", "unsigned"} or sign == "-"):
                 value = (
@@ -217,15 +217,6 @@ class Statements(Declarations):
             return self.unknown(inner, *changed_by(left))
         target = self.at(ast.Name(name, ast.Store()), node)
         return [self.at(ast.Assign([target], value), node)]
-
-    def updated(self, inner: Node, sign: str) -> ast.expr:
-        """Return what `a += b` sets a to."""
-        left, right = self.expr(part(inner, "left")), self.expr(part(inner, "right"))
-        if sign == "/":
-            return self.call("quotient", [left, right], inner)
-        if sign == "%":
-            return self.call("remainder", [left, right], inner)
-        return self.at(ast.BinOp(left, ARITHMETIC[sign](), right), inner)
 
 
 def leaves_sizes(high: Node) -> bool:

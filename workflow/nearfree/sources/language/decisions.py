@@ -3,11 +3,10 @@
 import ast
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
 
 from nearfree.log.events import Quote
-from nearfree.sources.language.expressions import UnknownConstructError, negated
+from nearfree.sources.language.expressions import negated
 from nearfree.sources.language.program import at, quote
 
 Interval = tuple[float, float]
@@ -88,39 +87,10 @@ class Bounds:
         self.known[text] = (low, high)
 
 
-MOST_WORK = 400_000
-"""Statements that all ways through a function have together."""
-
-
-@dataclass
-class Work:
-    """What all ways through a function have cost."""
-
-    done: int = 0
-
-    def more(self, node: ast.AST) -> None:
-        """Count a statement.
-
-        Raises
-        ------
-        UnknownConstructError
-            There are too many.
-        """
-        self.done += 1
-        if self.done > MOST_WORK:
-            raise UnknownConstructError("the ways through the function do not end", node)
-
-
-@dataclass
-class Way:
-    """One way through a function: its decisions, and what they were about."""
-
-    when: list[ast.expr] = field(default_factory=list)
-    quotes: list[Quote] = field(default_factory=list)
-
-
 class Decisions:
-    """The decisions of one way: the first ones are given, further ones are taken as true.
+    """The decisions of one way, and what they are about.
+
+    The first ones are given, further ones are taken as true.
 
     Parameters
     ----------
@@ -136,7 +106,8 @@ class Decisions:
         self.taken: list[bool] = []
         self.others: list[list[bool]] = []
         self.known: dict[str, bool] = {}
-        self.way = Way()
+        self.when: list[ast.expr] = []
+        self.quotes: list[Quote] = []
 
     def decide(self, condition: ast.expr, place: ast.AST) -> bool:
         """Return which way to go at a condition, and keep the condition."""
@@ -151,8 +122,8 @@ class Decisions:
         answer = self.given[number]
         self.taken.append(answer)
         self.learn(condition, answer=answer)
-        self.way.when.append(condition if answer else negated(condition))
-        self.way.quotes.append(quote(place))
+        self.when.append(condition if answer else negated(condition))
+        self.quotes.append(quote(place))
         return answer
 
     def truth(self, condition: ast.expr) -> bool | None:

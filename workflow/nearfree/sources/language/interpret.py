@@ -61,7 +61,7 @@ class Interpreter(Statements):
         except RefusedError:
             return REFUSED
 
-    def count(self, node: ast.stmt) -> None:
+    def count(self, node: ast.AST) -> None:
         """Count a statement against the limit."""
         self.steps += 1
         if self.steps > MOST_STEPS:

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Mapping
 
 from nearfree.log.events import Branch
-from nearfree.sources.language.decisions import Decisions, Work
+from nearfree.sources.language.decisions import Decisions
 from nearfree.sources.language.expressions import MISTAKES, UnknownConstructError
 from nearfree.sources.language.program import Function, Program, at, parameters, quote
 from nearfree.sources.language.statements import REFUSED, Nested, RefusedError
@@ -40,21 +40,18 @@ def enumerate_paths(
         A construct outside the known set.
     """
     branches: list[Branch] = []
-    called: set[str] = set()
     open_ways: list[list[bool]] = [[]]
-    work = Work()
+    symbols = Symbols(program, inputs)
     while open_ways:
         if len(branches) > MOST_PATHS:
             raise UnknownConstructError(f"{name} has more than {MOST_PATHS} ways through it")
-        decisions = Decisions(open_ways.pop(), least or {})
-        symbols = Symbols(program, inputs, decisions, work)
+        symbols.decisions = Decisions(open_ways.pop(), least or {})
         try:
             branches.append(_branch(symbols, program.functions[name]))
         except MISTAKES as error:
             raise UnknownConstructError(f"{name} cannot be followed: {error}") from error
-        open_ways += decisions.others
-        called |= symbols.called
-    return branches, called
+        open_ways += symbols.decisions.others
+    return branches, symbols.called
 
 
 def _branch(symbols: Symbols, function: Function) -> Branch:
@@ -69,7 +66,7 @@ def _branch(symbols: Symbols, function: Function) -> Branch:
     except RefusedError as refused:
         value = at(ast.Constant(REFUSED), refused.node)
     answer = _answer(symbols, symbols.settled(value), function)
-    way = symbols.decisions.way
+    way = symbols.decisions
     return Branch(
         when=tuple(ast.unparse(each) for each in tightest(way.when)),
         value=ast.unparse(answer),
@@ -86,7 +83,7 @@ def _answer(symbols: Symbols, value: Value, function: Function) -> ast.expr:
     # The first part of a tuple is what the rule is about, so its place comes last.
     parts = shown.elts[::-1] if isinstance(shown, ast.Tuple) else []
     placed = [part for part in parts if getattr(part, "origin", None) is not None]
-    symbols.decisions.way.quotes += [quote(part) for part in (shown, *placed)]
+    symbols.decisions.quotes += [quote(part) for part in (shown, *placed)]
     return shown
 
 

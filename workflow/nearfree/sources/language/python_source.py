@@ -6,8 +6,9 @@ A name must have exactly one definition among the files; two are an error, as no
 import ast
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.cuts import assignments
@@ -27,6 +28,8 @@ from nearfree.sources.language.program import (
     parameters,
     replace_leaves,
 )
+
+Defined = TypeVar("Defined", ast.FunctionDef, ast.ClassDef)
 
 
 class Modules:
@@ -48,16 +51,20 @@ class Modules:
             self._trees[path] = _parsed(path, self.files[path])
         return self._trees[path]
 
+    def definitions(self, kind: type[Defined], *texts: str) -> Iterator[tuple[str, Defined]]:
+        """Yield the functions or classes of the files that hold one of some texts."""
+        for path, content in sorted(self.files.items()):
+            if any(text in content for text in texts):
+                for node in self.tree(path).body:
+                    if isinstance(node, kind):
+                        yield path, node
+
     def locate(self, names: Iterable[str]) -> tuple[str, Function]:
         """Return the file and the one function that has one of the names."""
         wanted = set(names)
-        found = [
-            (path, node)
-            for path in sorted(self.files)
-            if any(f"def {name}" in self.files[path] for name in wanted)
-            for node in self.tree(path).body
-            if isinstance(node, ast.FunctionDef) and node.name in wanted
-        ]
+        texts = [f"def {name}" for name in wanted]
+        functions = self.definitions(ast.FunctionDef, *texts)
+        found = [(path, node) for path, node in functions if node.name in wanted]
         bound = sum(_bindings(path, self.files[path])[node.name] for path, node in found)
         if len(found) != 1 or bound != 1:
             places = ", ".join(f"{path}:{node.lineno}" for path, node in found) or "nowhere"
@@ -108,10 +115,8 @@ class Modules:
         """Return a method of the one class of that name, with its file; None if there is none."""
         found = [
             (path, node)
-            for path in sorted(self.files)
-            if f"class {owner}(" in self.files[path]
-            for group in self.tree(path).body
-            if isinstance(group, ast.ClassDef) and group.name == owner
+            for path, group in self.definitions(ast.ClassDef, f"class {owner}(")
+            if group.name == owner
             for node in group.body
             if isinstance(node, ast.FunctionDef) and node.name == name
         ]
@@ -125,13 +130,8 @@ class Modules:
         SourceError
             Several do.
         """
-        found = [
-            (path, node)
-            for path in sorted(self.files)
-            if f"{name} = " in self.files[path]
-            for node in self.tree(path).body
-            if isinstance(node, ast.FunctionDef) and assignments(node, name)
-        ]
+        functions = self.definitions(ast.FunctionDef, f"{name} = ")
+        found = [(path, node) for path, node in functions if assignments(node, name)]
         if len(found) > 1:
             raise SourceError(
                 f"{name} is assigned in {' and '.join(node.name for _, node in found)}"
@@ -327,13 +327,8 @@ def find_record(modules: Modules, name: str) -> Record | None:
     SourceError
         It is defined more than once.
     """
-    found = [
-        node
-        for path, content in sorted(modules.files.items())
-        if f"class {name}" in content
-        for node in modules.tree(path).body
-        if isinstance(node, ast.ClassDef) and node.name == name
-    ]
+    classes = modules.definitions(ast.ClassDef, f"class {name}")
+    found = [node for _, node in classes if node.name == name]
     if len(found) > 1:
         raise SourceError(f"{name} is defined {len(found)} times", remedy=MOVED)
     return Record(found[0]) if found else None

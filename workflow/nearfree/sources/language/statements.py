@@ -72,7 +72,7 @@ class Statements:
         self.program = program
         self.depth = 0
 
-    def count(self, node: ast.stmt) -> None:
+    def count(self, node: ast.AST) -> None:
         """Count a statement against the limit."""
         raise NotImplementedError
 

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from nearfree.sources.language.decisions import Decisions, Work
+from nearfree.sources.language.decisions import Decisions
 from nearfree.sources.language.expressions import (
     LIST_METHODS,
     STRING_METHODS,
@@ -18,6 +18,8 @@ from nearfree.sources.language.functions import BUILTINS
 from nearfree.sources.language.program import Function, Program, at, loops
 from nearfree.sources.language.statements import Frame, Nested, Statements
 
+MOST_WORK = 400_000
+"""Statements and expressions that all ways through a function have together."""
 MOST_NODES = 5000
 """Parts of the largest expression; a hostile source doubles one with every line."""
 Value = Any
@@ -45,28 +47,26 @@ class Symbols(Statements):
         Functions and constants.
     inputs
         The names that stay.
-    decisions
-        Those of the way.
-    work
-        What is counted against the limit.
     """
 
-    def __init__(
-        self, program: Program, inputs: set[str], decisions: Decisions, work: Work
-    ) -> None:
+    decisions: Decisions
+    """Those of the way that is walked."""
+
+    def __init__(self, program: Program, inputs: set[str]) -> None:
         super().__init__(program)
         self.inputs = inputs
-        self.decisions = decisions
-        self.work = work
+        self.work = 0
         self.called: set[str] = set()
 
-    def count(self, node: ast.stmt) -> None:
-        """Count a statement against the limit."""
-        self.work.more(node)
+    def count(self, node: ast.AST) -> None:
+        """Count a statement or expression against the limit of all ways together."""
+        self.work += 1
+        if self.work > MOST_WORK:
+            raise UnknownConstructError("the ways through the function do not end", node)
 
     def expr(self, node: ast.expr, frame: Frame) -> Value:
         """Return an expression over inputs; a constant where no input is left in it."""
-        self.work.more(node)
+        self.count(node)
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
             raise outside(node)
@@ -295,13 +295,12 @@ class Symbols(Statements):
         elif name not in BUILTINS:
             raise UnknownConstructError(f"the function {name!r} is unknown", node)
         arguments = [self.shown(each, node) for each in arguments]
-        if name == "unsigned" and function is None and self._has_no_sign(arguments):
+        if name == "unsigned" and function is None and self._no_sign(arguments):
             return arguments[0]
         return fold(at(ast.Call(node.func, arguments, []), node))
 
-    def _has_no_sign(self, arguments: list[ast.expr]) -> bool:
-        interval = self.decisions.bounds.interval
-        return len(arguments) == 1 and interval(arguments[0])[0] >= 0
+    def _no_sign(self, arguments: list[ast.expr]) -> bool:
+        return len(arguments) == 1 and self.decisions.bounds.interval(arguments[0])[0] >= 0
 
     def _method(self, node: ast.Call, func: ast.Attribute, frame: Frame) -> Value:
         group = self.settled(self.expr(func.value, frame))

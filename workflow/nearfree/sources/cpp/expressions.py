@@ -33,7 +33,7 @@ class Meaning:
         expressions over names that are known there. A function with such a call answers nothing
         where it returns without one.
     records
-        Names of structures that are handed on by reference; see `cpp_records`.
+        Names of structures that are handed on by reference; see `cpp.records`.
     tails
         Calls whose answer is the function's own.
     harmless

@@ -58,9 +58,9 @@ def test_an_event_costs_less_memory_than_its_line(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return a fleet of two platforms with five studies each, tables and figures made."""
+    """Return a fleet of two platforms with a study of each module, tables and figures made."""
     folder = tmp_path_factory.mktemp("fleet") / "project"
-    make = f"from benchmarks.fleet import make_fleet; make_fleet(Path({str(folder)!r}), 2, 5, 20)"
+    make = f"from benchmarks.fleet import make_fleet; make_fleet(Path({str(folder)!r}), 2, 3, 20)"
     python(ROOT, f"from pathlib import Path; {make}")
     tiny = ROOT / "tests" / "configs" / "tiny"
     for name in ("deployments.yaml", "sources.yaml"):

@@ -62,6 +62,7 @@ class Meter:
 
 meter = Meter()
 _pages: dict[tuple[str, str], dict[str, list[Artefact]]] = {}
+_page_locks: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 _pages_lock = threading.Lock()
 _local = threading.local()
 _sessions: "WeakSet[Session]" = WeakSet()
@@ -82,6 +83,8 @@ def releases(package: str) -> dict[str, list[Artefact]]:
 
     where = (_endpoint(), canonicalize_name(package))
     with _pages_lock:
+        page_lock = _page_locks[where]
+    with page_lock:
         if where not in _pages:
             _pages[where] = _by_version(where[1], _read_page(*where))
         return dict(_pages[where])

@@ -52,7 +52,7 @@ def recomputed(shared, tmp_path_factory) -> Layout:
 
 def audited(job: Job, made, recomputed: Layout) -> tuple[str, ...]:
     """Return what the audit of one stage finds."""
-    return full_audit._audit(
+    return full_audit._audit_job(
         job, made.layout.root, recomputed.root, made.config, drawn=False
     ).findings
 

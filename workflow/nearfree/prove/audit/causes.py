@@ -55,7 +55,8 @@ class Causes:
         if row_key not in self._known:
             stream = f"{row_key[0]}/{self._differing[row_key].get('stream')}/"
             causes = {*self._from_inputs(row_key), *self._by_key(row_key)}
-            causes = causes or {*self._under(stream)}  # takes of a stream decide what is newest
+            # The takes of a stream decide what is newest.
+            causes = causes or {*self._changed_below(stream)}
             causes = causes or {*self._of_table(row_key)} or {*self._config.values()}
             self._known[row_key] = frozenset(causes or {_UNKNOWN})
         return self._known[row_key]
@@ -71,9 +72,9 @@ class Causes:
                 if parent in self._differing:
                     yield from self.of(parent)
             elif identifier not in ids[0] & ids[1]:
-                yield from self._leaf(identifier)
+                yield from self._of_evidence(identifier)
 
-    def _leaf(self, identifier: str) -> Iterator[Cause]:
+    def _of_evidence(self, identifier: str) -> Iterator[Cause]:
         """Yield why only one ledger has an event or a config entry."""
         if identifier.startswith(_CONFIG):
             yield from self._in_config(identifier)
@@ -104,20 +105,20 @@ class Causes:
         names = {name for name in {*old, *new} if old.get(name) != new.get(name)}
         last = [{_TOLERANCES} & names, {own_events} & names]
         for group in (names.difference(*last), *last):
-            causes = [cause for name in group for cause in self._input(name)]
+            causes = [cause for name in group for cause in self._of_input(name)]
             if causes:
                 yield from causes
                 return
 
-    def _input(self, name: str) -> Iterator[Cause]:
+    def _of_input(self, name: str) -> Iterator[Cause]:
         if name.startswith(_EVENTS):
-            yield from self._under(f"{name.removeprefix(_EVENTS)}/")
+            yield from self._changed_below(f"{name.removeprefix(_EVENTS)}/")
         elif name.startswith(f"{CONSTANTS}/"):
-            yield from self._under(f"{PUBLIC}/{CONSTANTS}")
+            yield from self._changed_below(f"{PUBLIC}/{CONSTANTS}")
         else:
             yield from self._in_config(name)
 
-    def _under(self, prefix: str) -> Iterator[Cause]:
+    def _changed_below(self, prefix: str) -> Iterator[Cause]:
         for names in (self._takes, self._retracted):
             yield from (cause for name, cause in names.items() if name.startswith(prefix))
 
@@ -136,7 +137,7 @@ class Causes:
         for take in {*self._old.takes} ^ {*self._new.takes}:
             if take.stream != RETRACTED:
                 new = take in self._new.takes
-                kind = f"new {_what(take)}" if new else f"{_what(take)} left out"
+                kind = f"new {_kind_of_take(take)}" if new else f"{_kind_of_take(take)} left out"
                 yield str(take), Cause(kind, str(take))
 
     def _changed_retractions(self) -> Iterator[tuple[str, Cause]]:
@@ -147,9 +148,9 @@ class Causes:
             yield target, Cause("no retraction of", target, was[target])
 
     def _changed_config(self) -> Iterator[tuple[str, Cause]]:
-        for key, says in _differences("", self._old.config_inputs, self._new.config_inputs):
+        for key, change in _differences("", self._old.config_inputs, self._new.config_inputs):
             kind = "datasheet" if key.startswith("platforms.yaml") else "config"
-            yield key, Cause(kind, key, says)
+            yield key, Cause(kind, key, change)
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
@@ -167,7 +168,7 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
             yield from _differences(key_path, old[key], new[key])
 
 
-def _what(take: TakeName) -> str:
+def _kind_of_take(take: TakeName) -> str:
     if take.scope == PUBLIC and take.stream.startswith(CONSTANTS):
         return "constants"
     return {SOURCES: "rules", IMPORTED: "import"}.get(take.scope, "take")

@@ -72,16 +72,16 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> AuditResu
     with tempfile.TemporaryDirectory() as folder:
         scratch = scratch_root(layout, Path(folder) / "results")
         pipeline = Pipeline(scratch.root, config)
-        parts = list(_parts(layout, pipeline, config, drawn=drawn))
+        results = list(_run_jobs(layout, pipeline, config, drawn=drawn))
     counts: Counter[str] = Counter()
-    for part in parts:
-        counts.update(part.counts)
-    findings = [finding for part in parts for finding in part.findings]
+    for result in results:
+        counts.update(result.counts)
+    findings = [finding for result in results for finding in result.findings]
     findings += superfluous(layout, pipeline)
     return AuditResult(**counts, findings=tuple(findings))
 
 
-def _parts(
+def _run_jobs(
     layout: Layout, pipeline: Pipeline, config: Path, *, drawn: bool
 ) -> Iterator[_JobResult]:
     """Run every job after those that it needs, and yield its result."""
@@ -97,33 +97,33 @@ def _parts(
     context = multiprocessing.get_context("spawn")
     ends = layout.root, pipeline.layout.root, config
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), mp_context=context) as pool:
-        named = pool.submit(_resolve, layout.root)
+        named = pool.submit(_audit_ids, layout.root)
         running: dict[Future[_JobResult], Job] = {}
         failed: set[Job] = set()
         while order.is_active():
-            for job in sorted(order.get_ready(), key=_turn):
+            for job in sorted(order.get_ready(), key=_priority):
                 if graph[job] & failed:
                     failed.add(job)
                     order.done(job)
                     message = f"{job.stage} of {job.scope} needs a table that cannot be recomputed"
                     yield _JobResult({}, (message,))
                 else:
-                    running[pool.submit(_audit, job, *ends, drawn=drawn)] = job
+                    running[pool.submit(_audit_job, job, *ends, drawn=drawn)] = job
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                job, part = running.pop(future), future.result()
-                failed |= {job} if part.failed else set()
+                job, result = running.pop(future), future.result()
+                failed |= {job} if result.failed else set()
                 order.done(job)
-                yield part
+                yield result
         yield named.result()
 
 
-def _turn(job: Job) -> tuple[bool, bool]:
+def _priority(job: Job) -> tuple[bool, bool]:
     """Return a sort key that puts first the jobs that take long, and what they wait for."""
     return job.stage not in {"schedules", "outlook"}, job.scope != PUBLIC
 
 
-def _resolve(root: Path) -> _JobResult:
+def _audit_ids(root: Path) -> _JobResult:
     """Return the unresolved ids; unreadable tables are reported by their own stage."""
     try:
         return _JobResult({}, tuple(unresolved_ids(Layout(root))))
@@ -137,7 +137,7 @@ def _pipeline(scratch: Path, config: Path) -> Pipeline:
 
 
 @no_collection()
-def _audit(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) -> _JobResult:
+def _audit_job(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) -> _JobResult:
     """Recompute one stage and compare; a stage that fails is a finding."""
     on_disk, made = Layout(root), Layout(scratch)
     pipeline = _pipeline(scratch, config)
@@ -160,7 +160,7 @@ def _audit(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) ->
         path = on_disk.table(job.scope, table.name)
         try:
             differing = differences(table, read_table(on_disk, job.scope, table), frame)
-            findings += _first(f"{path}: ", differing)
+            findings += _first_differences(f"{path}: ", differing)
             if TableIndex(on_disk).inputs(job.scope, table.name) != TableIndex(made).inputs(
                 job.scope, table.name
             ):
@@ -170,7 +170,7 @@ def _audit(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) ->
     return _JobResult(dict(counts), tuple(findings))
 
 
-def _first(place: str, differing: Iterable[object]) -> list[str]:
+def _first_differences(place: str, differing: Iterable[object]) -> list[str]:
     """Return the first differences of a table, and the number of the others."""
     remaining = iter(differing)
     shown = [f"{place}{difference}" for difference in islice(remaining, MOST)]

@@ -82,7 +82,7 @@ def _below(graph: Graph, node: Node, indent: str, shown: set[str]) -> Iterator[s
     rows = [part for part in parts if part.kind == "row"]
     for _, group in groupby(rows, key=lambda part: part.id.partition(":")[0]):
         all_rows = list(group)
-        chosen = _chosen(node, all_rows)
+        chosen = _deciding_rows(node, all_rows)
         for part in chosen:
             yield f"{indent}+ {_line(part)}"
             if part.id not in shown:
@@ -94,7 +94,7 @@ def _below(graph: Graph, node: Node, indent: str, shown: set[str]) -> Iterator[s
     yield from _events((part for part in parts if part.kind == "event"), indent)
 
 
-def _chosen(node: Node, rows: list[Node]) -> list[Node]:
+def _deciding_rows(node: Node, rows: list[Node]) -> list[Node]:
     """Return the deciding rows: of a boundary its baseline, its last N and the next."""
     if len(rows) <= _FIRST:
         return rows
@@ -120,10 +120,10 @@ def _events(events: Iterable[Node], indent: str) -> Iterator[str]:
 
 def _line(node: Node) -> str:
     about = label(node.values, _IDENTIFYING)
-    says = ", ".join(
+    results = ", ".join(
         f"{name} = {plain(node.values[name])}" for name in _RESULTS if name in node.values
     )
-    return f"{node.id}  {about}: {says}"
+    return f"{node.id}  {about}: {results}"
 
 
 def plain(value: Any) -> str:
@@ -150,18 +150,18 @@ def as_mermaid(graph: Graph) -> Iterator[str]:
         return names.setdefault(text, f"n{len(names)}")
 
     for node in graph.nodes.values():
-        group = _grouped(node)
+        group = _group_of(node)
         if group not in names:
             yield f'  {name(group)}["{_label(node, group)}"]'
     for node in graph.nodes.values():
         for below in node.made_from:
-            pair = name(_grouped(graph.nodes[below])), name(_grouped(node))
+            pair = name(_group_of(graph.nodes[below])), name(_group_of(node))
             if pair not in links and pair[0] != pair[1]:
                 links.add(pair)
                 yield f"  {pair[0]} --> {pair[1]}"
 
 
-def _grouped(node: Node) -> str:
+def _group_of(node: Node) -> str:
     return node.id.partition("#")[0] if node.kind == "event" else node.id
 
 

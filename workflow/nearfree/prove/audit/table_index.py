@@ -19,7 +19,7 @@ from nearfree.log.names import Layout
 from nearfree.log.seal import read_seal
 
 ROW_ID = re.compile(r"([a-z_]+):[0-9a-f]{12}")
-_CLOSE = 20
+_MOST_LISTED = 20
 _SOURCE_LINES = re.compile(r"(\S+):(\d+)-(\d+) \(([0-9a-f]{12})\)")
 _PRINTED = re.compile(r"tab:[a-z0-9-]+")
 _RULE_COLUMNS = ("evidence", "rule")
@@ -104,7 +104,7 @@ class TableIndex:
             raise EvidenceError(
                 f"there is no table {name!r}", remedy=f"There are {', '.join(TABLES)}"
             )
-        condition = self._wanted(TABLES[name], rest)
+        condition = self._condition(TABLES[name], rest)
         matching = [
             TableRow(scope, TABLES[name], row)
             for scope, frame in self.parts(name)
@@ -112,15 +112,15 @@ class TableIndex:
         ]
         if len({match.row["row_id"] for match in matching}) == 1:
             return matching[0]
-        ids = [match.row["row_id"] for match in matching][:_CLOSE]
+        ids = [match.row["row_id"] for match in matching][:_MOST_LISTED]
         raise EvidenceError(
             f"{len(matching)} rows of {name} fit {rest!r}{': ' if ids else ''}{', '.join(ids)}"
-            f"{', ...' if len(matching) > _CLOSE else ''}",
+            f"{', ...' if len(matching) > _MOST_LISTED else ''}",
             remedy=f"Name one of them, or more columns of {', '.join(TABLES[name].key)}",
         )
 
     @staticmethod
-    def _wanted(table: Table, text: str) -> pl.Expr:
+    def _condition(table: Table, text: str) -> pl.Expr:
         condition = pl.lit(value=True)
         for part in filter(None, text.split(",")):
             column, _, value = (token.strip() for token in part.partition("="))
@@ -129,11 +129,11 @@ class TableIndex:
                     f"{table.name} has no column {column!r} to search",
                     remedy=f"Its key is {', '.join(table.key)}",
                 )
-            condition &= _same(column, table.dtypes[column], value)
+            condition &= _equals(column, table.dtypes[column], value)
         return condition
 
 
-def _same(column: str, dtype: Any, value: str) -> pl.Expr:
+def _equals(column: str, dtype: Any, value: str) -> pl.Expr:
     if value == "":
         return pl.col(column).is_null()
     if dtype in (pl.Int64(), pl.Float64()):

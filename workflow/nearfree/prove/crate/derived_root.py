@@ -103,16 +103,16 @@ def derived_root(layout: Layout, config: Path, named: NamedLedger) -> Layout:
     config
         The config folder of this root's tables.
     """
-    mismatch = _find_mismatch_here(layout, config, named.ledger)
+    mismatch = _mismatch_here(layout, config, named.ledger)
     if not mismatch:
         return layout
     from nearfree.prove.audit.restore import FOLDER, NOTE
 
-    again = layout.root / FOLDER / named.folder
-    if again.is_dir() and not (again / NOTE).exists():
-        made = Layout(again / RESULTS)
-        if not (_other_config(again / "config", named.ledger) or find_mismatch(made, named.ledger)):
-            return made
+    as_of = layout.root / FOLDER / named.folder
+    if as_of.is_dir() and not (as_of / NOTE).exists():
+        root, ledger = Layout(as_of / RESULTS), named.ledger
+        if not (_config_mismatch(as_of / "config", ledger) or find_mismatch(root, ledger)):
+            return root
     raise EvidenceError(
         f"{mismatch} than ledger {named.name} vouches for",
         remedy="Run the workflow and take its newest ledger, or make this one's tables by the code "
@@ -120,17 +120,17 @@ def derived_root(layout: Layout, config: Path, named: NamedLedger) -> Layout:
     )
 
 
-def _find_mismatch_here(layout: Layout, config: Path, ledger: Ledger) -> str | None:
+def _mismatch_here(layout: Layout, config: Path, ledger: Ledger) -> str | None:
     """Return how derived files, config or code differ from a ledger's; None if nothing does."""
     if not any((layout.root / name).is_dir() for name in DERIVED):
         return None
-    if mismatch := find_mismatch(layout, ledger) or _other_config(config, ledger):
+    if mismatch := find_mismatch(layout, ledger) or _config_mismatch(config, ledger):
         return mismatch
     other = differences(ledger)
     return f"there are other code or libraries at hand ({other})" if other else None
 
 
-def _other_config(config: Path, ledger: Ledger) -> str | None:
+def _config_mismatch(config: Path, ledger: Ledger) -> str | None:
     texts = config_texts(config)
     for name in sorted({*texts, *ledger.config}):
         if texts.get(name) != ledger.config.get(name):
@@ -151,7 +151,7 @@ def find_mismatch(layout: Layout, ledger: Ledger) -> str | None:
             if name.startswith(CONFIG):
                 fits = sha in configured().get(name, ())
             else:
-                fits = sha == _digest(root, ledger, path.parent, name, sha)
+                fits = sha == _input_digest(root, ledger, path.parent, name, sha)
             if not fits:
                 return f"{path} is made from other {name}"
     report = root / "report" / FOLDER_MANIFEST
@@ -162,7 +162,7 @@ def find_mismatch(layout: Layout, ledger: Ledger) -> str | None:
     return None
 
 
-def _digest(root: Path, ledger: Ledger, beside: Path, name: str, recorded: str) -> str:
+def _input_digest(root: Path, ledger: Ledger, beside: Path, name: str, recorded: str) -> str:
     """Return the digest of an input by its name in manifests, `recorded` if it is no file."""
     kind, _, scope = name.partition("/")
     if kind == "events":

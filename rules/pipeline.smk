@@ -8,7 +8,7 @@ from nearfree.config.cluster import RESOURCES
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
 from nearfree.derive.stages import COMMANDS, STAGES
 from nearfree.errors import NearfreeError
-from nearfree.pipeline.cluster.jobs import require_slurm
+from nearfree.pipeline.cluster.check import require_slurm
 from nearfree.pipeline.pipeline import Pipeline
 
 RESULTS = config.get("results", "results")

@@ -33,7 +33,7 @@ from nearfree.errors import HardwareError
 from nearfree.log.events import DeviceState, Fingerprint, LaunchFloor, WorkCounted
 from nearfree.log.names import Layout
 from nearfree.log.take import take_name
-from nearfree.measure.nsight_report import payloads
+from nearfree.measure.nsight import payloads
 from public.tables import member, parquet, put_release, rows
 from sources.fetching.indexserver import serving
 from tables.logs import make_visits, write_probe

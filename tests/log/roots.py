@@ -3,15 +3,16 @@
 from pathlib import Path
 
 from conftest import write_take
-from nearfree.log.document import render, replace
-from nearfree.log.ledger import write_ledger
-from nearfree.log.line import sha256
-from nearfree.log.manifest import (
+from nearfree.log.document import (
     FolderManifest,
     Manifest,
     manifest_path,
+    render,
+    replace,
     write_folder_manifest,
 )
+from nearfree.log.ledger import write_ledger
+from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
 

@@ -3,7 +3,6 @@
 import pytest
 from conftest import make_latency, make_plan, make_started, write_take
 from nearfree.errors import BusyError, DamageError, LogError
-from nearfree.log.attempts import Attempts, header
 from nearfree.log.events import (
     ENVELOPES,
     VERSIONS,
@@ -16,7 +15,7 @@ from nearfree.log.line import sequence_text
 from nearfree.log.names import Layout
 from nearfree.log.reader import Segment
 from nearfree.log.segment import SegmentWriter
-from nearfree.log.take import OpenTake, take_name
+from nearfree.log.take import Attempts, OpenTake, header, take_name
 
 from log.faults import edit_line
 

@@ -7,9 +7,9 @@ from conftest import write_payloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.core.plan import RetractPlan
+from nearfree.log.document import manifest_path
 from nearfree.log.events import ObservationRetracted
 from nearfree.log.ledger import write_ledger
-from nearfree.log.manifest import manifest_path
 from nearfree.log.names import Layout
 from nearfree.log.take import take_name
 from nearfree.log.verify import verify

@@ -10,9 +10,14 @@ from derive.tables.logs import (
     SHEETS,
     make_results,
 )
-from nearfree.log.document import read_document, render, replace
+from nearfree.log.document import (
+    FolderManifest,
+    read_document,
+    render,
+    replace,
+    write_folder_manifest,
+)
 from nearfree.log.ledger import write_ledger
-from nearfree.log.manifest import FolderManifest, write_folder_manifest
 from nearfree.log.names import Layout
 from nearfree.show.figures.gallery import read_gallery
 from nearfree.show.figures.listing import LIST, FigureList

@@ -8,9 +8,15 @@ import pytest
 from conftest import make_latency, make_plan, make_started
 from nearfree.cli import main
 from nearfree.errors import LogError, TableError
-from nearfree.log.document import read_document, render, replace
+from nearfree.log.document import (
+    FolderManifest,
+    check_table,
+    manifest_path,
+    read_document,
+    render,
+    replace,
+)
 from nearfree.log.line import close_line
-from nearfree.log.manifest import FolderManifest, check_table, manifest_path
 from nearfree.log.names import Layout
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, take_name

@@ -9,7 +9,7 @@ from nearfree.core.plan import MeasurePlan
 from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake
-from nearfree.measure.adapter_runs import never_run, refuse_untried, tried
+from nearfree.measure.adapter_runs import adapter_runs, never_run, refuse_never_run
 
 PLAN = make_plan(backend="torch")
 MODEL: dict[str, Any] = {"module": "model", "backend": "flash_attn", "model": "small"}
@@ -28,39 +28,39 @@ def on_gpu(take: OpenTake) -> float:
 def test_a_sealed_run_proves_an_adapter(layout: Layout) -> None:
     """An adapter has run on a GPU once the log holds a sealed take of it there."""
     write_take(layout, plan=PLAN)
-    assert tried(layout) == {("dense_ffn", "torch", "cpu")}
+    assert adapter_runs(layout) == {("dense_ffn", "torch", "cpu")}
     with pytest.raises(EvidenceError, match="dense_ffn on torch has never run on a GPU") as caught:
-        refuse_untried(layout, PLAN, "cuda")
+        refuse_never_run(layout, PLAN, "cuda")
     assert "--untested" in caught.value.remedy
     write_take(layout, scope="h200", plan=PLAN, work=on_gpu)
-    assert ("dense_ffn", "torch", "cuda") in tried(layout)
-    refuse_untried(layout, PLAN, "cuda")
+    assert ("dense_ffn", "torch", "cuda") in adapter_runs(layout)
+    refuse_never_run(layout, PLAN, "cuda")
 
 
 def test_a_model_proves_what_runs_its_experts(layout: Layout) -> None:
     """A sealed take of a model is one of its attention in a model, and of its experts."""
     write_take(layout, scope="h200", plan=make_plan(**MODEL, moe="vllm"), work=on_gpu)
-    assert tried(layout) == {("model", "flash_attn", "cuda"), ("moe_ffn", "vllm", "cuda")}
-    refuse_untried(layout, make_plan(**MODEL, moe="vllm"), "cuda")
-    refuse_untried(layout, make_plan(**MODEL), "cuda")
+    assert adapter_runs(layout) == {("model", "flash_attn", "cuda"), ("moe_ffn", "vllm", "cuda")}
+    refuse_never_run(layout, make_plan(**MODEL, moe="vllm"), "cuda")
+    refuse_never_run(layout, make_plan(**MODEL), "cuda")
 
 
 def test_a_model_needs_proof_of_what_runs_its_experts(layout: Layout) -> None:
     """Its attention alone is not enough; a take of the experts by themselves is."""
     write_take(layout, scope="h200", plan=make_plan(**MODEL), work=on_gpu)
-    assert tried(layout) == {("model", "flash_attn", "cuda")}
+    assert adapter_runs(layout) == {("model", "flash_attn", "cuda")}
     asked = make_plan(**MODEL, moe="vllm")
     with pytest.raises(EvidenceError, match="moe_ffn on vllm has never run on a GPU"):
-        refuse_untried(layout, asked, "cuda")
+        refuse_never_run(layout, asked, "cuda")
     experts = {"module": "moe_ffn", "experts": 8, "top_k": 2, "routing": "balanced"}
     plan = make_plan(**experts, backend="vllm")
     write_take(layout, scope="h200", stream="moe", plan=plan, work=on_gpu)
-    refuse_untried(layout, asked, "cuda")
+    refuse_never_run(layout, asked, "cuda")
 
 
 def test_a_cpu_needs_no_proof(layout: Layout) -> None:
     """What runs on a CPU is run by every test run, so nothing is refused there."""
-    refuse_untried(layout, PLAN, "cpu")
+    refuse_never_run(layout, PLAN, "cpu")
 
 
 def test_what_never_ran_is_listed() -> None:

@@ -20,8 +20,15 @@ from nearfree.log.names import Layout
 from nearfree.log.seal import read_sealed
 from nearfree.log.take import take_name
 from nearfree.measure import nsight
-from nearfree.measure.nsight import find_ncu, ncu_command, profile, record, run_ncu
-from nearfree.measure.nsight_report import counters, payloads
+from nearfree.measure.nsight import (
+    counters,
+    find_ncu,
+    ncu_command,
+    payloads,
+    profile,
+    record,
+    run_ncu,
+)
 from torch.autograd import profiler_legacy
 
 SETTING = make_setting(backend="torch", dtype="bfloat16")

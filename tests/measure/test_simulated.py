@@ -15,7 +15,7 @@ from nearfree.hardware.simulated import Machine, simulate_probe
 from nearfree.log.events import LatencyMeasured, RunStarted, WorkCounted
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal, read_sealed
-from nearfree.measure.adapter_runs import never_run, tried
+from nearfree.measure.adapter_runs import adapter_runs, never_run
 from nearfree.measure.run import measure
 from nearfree.measure.simulated import SIGMA, SimulatedKernel, SimulatedTimer, simulate
 from simulated_machine import (
@@ -183,7 +183,7 @@ def test_a_real_machine_does_not_take_a_simulated_plan(layout: Layout) -> None:
 def test_no_adapter_counts_as_run(probed: Layout) -> None:
     """A simulated take proves nothing of a backend."""
     take(probed, simulated_plan(MACHINE, EXPERTS))
-    assert tried(probed) == set()
+    assert adapter_runs(probed) == set()
     assert len(never_run(set())) >= len(ADAPTERS)
 
 

@@ -4,8 +4,7 @@ import pytest
 from conftest import make_setting
 from msgspec.structs import replace
 from nearfree.core.modules.attention import attention_work
-from nearfree.core.modules.dense_ffn import dense_work
-from nearfree.core.modules.gemm import gemm_work
+from nearfree.core.modules.dense_ffn import dense_work, gemm_work
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting

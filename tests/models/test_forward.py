@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.setting import ModelRouting
 from nearfree.decoders.modules import UNTOLD
 from nearfree.errors import ConfigError, EvidenceError
+from nearfree.measure.prepare import kernel_names
 from nearfree.models.attention import AttentionMask, Mask
 from nearfree.models.forward import DecoderForward
 from nearfree.models.moe import MoeFfn

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from nearfree.backends.adapters import flash_attn, flash_inputs
+from nearfree.backends.adapters import flash_attn, flash_kernel
 from nearfree.backends.adapters.flash_attn import FUNCTIONS, FlashAttn
 from nearfree.backends.adapters.flash_tiles import fewest_splits, flash_2_tiling
 from nearfree.backends.adapters.kernel import ExecutionContext
@@ -216,7 +216,7 @@ def test_keys_are_not_split_over_an_unknown_number_of_sms() -> None:
 def test_the_gpu_is_asked_for_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     """8.6 is told as 86."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 6))
-    assert flash_inputs.compute_capability(ExecutionContext(device="cuda")) == 86
+    assert flash_kernel.compute_capability(ExecutionContext(device="cuda")) == 86
 
 
 def agree(call: tuple[str, int | None], shape: tuple[int, ...], device: tuple[int, int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from nearfree.backends.adapters import flash_attn_3
 from nearfree.backends.adapters.flash_attn_3 import FlashAttn3
-from nearfree.backends.adapters.flash_inputs import APIS
+from nearfree.backends.adapters.flash_kernel import APIS
 from nearfree.backends.adapters.flash_tiles import Tiling, flash_3_tiling
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME

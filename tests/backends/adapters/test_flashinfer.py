@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from nearfree.backends.adapters import flashinfer, flashinfer_decode, flashinfer_plan
+from nearfree.backends.adapters import flashinfer, flashinfer_plan
 from nearfree.backends.adapters.flashinfer import (
+    FlashInferDecode,
     FlashInferFa2,
     FlashInferFa3,
     fa2_rows,
     fa3_rows,
 )
-from nearfree.backends.adapters.flashinfer_decode import FlashInferDecode
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask
@@ -128,7 +128,7 @@ def literal(text: str) -> Signatures:
 def load(patch: pytest.MonkeyPatch, signatures: Signatures, result: Result = empty) -> Wrappers:
     """Return the stand-ins, which adapters then find."""
     made = Wrappers(signatures, result)
-    for module in (flashinfer_plan, flashinfer_decode):
+    for module in (flashinfer_plan, flashinfer):
         patch.setattr(module, "load", lambda: made)
     patch.setattr(flashinfer_plan, "_LEAST_WORKSPACE_BYTES", 1024)
     return made

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct, json
-from nearfree.backends.adapters.routing import expert_ids
+from nearfree.backends.adapters.experts import expert_ids
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting

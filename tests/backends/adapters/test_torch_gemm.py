@@ -7,7 +7,7 @@ import torch
 from conftest import make_setting
 from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.backends.adapters.torch_dense import TorchGemm
-from nearfree.core.modules.gemm import gemm_work
+from nearfree.core.modules.dense_ffn import gemm_work
 
 from backends.adapters.shapes import counted_flop, is_nearly
 

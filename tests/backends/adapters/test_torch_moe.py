@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from nearfree.backends.adapters.experts import expert_ids
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.routing import expert_ids
 from nearfree.backends.adapters.torch_moe import (
     TorchGroupedMoe,
     TorchPaddedMoe,

@@ -4,9 +4,9 @@ import pytest
 import torch
 from nearfree.backends.adapters import torch_sdpa
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.backends.adapters.torch_sdpa import TorchSdpa, causal_mask, cpu_tile
 from nearfree.core.setting import Dtype, Mask
+from nearfree.measure.prepare import kernel_names
 from torch import Tensor
 
 from backends.adapters.shapes import is_nearly, make_sdpa

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from cli.test_mistakes import one_message
-from nearfree.backends.environments.environment import Environment
-from nearfree.backends.environments.lock import pins
+from nearfree.backends.environments.lock import Environment, pins
 from nearfree.backends.environments.make import _steps
 
 from backends.environments.tiny import MEASURES, ROOT, call, entry, make_tiny, ran, start

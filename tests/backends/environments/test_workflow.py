@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from nearfree.backends.environments.environment import Environment
+from nearfree.backends.environments.lock import Environment
 from nearfree.errors import ConfigError
 from nearfree.pipeline.pipeline import Pipeline
 
@@ -75,11 +75,11 @@ def test_a_project_that_was_moved_makes_its_environments_again(project: Project)
     vllm = Environment("vllm")
     vllm.folder.mkdir(parents=True)
     vllm.receipt.touch()
-    vllm.mark.write_bytes(vllm.said)
+    vllm.mark.write_bytes(vllm.mark_content)
     for renew in (False, True):
         assert pipeline().environment("h200", "moe_a", renew=renew) == [str(vllm.receipt)]
         assert vllm.receipt.exists()
-    vllm.mark.write_bytes(vllm.said.replace(str(project.folder).encode(), b"elsewhere"))
+    vllm.mark.write_bytes(vllm.mark_content.replace(str(project.folder).encode(), b"elsewhere"))
     pipeline().environment("h200", "moe_a")
     assert vllm.receipt.exists()
     pipeline().environment("h200", "moe_a", renew=True)

@@ -26,9 +26,8 @@ from nearfree.derive.tables.time_shares import TIME_SHARES
 from nearfree.derive.tables.work import WORK
 from nearfree.derive.truth.datasets import load_published
 from nearfree.errors import EvidenceError, TableError
-from nearfree.log.document import read_document
+from nearfree.log.document import Manifest, manifest_path, read_document
 from nearfree.log.events import LatencyMeasured
-from nearfree.log.manifest import Manifest, manifest_path
 from nearfree.log.names import Layout
 from nearfree.log.retract import retract
 from nearfree.log.seal import read_sealed

@@ -9,9 +9,8 @@ from nearfree.derive.tables.columns import count, text
 from nearfree.derive.tables.schema import Formula, Table
 from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
 from nearfree.errors import DamageError, NearfreeError, TableError
-from nearfree.log.document import read_document, render
+from nearfree.log.document import Manifest, manifest_path, read_document, render
 from nearfree.log.line import sha256
-from nearfree.log.manifest import Manifest, manifest_path
 from nearfree.log.names import Layout
 
 from derive.tables.logs import write_study

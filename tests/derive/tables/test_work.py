@@ -13,10 +13,9 @@ from nearfree.derive.tables.project import project
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.tables.work import WORK, work_rows
 from nearfree.log.curves import curves
-from nearfree.log.document import read_document
+from nearfree.log.document import Manifest, manifest_path, read_document
 from nearfree.log.events import KernelProfiled, Payload, WorkCounted
 from nearfree.log.evidence import Take
-from nearfree.log.manifest import Manifest, manifest_path
 from nearfree.log.names import Layout
 from nearfree.log.retract import retract
 from nearfree.log.seal import Seal, read_sealed

@@ -2,7 +2,8 @@
 
 import pytest
 from nearfree.errors import SchedulerError
-from nearfree.pipeline.cluster.jobs import last_line, require_slurm, slurm
+from nearfree.pipeline.cluster.check import require_slurm, slurm
+from nearfree.pipeline.cluster.node import last_line
 
 
 def test_a_machine_without_slurm_is_told_so(monkeypatch, tmp_path) -> None:

@@ -12,9 +12,15 @@ from derive.tables.logs import write_study
 from msgspec import structs
 from nearfree.derive.jobs import TABLES, Job, job_of, make
 from nearfree.derive.tables.store import write_table
-from nearfree.log.document import read_document, render, replace
+from nearfree.log.document import (
+    Manifest,
+    manifest_path,
+    read_document,
+    render,
+    replace,
+    write_folder_manifest,
+)
 from nearfree.log.line import sha256
-from nearfree.log.manifest import Manifest, manifest_path, write_folder_manifest
 from nearfree.log.names import Layout, parse_take
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit import full_audit

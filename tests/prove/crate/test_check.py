@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from msgspec import json, structs
 from nearfree.cli import main
 from nearfree.errors import DamageError
-from nearfree.log.document import read_document, render
-from nearfree.log.manifest import Manifest, manifest_path
+from nearfree.log.document import Manifest, manifest_path, read_document, render
 from nearfree.log.names import Layout
 from nearfree.prove.crate.check import check_crate
 from nearfree.prove.crate.describe import describe

@@ -13,10 +13,15 @@ from msgspec import json, structs
 from nearfree.core.plan import Plan
 from nearfree.derive.stages import COMMANDS, STAGES
 from nearfree.errors import NearfreeError, WriteError
-from nearfree.log.document import read_document, render
+from nearfree.log.document import (
+    Manifest,
+    manifest_path,
+    read_document,
+    render,
+    write_folder_manifest,
+)
 from nearfree.log.events import RunStarted
 from nearfree.log.ledger import read_chain, write_ledger
-from nearfree.log.manifest import Manifest, manifest_path, write_folder_manifest
 from nearfree.log.names import Layout, parse_take
 from nearfree.log.retract import retract
 from nearfree.log.seal import read_seal

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.store import read_table
-from nearfree.log.document import read_document
-from nearfree.log.manifest import FOLDER_MANIFEST, FolderManifest
+from nearfree.log.document import FOLDER_MANIFEST, FolderManifest, read_document
 from nearfree.log.names import Layout
 from nearfree.show.page.sections import n_max
 

@@ -32,14 +32,14 @@ def moe_backend(text: str) -> BackendRelease:
 
 
 def _of(text: str, module: Module, what: str) -> BackendRelease:
-    found, known = backend(text), running(module)
-    if found.name not in known:
+    release, known = backend(text), running(module)
+    if release.name not in known:
         names = sorted(name for record in known.values() for name in record.names)
         raise ConfigError(
-            f"{found.name} runs no {what}",
+            f"{release.name} runs no {what}",
             remedy=f"Name the kernels that the engine logs at start-up: {', '.join(names)}",
         )
-    return found
+    return release
 
 
 def backend(text: str) -> BackendRelease:
@@ -50,16 +50,16 @@ def backend(text: str) -> BackendRelease:
     ConfigError
         It has not that form, or the package is not known; the nearest names are given.
     """
-    found = re.fullmatch(r"([A-Za-z0-9_.-]{1,64})(?:==([0-9][A-Za-z0-9_.+!-]{0,63}))?", text)
-    if found is None:
+    match = re.fullmatch(r"([A-Za-z0-9_.-]{1,64})(?:==([0-9][A-Za-z0-9_.+!-]{0,63}))?", text)
+    if match is None:
         raise ConfigError(
             f"{text!r:.120} names no backend", remedy="Write package==version: flash-attn==2.8.3"
         )
-    plain = re.sub(r"[-_.]+", "-", found[1]).lower()
+    plain = re.sub(r"[-_.]+", "-", match[1]).lower()
     if plain not in BY_USERS_NAME:
         near = get_close_matches(plain, BY_USERS_NAME, n=3)
         known = (
             f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(BY_USERS_NAME)}"
         )
-        raise ConfigError(f"the backend {found[1]!r} is not known", remedy=known)
-    return BackendRelease(BY_USERS_NAME[plain].name, found[2])
+        raise ConfigError(f"the backend {match[1]!r} is not known", remedy=known)
+    return BackendRelease(BY_USERS_NAME[plain].name, match[2])

@@ -199,7 +199,7 @@ BACKENDS = (
     ),
     Backend(
         name="flashinfer_decode",
-        modules={"attention": f"{_ADAPTERS}.flashinfer_decode:FlashInferDecode"},
+        modules={"attention": f"{_ADAPTERS}.flashinfer:FlashInferDecode"},
         package="flashinfer-python",
         imported="flashinfer",
         environment="flashinfer",
@@ -219,8 +219,8 @@ def running(module: "Module") -> dict[str, Backend]:
 
 def in_models(module: "Module") -> dict[str, str]:
     """Return what runs a module inside a whole model's forward, by the backend's name."""
-    found = running(module).values()
-    return {backend.name: backend.in_model for backend in found if backend.in_model}
+    backends = running(module).values()
+    return {backend.name: backend.in_model for backend in backends if backend.in_model}
 
 
 def packages() -> tuple[str, ...]:
@@ -230,8 +230,8 @@ def packages() -> tuple[str, ...]:
 
 def ruled_packages(module: "Module") -> tuple[str, ...]:
     """Return PyPI's names of the packages whose rules of a module are read, each once."""
-    found = (backend.rules.package for backend in running(module).values() if backend.rules)
-    return tuple(dict.fromkeys(found))
+    packages = (backend.rules.package for backend in running(module).values() if backend.rules)
+    return tuple(dict.fromkeys(packages))
 
 
 def page_size(name: str) -> int | None:

@@ -33,12 +33,12 @@ def run(args: argparse.Namespace) -> int:
     pipeline = Pipeline(args.results, args.config)
     failed = 0
     for finding in check(pipeline, Path(args.logs), args.timeout):
-        seen = finding.seen
+        state = finding.state
         where = f"asked for {finding.resources or 'SLURM defaults'}"
-        if seen is not None:
-            gpus = ", ".join(seen.gpus) or f"GPUs {seen.visible}" * (seen.visible is not None)
-            what = [f"{seen.cpus} CPUs", *[gpus] * bool(gpus)]
-            where += f"; job {seen.job_id} on {seen.node} ({seen.partition}): {', '.join(what)}"
+        if state is not None:
+            gpus = ", ".join(state.gpus) or f"GPUs {state.visible}" * (state.visible is not None)
+            what = [f"{state.cpus} CPUs", *[gpus] * bool(gpus)]
+            where += f"; job {state.job_id} on {state.node} ({state.partition}): {', '.join(what)}"
         print(f"{finding.platform}: {'wrong' if finding.wrong else 'fine'}; {where}")
         for text in finding.wrong:
             print(f"  wrong: {text}")

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         require(args.name)
         print(f"this interpreter has what {lock_path(args.name)} pins")
         return 0
-    from nearfree.backends.environments.environment import Environment
+    from nearfree.backends.environments.lock import Environment
     from nearfree.backends.environments.make import make
 
     environment = Environment(args.name)

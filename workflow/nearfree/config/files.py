@@ -104,19 +104,11 @@ class Config:
     def site(self) -> Site:
         """What this site measures."""
         site = read_file(self.folder / "config.yaml", Site)
+        more = f", or add it to {self.folder}/platforms.yaml"
         for name in site.here:
-            if name not in self.platforms:
-                raise ConfigError(
-                    f"{self.folder}/config.yaml: here names the unknown platform {name!r}",
-                    remedy=f"Choose from {', '.join(self.platforms)}, "
-                    f"or add it to {self.folder}/platforms.yaml",
-                )
+            self._known("config.yaml", "here", "platform", name, self.platforms, more=more)
         for name in site.without:
-            if name not in self.studies:
-                raise ConfigError(
-                    f"{self.folder}/config.yaml: without names the unknown study {name!r}",
-                    remedy=f"Choose from {', '.join(self.studies)}",
-                )
+            self._known("config.yaml", "without", "study", name, self.studies)
         if list(site.tolerances) != sorted(set(site.tolerances)):
             raise ConfigError(
                 f"{self.folder}/config.yaml: tolerances {list(site.tolerances)} do not rise",
@@ -145,16 +137,12 @@ class Config:
     @cached_property
     def environments(self) -> dict[str, Name]:
         """The environment of every backend: its record's, or what backends.yaml says instead."""
-        known = {each.name: each.environment for each in BACKENDS if each.environment}
+        known = {record.name: record.environment for record in BACKENDS if record.environment}
         path = self.folder / "backends.yaml"
         own = read_entries(path, BackendEnvironment) if path.exists() else {}
         for name in own:
-            if name not in known:
-                raise ConfigError(
-                    f"{path} names the unknown backend {name!r}",
-                    remedy=f"Choose from {', '.join(known)}",
-                )
-        return known | {name: each.environment for name, each in own.items()}
+            self._known("backends.yaml", "it", "backend", name, known)
+        return known | {name: entry.environment for name, entry in own.items()}
 
     @cached_property
     def studies(self) -> dict[str, StudyBase]:
@@ -162,16 +150,19 @@ class Config:
         studies: dict[str, StudyBase] = read_entries(self.folder / "studies.yaml", STUDIES)
         self._reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
-            self._known("studies.yaml", name, "backend", study.backend, list(self.environments))
+            backend = f"{name}.backend"
+            self._known("studies.yaml", backend, "backend", study.backend, self.environments)
             if name.endswith((PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX)):
                 raise ConfigError(
                     f"{self.folder}/studies.yaml: {name} ends as a stream beside a study's does",
                     remedy="Choose another name",
                 )
             for platform in study.platforms:
-                self._known("studies.yaml", name, "platforms", platform, list(self.platforms))
+                self._known(
+                    "studies.yaml", f"{name}.platforms", "platform", platform, self.platforms
+                )
             if isinstance(study, ModelStudy) and study.moe:
-                self._known("studies.yaml", name, "moe", study.moe, list(self.environments))
+                self._known("studies.yaml", f"{name}.moe", "backend", study.moe, self.environments)
             try:
                 self._sweeps(study)
             except ConfigError as error:
@@ -199,31 +190,34 @@ class Config:
     def releases(self) -> tuple[str, ...]:
         """Releases whose rules are read, as package==version; none if there is no sources.yaml."""
         path = self.folder / "sources.yaml"
-        found = read_file(path, Sources).releases if path.exists() else ()
-        for release in found:
-            if found.count(release) > 1:
+        releases = read_file(path, Sources).releases if path.exists() else ()
+        for release in releases:
+            if releases.count(release) > 1:
                 raise ConfigError(f"{path} names {release} twice", remedy="List it once")
-        return found
+        return releases
 
     @cached_property
     def deployments(self) -> dict[str, DeploymentSpec]:
         """What the tables of deployments answer about; nothing if there is no deployments.yaml."""
         path = self.folder / "deployments.yaml"
-        found = read_entries(path, DeploymentSpec) if path.exists() else {}
-        for name, asked in found.items():
-            for platform in asked.platforms:
-                self._known("deployments.yaml", name, "platforms", platform, list(self.platforms))
-        return found
+        specs = read_entries(path, DeploymentSpec) if path.exists() else {}
+        for name, deployment in specs.items():
+            for platform in deployment.platforms:
+                self._known(
+                    "deployments.yaml", f"{name}.platforms", "platform", platform, self.platforms
+                )
+        return specs
 
     @cached_property
     def cluster(self) -> Cluster:
         """What SLURM jobs ask for; the defaults if there is no cluster.yaml."""
         path = self.folder / "cluster.yaml"
-        found = read_file(path, Cluster) if path.exists() else Cluster()
-        for field in ("platforms", "studies"):
-            for name in getattr(found, field):
-                self._known("cluster.yaml", field, name, name, list(getattr(self, field)))
-        return found
+        cluster = read_file(path, Cluster) if path.exists() else Cluster()
+        for name in cluster.platforms:
+            self._known("cluster.yaml", "platforms", "platform", name, self.platforms)
+        for name in cluster.studies:
+            self._known("cluster.yaml", "studies", "study", name, self.studies)
+        return cluster
 
     def job_resources(self, scope: str, study: str) -> JobResources:
         """Return what a job of a platform's study asks for."""
@@ -235,8 +229,8 @@ class Config:
         path = self.folder / "takes.yaml"
         if not path.exists():
             return {}
-        asked = read_entries(path, dict[Any, Any])
-        return {name: entries(path, streams, Positive, name) for name, streams in asked.items()}
+        platforms = read_entries(path, dict[Any, Any])
+        return {name: entries(path, streams, Positive, name) for name, streams in platforms.items()}
 
     def take(self, scope: str, stream: str) -> int:
         """Return the take that is asked for."""
@@ -252,7 +246,9 @@ class Config:
         What is published and imported is of any platform.
         """
         return {
-            name: each for name, each in self.platforms.items() if scope in (name, PUBLIC, IMPORTED)
+            name: sheet
+            for name, sheet in self.platforms.items()
+            if scope in (name, PUBLIC, IMPORTED)
         }
 
     @cache  # noqa: B019 (a config lives as long as the program)
@@ -294,11 +290,13 @@ class Config:
                 remedy="Choose another name",
             )
 
-    def _known(self, file: str, name: str, field: str, value: str, known: list[str]) -> None:
-        if value not in known:
+    def _known(
+        self, file: str, entry: str, kind: str, name: str, known: Iterable[str], *, more: str = ""
+    ) -> None:
+        if name not in known:
             raise ConfigError(
-                f"{self.folder}/{file}: {name}.{field} names the unknown {value!r}",
-                remedy=f"Choose from {', '.join(known)}",
+                f"{self.folder}/{file}: {entry} names the unknown {kind} {name!r}",
+                remedy=f"Choose from {', '.join(known)}{more}",
             )
 
 
@@ -314,9 +312,9 @@ def schemas() -> dict[str, dict[str, Any]]:
         "cluster": Cluster,
         "takes": dict[Name, dict[Name, Positive]],
     }
-    found = {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}
-    _free_of_tag(found["studies"]["$defs"])
-    return found
+    by_name = {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}
+    _free_of_tag(by_name["studies"]["$defs"])
+    return by_name
 
 
 def _dedented(schema: Any) -> Any:

@@ -23,7 +23,6 @@ from nearfree.core.plan import (
 )
 from nearfree.core.setting import Name
 from nearfree.errors import ConfigError
-from nearfree.hardware.identity import STREAM
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.hardware.simulated import read_curves
 from nearfree.log.document import replace
@@ -164,8 +163,8 @@ def raise_takes(
     ConfigError
         The platform has no such study, or none on that backend.
     """
-    known = [stream for stream in Plans(config, scope).all() if stream != STREAM]
-    if study is not None and study not in (STREAM, *known):
+    known = [stream for stream in Plans(config, scope).all() if stream != HARDWARE]
+    if study is not None and study not in (HARDWARE, *known):
         config.study(scope, study)
     streams = [study] if study else known
     if backend is not None:

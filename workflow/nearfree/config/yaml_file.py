@@ -88,13 +88,13 @@ class _Loader(yaml.CSafeLoader):
     """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-        seen = set()
+        keys = set()
         own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
         for key in own:
             value = self.construct_object(key, deep=True)
-            if value in seen:
+            if value in keys:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {value!r} stands twice", key.start_mark
                 )
-            seen.add(value)
+            keys.add(value)
         return super().construct_mapping(node, deep)

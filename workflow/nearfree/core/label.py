@@ -29,11 +29,11 @@ def label(values: Mapping[str, Any], names: Iterable[str], style: Style = "paper
     style
         How numbers are written; texts stand alone, and a flag by its name.
     """
-    known = ((name, values.get(name)) for name in names)
-    return ", ".join(_told(*each, style) for each in known if not _quiet(*each))
+    columns = ((name, values.get(name)) for name in names)
+    return ", ".join(_text(*column, style) for column in columns if not _omitted(*column))
 
 
-def _told(name: str, value: object, style: Style) -> str:
+def _text(name: str, value: object, style: Style) -> str:
     if isinstance(value, str):
         return value
     symbol = _symbol(name, style)
@@ -50,7 +50,7 @@ def _symbol(name: str, style: Style) -> str:
     return field.symbol if field else _SYMBOLS.get(name, name)
 
 
-def _quiet(name: str, value: object) -> bool:
+def _omitted(name: str, value: object) -> bool:
     if value is None or value is False:
         return True
     field = FIELDS.get(name)

@@ -18,6 +18,15 @@ Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 """A SHA-256, as its hexadecimal digits."""
 
 
+def check_positions(positions: tuple[int, ...]) -> None:
+    """Raise ConfigError unless a grid of N rises strictly."""
+    if list(positions) != sorted(set(positions)):
+        raise ConfigError(
+            f"positions {list(positions)} are not strictly rising",
+            remedy="List each N once, smallest first",
+        )
+
+
 class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One setting over its grid of N, with the baseline N that ratios refer to."""
 
@@ -27,11 +36,7 @@ class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_setting(self.setting)
-        if list(self.positions) != sorted(set(self.positions)):
-            raise ConfigError(
-                f"positions {list(self.positions)} are not strictly rising",
-                remedy="List each N once, smallest first",
-            )
+        check_positions(self.positions)
         if self.baseline not in self.positions:
             raise ConfigError(
                 f"the grid {list(self.positions)} lacks its baseline N={self.baseline}",
@@ -39,15 +44,11 @@ class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
 
-class MeasurePlan(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="measure",
-):
+class PlanBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What every plan is: a struct that names its kind."""
+
+
+class MeasurePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="measure"):
     """The sweeps and the protocol of one measuring take, and the models that they name."""
 
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
@@ -65,9 +66,7 @@ class MeasurePlan(
         return sum(len(sweep.positions) for sweep in self.sweeps)
 
 
-class ProfilePlan(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="profile"
-):
+class ProfilePlan(PlanBase, frozen=True, kw_only=True, tag="profile"):
     """The sweeps whose kernels a hardware profiler sees, and how many forwards of each N."""
 
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
@@ -75,9 +74,7 @@ class ProfilePlan(
     forwards: Positive = 1
 
 
-class ForetellPlan(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="foretell"
-):
+class ForetellPlan(PlanBase, frozen=True, kw_only=True, tag="foretell"):
     """The model settings that are predicted, at which tolerances, and the form of what is said."""
 
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
@@ -87,9 +84,7 @@ class ForetellPlan(
     curves: Digest | UnsetType = UNSET
 
 
-class ProbePlan(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="probe"
-):
+class ProbePlan(PlanBase, frozen=True, kw_only=True, tag="probe"):
     """What a hardware probe tries, and for how long it tries one dtype at most."""
 
     dtypes: tuple[Dtype, ...]
@@ -99,17 +94,13 @@ class ProbePlan(
     """The curve file, where the platform is simulated."""
 
 
-class ImportPlan(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="import"
-):
+class ImportPlan(PlanBase, frozen=True, kw_only=True, tag="import"):
     """The reference files that one import takes in, by name and SHA-256."""
 
     files: dict[str, str]
 
 
-class ExtractPlan(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="extract"
-):
+class ExtractPlan(PlanBase, frozen=True, kw_only=True, tag="extract"):
     """The release whose rules are read, and the form of what is read of it."""
 
     package: str
@@ -117,9 +108,7 @@ class ExtractPlan(
     form: int = 1
 
 
-class CalibratePlan(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="calibrate"
-):
+class CalibratePlan(PlanBase, frozen=True, kw_only=True, tag="calibrate"):
     """The curves that constants are fitted to, by import and platform, and the form of the fit."""
 
     source: str
@@ -131,9 +120,7 @@ class CalibratePlan(
     form: int
 
 
-class RetractPlan(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="retract"
-):
+class RetractPlan(PlanBase, frozen=True, kw_only=True, tag="retract"):
     """One observation, or one take, that is declared invalid."""
 
     target: str
@@ -179,17 +166,17 @@ def write_orders(orders: Iterator[Order]) -> str:
 
 def read_orders(text: str, where: str) -> list[Order]:
     """Return the orders of a text; ConfigError names the line that is none."""
-    found = []
+    orders = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            found.append(msgspec.json.decode(line, type=Order))
+            orders.append(msgspec.json.decode(line, type=Order))
         except msgspec.MsgspecError as error:
             raise ConfigError(
                 f"{where}, line {number} is no order: {error}",
                 remedy="Give what `nearfree plan PLATFORM` prints",
             ) from error
-    if not found:
+    if not orders:
         raise ConfigError(
             f"{where} holds no order", remedy="Give what `nearfree plan PLATFORM` prints"
         )
-    return found
+    return orders

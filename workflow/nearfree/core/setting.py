@@ -211,10 +211,10 @@ class Setting(
 def _declared() -> Iterator[Field]:
     """Yield the fields of Setting, each completed from its type."""
     for known in structs.fields(Setting):
-        (field,) = (each for each in get_args(known.type) if isinstance(each, Field))
+        (field,) = (note for note in get_args(known.type) if isinstance(note, Field))
         kind = inspect.type_info(known.type)
         if isinstance(kind, inspect.UnionType):
-            (kind,) = (each for each in kind.types if not isinstance(each, inspect.NoneType))
+            (kind,) = (part for part in kind.types if not isinstance(part, inspect.NoneType))
         least = kind.ge if isinstance(kind, inspect.IntType) else None
         yield structs.replace(
             field,

@@ -32,15 +32,15 @@ def _imports(path: Path) -> frozenset[str]:
 
 def closure(*modules: str) -> list[str]:
     """Return modules and all modules of this package that they import, now or lazily, sorted."""
-    seen: set[str] = set()
+    known: set[str] = set()
     todo = list(modules)
     while todo:
         name = todo.pop()
-        path = None if name in seen else _path(name)
+        path = None if name in known else _path(name)
         if path is not None:
-            seen.add(name)
+            known.add(name)
             todo += _imports(path)
-    return sorted(seen)
+    return sorted(known)
 
 
 def digest(*modules: str) -> str:

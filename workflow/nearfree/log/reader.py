@@ -104,14 +104,8 @@ def parse_segment(raw: bytes, name: str, path: Path) -> Segment:
             raise damaged_line(f"{path} line {number}")
         if line[_LINK] != b',"prevhash":"%b"' % link.encode():
             raise _misplaced(f"{path} line {number}", "does not follow the line before it")
-        try:
-            event = decode(line)
-        except (msgspec.MsgspecError, NearfreeError) as error:
-            raise _unknown(f"{path} line {number}", error) from error
-        if event.source != name or not _in_place(event, number):
-            raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
+        events.append(_decode_in_place(line, name, path, number))
         end += len(line) + 1
-        events.append(event)
         ends.append(end)
         heads.append(head)
     return Segment(name, tuple(events), tuple(ends), tuple(heads), len(raw))
@@ -133,28 +127,26 @@ def decode_lines(
     for number, line in enumerate(lines, start=1):
         if line.startswith(skipped):
             continue
-        try:
-            event = decode(line)
-        except (msgspec.MsgspecError, NearfreeError) as error:
-            raise _unknown(f"{path} line {number}", error) from error
-        if event.source != name or not _in_place(event, number):
-            raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
-        yield event
+        yield _decode_in_place(line, name, path, number)
 
 
-def _in_place(event: Event, number: int) -> bool:
-    return event.id == str(number) and event.sequence == sequence_text(number)
+def _decode_in_place(line: bytes, name: str, path: Path, number: int) -> Event:
+    """Return the event of a segment's line, refused unless it is that segment's and number's."""
+    try:
+        event = decode(line)
+    except (msgspec.MsgspecError, NearfreeError) as error:
+        raise LogError(
+            f"{path} line {number} holds an event that this version does not know: {error}",
+            remedy="Read it with the nearfree version that wrote it, or a newer one",
+        ) from error
+    place = (name, str(number), sequence_text(number))
+    if (event.source, event.id, event.sequence) != place:
+        raise _misplaced(f"{path} line {number}", f"says it is {event.event_id}")
+    return event
 
 
 def _misplaced(where: str, what: str) -> DamageError:
     return DamageError(
         f"{where} {what}: lines were dropped, swapped or moved",
         remedy=REMEDY,
-    )
-
-
-def _unknown(where: str, error: Exception) -> LogError:
-    return LogError(
-        f"{where} holds an event that this version does not know: {error}",
-        remedy="Read it with the nearfree version that wrote it, or a newer one",
     )

@@ -10,10 +10,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from nearfree.errors import NearfreeError
-from nearfree.log.document import read_document
+from nearfree.log.document import (
+    FOLDER_MANIFEST,
+    MANIFEST_SUFFIX,
+    check_table,
+    named_files,
+    read_document,
+)
 from nearfree.log.ledger import Ledger, config_texts, ledger_paths, read_chain
 from nearfree.log.line import sha256
-from nearfree.log.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, check_table, named_files
 from nearfree.log.names import Layout, parse_take, require_log, take_of
 from nearfree.log.reader import read_segment
 from nearfree.log.seal import Seal, check_sealed, read_seal

@@ -8,17 +8,17 @@ from nearfree.log.events import LatencyMeasured
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 
-Tried = set[tuple[str, str, str]]
+AdapterRuns = set[tuple[str, str, str]]
 """Module, backend and kind of device."""
 _DEVICE = {"cpu": "cpu", "cuda_events": "cuda"}
 
 
-def tried(layout: Layout) -> Tried:
+def adapter_runs(layout: Layout) -> AdapterRuns:
     """Return every module, backend and device of which the log holds a sealed run.
 
     A whole model proves what runs its experts as well.
     """
-    runs: Tried = set()
+    runs: AdapterRuns = set()
     for scope in {take.scope for take in layout.takes()}:
         for take in read_scope(layout, scope):
             for event in take.of(LatencyMeasured):
@@ -33,8 +33,8 @@ def _parts(setting: Setting) -> list[tuple[str, str]]:
     return [(setting.module, setting.backend), *experts]
 
 
-def never_run(runs: Tried) -> list[tuple[Adapter, str]]:
-    """Return the adapters, with the kind of device, that are not among those tried."""
+def never_run(runs: AdapterRuns) -> list[tuple[Adapter, str]]:
+    """Return the adapters, with the kind of device, that no run is of."""
     return [
         (adapter, device)
         for adapter in ADAPTERS
@@ -43,14 +43,14 @@ def never_run(runs: Tried) -> list[tuple[Adapter, str]]:
     ]
 
 
-def refuse_untried(layout: Layout, plan: MeasurePlan, device: str) -> None:
+def refuse_never_run(layout: Layout, plan: MeasurePlan, device: str) -> None:
     """Raise EvidenceError if an adapter of a plan, or of a model's experts, never ran on a GPU.
 
     What runs on a CPU runs in this project's tests on every machine.
     """
     if device == "cpu":
         return
-    runs = tried(layout)
+    runs = adapter_runs(layout)
     for module, backend in (part for sweep in plan.sweeps for part in _parts(sweep.setting)):
         if (module, backend, device) not in runs:
             raise EvidenceError(

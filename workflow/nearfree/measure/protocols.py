@@ -111,8 +111,8 @@ class Search(Struct):
             return []
         if self.baseline not in self.curve:
             return []  # it never had a clean sample: there is nothing to compare with
-        seen = max([0, *(look for look in protocol.looks if look <= made)])
-        later = set(self.paired[seen:])
+        looked = max([0, *(look for look in protocol.looks if look <= made)])
+        later = set(self.paired[looked:])
         then = {
             n: {number: us for number, us in rounds.items() if number not in later}
             for n, rounds in self.curve.items()
@@ -136,11 +136,11 @@ def run_adaptive(bench: Bench, points: Sequence[Point], protocol: Adaptive) -> N
         setting: Search(next(iter(at.values())).baseline, {}, [])
         for setting, at in by_setting.items()
     }
-    seen = 0
+    added = 0
     while True:
-        for visit in bench.history[seen:]:
+        for visit in bench.history[added:]:
             searches[visit.setting].add(visit)
-        seen = len(bench.history)
+        added = len(bench.history)
         number = max(visit.round for visit in bench.history) + 1
         todo = {s: n for s, search in searches.items() if (n := search.probes(protocol))}
         if not todo:

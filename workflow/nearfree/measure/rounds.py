@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from nearfree.core.plan import MeasurePlan, Plan
 from nearfree.errors import EvidenceError
-from nearfree.log.attempts import Attempts
 from nearfree.log.events import (
     LatencyMeasured,
     LaunchFloor,
@@ -17,7 +16,7 @@ from nearfree.log.events import (
 from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import Segment, read_segment
 from nearfree.log.run import describe_run
-from nearfree.log.take import OpenTake
+from nearfree.log.take import Attempts, OpenTake
 
 _FEWEST_ROUNDS = 3
 _HEADER = RunStarted | SegmentRecovered | WorkCounted | LaunchFloor

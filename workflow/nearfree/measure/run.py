@@ -16,7 +16,7 @@ from nearfree.log.names import Layout
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
-from nearfree.measure.adapter_runs import refuse_untried
+from nearfree.measure.adapter_runs import refuse_never_run
 from nearfree.measure.prepare import describe, points
 from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
@@ -70,7 +70,7 @@ def measure(
     here = machine_fingerprint(known.kind)
     check_identity(layout, scope, here)
     if not untested:
-        refuse_untried(layout, plan, here.kind)
+        refuse_never_run(layout, plan, here.kind)
 
     def work(open_take: OpenTake) -> float:
         with _quiet(here), torch.inference_mode(), stoppable(progress) as stopping:

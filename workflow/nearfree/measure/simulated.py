@@ -44,10 +44,9 @@ class SimulatedKernel:
     def __init__(self, setting: Setting, positions: Iterable[int], machine: Machine) -> None:
         self.setting = setting
         self._parts = machine.parts(setting)
-        self._latency_us = {n: self._sum(n, machine) for n in positions}
-
-    def _sum(self, n: int, machine: Machine) -> float:
-        return sum(count * machine.at(curve, n) for count, curve in self._parts)
+        self._latency_us = {
+            n: sum(count * machine.at(curve, n) for count, curve in self._parts) for n in positions
+        }
 
     def latency_us(self, n: int) -> float:
         """Return T(N) without noise, in microseconds."""

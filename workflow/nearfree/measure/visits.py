@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -14,7 +14,8 @@ from nearfree.core.protocols import Timing
 from nearfree.core.setting import Setting
 from nearfree.errors import StoppedError
 from nearfree.hardware.clocks import Sample, load_1m
-from nearfree.log.events import DeviceState, Event, LatencyMeasured
+from nearfree.log.events import DeviceState, LatencyMeasured
+from nearfree.log.take import OpenTake
 
 
 class Point(Struct, frozen=True):
@@ -57,34 +58,22 @@ class Clock(Protocol):
         """Return what the device says of itself, None for a CPU."""
 
 
-class Journal(Protocol):
-    """Where visits are kept: an open take."""
-
-    events: list[Event]
-
-    def append(self, data: Any, *, sync: bool = True) -> str:
-        """Write one event."""
-
-    def sync(self) -> None:
-        """Make what was written durable."""
-
-
 class Bench:
-    """A take's clock and journal, and the seconds that its forwards took, warm-up included."""
+    """An open take, its clock, and the seconds that its forwards took, warm-up included."""
 
     def __init__(
         self,
-        journal: Journal,
+        take: OpenTake,
         clock: Clock,
         protocol: Timing,
         progress: Progress,
     ) -> None:
-        self.journal = journal
+        self.take = take
         self.clock = clock
         self.protocol = protocol
         self.progress = progress
         self.timed_s = 0.0
-        self.history = [e.data for e in journal.events if isinstance(e.data, LatencyMeasured)]
+        self.history = [e.data for e in take.events if isinstance(e.data, LatencyMeasured)]
         """Every visit of the take so far, those of earlier attempts first."""
 
     def visit(self, point: Point, warmup: int) -> tuple[Sample, ...]:
@@ -133,9 +122,9 @@ class Bench:
                 forwards_a_sample=self.clock.forwards_a_sample,
                 state=state,
             )
-            self.journal.append(visit, sync=False)
+            self.take.append(visit, sync=False)
             self.history.append(visit)
-        self.journal.sync()
+        self.take.sync()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor
 from nearfree.backends.adapters import flash_attn, flash_attn_3
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.paged import Pages, alike
+from nearfree.backends.adapters.tensors import Pages, alike
 from nearfree.backends.adapters.torch_sdpa import causal_mask, flash, sdpa
 from nearfree.backends.records import in_models, load
 from nearfree.core.modules.attention import ATTENTION

@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, bytes_held
 from nearfree.backends.adapters.memory import RESERVE, free_bytes
-from nearfree.backends.adapters.paged import pages_of
+from nearfree.backends.adapters.tensors import pages_of
 from nearfree.backends.adapters.torch_moe import PADDED, core_of
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, ModelRouting

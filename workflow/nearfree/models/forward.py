@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.paged import pages_of
-from nearfree.backends.adapters.tensors import filled
+from nearfree.backends.adapters.tensors import filled, pages_of
 from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.flash_inputs import compute_capability
+from nearfree.backends.adapters.experts import Aligned, controlled_ids
+from nearfree.backends.adapters.flash_kernel import compute_capability
 from nearfree.backends.adapters.fused_moe import Call
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.routing import Aligned, controlled_ids
 from nearfree.backends.adapters.torch_moe import GROUPED, PADDED, Core, core_of, mixed
 from nearfree.backends.records import in_models, load
 from nearfree.core.setting import ModelRouting

@@ -9,8 +9,7 @@ from typing import Any
 
 from msgspec import json
 
-from nearfree.backends.environments.environment import Environment
-from nearfree.backends.environments.lock import OWN
+from nearfree.backends.environments.lock import OWN, Environment
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.plan import (
@@ -26,8 +25,8 @@ from nearfree.derive.stages import STAGES, Stage
 from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.log.codebase import digest, package_digest
+from nearfree.log.document import manifest_path
 from nearfree.log.line import sha256
-from nearfree.log.manifest import manifest_path
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.take import take_name
 from nearfree.public.published import STREAM as PUBLISHED
@@ -58,9 +57,9 @@ class Pipeline:
         self.releases = {
             stream_name(*release): release for release in map(parse_release, self.config.releases)
         }
-        asked = (each.split("==") for each in self.site.imports)
+        imports = (release.split("==") for release in self.site.imports)
         self.imports = {
-            stream_name(_IMPORTS[name], version): (name, version) for name, version in asked
+            stream_name(_IMPORTS[name], version): (name, version) for name, version in imports
         }
         self._check_takes()
         _ = self.config.cluster
@@ -92,15 +91,15 @@ class Pipeline:
         return self._streams(ForetellPlan)
 
     def _streams(self, kind: type[RequestedPlan]) -> list[str]:
-        plans = [each for every in self._plans.values() for each in every.items()]
+        plans = [named for by_stream in self._plans.values() for named in by_stream.items()]
         return sorted({stream for stream, plan in plans if isinstance(plan, kind)})
 
     @cached_property
     def _sealed(self) -> dict[str, list[TakeName]]:
-        found: dict[str, list[TakeName]] = defaultdict(list)
+        takes: dict[str, list[TakeName]] = defaultdict(list)
         for take in self.layout.takes():
-            found[take.scope].append(take)
-        return dict(found)
+            takes[take.scope].append(take)
+        return dict(takes)
 
     @cached_property
     def recorded(self) -> list[str]:
@@ -155,14 +154,14 @@ class Pipeline:
             Its scope; empty where the stage is of all scopes together.
         """
         scopes = [scope] if scope else [*self.scopes, *self.sources]
-        tables = [read for each in scopes for read in stage.inputs(each)]
+        tables = [table for name in scopes for table in stage.inputs(name)]
         return [
-            *(file for each in scopes for file in self._log(stage, each)),
+            *(file for name in scopes for file in self._log(stage, name)),
             *(self.answering() if stage.answers else []),
             *(
-                str(self.layout.table(each, name))
-                for each, name in tables
-                if each != IMPORTED or self.imported
+                str(self.layout.table(owner, name))
+                for owner, name in tables
+                if owner != IMPORTED or self.imported
             ),
         ]
 
@@ -185,9 +184,9 @@ class Pipeline:
 
     def deployments(self) -> str:
         """Return a digest of the deployments, and of the files of the models that they name."""
-        asked = self.config.deployments
+        deployments = self.config.deployments
         files = sorted((self.config.folder / "models").glob("*.json"))
-        raw = json.encode(asked, order="deterministic")
+        raw = json.encode(deployments, order="deterministic")
         return sha256(raw + b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
 
     def release(self, stream: str) -> str:
@@ -195,7 +194,7 @@ class Pipeline:
         return "==".join(self.releases[stream])
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
-    def asked(self, scope: str) -> list[TakeName]:
+    def requested(self, scope: str) -> list[TakeName]:
         """Return the takes of a scope that the config asks for."""
         if scope == SOURCES:
             return [
@@ -214,11 +213,11 @@ class Pipeline:
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
     def evidence(self, scope: str) -> list[str]:
-        """Return what a scope's tables rest on: asked receipts, and the seals nobody asked for."""
-        asked = self.asked(scope)
-        seals = [take for take in self._sealed.get(scope, []) if take not in asked]
+        """Return what a scope's tables rest on: receipts of requested takes, other takes' seals."""
+        requested = self.requested(scope)
+        seals = [take for take in self._sealed.get(scope, []) if take not in requested]
         return [
-            *(str(self.layout.receipt(take)) for take in asked),
+            *(str(self.layout.receipt(take)) for take in requested),
             *(str(self.layout.seal(take)) for take in seals),
         ]
 
@@ -228,19 +227,19 @@ class Pipeline:
 
         A backend's name stands for every study that runs on it, unless a study has that name.
         """
-        found: dict[str, list[str]] = defaultdict(list)
+        receipts: dict[str, list[str]] = defaultdict(list)
         for scope in self.site.here:
-            own = {str(take.stream): str(self.layout.receipt(take)) for take in self.asked(scope)}
+            own = self._receipts(scope)
             for stream, receipt in own.items():
                 study = stream.removesuffix(MODULES_SUFFIX).removesuffix(FORETOLD_SUFFIX)
                 names = {stream, study}
                 if study in self.config.studies:
                     names |= self.config.backends_of(study) - own.keys()
                 for name in names:
-                    found[f"{scope}/{name}"].append(receipt)
-        for take in self.asked(SOURCES):
-            found[f"{SOURCES}/{take.stream}"].append(str(self.layout.receipt(take)))
-        return found
+                    receipts[f"{scope}/{name}"].append(receipt)
+        for take in self.requested(SOURCES):
+            receipts[f"{SOURCES}/{take.stream}"].append(str(self.layout.receipt(take)))
+        return receipts
 
     def before(self, scope: str, stream: str) -> list[str]:
         """Return the receipts that a stream of a platform waits for.
@@ -251,11 +250,11 @@ class Pipeline:
         study = stream.removesuffix(FORETOLD_SUFFIX)
         first = f"{study}{MODULES_SUFFIX}" if study != stream else f"{study}{FORETOLD_SUFFIX}"
         receipts = self._receipts(scope)
-        return [receipts[each] for each in (HARDWARE, first) if each in receipts]
+        return [receipts[name] for name in (HARDWARE, first) if name in receipts]
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
     def _receipts(self, scope: str) -> dict[str, str]:
-        return {take.stream: str(self.layout.receipt(take)) for take in self.asked(scope)}
+        return {take.stream: str(self.layout.receipt(take)) for take in self.requested(scope)}
 
     def python(self, scope: str, stream: str) -> str:
         """Return the interpreter of a stream's environment: config's, this one, or one made."""
@@ -267,7 +266,7 @@ class Pipeline:
     def interpreters(self, scope: str) -> dict[str, str]:
         """Return the interpreters that a platform's streams run in, by their environments."""
         streams = self._plans[scope]
-        return {self._environment(scope, each): self.python(scope, each) for each in streams}
+        return {self._environment(scope, name): self.python(scope, name) for name in streams}
 
     def environment(self, scope: str, stream: str, *, renew: bool = False) -> list[str]:
         """Return the receipt of the environment that is made for a stream, if one has to be.
@@ -319,7 +318,7 @@ class Pipeline:
     def config_digest(self) -> str:
         """Return a digest of every config file, which a ledger holds."""
         every = (self.config.folder.rglob(kind) for kind in ("*.yaml", "models/*.json"))
-        files = sorted(file for found in every for file in found)
+        files = sorted(file for files_of_kind in every for file in files_of_kind)
         return sha256(b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
 
     @staticmethod

@@ -8,11 +8,75 @@ forward reads was not read by the last ones, however many of its experts it touc
 import math
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.routing import share_touched
 from nearfree.backends.adapters.tensors import TURNING, Turns, filled, torch_dtype, weight
+from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
 from nearfree.units import BYTES_PER_ELEMENT
+
+
+def controlled_ids(routing: str, tokens: int, experts: int, top_k: int, device: str) -> Tensor:
+    """Return the experts of every token, [tokens, k], int64 (paper, app. C.3).
+
+    Balanced: token i goes to experts (i k + j) mod E; skewed: all tokens to the first k.
+    """
+    slots = torch.arange(top_k, device=device)
+    if routing == "skewed":
+        return slots.repeat(tokens, 1)
+    starts = torch.arange(tokens, device=device)[:, None] * top_k
+    return (starts + slots) % experts
+
+
+def expert_ids(setting: Setting, n: int, device: str) -> Tensor:
+    """Return the experts of every token of a setting, [batch * N, k], int64."""
+    routing, experts, top_k = setting.routing or "balanced", setting.experts or 1, setting.top_k
+    return controlled_ids(routing, setting.batch * n, experts, top_k or 0, device)
+
+
+def share_touched(setting: Setting, n: int) -> float:
+    """Return the part of the experts, so of their weights, that a forward over N reads."""
+    pairs = routed_pairs(setting, n)
+    return sum(count > 0 for count in pairs) / len(pairs)
+
+
+class Aligned:
+    """Token-expert pairs sorted by expert, each expert's padded to a multiple of a block.
+
+    `tokens`: the token of each row, [rows], 0 where a row only pads; `places`: the row of each
+    pair, [tokens, k]; `ends`: the end of each expert's rows, [E], int32; `blocks`: expert and
+    first row of each block.
+    """
+
+    def __init__(self, ids: Tensor, experts: int, block_rows: int | None) -> None:
+        """Sort the experts of every token, [tokens, k], of E.
+
+        Without `block_rows` nothing is padded and there are no blocks: then nothing waits for the
+        device.
+        """
+        pairs, order = ids.flatten().sort(stable=True)
+        counts = torch.zeros(experts, dtype=torch.int64, device=ids.device)
+        counts.scatter_add_(0, pairs, torch.ones_like(pairs))
+        sizes = -(-counts // block_rows) * block_rows if block_rows else counts
+        ends = sizes.cumsum(0)
+        padding_before = (ends - sizes) - (counts.cumsum(0) - counts)
+        rows = torch.arange(len(pairs), device=ids.device) + padding_before[pairs]
+        listed = sizes.tolist() if block_rows else []
+        size = sum(listed) if block_rows else len(pairs)
+        self.tokens = torch.zeros(size, dtype=torch.int64, device=ids.device)
+        self.tokens[rows] = order // ids.shape[1]
+        places = torch.empty_like(order)
+        places[order] = rows
+        self.places = places.view(ids.shape)
+        self.ends = ends.to(torch.int32)
+        experts_of_blocks = [
+            expert for expert, part in enumerate(listed) for _ in range(part // (block_rows or 1))
+        ]
+        self.blocks = [
+            (expert, block * (block_rows or 1)) for block, expert in enumerate(experts_of_blocks)
+        ]
 
 
 class Windows(NamedTuple):

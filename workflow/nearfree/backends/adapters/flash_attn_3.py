@@ -7,19 +7,18 @@ are what an index offers ready to run, and the releases whose rules are read. (f
 holds the Python functions around it but not the kernels; vLLM's fork has tiles of its own.)
 """
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.flash_inputs import FlashInputs, compute_capability
-from nearfree.backends.adapters.flash_tiles import flash_3_tiling
+from nearfree.backends.adapters.flash_kernel import FlashKernel, compute_capability
+from nearfree.backends.adapters.flash_tiles import Tiling, flash_3_tiling
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import checked
-from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
 
 
@@ -64,55 +63,29 @@ def attend(
     return out
 
 
-class FlashAttn3:
+class FlashAttn3(FlashKernel):
     """The operator, given those lengths and pages that make it a kvcache, varlen or dense call."""
 
     def __init__(
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
     ) -> None:
         refuse_other_capability(execution)
-        self._setting, self._execution = setting, execution
-        self._inputs = FlashInputs(setting, positions, execution)
-        self.cache = self._inputs.cache
-        self._function = load()
-        self._arguments = {n: self._lengths(n) for n in positions}
+        super().__init__(setting, positions, execution)
+        self._attend = partial(attend, load())
 
     def _lengths(self, n: int) -> dict[str, Any]:
-        """Return what tells a call how long requests are, and where their pages are."""
-        given, api = self._inputs, self._setting.api
+        api = self._setting.api
         if api == "dense":
             return {}
-        rows = {"cu_seqlens_q": given.query_ends[n], "max_seqlen_q": n} if api == "varlen" else {}
-        if given.pages:
-            return {**rows, "seqused_k": given.lengths[n], "page_table": given.pages[n].table}
+        rows = {"cu_seqlens_q": self.query_ends[n], "max_seqlen_q": n} if api == "varlen" else {}
+        if self.pages:
+            return {**rows, "seqused_k": self.lengths[n], "page_table": self.pages[n].table}
         if api == "varlen":
-            ends, longest = given.key_ends[n], given.context + n
-            return {**rows, "cu_seqlens_k": ends, "max_seqlen_k": longest}
-        return {"seqused_k": given.lengths[n]}
+            return {**rows, "cu_seqlens_k": self.key_ends[n], "max_seqlen_k": self.context + n}
+        return {"seqused_k": self.lengths[n]}
 
-    def forward(self, n: int) -> Tensor:
-        """Run one forward over N new positions of every request."""
-        keys, values = self._inputs.keys_and_values(n)
-        return attend(
-            self._function,
-            self._inputs.queries[n],
-            keys,
-            values,
-            causal=is_causal(self._setting),
-            **self._arguments[n],
-        )
-
-    def work(self, n: int) -> ExecutedWork:
-        """Return the work in the tiles of the kernel that the call leads to."""
-        tiling = flash_3_tiling(self._setting, n, self._inputs.capacity(n), self._execution.sms)
+    def _tiling(self, n: int) -> tuple[Tiling, str]:
+        tiling = flash_3_tiling(self._setting, n, self.capacity(n), self._execution.sms)
+        tile = f"{tiling.rows} x {tiling.keys}"
         counted = "" if self._setting.api == "dense" else " on the device, not counted"
-        return attention_work(
-            self._setting,
-            n,
-            f"FlashAttention 3 on 9.0: tile of {tiling.rows} x {tiling.keys}, splits{counted}",
-            tile_rows=tiling.rows,
-            tile_keys=tiling.keys,
-            group=tiling.group,
-            splits=tiling.splits,
-            sms=self._execution.sms,
-        )
+        return tiling, f"FlashAttention 3 on 9.0: tile of {tile}, splits{counted}"

@@ -4,17 +4,25 @@ Its causal mask is aligned bottom-right; without it, each query sees all keys. `
 timed. `plan` is called once for each N when the adapter is made.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
+from nearfree.backends.adapters.flashinfer_plan import (
+    PAGE_SIZE,
+    Kernels,
+    Plan,
+    accepted,
+    load,
+    workspace,
+)
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.paged import Pages, pages_of
-from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype
+from nearfree.backends.adapters.tensors import Pages, Turns, filled, pages_of, torch_dtype
 from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
+from nearfree.errors import EvidenceError
 
 
 def fa2_rows(setting: Setting, n: int) -> int:
@@ -136,5 +144,57 @@ class FlashInferFa3(_Prefill):
             n,
             "FlashInfer fa3: 128 rows, 192 at head_dim 64, key tile not counted",
             tile_rows=fa3_rows(self._setting.head_dim or 0),
+            sms=self._execution.sms,
+        )
+
+
+class FlashInferDecode:
+    """Queries [batch, heads, head_dim], planned once; `run` is what is timed."""
+
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
+        if positions != (1,):
+            raise EvidenceError(
+                f"flashinfer_decode runs N=1 alone, not {', '.join(map(str, positions))}",
+                remedy="Give this study `positions: [1]`, or choose flashinfer_fa2 or _fa3",
+            )
+        self._setting, self._execution = setting, execution
+        self._inputs = PagedInputs(setting, positions, execution)
+        self.cache = self._inputs.caches.cache
+        self._wrapper = self._planned(load().BatchDecodeWithPagedKVCacheWrapper)
+        self._options = accepted(self._wrapper.run, enable_pdl=False)
+
+    def _planned(self, wrapper: Any) -> Any:
+        given, pages = self._inputs, self._inputs.pages[1]
+        buffers: dict[str, Any] = {}
+        if self._setting.cuda_graph:
+            buffers = {
+                "use_cuda_graph": True,
+                "paged_kv_indptr_buffer": torch.empty_like(pages.indptr),
+                "paged_kv_indices_buffer": torch.empty_like(pages.indices),
+                "paged_kv_last_page_len_buffer": torch.empty_like(pages.last),
+            }
+        named = accepted(wrapper, backend="fa2")  # later releases may turn `auto` into cuDNN
+        made = wrapper(given.workspace, "NHD", use_tensor_cores=False, **named, **buffers)
+        dtypes = {"q_data_type": given.dtype, "kv_data_type": given.dtype}
+        made.plan(pages.indptr, pages.indices, pages.last, *given.heads, **dtypes)
+        return made
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward, [batch, heads, head_dim]."""
+        given = self._inputs
+        out: Tensor = self._wrapper.run(given.queries[n], given.caches.next(), **self._options)
+        return out
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work: the heads that share a key-value head are the rows of a block."""
+        heads, kv_heads, *_ = self._inputs.heads
+        return attention_work(
+            self._setting,
+            n,
+            "FlashInfer decode on CUDA cores: no padded rows, splits not counted",
+            tile_rows=heads // kv_heads,
+            group=heads // kv_heads,
             sms=self._execution.sms,
         )

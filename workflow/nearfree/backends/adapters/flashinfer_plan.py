@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.paged import Pages, evenly
+from nearfree.backends.adapters.tensors import Pages, evenly
 from nearfree.errors import EvidenceError
 
 Kernels = Literal["fa2", "fa3"]

@@ -7,9 +7,8 @@ from typing import Any
 from msgspec import Struct
 from torch import Tensor, full, int32
 
-from nearfree.backends.adapters.experts import Experts
+from nearfree.backends.adapters.experts import Experts, expert_ids
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.routing import expert_ids
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, torch_dtype, turns, weight
-from nearfree.core.modules.dense_ffn import dense_work
-from nearfree.core.modules.gemm import gemm_work
+from nearfree.core.modules.dense_ffn import dense_work, gemm_work
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.experts import Experts
+from nearfree.backends.adapters.experts import Aligned, Experts, expert_ids
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.routing import Aligned, expert_ids
 from nearfree.backends.records import BY_NAME, load
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs

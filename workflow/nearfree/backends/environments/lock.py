@@ -2,8 +2,11 @@
 
 import hashlib
 import re
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
+
+from msgspec import json
 
 from nearfree.errors import ConfigError, LockError
 
@@ -22,12 +25,12 @@ def normalized(name: str) -> str:
 
 def installed() -> dict[str, str]:
     """Return the version of each installed distribution, of doubles the one that is imported."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for distribution in metadata.distributions():
         about = _metadata(distribution)
         if about is not None and "Name" in about and "Version" in about:
-            found.setdefault(normalized(about["Name"]), about["Version"])
-    return found
+            versions.setdefault(normalized(about["Name"]), about["Version"])
+    return versions
 
 
 def _metadata(distribution: metadata.Distribution) -> metadata.PackageMetadata | None:
@@ -62,10 +65,10 @@ def lock_path(name: str) -> Path:
 def pins(path: Path) -> dict[str, str]:
     """Return the versions that a lock pins for every machine: lines with a marker are left out."""
     text = path.read_text("utf-8", "replace")
-    found = {normalized(name): pin for name, pin in _PIN.findall(text)}
-    if not found:
+    versions = {normalized(name): pin for name, pin in _PIN.findall(text)}
+    if not versions:
         raise ConfigError(f"{path} pins nothing", remedy="Write it anew with `make lock`")
-    return found
+    return versions
 
 
 def differences(path: Path) -> list[str]:
@@ -81,7 +84,7 @@ def differences(path: Path) -> list[str]:
     ]
     return [
         f"{name} {here.get(name, 'is missing')}, the lock names {pin}"
-        for name, pin in sorted(wrong, key=lambda each: each[0] not in here)
+        for name, pin in sorted(wrong, key=lambda pin: pin[0] not in here)
     ]
 
 
@@ -97,3 +100,51 @@ def require(name: str) -> None:
             remedy=f"Run `{made}`, or name an interpreter that was made from this lock under "
             "`python:` in config/config.yaml",
         )
+
+
+MADE = Path(".environments")
+
+
+class Environment:
+    """An environment by the name of its lock, in the project's folder.
+
+    Its folder carries a digest of the lock, so that another lock is another environment. The
+    workflow's own is installed from two: what the workflow needs, and what measuring needs.
+
+    Raises
+    ------
+    ConfigError
+        There is no such lock.
+    """
+
+    def __init__(self, name: str) -> None:
+        own = (FOLDER / "base.lock",) if name == OWN else ()
+        self.name = name
+        self.locks = (*own, lock_path(name))
+        self.sha256 = hashlib.sha256(b"".join(lock.read_bytes() for lock in self.locks)).hexdigest()
+        self.folder = MADE / f"{name}-{self.sha256[:8]}"
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def receipt(self) -> Path:
+        """What the workflow's rule leaves. Snakemake may delete it; the mark below stays."""
+        return self.folder / "receipt"
+
+    @property
+    def mark(self) -> Path:
+        """The file that is written last."""
+        return self.folder / "complete.json"
+
+    @cached_property
+    def mark_content(self) -> bytes:
+        """What the mark holds: the locks' digest, and the folder, for it cannot be moved."""
+        return json.encode({"lock_sha256": self.sha256, "project": str(Path.cwd())})
+
+    @property
+    def complete(self) -> bool:
+        """Whether it was made to the end, from these locks and in this folder."""
+        return self.mark.is_file() and self.mark.read_bytes() == self.mark_content

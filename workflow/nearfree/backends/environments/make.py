@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
-from nearfree.backends.environments.environment import MADE, Environment
-from nearfree.backends.environments.lock import FOLDER, OWN
+from nearfree.backends.environments.lock import FOLDER, MADE, OWN, Environment
 from nearfree.errors import LockError
 
 _LAST = 4
@@ -39,7 +38,7 @@ def make(environment: Environment, say: Say) -> None:
         if not environment.complete:
             say(f"{environment.folder}: installing {' and '.join(map(str, environment.locks))}")
             _install(environment, held, say)
-            environment.mark.write_bytes(environment.said)
+            environment.mark.write_bytes(environment.mark_content)
 
 
 @contextmanager
@@ -96,8 +95,8 @@ def _steps(environment: Environment) -> Iterator[Sequence[str]]:
 
 def _resolution() -> Mapping[str, Any]:
     """Return how the backends' locks were resolved."""
-    found: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "uv.toml").read_text("utf-8"))
-    return found["pip"]
+    document: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "uv.toml").read_text("utf-8"))
+    return document["pip"]
 
 
 def _python(environment: Environment) -> str:

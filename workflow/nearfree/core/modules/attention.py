@@ -6,8 +6,6 @@ app. B.2 and C.4).
 """
 
 import math
-from collections.abc import Iterator
-from itertools import product
 
 from msgspec import Struct
 
@@ -36,28 +34,12 @@ class AttentionShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class AttentionStudy(StudyBase, frozen=True, kw_only=True, tag="attention"):
     """Attention over context lengths L (paper, app. C.4)."""
 
+    axes = ("batch", "context")
     shape: AttentionShape
     context: Axis
     api: Name | None = None
     page_size: Positive | None = None
     cuda_graph: bool = False
-
-    def settings(self) -> Iterator[Setting]:
-        """Yield a setting a batch size and context."""
-        for batch, context in product(self.batch, self.context):
-            yield Setting(
-                module="attention",
-                backend=self.backend,
-                dtype=self.dtype,
-                batch=batch,
-                context=context,
-                heads=self.shape.heads,
-                kv_heads=self.shape.kv_heads,
-                head_dim=self.shape.head_dim,
-                api=self.api,
-                page_size=self.page_size,
-                cuda_graph=self.cuda_graph,
-            )
 
 
 class AttentionQuestion(Struct, frozen=True, kw_only=True):
@@ -119,7 +101,7 @@ def attention_work(
     kv_heads, head_dim = setting.kv_heads or 0, setting.head_dim or 0
     keys = context + n
     causal = is_causal(setting)
-    seen = n * context + n * (n + 1) // 2 if causal else n * keys
+    visible_pairs = n * context + n * (n + 1) // 2 if causal else n * keys
     rows_all = n * group
     computed = 0
     tiles = -(-rows_all // tile_rows)
@@ -134,7 +116,7 @@ def attention_work(
     elements = 2 * setting.batch * (kv_heads * keys + heads * n) * head_dim
     grid = tiles * rows_of_heads * setting.batch * splits
     return ExecutedWork(
-        flop_logical=per_pair * heads * seen,
+        flop_logical=per_pair * heads * visible_pairs,
         flop_executed=per_pair * rows_of_heads * computed,
         bytes_compulsory=elements * element_bytes(setting),
         blocks=tiles * rows_of_heads * setting.batch,
@@ -188,13 +170,13 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
     """
     del kernel
     split = setting.backend == "flash_attn" and setting.api == "kvcache"
-    found = _SPLIT_KV if split else _PRINTED.get(setting.backend)
-    if found is None or setting.dtype not in _TILED:
+    granularity = _SPLIT_KV if split else _PRINTED.get(setting.backend)
+    if granularity is None or setting.dtype not in _TILED:
         raise EvidenceError(
             f"the paper prints no M_attn of {setting.backend} for {setting.dtype}",
             remedy="Ask for a case that the paper prints",
         )
-    return found
+    return granularity
 
 
 ATTENTION = ModuleKind(

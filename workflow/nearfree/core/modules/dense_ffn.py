@@ -1,6 +1,7 @@
-"""Dense FFN: two matrices, or three of a gated one (paper, sec. 3.2, 4.1 and app. C.2)."""
+"""Dense products: one alone, or those of a Dense FFN: two, or three of a gated one.
 
-from collections.abc import Iterator
+One is a projection of a model. (Paper, sec. 3.2, 4.1 and app. C.2.)
+"""
 
 from msgspec import Struct
 
@@ -27,36 +28,30 @@ class DenseStudy(StudyBase, frozen=True, kw_only=True, tag="dense_ffn"):
 
     shape: DenseShape
 
-    def settings(self) -> Iterator[Setting]:
-        """Yield a setting a batch size."""
-        for batch in self.batch:
-            yield Setting(
-                module="dense_ffn",
-                backend=self.backend,
-                dtype=self.dtype,
-                batch=batch,
-                d_model=self.shape.d_model,
-                d_ff=self.shape.d_ff,
-            )
+
+def gemm_work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
+    """Return the work of one product: 2 b N d_model d_ff FLOPs, none of them padding."""
+    del rows, group  # nothing is padded
+    tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
+    elements = d_model * d_ff + tokens * (d_model + d_ff)
+    return unpadded(setting, tokens * d_model * d_ff, elements, basis)
 
 
-def dense_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
+def dense_work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
     """Return the work of an up and a down projection (paper, sec. 3.2): 4 b N d_model d_ff FLOPs.
 
     A gated FFN has a third projection, whose output joins that of the first. Nothing is padded
     that torch tells of, so executed and logical FLOPs are the same.
     """
-    rows, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
+    del rows, group
+    tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
     matrices, between = (_GATED_MATRICES, 6) if setting.gated else (2, 2)
-    elements = matrices * d_model * d_ff + rows * (2 * d_model + between * d_ff)
-    return unpadded(setting, matrices * rows * d_model * d_ff, elements, basis)
-
-
-def _work(
-    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
-) -> ExecutedWork:
-    del rows, group  # nothing is padded
-    return dense_work(setting, n, basis)
+    elements = matrices * d_model * d_ff + tokens * (2 * d_model + between * d_ff)
+    return unpadded(setting, matrices * tokens * d_model * d_ff, elements, basis)
 
 
 def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
@@ -97,12 +92,15 @@ LAWS = Laws(
     principle_place="paper sec. 4.1",
     principle=Equation("N_max = rho s / (2 b)", "sec. 4.1"),
 )
+GEMM = ModuleKind(name="gemm", title="matrix product", own="batch", work=gemm_work, laws=LAWS)
+"""One product, [rows, d_model] by [d_model, d_ff]. Its laws are those of a Dense FFN, in which the
+number of matrices cancels."""
 DENSE_FFN = ModuleKind(
     name="dense_ffn",
     title="dense FFN",
     own="batch",
     main=True,
     study=DenseStudy,
-    work=_work,
+    work=dense_work,
     laws=LAWS,
 )

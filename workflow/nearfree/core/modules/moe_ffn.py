@@ -5,8 +5,7 @@ under other routings is not a number of the setting, so there is no law of those
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -44,26 +43,11 @@ class MoeShape(DenseShape, frozen=True, kw_only=True):
 class MoeStudy(StudyBase, frozen=True, kw_only=True, tag="moe_ffn"):
     """An MoE FFN over k under controlled routing (paper, app. C.3)."""
 
+    axes = ("routing", "batch", "top_k")
     shape: MoeShape
     routing: Annotated[tuple[Controlled, ...], Meta(min_length=1)]
     top_k: Axis
     block_size_m: Positive | None = None
-
-    def settings(self) -> Iterator[Setting]:
-        """Yield a setting a routing, batch size and k."""
-        for routing, batch, top_k in product(self.routing, self.batch, self.top_k):
-            yield Setting(
-                module="moe_ffn",
-                backend=self.backend,
-                dtype=self.dtype,
-                batch=batch,
-                d_model=self.shape.d_model,
-                d_ff=self.shape.d_ff,
-                experts=self.shape.experts,
-                top_k=top_k,
-                routing=routing,
-                block_size_m=self.block_size_m,
-            )
 
 
 class MoeQuestion(Struct, frozen=True, kw_only=True):

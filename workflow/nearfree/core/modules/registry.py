@@ -5,8 +5,7 @@ from operator import or_
 from typing import Any
 
 from nearfree.core.modules.attention import ATTENTION
-from nearfree.core.modules.dense_ffn import DENSE_FFN
-from nearfree.core.modules.gemm import GEMM
+from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.moe_ffn import MOE_FFN

@@ -1,18 +1,20 @@
 """What every study of studies.yaml says: a module or model with one backend over its axes."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from itertools import product
+from typing import Annotated, Any, ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from nearfree.core.modules.routing import first_full
-from nearfree.core.plan import Sweep
+from nearfree.core.plan import Sweep, check_positions
 from nearfree.core.protocols import Positive, Timing
-from nearfree.core.setting import Dtype, Name, Setting
+from nearfree.core.setting import FIELDS, Dtype, Name, Setting
 from nearfree.errors import ConfigError
 
 Axis = Annotated[tuple[Positive, ...], Meta(min_length=1)]
 """The values of an axis of a study."""
+_CALLS = tuple(name for name, field in FIELDS.items() if field.role == "call")
 
 
 class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="module"):
@@ -20,8 +22,12 @@ class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     `positions` is the grid of N, without points of more than `tokens_max` tokens b N; `edges` are
     N at which the work is expected to jump: each edge and the N after it join the grid. `set`
-    names the group of studies that it belongs to, as config.yaml chooses among them.
+    names the group of studies that it belongs to, as config.yaml chooses among them. `axes` are the
+    fields that its settings vary, the last one fastest; a study of a single module has its sizes as
+    `shape`.
     """
+
+    axes: ClassVar[tuple[str, ...]] = ("batch",)
 
     set: Name = "default"
     backend: Name
@@ -35,8 +41,12 @@ class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     protocol: Timing
 
     def settings(self) -> Iterator[Setting]:
-        """Yield the study's settings, in the order of its axes."""
-        raise NotImplementedError
+        """Yield a setting for each combination of the study's axes."""
+        fields: dict[str, Any] = structs.asdict(getattr(self, "shape"))  # noqa: B009 (a model has none)
+        fields |= {"module": self.__struct_config__.tag, "backend": self.backend}
+        fields |= {name: getattr(self, name) for name in ("dtype", *_CALLS) if hasattr(self, name)}
+        for values in product(*(getattr(self, axis) for axis in self.axes)):
+            yield Setting(**fields | dict(zip(self.axes, values, strict=True)))
 
     def sweeps(self) -> tuple[Sweep, ...]:
         """Return one sweep a setting; ConfigError for an axis or grid that cannot be swept."""
@@ -62,11 +72,7 @@ class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     def grid(self, batch: int) -> tuple[int, ...]:
         """Return the grid of N at a batch size; ConfigError if it does not rise."""
-        if list(self.positions) != sorted(set(self.positions)):
-            raise ConfigError(
-                f"positions {list(self.positions)} are not strictly rising",
-                remedy="List each N once, smallest first",
-            )
+        check_positions(self.positions)
         every = sorted({*self.positions, *self.edges, *(edge + 1 for edge in self.edges)})
         most = max(self.tokens_max or every[-1] * batch, batch)
         return tuple(n for n in every if n * batch <= most)

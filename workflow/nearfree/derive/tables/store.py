@@ -7,10 +7,16 @@ import polars as pl
 
 from nearfree.derive.tables.schema import Table
 from nearfree.errors import TableError
-from nearfree.log.document import read_document, render, replace
+from nearfree.log.document import (
+    Manifest,
+    check_table,
+    manifest_path,
+    read_document,
+    render,
+    replace,
+)
 from nearfree.log.ledger import current_seals, seals_root
 from nearfree.log.line import sha256
-from nearfree.log.manifest import Manifest, check_table, manifest_path
 from nearfree.log.names import Layout
 
 

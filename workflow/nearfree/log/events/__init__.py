@@ -54,27 +54,8 @@ __all__ = [
     "SourceMember", "TunedIndexed", "WorkCounted", "upcast", "versions_of",
 ]  # fmt: skip
 
-PAYLOADS: tuple[type[Payload], ...] = (
-    RunStarted,
-    RunFinished,
-    RunFailed,
-    HardwareProbed,
-    LatencyMeasured,
-    SharesMeasured,
-    PredictionRecorded,
-    WorkCounted,
-    KernelProfiled,
-    LaunchFloor,
-    LatencyImported,
-    BoundaryPublished,
-    RulePublished,
-    SourceFetched,
-    RuleExtracted,
-    TunedIndexed,
-    ConstantsCalibrated,
-    ObservationRetracted,
-    SegmentRecovered,
-)
+_KINDS = Payload.__subclasses__()
+PAYLOADS = tuple(kind for kind in _KINDS if kind not in {newer.before for newer in _KINDS})
 """The newest version of each event type: what writers write, and all that readers see."""
 VERSIONS = tuple(version for kind in PAYLOADS for version in versions_of(kind))
 """Every version that may lie on disk."""

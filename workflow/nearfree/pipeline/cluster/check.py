@@ -1,8 +1,12 @@
 """Trying a cluster out: one second on a node of every platform, and what is wrong there."""
 
 import os
+import shlex
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -10,14 +14,160 @@ from tempfile import TemporaryDirectory
 import msgspec
 from msgspec import Struct
 
+from nearfree.config.cluster import JobResources
 from nearfree.errors import SchedulerError
 from nearfree.hardware.identity import STREAM
 from nearfree.hardware.platforms import Platform, as_alias, driver_names
 from nearfree.log.codebase import package_digest
 from nearfree.log.segment import lock
-from nearfree.pipeline.cluster.jobs import require_slurm, slurm, submit, wait
-from nearfree.pipeline.cluster.node import LOCK, Seen
+from nearfree.pipeline.cluster.node import LOCK, NodeState, last_line
 from nearfree.pipeline.pipeline import Pipeline
+from nearfree.units import MB_PER_GB
+
+_ANSWER_S = 6.0
+"""How long a controller may take to say that it is up; a busy one answers within a second."""
+_CALL_S = 60.0
+_LOOK_S = 0.5
+_SHOWN_S = 30.0
+"""What a shared file system may take to show here what a job wrote on its node."""
+
+
+def slurm(*command: str, timeout_s: float = _CALL_S) -> str:
+    """Return what a command of SLURM prints; SchedulerError if it is not there or fails."""
+    name = command[0]
+    if shutil.which(name) is None:
+        raise _absent(name)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SchedulerError(
+            f"SLURM does not answer: {name} took longer than {timeout_s:.0f} s",
+            remedy="Ask `scontrol ping` whether the cluster is up",
+        ) from error
+    if done.returncode:
+        raise SchedulerError(
+            f"SLURM refused {name}: {last_line(done.stderr)}",
+            remedy="Mend config/cluster.yaml if it names what the cluster does not have"
+            if name == "sbatch"
+            else "Ask `scontrol ping` whether the cluster is up",
+        )
+    return done.stdout
+
+
+def require_slurm() -> None:
+    """Raise SchedulerError unless jobs can be submitted from here."""
+    if shutil.which("sbatch") is None:
+        raise _absent("sbatch")
+    answer = slurm("scontrol", "ping", timeout_s=_ANSWER_S)
+    if " is UP" not in answer:
+        raise SchedulerError(
+            f"SLURM is down: {last_line(answer)}",
+            remedy="Wait for the cluster, or run without --profile slurm on this machine",
+        )
+
+
+def _absent(name: str) -> SchedulerError:
+    return SchedulerError(
+        f"SLURM is not here: there is no {name} on PATH",
+        remedy="Run this on a login node of the cluster, or without --profile slurm here",
+    )
+
+
+def options(job: JobResources) -> list[str]:
+    """Return what sbatch is told of a job, as Snakemake's plugin tells it."""
+    gpus = f"{job.gpu_model}:{job.gpus}" if job.gpu_model else job.gpus
+    values = {
+        "--partition": job.partition,
+        "--constraint": job.constraint,
+        "--account": job.account,
+        "--qos": job.qos,
+        "--gpus": gpus if job.gpus else None,
+        "--cpus-per-task": job.cpus,
+        "--mem": job.memory_gb * MB_PER_GB if job.memory_gb else None,
+    }
+    texts = [f"{name}={value}" for name, value in values.items() if value is not None]
+    return [*texts, *["--exclusive"] * bool(job.exclusive)]
+
+
+def submit(
+    name: str, job: JobResources, folder: Path, pythons: Mapping[str, str], *, kind: str
+) -> str:
+    """Submit a job that looks around on one of its partition's nodes; return its number.
+
+    Parameters
+    ----------
+    pythons
+        The interpreters that it tries, by their environments.
+    kind
+        Of the platform: cpu, or cuda, which torch must then be able to use.
+
+    Raises
+    ------
+    SchedulerError
+        SLURM refuses the request; the message says what it said.
+    """
+    tried = [f"{environment}={python}" for environment, python in pythons.items()]
+    script = shlex.join(
+        [sys.executable, "-m", "nearfree.pipeline.cluster.node", str(folder), name, kind, *tried]
+    )
+    answer = slurm(
+        *("sbatch", "--parsable", "--ntasks=1", "--time=10", f"--job-name=nearfree_check_{name}"),
+        *(f"--output={folder / f'{name}.log'}", *options(job), f"--wrap={script}"),
+    )
+    return answer.strip().partition(";")[0]
+
+
+def wait(jobs: Mapping[str, str], folder: Path, timeout_s: float) -> dict[str, str]:
+    """Wait until every job left its file or is over; return why the others did not, by name.
+
+    Parameters
+    ----------
+    jobs
+        Numbers of jobs by name. Those that have not begun after `timeout_s` are cancelled.
+    """
+    until = time.monotonic() + timeout_s
+    left, over, states = dict(jobs), dict[str, float](), dict[str, str]()
+    while left:
+        time.sleep(_LOOK_S)
+        states = _states(left.values())
+        there, now = {path.name for path in folder.iterdir()}, time.monotonic()
+        left = {name: job for name, job in left.items() if f"{name}.json" not in there}
+        for name in left:
+            if left[name] not in states:
+                over.setdefault(name, now)
+        if now >= until or all(now - over.get(name, now) > _SHOWN_S for name in left):
+            break
+    why = {}
+    for name, job in left.items():
+        if job in states:
+            slurm("scancel", job)
+            why[name] = f"job {job} is {states[job]} after {timeout_s:.0f} s"
+        else:
+            why[name] = f"job {job} ended without an answer: {_last_output(folder / f'{name}.log')}"
+    return why
+
+
+def _states(jobs: Iterable[str]) -> dict[str, str]:
+    """Return the states of jobs that are not over; of all where SLURM does not answer."""
+    wanted = list(jobs)
+    try:
+        listed = slurm("squeue", "--noheader", f"--jobs={','.join(wanted)}", "--format=%i|%T (%r)")
+    except SchedulerError as error:
+        return {} if "Invalid job id" in error.what else dict.fromkeys(wanted, error.what)
+    lines = (line.partition("|") for line in listed.splitlines())
+    return {job.strip(): state for job, _, state in lines}
+
+
+def _last_output(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").split("\n")
+    except OSError:
+        return "its node does not write to this folder"
+    printed = [line.strip() for line in lines if line.strip()]
+    return printed[-1][:200] if printed else "it said nothing"
+
 
 _CLOCK_S = 60.0
 """How far a node's clock may be from this one's: a queue's delay is not in it, NTP's is."""
@@ -32,7 +182,7 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     platform: str
     resources: str
     """Partition, constraint and GPU model that the job asked for."""
-    seen: Seen | None
+    state: NodeState | None
     wrong: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -96,11 +246,11 @@ def _check_platforms(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iter
         wanted = " ".join(filter(None, (job.partition, job.constraint, job.gpu_model)))
         if platform in refused:
             yield NodeReport(
-                platform=platform, resources=wanted, seen=None, wrong=(refused[platform],)
+                platform=platform, resources=wanted, state=None, wrong=(refused[platform],)
             )
             continue
-        seen = msgspec.json.decode((folder / f"{platform}.json").read_bytes(), type=Seen)
-        wrong = tuple(_wrong(config.platforms, platform, seen))
+        state = msgspec.json.decode((folder / f"{platform}.json").read_bytes(), type=NodeState)
+        wrong = tuple(_wrong(config.platforms, platform, state))
         wrong += tuple(
             _NOT_THERE.format(name, config.site.python[name])
             for name in pipeline.interpreters(platform).keys() - made[platform]
@@ -108,34 +258,34 @@ def _check_platforms(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iter
         )
         missing = sorted(pipeline.interpreters(platform).keys() - made[platform])
         notes = (
-            *_notes(seen, began_s),
+            *_notes(state, began_s),
             *(_TO_MAKE.format(name) for name in missing if name not in config.site.python),
         )
-        yield NodeReport(platform=platform, resources=wanted, seen=seen, wrong=wrong, notes=notes)
+        yield NodeReport(platform=platform, resources=wanted, state=state, wrong=wrong, notes=notes)
 
 
-def _wrong(platforms: dict[str, Platform], name: str, seen: Seen) -> Iterator[str]:
-    if seen.code_digest != package_digest():
+def _wrong(platforms: dict[str, Platform], name: str, state: NodeState) -> Iterator[str]:
+    if state.code_digest != package_digest():
         yield "it sees other code than this: is the project on a shared file system?"
-    for environment, fault in seen.environments.items():
+    for environment, fault in state.environments.items():
         if fault:
             yield f"environment {environment}: {fault}"
     platform = platforms[name]
     if platform.kind == "cpu":
         return
-    if seen.visible is None and not seen.gpus:
+    if state.visible is None and not state.gpus:
         yield "the job got no GPU (no CUDA_VISIBLE_DEVICES, no nvidia-smi): gpus or partition?"
-    for gpu in sorted(set(seen.gpus)):
+    for gpu in sorted(set(state.gpus)):
         names = driver_names(name, platform)
         if names and as_alias(gpu) not in names:
             yield f"its GPU is {gpu!r}, the platform's is {platform.device_name!r}"
 
 
-def _notes(seen: Seen, began_s: float) -> Iterator[str]:
-    if not seen.locked:
+def _notes(state: NodeState, began_s: float) -> Iterator[str]:
+    if not state.locked:
         yield (
             "locks are not seen across nodes: two attempts of one take can run at once; "
             "the log stays whole, but work may be done twice"
         )
-    if not began_s - _CLOCK_S <= seen.time_s <= time.time() + _CLOCK_S:
-        yield f"its clock is {seen.time_s - time.time():+.0f} s off: the log's times will be"
+    if not began_s - _CLOCK_S <= state.time_s <= time.time() + _CLOCK_S:
+        yield f"its clock is {state.time_s - time.time():+.0f} s off: the log's times will be"

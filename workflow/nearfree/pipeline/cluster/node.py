@@ -16,13 +16,12 @@ from msgspec import Struct
 from nearfree.errors import BusyError
 from nearfree.log.codebase import package_digest
 from nearfree.log.segment import lock
-from nearfree.pipeline.cluster.jobs import last_line
 
 LOCK = "lock"
 """The file in FOLDER whose lock the asking process holds."""
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class NodeState(Struct, frozen=True, kw_only=True):
     """One node, as a job of one platform sees it."""
 
     node: str
@@ -64,6 +63,12 @@ def lock_seen(path: Path) -> bool:
     return False
 
 
+def last_line(text: str) -> str:
+    """Return the last line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
 def fault(environment: str, python: str, kind: str) -> str:
     """Return what is wrong with an interpreter: it is not the lock's, or its torch sees no GPU."""
     checks: list[tuple[str, ...]] = [("-m", "nearfree", "environment", "check", environment)]
@@ -81,9 +86,9 @@ def fault(environment: str, python: str, kind: str) -> str:
     return ""
 
 
-def look(folder: Path, kind: str, pythons: dict[str, str]) -> Seen:
+def look(folder: Path, kind: str, pythons: dict[str, str]) -> NodeState:
     """Return what this node sees."""
-    return Seen(
+    return NodeState(
         node=os.environ.get("SLURMD_NODENAME", "unknown"),
         job_id=os.environ.get("SLURM_JOB_ID", "unknown"),
         partition=os.environ.get("SLURM_JOB_PARTITION", "unknown"),
@@ -101,8 +106,8 @@ def main(folder: Path, name: str, kind: str, *pythons: str) -> None:
     """Stay a second, and leave what is seen as a whole file."""
     time.sleep(1)
     partial = folder / f".{name}.part"
-    seen = look(folder, kind, dict(pair.split("=", 1) for pair in pythons))
-    partial.write_bytes(msgspec.json.encode(seen))
+    state = look(folder, kind, dict(pair.split("=", 1) for pair in pythons))
+    partial.write_bytes(msgspec.json.encode(state))
     partial.replace(folder / f"{name}.json")
 
 

@@ -13,8 +13,7 @@ from nearfree.derive.jobs import TABLES
 from nearfree.derive.tables.schema import EventIds, Table
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import EvidenceError
-from nearfree.log.document import read_document
-from nearfree.log.manifest import Manifest, manifest_path
+from nearfree.log.document import Manifest, manifest_path, read_document
 from nearfree.log.names import Layout
 from nearfree.log.seal import read_seal
 

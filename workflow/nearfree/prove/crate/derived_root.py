@@ -8,10 +8,15 @@ from msgspec import Struct
 
 from nearfree.decoders.config_file import decoder_names, find_decoder
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.log.document import read_document
+from nearfree.log.document import (
+    FOLDER_MANIFEST,
+    MANIFEST_SUFFIX,
+    Manifest,
+    manifest_path,
+    read_document,
+)
 from nearfree.log.ledger import Ledger, config_texts, ledger_paths, seals_root
 from nearfree.log.line import home, sha256
-from nearfree.log.manifest import FOLDER_MANIFEST, MANIFEST_SUFFIX, Manifest, manifest_path
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
 from nearfree.prove.audit.ledgers import (

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import polars as pl
 from msgspec import Struct
 
-from nearfree.log.document import read_document
-from nearfree.log.manifest import FolderManifest
+from nearfree.log.document import FolderManifest, read_document
 
 if TYPE_CHECKING:
     import altair as alt

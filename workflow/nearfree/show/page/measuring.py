@@ -9,7 +9,7 @@ from nearfree.backends.adapters.kernel import ADAPTERS
 from nearfree.core.label import subject
 from nearfree.log.events import RunFinished
 from nearfree.log.evidence import Take
-from nearfree.measure.adapter_runs import Tried, never_run
+from nearfree.measure.adapter_runs import AdapterRuns, never_run
 from nearfree.show.page.sections import Cell, Grid, cell
 
 
@@ -39,7 +39,7 @@ def cost(takes: Iterable[Take]) -> Grid:
     )
 
 
-def adapters(runs: Tried) -> Grid:
+def adapters(runs: AdapterRuns) -> Grid:
     """Return every adapter and whether the log holds a sealed run of it, by kind of device."""
     missing = {(adapter.module, adapter.backend, device) for adapter, device in never_run(runs)}
     rows = []

@@ -18,12 +18,11 @@ from nearfree.derive.tables.store import read_table
 from nearfree.derive.tables.tuned import TUNED
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.hardware.platforms import Platform
-from nearfree.log.document import replace
+from nearfree.log.document import replace, write_folder_manifest
 from nearfree.log.events import LatencyMeasured, RunFinished
 from nearfree.log.evidence import Take, read_scope
-from nearfree.log.manifest import write_folder_manifest
 from nearfree.log.names import Layout
-from nearfree.measure.adapter_runs import tried
+from nearfree.measure.adapter_runs import adapter_runs
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.show.figures.gallery import STATUSES, Entry, read_gallery
 from nearfree.show.page import (
@@ -178,7 +177,7 @@ def write_report(
         "facts": sections.facts(rows["platforms"]),
         "rules": sections.rules(rows["granularity"]),
         "extracted": sections.extracted(rows["granularity"]),
-        "adapters": measuring.adapters(tried(layout)),
+        "adapters": measuring.adapters(adapter_runs(layout)),
         "runs": [run for scope in takes.values() for run in runs(scope)],
         **_accuracy(layout, rows, epsilon),
     }

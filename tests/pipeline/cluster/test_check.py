@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nearfree.config.cluster import Cluster, JobResources
-from nearfree.pipeline.cluster.jobs import options, wait
+from nearfree.pipeline.cluster.check import options, wait
 
 
 def test_only_what_is_said_is_asked_for() -> None:
@@ -61,7 +61,7 @@ def test_a_file_that_shows_late_is_waited_for(monkeypatch, tmp_path: Path) -> No
 def test_a_job_that_left_nothing_is_told_by_its_log(monkeypatch, tmp_path: Path) -> None:
     """After a while without a file, a job that is over has failed, and its last line says why."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr("nearfree.pipeline.cluster.jobs._SHOWN_S", 0.1)
+    monkeypatch.setattr("nearfree.pipeline.cluster.check._SHOWN_S", 0.1)
     put(tmp_path, "squeue", "exit 0")
     (tmp_path / "h20.log").write_text("first\nno module named nearfree\n")
     why = wait({"h20": "7"}, tmp_path, timeout_s=60)

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
+from backends.adapters.shapes import make_moe, make_sdpa
 from conftest import make_setting
 from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
-from nearfree.backends.adapters.kernel_names import kernel_names
 from nearfree.core.work import ExecutedWork
+from nearfree.measure.prepare import kernel_names
 from torch import Tensor
-
-from backends.adapters.shapes import make_moe, make_sdpa
 
 
 class Ramp:

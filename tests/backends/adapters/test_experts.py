@@ -3,7 +3,7 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.backends.adapters.routing import Aligned, expert_ids, share_touched
+from nearfree.backends.adapters.experts import Aligned, expert_ids, share_touched
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting

@@ -1,12 +1,25 @@
-"""What the functions of FlashAttention take: queries, a KV cache in their layout, and lengths."""
+"""What FlashAttention 2 and 3 share: queries, a KV cache in their layout, lengths, and the call."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from nearfree.backends.adapters.flash_tiles import Tiling
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.paged import Pages, alike, evenly, pages_of
-from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype
+from nearfree.backends.adapters.tensors import (
+    Pages,
+    Turns,
+    alike,
+    evenly,
+    filled,
+    pages_of,
+    torch_dtype,
+)
+from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
 
 APIS = ("kvcache", "varlen", "dense")
@@ -20,13 +33,17 @@ def compute_capability(execution: ExecutionContext) -> int:
     return 10 * int(major) + int(minor)
 
 
-class FlashInputs:
-    """Tensors for a call of each N: N new queries over L cached and the N new keys.
+class FlashKernel:
+    """A call for each N: N new queries over L cached and the N new keys, which the cache holds.
+
+    Each version says how it is called, what tells it of lengths and pages, and its tile.
 
     `queries`: [b, N, heads, head_dim], or [b N, heads, head_dim] for varlen; `lengths`: keys of
     each request, [b], int32; `query_ends`, `key_ends`: where the rows of requests begin and end,
     [b + 1], int32; `pages`: of a paged cache. Each is a dictionary by N.
     """
+
+    _attend: Callable[..., Tensor]
 
     def __init__(
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
@@ -39,6 +56,7 @@ class FlashInputs:
             The setting names no api that there is, or pages for one that reads none.
         """
         _refuse_unknown(setting)
+        self._setting, self._execution = setting, execution
         dtype, batch, self.context = torch_dtype(setting), setting.batch, setting.context or 0
         self._batch, self._flat = batch, setting.api == "varlen"
         head_dim, page_size = setting.head_dim or 0, setting.page_size
@@ -68,6 +86,36 @@ class FlashInputs:
             for n in positions
             if page_size
         }
+        self._arguments = {n: self._lengths(n) for n in positions}
+
+    def _lengths(self, n: int) -> dict[str, Any]:
+        """Return what tells a call how long requests are, and where their pages are."""
+        raise NotImplementedError
+
+    def _tiling(self, n: int) -> tuple[Tiling, str]:
+        """Return the tile of the kernel that the call leads to, and what says so."""
+        raise NotImplementedError
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward over N new positions of every request."""
+        keys, values = self.keys_and_values(n)
+        return self._attend(
+            self.queries[n], keys, values, causal=is_causal(self._setting), **self._arguments[n]
+        )
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work in the tiles of the kernel that the call leads to."""
+        tiling, basis = self._tiling(n)
+        return attention_work(
+            self._setting,
+            n,
+            basis,
+            tile_rows=tiling.rows,
+            tile_keys=tiling.keys,
+            group=tiling.group,
+            splits=tiling.splits,
+            sms=self._execution.sms,
+        )
 
     def keys_and_values(self, n: int) -> tuple[Tensor, Tensor]:
         """Return the next copy of L + N keys and values of each request, all pages if paged."""

@@ -23,9 +23,8 @@ from nearfree.hardware.identity import (
 from nearfree.log.events import BandwidthPeak, ComputePeak, HardwareProbed
 from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.log.take import ensure_events, take_name
 from nearfree.units import BYTES_PER_GB, FLOP_PER_GFLOP
 
 _SIZES = {"cpu": (128, 256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}
@@ -142,31 +141,24 @@ def probe(
             remedy="Run `nearfree probe` where its curve file is",
         )
     refuse_mixed(layout, as_simulated=False)
-    print_ = machine_fingerprint(kind)
-    check_device(scope, print_, names)
-    check_identity(layout, scope, print_)
+    here = machine_fingerprint(kind)
+    check_device(scope, here, names)
+    check_identity(layout, scope, here)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    native = "bfloat16" if kind == "cuda" else native_dtype(print_)
+    native = "bfloat16" if kind == "cuda" else native_dtype(here)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def work(take: OpenTake) -> None:
-        take.append(
+    def probed() -> list[HardwareProbed]:
+        return [
             HardwareProbed(
-                fingerprint=print_,
+                fingerprint=here,
                 compute=tuple(compute_peak(kind, dtype, plan) for dtype in plan.dtypes),
                 bandwidth=(stream_bandwidth(kind, plan), gemm_bandwidth(kind, native, plan)),
                 threads=1,
                 load_1m=load_1m(),
             )
-        )
+        ]
 
-    return ensure_take(
-        layout,
-        take_name(scope, STREAM, take, plan),
-        plan,
-        lambda attempt: describe_run(
-            f"nearfree probe {scope}", plan, attempt, environment="cpu", device=print_.model
-        ),
-        work,
-    )
+    name, command = take_name(scope, STREAM, take, plan), f"nearfree probe {scope}"
+    return ensure_events(layout, name, plan, command, probed, environment="cpu", device=here.model)

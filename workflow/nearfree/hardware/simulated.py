@@ -3,6 +3,7 @@
 `nearfree predict --curves` writes it; what is timed on it is of origin `simulated`.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,9 +19,8 @@ from nearfree.log.events import BandwidthPeak, ComputePeak, Fingerprint, Hardwar
 from nearfree.log.evidence import refuse_mixed
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_take, take_name
+from nearfree.log.take import ensure_events, take_name
 from nearfree.units import GFLOP_PER_TFLOP
 
 Amount = Annotated[float, Meta(gt=0, lt=1e12)]
@@ -225,36 +225,25 @@ def simulate_probe(
     check_identity(layout, scope, machine.fingerprint)
     facts = machine.file
 
-    def work(take: OpenTake) -> None:
-        take.append(
-            HardwareProbed(
-                fingerprint=machine.fingerprint,
-                compute=tuple(
-                    ComputePeak(
-                        dtype=dtype,
-                        gflop_s=facts.peak_tflops[dtype] * GFLOP_PER_TFLOP,
-                        size=0,
-                        samples=(),
-                        guarded=False,
-                    )
-                    for dtype in plan.dtypes
-                    if dtype in facts.peak_tflops
-                ),
-                bandwidth=(
-                    BandwidthPeak(
-                        method="stream", gb_s=facts.bandwidth_gb_s, bytes_read=0, samples=()
-                    ),
-                ),
-                threads=1,
-            )
+    def probed() -> Iterator[HardwareProbed]:
+        yield HardwareProbed(
+            fingerprint=machine.fingerprint,
+            compute=tuple(
+                ComputePeak(
+                    dtype=dtype,
+                    gflop_s=facts.peak_tflops[dtype] * GFLOP_PER_TFLOP,
+                    size=0,
+                    samples=(),
+                    guarded=False,
+                )
+                for dtype in plan.dtypes
+                if dtype in facts.peak_tflops
+            ),
+            bandwidth=(
+                BandwidthPeak(method="stream", gb_s=facts.bandwidth_gb_s, bytes_read=0, samples=()),
+            ),
+            threads=1,
         )
 
-    return ensure_take(
-        layout,
-        take_name(scope, STREAM, take, plan),
-        plan,
-        lambda attempt: describe_run(
-            f"nearfree probe {scope}", plan, attempt, device=machine.fingerprint.model
-        ),
-        work,
-    )
+    name, command = take_name(scope, STREAM, take, plan), f"nearfree probe {scope}"
+    return ensure_events(layout, name, plan, command, probed, device=machine.fingerprint.model)

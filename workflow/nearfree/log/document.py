@@ -1,6 +1,8 @@
 """Hashed JSON documents: seals, ledgers and manifests share one format and one way to disk.
 
-Files and folders are replaced as a whole, so that no reader sees half of one.
+Files and folders are replaced as a whole, so that no reader sees half of one. Parquet does not
+notice a flipped bit, so each table lies beside a manifest and is believed only together with it.
+Folders of figures and the report hold one manifest over all their files.
 """
 
 import os

@@ -268,13 +268,16 @@ def ensure_events(
     plan: Plan,
     command: str,
     events: Callable[[], Iterable[Payload]],
+    *,
+    environment: str = "base",
+    device: str | None = None,
 ) -> Seal:
     """Make sure that what a command reads or computes is sealed, nothing in part.
 
     Parameters
     ----------
-    command
-        What was called, for the record.
+    command, environment, device
+        What was called, in which environment, on which device, for the record: see `describe_run`.
     events
         Returns the observations; called only if there is no seal, once the take is open.
 
@@ -292,7 +295,13 @@ def ensure_events(
         take.sync()
 
     return ensure_take(
-        layout, name, plan, lambda attempt: describe_run(command, plan, attempt), work
+        layout,
+        name,
+        plan,
+        lambda attempt: describe_run(
+            command, plan, attempt, environment=environment, device=device
+        ),
+        work,
     )
 
 

@@ -29,9 +29,8 @@ from nearfree.errors import EvidenceError, HardwareError
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
 from nearfree.log.events import KernelProfiled
 from nearfree.log.names import Layout
-from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.measure.prepare import check_finite, resolved
 
 _TIME = "gpu__time_duration.sum"
@@ -270,27 +269,21 @@ def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan)
     check_identity(layout, scope, here)
     ncu, profiler = find_ncu()
 
-    def work(open_take: OpenTake) -> None:
+    def profiles() -> Iterator[KernelProfiled]:
         for sweep in plan.sweeps:
             alone = structs.replace(sweep, setting=resolved(sweep, here))
             one = structs.replace(plan, sweeps=(alone,))
             text = run_ncu(ncu, one, ("profile", scope, study, "--inside"))
-            for payload in payloads(text, one, profiler):
-                open_take.append(payload, sync=False)
-        open_take.sync()
+            yield from payloads(text, one, profiler)
 
-    return ensure_take(
+    return ensure_events(
         layout,
         name,
         plan,
-        lambda attempt: describe_run(
-            f"nearfree profile {scope} {study} --take {take} --forwards {plan.forwards}",
-            plan,
-            attempt,
-            environment=plan.environment,
-            device=here.model,
-        ),
-        work,
+        f"nearfree profile {scope} {study} --take {take} --forwards {plan.forwards}",
+        profiles,
+        environment=plan.environment,
+        device=here.model,
     )
 
 

@@ -1,4 +1,4 @@
-"""Before anything is timed: kernels are made, run once at every N, checked and described."""
+"""Before anything is timed: kernels are made, run once at every N, checked, described and named."""
 
 import os
 import time

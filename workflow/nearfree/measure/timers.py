@@ -1,7 +1,8 @@
 """What times a forward: the monotonic clock on a CPU, CUDA events on a GPU.
 
 CUDA events stand around a forward, or around a graph of several. Without graphs a launch-bound T(1)
-measures the host; a graph for each N shows the GPU alone.
+measures the host; a graph for each N shows the GPU alone. NVML says what the GPU's clocks did
+meanwhile, where it is installed; nothing is ever set.
 """
 
 import time

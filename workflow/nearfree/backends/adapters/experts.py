@@ -1,4 +1,4 @@
-"""What every MoE adapter holds: the experts' weights and the tokens' rows.
+"""What every MoE adapter holds: the experts' weights, the tokens' rows, and where each one goes.
 
 Copies of the weights that take turns are windows over more experts than E. Where they are to fill a
 cache they lie on a ring: each window begins E experts behind the one before it, so that what a

@@ -1,7 +1,8 @@
-"""FlashInfer's paged prefill: N new queries over L cached and N new keys.
+"""FlashInfer's paged prefill, N new queries over L cached and N new keys, and its paged decode.
 
 Its causal mask is aligned bottom-right; without it, each query sees all keys. `run` is what is
-timed. `plan` is called once for each N when the adapter is made.
+timed. `plan` is called once for each N when the adapter is made. Decode is what an engine runs at
+N = 1; it computes on CUDA cores, so no row is padded.
 """
 
 from typing import Any, ClassVar

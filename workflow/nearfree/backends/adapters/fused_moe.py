@@ -56,16 +56,15 @@ class FusedMoe(Experts):
     as it is when serving.
     """
 
+    engine: Callable[[int], Engine]
+    """Returns the installed engine, ready to run E experts."""
+
     def __init__(
-        self,
-        setting: Setting,
-        positions: tuple[int, ...],
-        execution: ExecutionContext,
-        engine: Engine,
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
     ) -> None:
+        self._engine = self.engine(setting.experts or 0)
         _refuse(setting)
         super().__init__(setting, positions, execution)
-        self._engine = engine
         self._ids = {n: expert_ids(setting, n, execution.device).to(int32) for n in positions}
         self._shares = {
             n: full(ids.shape, 1.0 / (setting.top_k or 1), device=execution.device)

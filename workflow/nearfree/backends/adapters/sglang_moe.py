@@ -15,9 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from nearfree.backends.adapters.fused_moe import Call, Engine, FusedMoe
-from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import checked
-from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 
 _FOLDERS = ("moe_runner.triton_utils", "fused_moe_triton")
@@ -116,7 +114,4 @@ def engine(experts: int) -> Engine:
 class SglangMoe(FusedMoe):
     """SGLang's fused experts on controlled routing."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
-        super().__init__(setting, positions, execution, engine(setting.experts or 0))
+    engine = staticmethod(engine)

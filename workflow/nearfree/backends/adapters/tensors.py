@@ -1,4 +1,4 @@
-"""What all adapters share: random tensors, and copies of them that take turns."""
+"""What adapters share: random tensors, copies of them that take turns, pages of a KV cache."""
 
 import math
 from collections.abc import Callable

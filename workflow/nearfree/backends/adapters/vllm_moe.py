@@ -11,8 +11,6 @@ from typing import Any
 from torch import Tensor
 
 from nearfree.backends.adapters.fused_moe import Call, Engine, FusedMoe
-from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.core.setting import Setting
 
 _MODULE = "vllm.model_executor.layers.fused_moe.fused_moe"
 
@@ -46,7 +44,4 @@ def engine(experts: int) -> Engine:  # noqa: ARG001 (one signature for all engin
 class VllmMoe(FusedMoe):
     """vLLM's fused experts on controlled routing."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
-        super().__init__(setting, positions, execution, engine(setting.experts or 0))
+    engine = staticmethod(engine)

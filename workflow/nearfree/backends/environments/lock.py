@@ -1,4 +1,4 @@
-"""Locks: their pins, the installed distributions, and how this interpreter differs."""
+"""Locks and the environments installed from them: pins, distributions, differences, folders."""
 
 import hashlib
 import re

@@ -1,4 +1,7 @@
-"""Trying a cluster out: one second on a node of every platform, and what is wrong there."""
+"""A cluster tried out by SLURM's commands: one second on a node of every platform, and its faults.
+
+The jobs are submitted like the workflow's own, and awaited.
+"""
 
 import os
 import shlex

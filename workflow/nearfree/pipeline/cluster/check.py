@@ -109,11 +109,11 @@ def submit(
     Raises
     ------
     SchedulerError
-        SLURM refuses the request; the message says what it said.
+        SLURM refuses the request; the message quotes its answer.
     """
-    tried = [f"{environment}={python}" for environment, python in pythons.items()]
+    pairs = [f"{environment}={python}" for environment, python in pythons.items()]
     script = shlex.join(
-        [sys.executable, "-m", "nearfree.pipeline.cluster.node", str(folder), name, kind, *tried]
+        [sys.executable, "-m", "nearfree.pipeline.cluster.node", str(folder), name, kind, *pairs]
     )
     answer = slurm(
         *("sbatch", "--parsable", "--ntasks=1", "--time=10", f"--job-name=nearfree_check_{name}"),

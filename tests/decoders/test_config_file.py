@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.decoders.config_file import read_decoder
-from nearfree.decoders.decoder import Decoder, Experts
+from nearfree.decoders.decoder import FAMILIES, Decoder, Experts
 from nearfree.decoders.details import read_details
-from nearfree.decoders.families import FAMILIES
 from nearfree.errors import ConfigError
 
 from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models.small import KINDS, document
 from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import FAMILIES
 from nearfree.decoders.details import Details, Llama3, Rope, RouterRule, read_details
-from nearfree.decoders.families import FAMILIES
 from nearfree.errors import ConfigError
 
 from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write
@@ -201,7 +201,7 @@ def test_a_file_that_has_no_shape_is_refused_as_there(tmp_path: Path) -> None:
 
 def test_reading_a_model_needs_no_torch() -> None:
     """What reads a config file imports neither torch nor numpy."""
-    names = ("decoder", "modules", "keys", "families", "config_file", "details")
+    names = ("decoder", "modules", "keys", "config_file", "details")
     program = "".join(f"import nearfree.decoders.{name}\n" for name in names)
     program += "import sys; assert not {'torch', 'numpy'} & set(sys.modules)"
     folder = CONFIG.parent / "workflow"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from nearfree.errors import ConfigError
-from nearfree.models.weights import Part
+from nearfree.models.layers import Part
 from torch import Tensor
 
 

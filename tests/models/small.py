@@ -8,7 +8,7 @@ from decoders.files import change, write
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.models.forward import DecoderForward
-from nearfree.models.weights import RandomWeights
+from nearfree.models.layers import RandomWeights
 from torch import Tensor
 
 from models.given_weights import GivenWeights

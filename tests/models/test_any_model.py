@@ -15,7 +15,7 @@ from decoders.files import CONFIG, refusal, write
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.models.forward import DecoderForward
-from nearfree.models.weights import RandomWeights
+from nearfree.models.layers import RandomWeights
 
 __all__ = ["call", "recorded"]
 

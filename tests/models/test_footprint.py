@@ -24,8 +24,8 @@ from nearfree.models import footprint as module
 from nearfree.models.footprint import Footprint, footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.kernel import ModelKernel
+from nearfree.models.layers import RandomWeights
 from nearfree.models.moe import MoeFfn
-from nearfree.models.weights import RandomWeights
 from torch import Tensor
 from whole_models import model_study, small
 
@@ -52,7 +52,7 @@ import torch
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.models.forward import DecoderForward
-from nearfree.models.weights import RandomWeights
+from nearfree.models.layers import RandomWeights
 
 def resident_bytes(which):
     status = Path("/proc/self/status").read_text()

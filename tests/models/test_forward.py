@@ -13,8 +13,8 @@ from nearfree.errors import ConfigError, EvidenceError
 from nearfree.measure.prepare import kernel_names
 from nearfree.models.attention import AttentionMask, Mask
 from nearfree.models.forward import DecoderForward
+from nearfree.models.layers import RandomWeights
 from nearfree.models.moe import MoeFfn
-from nearfree.models.weights import RandomWeights
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from nearfree.core.setting import NAME, Dtype
-from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.families import check_layer_types, family
+from nearfree.decoders.decoder import Decoder, check_layer_types, family
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.errors import ConfigError
 

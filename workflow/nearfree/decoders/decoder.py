@@ -1,11 +1,18 @@
-"""The shape of a decoder: what of it decides how much work a forward is."""
+"""The shape of a decoder, and how the config.json of each model type says it.
 
-from typing import Annotated
+A model type has required keys, an FFN layout and an attention window; a window is the same in
+every layer, or the model is refused.
+"""
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Dtype
+from nearfree.decoders.keys import Keys
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -49,3 +56,204 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def dense_layers(self) -> int:
         """Layers with a Dense FFN."""
         return self.layers - self.moe_layers
+
+
+class Ffn(NamedTuple):
+    """Width of the Dense FFN, None if no layer has one; layers with experts, counted from 0."""
+
+    d_ff: int | None
+    moe_at: Sequence[int] = ()
+    experts: Experts | None = None
+
+
+def dense(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for all)
+    """Return the FFN of models without experts."""
+    return Ffn(keys.whole("intermediate_size"))
+
+
+def all_experts(keys: Keys, layers: int) -> Ffn:
+    """Return the FFN of models with experts in every layer, such as Mixtral and OLMoE."""
+    count = keys.one_of("num_local_experts", "num_experts")
+    return Ffn(None, range(layers), _experts(keys, count, width="intermediate_size"))
+
+
+def qwen_moe(keys: Keys, layers: int) -> Ffn:
+    """Return the FFN of Qwen's MoE models: every `decoder_sparse_step`-th layer has experts.
+
+    Layers in `mlp_only_layers` have none. The experts that every token passes are one FFN, whose
+    width the file says; Qwen3 has none.
+    Source: Qwen2MoeDecoderLayer and Qwen3MoeDecoderLayer of transformers 5.23.
+    """
+    step = keys.whole("decoder_sparse_step")
+    moe_at: Sequence[int] = range(step - 1, layers, step)
+    without = set(keys.list_of("mlp_only_layers", int))
+    if without:
+        moe_at = [layer for layer in moe_at if layer not in without]
+    qwen2 = keys.text("model_type") == "qwen2_moe"
+    shared = keys.whole("shared_expert_intermediate_size", least=0) if qwen2 else 0
+    count = keys.one_of("num_experts", "num_local_experts")
+    return _mixed(keys, layers, moe_at, _experts(keys, count, shared_d_ff=shared))
+
+
+def first_dense(keys: Keys, layers: int) -> Ffn:
+    """Return the FFN of models whose first layers alone are dense: Ling, LLaDA2, GLM-4.5.
+
+    The experts that every token passes are one FFN, as wide as all of them.
+    Source: BailingMoeV2SparseMoeBlock of inclusionAI/Ling-V2, LLaDA2MoeSparseMoeBlock of
+    inclusionAI/dFactory, Glm4MoeMoE of transformers 5.23.
+    """
+    glm = keys.text("model_type") == "glm4_moe"
+    count, shared = (
+        ("n_routed_experts", "n_shared_experts") if glm else ("num_experts", "num_shared_experts")
+    )
+    shared_experts = keys.whole(shared, least=0)
+    shared_d_ff = shared_experts * keys.whole("moe_intermediate_size")
+    key = "moe_shared_expert_intermediate_size"
+    if keys.has(key) and shared_experts and keys.whole(key) * shared_experts != shared_d_ff:
+        raise keys.wrong(key, "differs from moe_intermediate_size, and engines disagree on it")
+    moe_at = range(keys.whole("first_k_dense_replace", least=0), layers)
+    return _mixed(keys, layers, moe_at, _experts(keys, count, shared_d_ff=shared_d_ff))
+
+
+def ernie_moe(keys: Keys, layers: int) -> Ffn:
+    """Return the FFN of ERNIE 4.5: every `moe_layer_interval`-th layer of a range has experts.
+
+    Source: Ernie4_5_MoeDecoderLayer of transformers 5.23.
+    """
+    interval = keys.whole("moe_layer_interval")
+    start = keys.whole("moe_layer_start_index", least=0)
+    end = keys.whole("moe_layer_end_index", least=-1)
+    end = layers - 1 if end == -1 else min(end, layers - 1)
+    moe_at = range(start // interval * interval + interval - 1, end + 1, interval)
+    shared = keys.whole("moe_num_shared_experts", least=0) * keys.whole("moe_intermediate_size")
+    experts = _experts(keys, "moe_num_experts", top_k="moe_k", shared_d_ff=shared)
+    return _mixed(keys, layers, moe_at, experts)
+
+
+def _mixed(keys: Keys, layers: int, moe_at: Sequence[int], experts: Experts) -> Ffn:
+    d_ff = keys.whole("intermediate_size") if len(moe_at) < layers else None
+    return Ffn(d_ff, moe_at, experts if moe_at else None)
+
+
+def _experts(
+    keys: Keys,
+    count: str,
+    *,
+    top_k: str = "num_experts_per_tok",
+    width: str = "moe_intermediate_size",
+    shared_d_ff: int = 0,
+) -> Experts:
+    experts = Experts(
+        experts=keys.whole(count),
+        top_k=keys.whole(top_k),
+        d_ff=keys.whole(width),
+        shared_d_ff=shared_d_ff,
+    )
+    if experts.top_k > experts.experts:
+        raise keys.wrong(top_k, f"is larger than {count} {experts.experts}")
+    return experts
+
+
+_MIXED = "Give a model whose layers all have the same attention"
+
+
+def unwindowed(keys: Keys, layers: int) -> int | None:  # noqa: ARG001 (one signature for all)
+    """Return None, for models that look at all positions."""
+    if keys.has("sliding_window"):
+        raise keys.wrong("sliding_window", "is no key of this model type", "Leave it out")
+    return None
+
+
+def windowed(keys: Keys, layers: int) -> int | None:  # noqa: ARG001
+    """Return `sliding_window`, for models where it holds wherever it is given.
+
+    A file must say null to have none: without the key, Mistral's class has a window of 4096.
+    Source: MistralConfig of transformers 5.23.
+    """
+    return keys.whole_or_null("sliding_window")
+
+
+def switched_off(keys: Keys, layers: int) -> int | None:  # noqa: ARG001
+    """Return None, for models whose window, switched on, holds for some layers or is not known."""
+    if keys.flag("use_sliding_window"):
+        raise keys.wrong("use_sliding_window", "is not understood for this model type", _MIXED)
+    return None
+
+
+def switched(keys: Keys, layers: int) -> int | None:
+    """Return the window of models in which layers from `max_window_layers` on have one.
+
+    Source: Qwen2Config and Qwen3Config of transformers 5.23.
+    """
+    if not keys.flag("use_sliding_window"):
+        return None
+    without = keys.whole("max_window_layers", least=0)
+    if 0 < without < layers:
+        raise keys.wrong(
+            "max_window_layers", f"leaves a window to some of {layers} layers alone", _MIXED
+        )
+    return None if without else keys.whole("sliding_window")
+
+
+def check_layer_types(keys: Keys, layers: int, window: int | None) -> None:
+    """Raise ConfigError unless `layer_types`, where given, says the same of every layer."""
+    kind = "sliding_attention" if window else "full_attention"
+    kinds = keys.list_of("layer_types", str)
+    if not kinds:
+        return
+    if len(kinds) != layers:
+        raise keys.wrong("layer_types", f"has {len(kinds)} entries for {layers} layers")
+    others = sorted(set(kinds) - {kind})
+    if others:
+        raise keys.wrong("layer_types", f"has {others[0]!r:.40} where {kind} is read", _MIXED)
+
+
+class Family(NamedTuple):
+    """The rules of a model type.
+
+    `says_head_dim` holds where the width of a head does not follow from d_model.
+    """
+
+    ffn: Callable[[Keys, int], Ffn]
+    window: Callable[[Keys, int], int | None]
+    says_head_dim: bool = False
+
+
+FAMILIES = {
+    "llama": Family(dense, unwindowed),
+    "granite": Family(dense, unwindowed),
+    "olmo2": Family(dense, unwindowed),
+    "ernie4_5": Family(dense, unwindowed, says_head_dim=True),
+    "seed_oss": Family(dense, unwindowed, says_head_dim=True),
+    "mistral": Family(dense, windowed),
+    "phi3": Family(dense, windowed),
+    "qwen2": Family(dense, switched),
+    "qwen3": Family(dense, switched, says_head_dim=True),
+    "wedlm": Family(dense, switched_off, says_head_dim=True),
+    "mixtral": Family(all_experts, windowed),
+    "olmoe": Family(all_experts, unwindowed),
+    "granitemoe": Family(all_experts, unwindowed),
+    "qwen2_moe": Family(qwen_moe, switched_off),
+    "qwen3_moe": Family(qwen_moe, switched_off, says_head_dim=True),
+    "bailing_moe": Family(first_dense, switched_off),
+    "bailing_moe_v2": Family(first_dense, switched_off),
+    "llada2_moe": Family(first_dense, switched_off),
+    "glm4_moe": Family(first_dense, unwindowed),
+    "ernie4_5_moe": Family(ernie_moe, unwindowed),
+}
+"""By `model_type`. All have gated FFNs and grouped-query attention in every layer.
+Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
+inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
+(llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape)."""
+
+
+def family(keys: Keys) -> Family:
+    """Return the rules of a file's model type; ConfigError names the nearest if it is not read."""
+    model_type = keys.text("model_type")
+    if model_type not in FAMILIES:
+        near = get_close_matches(model_type[:80], FAMILIES, n=3)
+        known = (
+            f"Nearest are {', '.join(near)}" if near else f"Read are {', '.join(sorted(FAMILIES))}"
+        )
+        raise keys.wrong("model_type", "is not read", f"{known}; others may work differently")
+    return FAMILIES[model_type]

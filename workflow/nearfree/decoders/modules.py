@@ -1,7 +1,7 @@
 """The modules that a decoder's forward runs, each as a setting, and how often each runs."""
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -19,21 +19,14 @@ HEAD = "LM head"
 """The modules of a forward, in the order in which they first run."""
 
 
-class Laps(Protocol):
-    """What is told of a forward."""
+class Laps:
+    """What a forward reports its modules to; this one keeps nothing."""
 
     def lap(self, role: str) -> None:
         """Take in that all since the lap before belongs to a module."""
 
 
-class Untold:
-    """Nobody is told."""
-
-    def lap(self, role: str) -> None:
-        """Do nothing."""
-
-
-UNTOLD = Untold()
+UNTOLD = Laps()
 _TORCH = BackendRelease("torch")
 """What runs all but attention and the routed experts."""
 

@@ -15,9 +15,8 @@ from nearfree.decoders.details import Details
 from nearfree.decoders.modules import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.errors import ConfigError
 from nearfree.models.attention import AttentionMask, make_attention_runner
-from nearfree.models.layers import Attention, DenseFfn, Norm, rotation
+from nearfree.models.layers import NAMES, Attention, DenseFfn, Names, Norm, RandomWeights, rotation
 from nearfree.models.moe import ExpertRunner, MoeFfn, make_expert_runner
-from nearfree.models.weights import NAMES, Names, RandomWeights
 
 
 class Layer(NamedTuple):

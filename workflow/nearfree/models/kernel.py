@@ -18,7 +18,7 @@ from nearfree.decoders.model import Model, model_of
 from nearfree.decoders.modules import UNTOLD, Laps, ModuleUse
 from nearfree.models.footprint import footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
-from nearfree.models.weights import RandomWeights
+from nearfree.models.layers import RandomWeights
 
 _SEED = 0
 

@@ -17,8 +17,7 @@ from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import RouterRule
 from nearfree.decoders.modules import MOE, ROUTER, SHARED, Laps
 from nearfree.errors import EvidenceError
-from nearfree.models.layers import DenseFfn
-from nearfree.models.weights import Names, RandomWeights
+from nearfree.models.layers import DenseFfn, Names, RandomWeights
 
 _GROUPED = (9, 10)
 """The compute capabilities, before the point, that torch's grouped_mm has a kernel for."""

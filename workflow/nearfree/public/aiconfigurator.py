@@ -145,7 +145,7 @@ class Found(Struct, frozen=True):
 
 def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
     """Return everything that a release's tables hold; SourceError names a member that is odd."""
-    systems = dict(_systems(source, platforms))
+    systems, left_out = _systems(source, platforms)
     facts = {system.platform: system.facts for system in systems.values()}
     facts |= {name: platform for name, platform in platforms.items() if name in facts}
     licence = _licence(source)
@@ -187,7 +187,7 @@ def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
         curves_skipped=dict(curves),
         examples=examples,
         repeats=repeats,
-        left_out=_left_out(source),
+        left_out=left_out,
         differences=[
             text
             for system in systems.values()
@@ -212,24 +212,19 @@ def _rows(source: Source) -> Iterator[tuple[str, dict[str, str], Rows]]:
             yield path, place, reader.read(path, source.raw(path))
 
 
-def _systems(source: Source, platforms: Mapping[str, Platform]) -> Iterator[tuple[str, System]]:
-    """Yield the systems of NVIDIA that have tables, by their own name."""
+def _systems(
+    source: Source, platforms: Mapping[str, Platform]
+) -> tuple[dict[str, System], dict[str, str]]:
+    """Return the systems that have tables, and why nothing is read of the others, by own name."""
     measured = {place["system"] for _, place in _tables(source)}
-    for path in source.paths():
-        match = _SYSTEM.fullmatch(path)
-        if match is not None and match[1] in measured:
-            yield match[1], read_system(match[1], source.text(path), platforms)
-
-
-def _left_out(source: Source) -> dict[str, str]:
-    """Return the systems that have a file but no table that is read, and why."""
-    measured = {place["system"] for _, place in _tables(source)}
-    names = [match[1] for path in source.paths() if (match := _SYSTEM.fullmatch(path))]
-    return {
-        name: OTHER_VENDORS.get(name, "the release has no table of it")
-        for name in names
-        if name not in measured
-    }
+    files = {match[1]: path for path in source.paths() if (match := _SYSTEM.fullmatch(path))}
+    systems, left_out = {}, {}
+    for name, path in files.items():
+        if name in measured:
+            systems[name] = read_system(name, source.text(path), platforms)
+        else:
+            left_out[name] = OTHER_VENDORS.get(name, "the release has no table of it")
+    return systems, left_out
 
 
 def _licence(source: Source) -> str:

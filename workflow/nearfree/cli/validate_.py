@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nearfree.config.files import Config
-    from nearfree.derive.score.scores import Answering
+    from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.truth.truth import Truth
+    from nearfree.derive.work_model.left_out import LeftOut
     from nearfree.log.names import Layout
 
 DATASETS = ("published", "aiconfigurator", "measured")
@@ -144,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def make_answerer(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answering":
+def make_answerer(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answerer":
     """Return the predictors of `nearfree predict`, which are scored."""
     from nearfree.derive.predict.answers import Answerer
 
@@ -153,7 +154,7 @@ def make_answerer(args: argparse.Namespace, layout: "Layout", config: "Config") 
 
 def make_left_out_answerer(
     args: argparse.Namespace, layout: "Layout", config: "Config"
-) -> "Answering":
+) -> "LeftOut":
     """Return predictors with constants of the other platforms' curves, for each platform."""
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.truth.datasets import newest_release

@@ -63,6 +63,11 @@ class Stage(NamedTuple):
         return list(dict.fromkeys(found))
 
 
+def _modules(room: str, *tables: str) -> dict[str, str]:
+    """Return tables of one room, each declared in the module of its name."""
+    return {table: f"{room}.{table}" for table in tables}
+
+
 _TABLES, _SCORE, _OUTLOOK = (f"nearfree.derive.{room}" for room in ("tables", "score", "outlook"))
 _PREDICTIONS, _CLAIMS = "nearfree.derive.predict.predictions", "nearfree.derive.claims"
 _ALL = (
@@ -70,15 +75,10 @@ _ALL = (
         name="project",
         make=f"{_TABLES}.project.project",
         scopes=(PLATFORM, PUBLIC, SOURCES),
-        tables={
-            "platforms": f"{_TABLES}.platforms",
-            "settings": f"{_TABLES}.settings",
-            "latency": f"{_TABLES}.latency",
-            "work": f"{_TABLES}.work",
-            "time_shares": f"{_TABLES}.time_shares",
-            "granularity": f"{_TABLES}.granularity",
-            "tuned": f"{_TABLES}.tuned",
-        },
+        tables=_modules(
+            _TABLES,
+            *("platforms", "settings", "latency", "work", "time_shares", "granularity", "tuned"),
+        ),
         log=True,
         parameters=("datasheets",),
     ),
@@ -86,10 +86,7 @@ _ALL = (
         name="boundaries",
         make=f"{_TABLES}.boundaries.write_boundaries",
         scopes=(PLATFORM, PUBLIC),
-        tables={
-            "boundaries": f"{_TABLES}.boundaries",
-            "sensitivity": f"{_TABLES}.boundaries",
-        },
+        tables=dict.fromkeys(("boundaries", "sensitivity"), f"{_TABLES}.boundaries"),
         reads=("latency",),
         log=True,
         parameters=("tolerances", "epsilon"),
@@ -108,11 +105,7 @@ _ALL = (
         name="validation",
         make=f"{_SCORE}.validation.write_validation",
         scopes=(PLATFORM, PUBLIC),
-        tables={
-            "validation": f"{_SCORE}.validation",
-            "composition": f"{_SCORE}.composition",
-            "scores": f"{_SCORE}.scores",
-        },
+        tables=_modules(_SCORE, "validation", "composition", "scores"),
         reads=("boundaries", "predictions", "time_shares"),
         log=True,
     ),
@@ -120,7 +113,7 @@ _ALL = (
         name="accuracy",
         make=f"{_SCORE}.accuracy.write_accuracy",
         scopes=(IMPORTED,),
-        tables={"accuracy": f"{_SCORE}.accuracy", "drift": f"{_SCORE}.accuracy"},
+        tables=dict.fromkeys(("accuracy", "drift"), f"{_SCORE}.accuracy"),
         log=True,
         answers=True,
         parameters=("epsilon", "datasheets"),

@@ -171,18 +171,10 @@ def _some(cases: Sequence[Case]) -> str:
 
 
 def _nothing(tables: ScopeTables, claim: Claim, module: str | None) -> Row:
-    is_platform = tables.scope != PUBLIC
     return {
-        "platform": tables.scope if is_platform else None,
+        **dict.fromkeys(Group._fields),
+        **judged(claim, ()),
+        "platform": tables.scope if tables.scope != PUBLIC else None,
         "module": module,
-        "backend": None,
-        "routing": None,
-        "origin": None,
-        "verdict": UNDECIDED,
-        "checked": 0,
-        "kept": 0,
-        "unclear": 0,
-        "worst": "",
         "why": f"not in the log of {tables.scope}: {claim.needs}",
-        "from_ids": [],
     }

@@ -6,6 +6,7 @@ asked of the model's modules as `nearfree predict` asks them.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from math import inf
 from typing import Any
 
 import polars as pl
@@ -47,10 +48,12 @@ def releases_that_ran(settings: pl.DataFrame, takes: Iterable[Take]) -> pl.DataF
     return pl.DataFrame(rows, schema=schema).unique("row_id", maintain_order=True)
 
 
-_SAID = (
-    "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "constants",
-    "refusal",
+_RECORDED = (
+    "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "refusal",
 )  # fmt: skip
+_ABOUT = ("predictor", "basis", "epsilon", "balance_flop_per_byte")
+_ANSWERED = (*_RECORDED, "n_max_extended", "constants", "predictor", "epsilon", "in_sample")
+_NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
 Row = dict[str, Any]
 
 
@@ -71,15 +74,11 @@ def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row
         if setting is not None:
             yield {
                 **setting,
-                "predictor": prediction.predictor,
-                "basis": prediction.basis,
-                "epsilon": prediction.epsilon,
+                **{name: getattr(prediction, name) for name in (*_ABOUT, *_RECORDED)},
                 "n_max_extended": prediction.n_max,
                 "unbounded": False,
                 "constants": None,
-                "balance_flop_per_byte": prediction.balance_flop_per_byte,
                 "in_sample": False,
-                **{name: getattr(prediction, name) for name in _SAID if name != "constants"},
                 "from_ids": [setting["row_id"], event.event_id],
             }
 
@@ -95,15 +94,8 @@ def _newest(takes: Sequence[Take]) -> Iterable[Event]:
     newest_events: dict[object, Event] = {}
     events = [event for take in takes for event in take.of(PredictionRecorded)]
     for event in sorted(events, key=lambda each: each.time):
-        prediction = event.data
-        key = (
-            prediction.setting,
-            prediction.baseline,
-            prediction.predictor,
-            prediction.basis,
-            prediction.epsilon,
-        )
-        newest_events[key] = event
+        names = ("setting", "baseline", "predictor", "basis", "epsilon")
+        newest_events[tuple(getattr(event.data, name) for name in names)] = event
     return newest_events.values()
 
 
@@ -126,39 +118,55 @@ def law_rows(
     epsilons
         Tolerances.
     """
-    deployments = list(_deployments(takes, settings))
+    balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
+    deployments = [
+        (setting | _basis(setting, balances), deployment)
+        for setting, deployment in _deployments(takes, settings)
+    ]
     if not deployments:
         return
-    yield from _refused(deployments, facts, epsilons)
-    said = headline(forecast([one for _, one in deployments], answerer, epsilons).answers)
-    balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
-    for answer in said.to_dicts():
+    for setting, deployment in deployments:
+        if setting["baseline"] not in (1, deployment.full_baseline):
+            yield from _refusals(setting, epsilons)
+    queries = [deployment for _, deployment in deployments]
+    for answer in headline(forecast(queries, answerer, epsilons).answers).to_dicts():
         setting, _ = deployments[answer["deployment"]]
-        if answer["baseline"] != setting["baseline"]:
-            continue
-        fact = balances.get((setting["platform"], setting["dtype"]), {})
-        bounded = answer["n_max"] not in (None, float("inf"))
+        if answer["baseline"] == setting["baseline"]:
+            yield {
+                **setting,
+                **{name: answer[name] for name in _ANSWERED},
+                **{name: None if answer[name] == inf else answer[name] for name in _NUMBERS},
+                "unbounded": answer["n_max"] == inf,
+                "from_ids": [*setting["from_ids"], *(answer["calibration"] or [])],
+            }
+
+
+def _basis(setting: Row, balances: Mapping[tuple[str, str], Row]) -> Row:
+    """Return the columns that say on which facts a model's predictions rest."""
+    fact = balances.get((setting["platform"], setting["dtype"]), {})
+    return {
+        "basis": fact.get("basis"),
+        "balance_flop_per_byte": fact.get("balance_flop_per_byte"),
+        "from_ids": [setting["row_id"], *([fact["fact_id"]] if fact else [])],
+    }
+
+
+def _refusals(setting: Row, epsilons: Sequence[float]) -> Iterator[Row]:
+    """Yield refusals for a baseline that neither the paper nor a user of `predict` asks from."""
+    reason = (
+        "models are asked from N = 1 and from the paper's baseline, not from "
+        f"N = {setting['baseline']}"
+    )
+    for predictor, epsilon in product(PREDICTORS, epsilons):
         yield {
             **setting,
-            **{name: answer[name] for name in ("predictor", "epsilon", "in_sample", *_SAID)},
-            "n_max": answer["n_max"] if bounded else None,
-            "n_max_extended": _finite(answer["n_max_extended"]),
-            "unbounded": answer["n_max"] == float("inf"),
-            "low": _finite(answer["low"]),
-            "high": _finite(answer["high"]),
-            "margin": _finite(answer["margin"]),
-            "basis": fact.get("basis"),
-            "balance_flop_per_byte": fact.get("balance_flop_per_byte"),
-            "from_ids": [
-                setting["row_id"],
-                *([fact["fact_id"]] if fact else []),
-                *(answer["calibration"] or []),
-            ],
+            **dict.fromkeys((*_ANSWERED, "balance_flop_per_byte")),
+            "predictor": predictor,
+            "epsilon": epsilon,
+            "unbounded": False,
+            "in_sample": False,
+            "refusal": reason,
         }
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value in (None, float("inf")) else value
 
 
 def _deployments(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[tuple[Row, Deployment]]:
@@ -171,39 +179,13 @@ def _deployments(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[tupl
             continue
         releases = take.started.data.versions
         for sweep, dtype in product(plan.sweeps, dtypes):
-            setting = _with_dtype(sweep.setting, dtype)
+            setting = sweep.setting
+            if setting.dtype == "auto":
+                setting = structs.replace(setting, dtype=dtype)
             row = rows.pop((setting_key(setting), sweep.baseline), None)
             if row is not None:
                 model = model_of(setting, plan.models)
                 yield row, _deployment(row["platform"], setting, model, releases)
-
-
-def _refused(
-    asked: Sequence[tuple[Row, Deployment]], facts: pl.DataFrame, epsilons: Sequence[float]
-) -> Iterator[Row]:
-    """Yield refusals for baselines that neither the paper nor a user of `predict` asks from."""
-    balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
-    for setting, deployment in asked:
-        if setting["baseline"] in (1, deployment.full_baseline):
-            continue
-        fact = balances.get((setting["platform"], setting["dtype"]), {})
-        for predictor, epsilon in product(PREDICTORS, epsilons):
-            yield {
-                **setting,
-                **dict.fromkeys((*_SAID, "n_max_extended", "balance_flop_per_byte")),
-                "predictor": predictor,
-                "epsilon": epsilon,
-                "basis": fact.get("basis"),
-                "unbounded": False,
-                "in_sample": False,
-                "refusal": f"models are asked from N = 1 and from the paper's baseline, not from "
-                f"N = {setting['baseline']}",
-                "from_ids": [setting["row_id"], *([fact["fact_id"]] if fact else [])],
-            }
-
-
-def _with_dtype(setting: Setting, dtype: str) -> Setting:
-    return structs.replace(setting, dtype=dtype) if setting.dtype == "auto" else setting
 
 
 def _deployment(

@@ -6,11 +6,11 @@ import polars as pl
 from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
-from nearfree.derive.predict.answers import PREDICTORS
-from nearfree.derive.score.scores import Answering, score
+from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.score.scores import score
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.truth.truth import Truth, narrowed, questions
-from nearfree.derive.work_model.left_out import LEFT_OUT
+from nearfree.derive.work_model.left_out import LEFT_OUT, LeftOut
 
 TWIN = "twin_version"
 """The name of the prediction that another version's curve makes."""
@@ -113,10 +113,10 @@ class Evaluation(Struct, frozen=True):
 
 def evaluate(
     known: Truth,
-    answering: Answering,
+    answerer: Answerer,
     epsilons: Sequence[float],
     predictors: Sequence[str],
-    left_out: Answering | None = None,
+    left_out: LeftOut | None = None,
 ) -> Evaluation:
     """Return how predictors do on a truth, of which they see settings and grids alone.
 
@@ -131,7 +131,7 @@ def evaluate(
     laws = [name for name in predictors if name != TWIN]
     frames: list[pl.DataFrame] = []
     constants: dict[str, list[str]] = {}
-    sources = [(answering, laws, "work_model"), (left_out, [LEFT_OUT], LEFT_OUT)]
+    sources = [(answerer, laws, "work_model"), (left_out, [LEFT_OUT], LEFT_OUT)]
     for source, names, timed in sources:
         if source is None or not names:
             continue

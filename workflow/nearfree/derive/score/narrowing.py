@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import polars as pl
+from msgspec import structs
 
 from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth, narrowed
 from nearfree.derive.work_model.own import Own, curves_used
@@ -53,10 +54,7 @@ def without(known: Truth, column: str, values: Sequence[str], reason: str) -> Tr
     excluded = known.settings.filter(gone).select(
         *(name for name in EXCLUDED_COLUMNS if name != "reason"), pl.lit(reason).alias("reason")
     )
-    every = pl.concat([known.excluded, excluded])
-    return Truth(
-        settings=kept.settings, boundaries=kept.boundaries, ratios=kept.ratios, excluded=every
-    )
+    return structs.replace(kept, excluded=pl.concat([known.excluded, excluded]))
 
 
 def unseen(source: str, known: Truth, constants: Mapping[str, Event]) -> Truth:

@@ -5,7 +5,6 @@ grid N. What is refused is a miss, and so is what a measurement left undecided.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import polars as pl
 
@@ -21,22 +20,6 @@ MORE_KEYS = ("epsilon", "dtype", "routing", "kernel")
 NEAR = 1.31
 _UP_TO = 4
 """T(N) is compared up to this many times N_max."""
-
-
-class Answering(Protocol):
-    """What answers questions; it sees settings and grids, never a latency."""
-
-    def answers(
-        self, asked: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
-    ) -> pl.DataFrame:
-        """Return a row a question, predictor and tolerance.
-
-        Of its columns these are scored: asked, predictor, epsilon, n_max (+inf: unbounded; null:
-        refused), low and high (null without an interval), constants, in_sample.
-        """
-
-    def ratios(self, asked: pl.DataFrame) -> pl.DataFrame:
-        """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
 
 
 def score(
@@ -70,7 +53,9 @@ def score(
     known
         The truth.
     answers
-        What was answered; asked is the truth's curve.
+        What was answered, a row a question, predictor and tolerance: asked (the truth's curve),
+        predictor, epsilon, n_max (+inf: unbounded; null: refused), low and high (null without an
+        interval), in_sample.
     predictors
         Those that were asked; where one of them has no answer, it counts as refused.
     predicted

@@ -19,6 +19,7 @@ from nearfree.log.events import (
     BoundaryPublished,
     HardwareProbed,
     KernelProfiled,
+    Payload,
     RuleExtracted,
     RulePublished,
     SharesMeasured,
@@ -50,40 +51,30 @@ def project(layout: Layout, scope: str, datasheets: dict[str, Platform]) -> None
             f"the log holds nothing sealed for {scope}",
             remedy=f"Measure it where it is ({scope} in `here`), or adopt a recording of it",
         )
-    made_from = seals_digest(layout, scope) | {
-        config_id(name, platform).partition("@")[0]: config_id(name, platform).partition("@")[2]
-        for name, platform in datasheets.items()
-    }
     configured = [config_id(name, platform) for name, platform in datasheets.items()]
-    probed, printed, published, extracted, indexed, counted, profiled = (
-        [event.event_id for take in takes for event in take.of(kind)]
-        for kind in (
-            HardwareProbed,
-            BoundaryPublished,
-            RulePublished,
-            RuleExtracted,
-            TunedIndexed,
-            WorkCounted,
-            KernelProfiled,
-        )
-    )
+    digests_of_config = dict(name.partition("@")[::2] for name in configured)
+    made_from = seals_digest(layout, scope) | digests_of_config
+
+    def ids(*kinds: type[Payload]) -> list[str]:
+        return [event.event_id for take in takes for kind in kinds for event in take.of(kind)]
+
+    described = [curve.first_id for curve in every] + ids(BoundaryPublished)
     for table, rows, known in (
-        (PLATFORMS, platform_rows(datasheets, takes, scope), probed + configured),
-        (SETTINGS, _setting_rows(takes, every), [curve.first_id for curve in every] + printed),
-        (GRANULARITY, granularity_rows(takes), published + extracted),
-        (TUNED, tuned_rows(takes), indexed),
+        (PLATFORMS, platform_rows(datasheets, takes, scope), ids(HardwareProbed) + configured),
+        (SETTINGS, _setting_rows(takes, every), described),
+        (GRANULARITY, granularity_rows(takes), ids(RulePublished, RuleExtracted)),
+        (TUNED, tuned_rows(takes), ids(TunedIndexed)),
     ):
         write_table(layout, scope, table, table.build(table.frame(rows), known), made_from)
     _write_latency(layout, scope, every, made_from)
     latency = read_table(layout, scope, LATENCY, without=["from_ids"])
     facts = read_table(layout, scope, PLATFORMS)
-    watched = [event.event_id for take in takes for event in take.of(SharesMeasured)]
     shares = TIME_SHARES.frame(time_share_rows(takes, latency))
-    known = [*watched, *latency["row_id"]]
+    known = [*ids(SharesMeasured), *latency["row_id"]]
     made_of = made_from | digests(layout, scope, LATENCY)
     write_table(layout, scope, TIME_SHARES, TIME_SHARES.build(shares, known), made_of)
     executed = WORK.frame(work_rows(takes, latency, facts))
-    known = [*counted, *profiled, *latency["row_id"], *facts["row_id"]]
+    known = [*ids(WorkCounted, KernelProfiled), *latency["row_id"], *facts["row_id"]]
     made_from |= digests(layout, scope, LATENCY, PLATFORMS)
     write_table(layout, scope, WORK, WORK.build(executed, known), made_from)
 
@@ -118,28 +109,24 @@ def _write_latency(
 
 
 def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, object]]:
-    found: dict[tuple[str, str, Setting, int], str] = {}
-    grids: dict[tuple[str, str, Setting, int], Iterable[int]] = {}
+    grids: dict[tuple[str, str, Setting, int], tuple[str, Iterable[int]]] = {}
     for curve in sorted(every, key=lambda curve: curve.order):
         key = (curve.take.name.scope, curve.origin, curve.setting, curve.first.baseline)
-        found[key] = curve.first_id
-        grids[key] = curve.visits
+        grids[key] = curve.first_id, curve.visits
     for take in takes:
         for event in take.of(BoundaryPublished):
             data = event.data
             if data.quantity == "n_max":
                 key = (data.platform, "published", data.setting, data.baseline)
-                found.setdefault(key, event.event_id)
-                grids.setdefault(key, data.grid)
+                grids.setdefault(key, (event.event_id, data.grid))
     return [
         {
             "platform": platform,
             "origin": origin,
             **setting_row(setting),
             "baseline": baseline,
-            "grid": sorted(n for n in grids[key] if n >= baseline),
+            "grid": sorted(n for n in grid if n >= baseline),
             "from_ids": [event_id],
         }
-        for key, event_id in found.items()
-        for platform, origin, setting, baseline in [key]
+        for (platform, origin, setting, baseline), (event_id, grid) in grids.items()
     ]

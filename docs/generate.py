@@ -75,8 +75,8 @@ def tables() -> str:
     parts += _setting_fields()
     for table in TABLES.values():
         parts += [f"## {table.name}", f"A row is {table.row}. Key: {', '.join(table.key)}.\n"]
-        place = f" ({table.formula.paper})" if table.formula.paper else ""
-        parts += [f"Stage `{STAGE_OF[table.name].name}`: {table.formula.text}{place}.\n"]
+        place = f" ({table.paper})" if table.paper else ""
+        parts += [f"Stage `{STAGE_OF[table.name].name}`: {table.formula}{place}.\n"]
         parts += ["| column | type | meaning |", "| --- | --- | --- |"]
         parts += [f"| `{name}` | {_column(c)} | {c.meaning} |" for name, c in table.columns.items()]
         parts.append("")

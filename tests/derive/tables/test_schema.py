@@ -22,7 +22,7 @@ from nearfree.derive.tables.columns import (
 from nearfree.derive.tables.granularity import GRANULARITY
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.schema import EventIds, Formula, Table
+from nearfree.derive.tables.schema import EventIds, Table
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import TableError
@@ -35,7 +35,8 @@ SMALL = Table(
     name="small",
     row="a small row",
     key=("name", "n"),
-    formula=Formula(text="as it was given", code="nearfree.derive.tables.schema"),
+    formula="as it was given",
+    code="nearfree.derive.tables.schema",
     body={
         "name": text("its name"),
         "n": count("how many", nullable=True),

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from nearfree.derive.tables.boundaries import BOUNDARIES, write_boundaries
 from nearfree.derive.tables.columns import count, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
 from nearfree.errors import DamageError, NearfreeError, TableError
 from nearfree.log.document import Manifest, manifest_path, read_document, render
@@ -15,12 +15,12 @@ from nearfree.log.names import Layout
 
 from derive.tables.logs import write_study
 
-MADE = Formula(text="as it was given", code="nearfree.derive.tables.schema")
+MADE = {"formula": "as it was given", "code": "nearfree.derive.tables.schema"}
 KIND = Table(
     name="kind",
     row="a row",
     key=("n",),
-    formula=MADE,
+    **MADE,
     body={"n": count("n"), "name": text("name")},
 )
 
@@ -123,7 +123,7 @@ def test_a_table_under_another_name(empty: Layout, path: Path) -> None:
     other = empty.table("cpu", "other")
     path.rename(other)
     manifest_path(path).rename(manifest_path(other))
-    renamed = Table(name="other", row="a row", key=("n",), formula=MADE, body=KIND.body)
+    renamed = Table(name="other", row="a row", key=("n",), **MADE, body=KIND.body)
     with pytest.raises(TableError, match=r"other\.parquet is not what its manifest says"):
         read_table(empty, "cpu", renamed)
 

@@ -9,7 +9,7 @@ from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.columns import count, counts, flag, number, text
 from nearfree.derive.tables.latency import LATENCY
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
@@ -21,7 +21,8 @@ TABLE = Table(
     name="predictions",
     row="a row of a table that has one column of each kind",
     key=("module", "predictor", "n"),
-    formula=Formula(text="as it was given", code="nearfree.derive.tables.schema"),
+    formula="as it was given",
+    code="nearfree.derive.tables.schema",
     body={
         "module": text("a text", nullable=True),
         "predictor": text("another"),

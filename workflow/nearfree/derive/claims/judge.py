@@ -8,7 +8,7 @@ from nearfree.derive.claims.cases import Case, Claim, Group
 from nearfree.derive.claims.paper import CLAIMS_CHECKED
 from nearfree.derive.claims.scope_tables import PLATFORM_TABLES, PUBLIC_TABLES, ScopeTables
 from nearfree.derive.tables.columns import ORIGINS, count, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import digests, read_table, tolerances_digest, write_table
 from nearfree.log.names import Layout
 
@@ -19,10 +19,8 @@ CLAIMS = Table(
     name="claims",
     row="one claim of the paper against the rows of one kind that a scope has of it",
     key=("claim", "platform", "module", "backend", "routing", "origin"),
-    formula=Formula(
-        text="a claim, checked on every row that it speaks of",
-        code="nearfree.derive.claims",
-    ),
+    formula="a claim, checked on every row that it speaks of",
+    code="nearfree.derive.claims",
     body={
         "claim": text("short name of the claim"),
         "kind": text("what it is in the paper", one_of=KINDS),

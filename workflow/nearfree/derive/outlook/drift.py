@@ -23,17 +23,15 @@ from nearfree.derive.outlook.drift_rules import (
 )
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.tables.columns import SETTING_COLUMNS, amount, count, flag, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.hardware.platforms import Platform
 
 VERSION_DRIFT = Table(
     name="version_drift",
     row="what one release says of one layer or call on one platform",
     key=("model", "platform", "setting_key", "version"),
-    formula=Formula(
-        text="the rules of each release at the same layer or call",
-        code="nearfree.derive.outlook.drift",
-    ),
+    formula="the rules of each release at the same layer or call",
+    code="nearfree.derive.outlook.drift",
     body={
         "platform": text("the kind of machine"),
         **SETTING_COLUMNS,

@@ -18,7 +18,7 @@ from nearfree.derive.laws.model_law import idle_compute, principle
 from nearfree.derive.laws.refusals import facts_refusal
 from nearfree.derive.outlook.lookup_sources import lookup_sources
 from nearfree.derive.tables.columns import amount, count, flag, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BoundaryPublished
@@ -31,12 +31,10 @@ PUBLISHED_LOOKUP = Table(
     name="published_lookup",
     row="one row of the paper's deployment table",
     key=("row",),
-    formula=Formula(
-        text="min(rho s / (2 b), M_attn), min(M_moe E / (b k), tau / b, M_attn) or min(M_moe / b, "
-        "M_attn), with M_attn and d_ff as given",
-        paper="sec. 4 and 6",
-        code="nearfree.derive.outlook.lookup",
-    ),
+    formula="min(rho s / (2 b), M_attn), min(M_moe E / (b k), tau / b, M_attn) or min(M_moe / b, "
+    "M_attn), with M_attn and d_ff as given",
+    paper="sec. 4 and 6",
+    code="nearfree.derive.outlook.lookup",
     body={
         "row": count("place in the paper's table"),
         "model_type": text("dense or moe", one_of=("dense", "moe")),

@@ -23,7 +23,7 @@ from nearfree.derive.predict.formulas import lookup_equation
 from nearfree.derive.predict.predictions import REASON, VALUE
 from nearfree.derive.tables.columns import IDS, amount, count, flag, text
 from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import (
     digests,
     read_table,
@@ -49,11 +49,9 @@ LOOKUP = Table(
     name="lookup",
     row="one predictor's N_max for a model on a platform under one serving condition",
     key=(*ABOUT, "baseline", "predictor", "composition", "epsilon"),
-    formula=Formula(
-        text="minimum of the modules' boundaries, or the boundary of the sum of their T(N)",
-        paper="sec. 4",
-        code="nearfree.derive.outlook.outlook",
-    ),
+    formula="minimum of the modules' boundaries, or the boundary of the sum of their T(N)",
+    paper="sec. 4",
+    code="nearfree.derive.outlook.outlook",
     equation=lookup_equation,
     body={
         **ABOUT,
@@ -72,10 +70,8 @@ FORECAST = Table(
     name="forecast",
     row="a module's part of T(N) of a model, by the work model, at one N",
     key=(*ABOUT, "n", "module"),
-    formula=Formula(
-        text="T(N) of each module by the work model; the forward's is their sum",
-        code="nearfree.derive.outlook.outlook",
-    ),
+    formula="T(N) of each module by the work model; the forward's is their sum",
+    code="nearfree.derive.outlook.outlook",
     body={
         **ABOUT,
         "n": count("N, positions in one forward"),

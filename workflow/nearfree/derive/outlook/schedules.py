@@ -19,7 +19,7 @@ from nearfree.derive.schedule.draft_lengths import draft_lengths
 from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES
 from nearfree.derive.tables.columns import IDS, text
 from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table, write_table
 from nearfree.errors import ConfigError
 from nearfree.log.names import Layout
@@ -31,11 +31,9 @@ SCHEDULES = Table(
     name="schedules",
     row="an engine's draft lengths for a model on a platform, over batch sizes",
     key=(*_ABOUT, "epsilon", "engine"),
-    formula=Formula(
-        text="K = N_max - 1 drafts at each batch size, as the engine takes it",
-        paper="sec. 6",
-        code="nearfree.derive.schedule",
-    ),
+    formula="K = N_max - 1 drafts at each batch size, as the engine takes it",
+    paper="sec. 6",
+    code="nearfree.derive.schedule",
     body={
         **_ABOUT,
         "moe": text("what runs the experts, with its version: the engine's own", nullable=True),

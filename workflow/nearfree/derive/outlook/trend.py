@@ -18,18 +18,16 @@ from nearfree.derive.granularity.facts import sheet_facts
 from nearfree.derive.granularity.query_frame import Question, asked_frame
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.tables.columns import amount, count, flag, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.hardware.platforms import Platform
 
 TREND = Table(
     name="trend",
     row="one term of a dense model's law on one platform, with one element type and batch",
     key=("platform", "dtype", "batch", "term", "reference", "query_group"),
-    formula=Formula(
-        text="rho s / (2 b), and M_attn as the paper or a release has it",
-        paper="sec. 4 and app. on hardware",
-        code="nearfree.derive.outlook.trend",
-    ),
+    formula="rho s / (2 b), and M_attn as the paper or a release has it",
+    paper="sec. 4 and app. on hardware",
+    code="nearfree.derive.outlook.trend",
     body={
         "platform": text("the kind of machine"),
         "vendor_name": text("what the vendor calls it", nullable=True),

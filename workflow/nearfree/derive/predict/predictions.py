@@ -19,7 +19,7 @@ from nearfree.derive.tables.columns import (
     text,
 )
 from nearfree.derive.tables.platforms import PLATFORMS, newest_balances
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import (
     digests,
@@ -55,11 +55,9 @@ PREDICTIONS = Table(
     name="predictions",
     row="one predictor's N_max for one setting at one tolerance, on one basis of hardware facts",
     key=(*_IDENTITY, "predictor", "basis", "epsilon"),
-    formula=Formula(
-        text="what a predictor says of N_max, from facts, rules and constants",
-        paper="sec. 2.3, 3 and 4",
-        code="nearfree.derive.predict.predictions",
-    ),
+    formula="what a predictor says of N_max, from facts, rules and constants",
+    paper="sec. 2.3, 3 and 4",
+    code="nearfree.derive.predict.predictions",
     equation=prediction_equation,
     body={
         "platform": text("the kind of machine"),

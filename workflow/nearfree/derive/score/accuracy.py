@@ -7,7 +7,7 @@ from nearfree.derive.predict.answers import Answerer, read_from
 from nearfree.derive.score.evaluation import EVERY, evaluate, twins
 from nearfree.derive.score.scores import groups
 from nearfree.derive.tables.columns import amount, count, flag, number, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import seals_digest, tolerances_digest, write_table
 from nearfree.derive.truth.datasets import load_aiconfigurator, newest_release
 from nearfree.derive.truth.truth import Truth, narrowed
@@ -33,10 +33,8 @@ ACCURACY = Table(
     name="accuracy",
     row="one predictor on a group of imported curves",
     key=("grouping", *_KEYS),
-    formula=Formula(
-        text="scores of the function that answers users, which never sees the curves",
-        code="nearfree.derive.score.accuracy",
-    ),
+    formula="scores of the function that answers users, which never sees the curves",
+    code="nearfree.derive.score.accuracy",
     body={
         "grouping": text("by module and routing; by platform besides; by version besides",
                          one_of=tuple(_GROUPINGS)),
@@ -72,10 +70,8 @@ DRIFT = Table(
         *("platform", "module", "backend", "backend_version"),
         *("other_backend", "other_version", "other_n_max", "n_max"),
     ),
-    formula=Formula(
-        text="boundaries of two versions' imported curves of one setting",
-        code="nearfree.derive.score.accuracy",
-    ),
+    formula="boundaries of two versions' imported curves of one setting",
+    code="nearfree.derive.score.accuracy",
     body={
         "platform": text("the kind of machine"),
         "module": text("gemm, moe_ffn or attention"),

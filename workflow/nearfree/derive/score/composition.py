@@ -21,7 +21,7 @@ from nearfree.derive.tables.columns import (
     number,
     text,
 )
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.log.events import LatencyMeasured, PredictionRecorded
 from nearfree.log.evidence import Take
 
@@ -29,12 +29,10 @@ COMPOSITION = Table(
     name="composition",
     row="one way of composing a model's boundary from its modules, against the measured one",
     key=("platform", "stream", "setting_key", "epsilon", "predictor", "basis"),
-    formula=Formula(
-        text="a hit is n_max <= predicted < next N; the limiter is the module whose time grows "
-        "most up to it",
-        paper="sec. 4",
-        code="nearfree.derive.score.composition",
-    ),
+    formula="a hit is n_max <= predicted < next N; the limiter is the module whose time grows "
+    "most up to it",
+    paper="sec. 4",
+    code="nearfree.derive.score.composition",
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study"),

@@ -10,7 +10,7 @@ import polars as pl
 
 from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.tables.columns import ORIGINS, amount, count, flag, number, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.truth.truth import Truth
 
 GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")
@@ -196,10 +196,8 @@ SCORES = Table(
     name="scores",
     row="one predictor's record on one module of a platform at one tolerance",
     key=("platform", "origin", "module", "predictor", "basis", "epsilon"),
-    formula=Formula(
-        text="counts over the rows that were judged",
-        code="nearfree.derive.score.scores",
-    ),
+    formula="counts over the rows that were judged",
+    code="nearfree.derive.score.scores",
     body={
         "platform": text("the kind of machine"),
         "origin": text("where the boundaries come from", one_of=ORIGINS),

@@ -18,7 +18,7 @@ from nearfree.derive.tables.columns import (
     number,
     text,
 )
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import digests, read_table, seals_digest, write_table
 from nearfree.derive.tables.time_shares import TIME_SHARES
 from nearfree.log.events import LatencyMeasured, PredictionRecorded
@@ -29,10 +29,8 @@ VALIDATION = Table(
     name="validation",
     row="one boundary against one prediction",
     key=("platform", "stream", "setting_key", "epsilon", "predictor", "basis"),
-    formula=Formula(
-        text="a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
-        code="nearfree.derive.score.validation",
-    ),
+    formula="a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
+    code="nearfree.derive.score.validation",
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study, or the table that printed it"),

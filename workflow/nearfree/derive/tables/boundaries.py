@@ -11,7 +11,7 @@ from nearfree.core.modules.kind import Equation
 from nearfree.derive.tables.columns import CURVE, ORIGINS, amount, count, flag, text
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.robust import leaps, robustness
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import setting_row
 from nearfree.derive.tables.store import (
     digests,
@@ -37,12 +37,10 @@ BOUNDARIES = Table(
     name="boundaries",
     row="N_max of a setting at a tolerance, from one take or one printed table",
     key=("platform", "stream", "take", "plan8", "setting_key", "epsilon"),
-    formula=Formula(
-        text="N_max = max { N : ratio(N) <= 1 + epsilon }, ratio the median over rounds of "
-        "T(N) / T(baseline) in each round; under the paper's protocol that of the medians",
-        paper=_DEFINITION,
-        code="nearfree.core.boundary",
-    ),
+    formula="N_max = max { N : ratio(N) <= 1 + epsilon }, ratio the median over rounds of "
+    "T(N) / T(baseline) in each round; under the paper's protocol that of the medians",
+    paper=_DEFINITION,
+    code="nearfree.core.boundary",
     equation=lambda row: _PRINTED if row.get("origin") == "published" else None,
     body={
         **_CURVE,
@@ -75,12 +73,10 @@ SENSITIVITY = Table(
     name="sensitivity",
     row="the boundary of a setting over all tolerances",
     key=("platform", "stream", "take", "plan8", "setting_key"),
-    formula=Formula(
-        text="robust, unless a neighbouring tolerance moves N_max by more than a step of the grid, "
-        "or noise at the headline tolerance could move it",
-        paper="app. on tolerances",
-        code="nearfree.derive.tables.robust",
-    ),
+    formula="robust, unless a neighbouring tolerance moves N_max by more than a step of the grid, "
+    "or noise at the headline tolerance could move it",
+    paper="app. on tolerances",
+    code="nearfree.derive.tables.robust",
     body={
         **_CURVE,
         "epsilon_low": amount("smallest tolerance"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from nearfree.derive.tables.columns import ORIGINS, count, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.log.events import Branch, RuleExtracted, RulePublished, SourceFetched
 from nearfree.log.evidence import Take
 
@@ -12,11 +12,9 @@ GRANULARITY = Table(
     name="granularity",
     row="one branch of a block or tile rule",
     key=("origin", "source", "path", "place", "branch"),
-    formula=Formula(
-        text="as printed, or read from source in two ways that agree",
-        paper="app. on backends' rules",
-        code="nearfree.derive.tables.granularity",
-    ),
+    formula="as printed, or read from source in two ways that agree",
+    paper="app. on backends' rules",
+    code="nearfree.derive.tables.granularity",
     body={
         "origin": text("published, or extracted from source", one_of=(*ORIGINS, "extracted")),
         "package": text("the backend's package"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nearfree.core.boundary import median, median_interval
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import CURVE, ORIGINS, amount, count, number, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import setting_row
 from nearfree.log.curves import Curve, CurveSamples, curve_samples, samples_ratios
 
@@ -16,12 +16,10 @@ LATENCY = Table(
     name="latency",
     row="one point T(N) of one setting in one take",
     key=("platform", "stream", "take", "plan8", "setting_key", "n"),
-    formula=Formula(
-        text="T(N) = median over rounds of the median of a visit's clean samples; its ratio is "
-        "paired with the baseline within each round",
-        paper="app. on measurement",
-        code="nearfree.derive.tables.latency",
-    ),
+    formula="T(N) = median over rounds of the median of a visit's clean samples; its ratio is "
+    "paired with the baseline within each round",
+    paper="app. on measurement",
+    code="nearfree.derive.tables.latency",
     body={
         **CURVE,
         "n": count("N, positions a request"),

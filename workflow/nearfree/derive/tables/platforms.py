@@ -6,7 +6,7 @@ import msgspec
 import polars as pl
 
 from nearfree.derive.tables.columns import amount, count, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import HardwareProbed
 from nearfree.log.evidence import Take
@@ -19,11 +19,9 @@ PLATFORMS = Table(
     name="platforms",
     row="a platform's facts for one dtype, from one basis",
     key=("platform", "basis", "dtype", "take"),
-    formula=Formula(
-        text="rho = phi / beta, each as a datasheet says it or a probe timed it",
-        paper="sec. 2.3",
-        code="nearfree.derive.tables.platforms",
-    ),
+    formula="rho = phi / beta, each as a datasheet says it or a probe timed it",
+    paper="sec. 2.3",
+    code="nearfree.derive.tables.platforms",
     body={
         "platform": text("the kind of machine"),
         "basis": text(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from nearfree.core.modules.kind import Equation
 from nearfree.derive.tables.columns import IDS, Column, text
@@ -60,24 +60,27 @@ class EventIds:
 
 
 class Formula(Struct, frozen=True, kw_only=True):
-    """How a row was made.
-
-    `text` is readable by a person, `paper` names the equation's section there (empty where it has
-    none), and `code` is the function or module of this project that computes it.
-    """
+    """How a row was made, in the words of its table or of its own equation."""
 
     text: str
-    paper: str = ""
+    paper: str
     code: str
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """One kind of table: what a row is, its key, and its columns besides row_id and from_ids."""
+    """One kind of table: what a row is, its key, and its columns besides row_id and from_ids.
+
+    `formula` says how a row is made, readable by a person, `paper` names the equation's section
+    there (empty where it has none), and `code` is the function or module of this project that
+    computes it.
+    """
 
     name: str
     row: str
     key: tuple[str, ...]
-    formula: Formula
+    formula: str
+    paper: str = ""
+    code: str
     equation: Callable[[Mapping[str, object]], Equation | None] | None = None
     """The equation of a row that has its own, by the row's columns."""
     body: dict[str, Column]
@@ -100,9 +103,8 @@ class Table(Struct, frozen=True, kw_only=True):
             Its columns by name; those that are missing count as empty.
         """
         own = self.equation(row) if self.equation else None
-        if own is None:
-            return self.formula
-        return structs.replace(self.formula, text=own.text, paper=own.section)
+        formula, paper = (own.text, own.section) if own else (self.formula, self.paper)
+        return Formula(text=formula, paper=paper, code=self.code)
 
     @property
     def dtypes(self) -> dict[str, Any]:

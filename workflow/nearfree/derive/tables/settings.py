@@ -5,16 +5,14 @@ from msgspec import structs
 
 from nearfree.core.setting import Setting, setting_key
 from nearfree.derive.tables.columns import ORIGINS, SETTING_COLUMNS, count, counts, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 
 SETTINGS = Table(
     name="settings",
     row="a setting of one platform",
     key=("platform", "origin", "setting_key", "baseline"),
-    formula=Formula(
-        text="what was asked, with the first event of its newest take",
-        code="nearfree.derive.tables.project",
-    ),
+    formula="what was asked, with the first event of its newest take",
+    code="nearfree.derive.tables.project",
     body={
         "platform": text("the kind of machine"),
         "origin": text("where its latencies or boundaries come from", one_of=ORIGINS),

@@ -8,7 +8,7 @@ import polars as pl
 from nearfree.core.boundary import median
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import CURVE, ORIGINS, amount, count, text
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import setting_row
 from nearfree.log.events import Event, SharesMeasured
 from nearfree.log.evidence import Take
@@ -17,10 +17,8 @@ TIME_SHARES = Table(
     name="time_shares",
     row="a module's share of a model's forward at one N",
     key=("platform", "stream", "take", "plan8", "setting_key", "n", "role"),
-    formula=Formula(
-        text="median over rounds, each module timed inside the forward; share: of their sum",
-        code="nearfree.derive.tables.time_shares",
-    ),
+    formula="median over rounds, each module timed inside the forward; share: of their sum",
+    code="nearfree.derive.tables.time_shares",
     body={
         **CURVE,
         "n": count("N, positions a request"),

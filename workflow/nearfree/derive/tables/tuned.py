@@ -5,7 +5,7 @@ from itertools import repeat
 
 from nearfree.derive.tables.columns import count, flag, text
 from nearfree.derive.tables.granularity import newest_extractions
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.log.events import TunedIndexed
 from nearfree.log.evidence import Take
 from nearfree.sources.answers.lookup import tuned_intervals
@@ -19,10 +19,8 @@ TUNED = Table(
     name="tuned",
     row="one interval of tokens of one tuned file, at which all its sizes hold",
     key=("package", "version", "file", "tokens_from"),
-    formula=Formula(
-        text="as the tuned file of the release says it",
-        code="nearfree.derive.tables.tuned",
-    ),
+    formula="as the tuned file of the release says it",
+    code="nearfree.derive.tables.tuned",
     body={
         "package": text("the backend's package"),
         "version": text("its release"),

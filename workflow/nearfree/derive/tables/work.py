@@ -13,7 +13,7 @@ from msgspec import UNSET
 from nearfree.core.setting import Setting, setting_key
 from nearfree.derive.tables.columns import CURVE, ORIGINS, Column, amount, count, flag, text
 from nearfree.derive.tables.platforms import newest_balances
-from nearfree.derive.tables.schema import Formula, Table
+from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import setting_row
 from nearfree.log.events import Event, KernelProfiled, WorkCounted
 from nearfree.log.evidence import Take
@@ -32,11 +32,9 @@ WORK = Table(
     name="work",
     row="the work of one forward at one point of one setting in one take, from one source",
     key=("platform", "stream", "take", "plan8", "setting_key", "n", "source"),
-    formula=Formula(
-        text="counted by the adapter, or told by a profiler; AI = FLOPs / bytes",
-        paper="sec. 2.3",
-        code="nearfree.derive.tables.work",
-    ),
+    formula="counted by the adapter, or told by a profiler; AI = FLOPs / bytes",
+    paper="sec. 2.3",
+    code="nearfree.derive.tables.work",
     body={
         **CURVE,
         "stream": text("the study, or its profile"),

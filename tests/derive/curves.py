@@ -7,7 +7,7 @@ import polars as pl
 from conftest import make_setting
 from nearfree.config.files import Config
 from nearfree.derive.tables.settings import setting_row
-from nearfree.derive.truth.boundary_tables import SETTINGS
+from nearfree.derive.truth.datasets import SETTINGS
 from nearfree.derive.truth.truth import Truth, truth
 from nearfree.units import BYTES_PER_ELEMENT
 

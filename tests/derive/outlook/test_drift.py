@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.releases import PINNED_TRITON, Release
-from nearfree.derive.outlook.drift import VERSION_DRIFT, version_drift
-from nearfree.derive.outlook.drift_rules import STUDIED, Studied, change
+from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, Studied, change, version_drift
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.sources.answers.granularity import moe_granularity
 from nearfree.sources.answers.moe import MoeQuery, MoeRules

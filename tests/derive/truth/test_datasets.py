@@ -1,29 +1,48 @@
 """Data sets by name: what is not there is refused with a remedy, and small weights left out."""
 
+from collections import Counter
 from pathlib import Path
 
+import polars as pl
 import pytest
 from conftest import write_payloads
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.config.files import Config
 from nearfree.core.plan import ImportPlan
-from nearfree.core.scopes import IMPORTED
+from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.core.setting import Setting
+from nearfree.derive.score.evaluation import EVERY, evaluate
+from nearfree.derive.score.scores import groups
+from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.store import read_table
 from nearfree.derive.truth.datasets import (
     heavy_enough,
     load_aiconfigurator,
     load_file,
     load_measured,
     load_published,
+    measured_truth,
+    published_truth,
 )
-from nearfree.errors import EvidenceError
+from nearfree.derive.truth.truth import Truth, questions
+from nearfree.errors import ConfigError, EvidenceError
 from nearfree.log.events import LatencyImported
+from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.log.take import take_name
+from nearfree.public import published
 
-from derive.curves import make_curves
-from derive.tables.logs import CONFIG, make_results
+from derive.curves import IdleCompute, make_curves
+from derive.tables.logs import (
+    CONFIG,
+    make_results,
+    make_tables,
+    write_probe,
+    write_public,
+    write_study,
+)
 
 HEADER = (
     "platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,top_k,"
@@ -103,3 +122,101 @@ def test_small_products_are_left_out(d_model: int, d_ff: int, element_type: str)
     weights = d_model * d_ff * (2 if element_type == "bfloat16" else 1)
     kept = heavy_enough(settings, 64.0)["module"].to_list()
     assert kept == (["gemm", "dense_ffn"] if weights >= 64e6 else ["dense_ffn"])
+
+
+TOLERANCES = [0.05, 0.1, 0.15, 0.2, 0.3]
+
+
+@pytest.fixture(scope="module")
+def study_log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a log of the paper's values and of two takes of a study, with its tables."""
+    study_log = Layout(tmp_path_factory.mktemp("results"))
+    write_public(study_log)
+    write_probe(study_log)
+    for take in (1, 2):
+        write_study(study_log, "cpu", take, slower=1.0 if take == 2 else 3.0)
+    make_tables(study_log, "cpu")
+    return study_log
+
+
+@pytest.fixture(scope="module")
+def tables(study_log: Layout) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the tables of boundaries and of latencies."""
+    return read_table(study_log, "cpu", BOUNDARIES), read_table(study_log, "cpu", LATENCY)
+
+
+def printed(study_log: Layout, epsilons: list[float]) -> Truth:
+    """Return the paper's boundaries."""
+    (take,) = read_scope(study_log, PUBLIC, stream=published.STREAM)
+    return published_truth(take, epsilons)
+
+
+def test_the_paper_s_settings(study_log: Layout) -> None:
+    """There are 54 settings of three modules on H20, and 270 boundaries over five tolerances."""
+    found = printed(study_log, TOLERANCES)
+    assert Counter(found.settings["module"]) == {"dense_ffn": 6, "attention": 16, "moe_ffn": 32}
+    assert set(found.settings["platform"]) == {"h20"}
+    assert found.boundaries.height == 270
+    assert printed(study_log, [0.2]).boundaries.height == 54
+
+
+def test_a_printed_boundary_stands_on_its_grid(study_log: Layout) -> None:
+    """N_max and the N after it are neighbours of the grid, which begins at the baseline."""
+    found = printed(study_log, TOLERANCES)
+    asked = questions(found).rename({"asked": "curve"})
+    for row in found.boundaries.join(asked, on=["curve", "baseline"]).to_dicts():
+        grid = [*row["grid"], None]
+        assert grid[0] == row["baseline"]
+        assert grid[grid.index(row["n_max"]) + 1] == row["next_n"]
+        assert row["censored"] == (row["next_n"] is None)
+    balanced = asked.filter(routing="balanced")
+    assert (balanced["baseline"] * balanced["top_k"] == balanced["experts"]).all()
+
+
+def test_the_paper_s_dense_settings_are_hits(study_log: Layout) -> None:
+    """The law hits all six dense settings at epsilon 0.2; what it refuses are misses."""
+    found = evaluate(printed(study_log, [0.2]), IdleCompute(), [0.2], EVERY)
+    rows = groups(found.scores.filter(predictor="idle_compute"), ["module"])
+    assert [(r["module"], r["settings"], r["answered"], r["hits"]) for r in rows] == [
+        ("attention", 16, 0, 0),
+        ("dense_ffn", 6, 6, 6),
+        ("moe_ffn", 32, 0, 0),
+    ]
+    assert all(row["hits_first_exit"] is None for row in rows)
+    assert found.constants == {"work_model": ["none fitted"]}
+
+
+def test_a_tolerance_that_nobody_printed(
+    study_log: Layout, tables: tuple[pl.DataFrame, pl.DataFrame]
+) -> None:
+    """A tolerance without boundaries is refused, with those that there are."""
+    with pytest.raises(ConfigError, match=r"0\.25: the paper prints 0\.05, 0\.1, 0\.15, 0\.2"):
+        printed(study_log, [0.2, 0.25])
+    with pytest.raises(ConfigError, match=r"0\.25: the tables hold 0\.05, 0\.1, 0\.2, 0\.3"):
+        measured_truth(*tables, [0.25])
+
+
+def test_measured_boundaries_are_those_of_the_tables(
+    tables: tuple[pl.DataFrame, pl.DataFrame],
+) -> None:
+    """The newest take's boundaries and paired ratios are taken as they stand."""
+    boundaries, _ = tables
+    found = measured_truth(*tables, [0.1, 0.2])
+    expected = boundaries.filter("newest", pl.col("epsilon").is_in([0.1, 0.2]))
+    columns = ["setting_key", "epsilon", "baseline", "n_max", "first_exit", "next_n"]
+    joined = found.boundaries.join(found.settings.select("curve", "setting_key"), on="curve")
+    assert joined.select(columns).sort(columns).equals(expected.select(columns).sort(columns))
+    assert found.boundaries["next_n_first"].to_list() == found.boundaries["next_n"].to_list()
+    assert set(found.settings["platform"]) == {"cpu"}
+    assert found.ratios.group_by("curve").len()["len"].to_list() == [6, 6]
+    assert found.ratios.filter(n=1)["ratio"].to_list() == [1.0, 1.0]
+
+
+def test_a_boundary_that_a_measurement_left_open_is_undecided(
+    tables: tuple[pl.DataFrame, pl.DataFrame],
+) -> None:
+    """The table's verdict decides it."""
+    boundaries, latency = tables
+    vague = boundaries.with_columns(pl.lit("undecided").alias("verdict"))
+    assert measured_truth(vague, latency, [0.2]).boundaries["undecided"].all()
+    assert not measured_truth(boundaries, latency, [0.2]).boundaries["undecided"].any()

@@ -15,7 +15,7 @@ from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.score.evaluation import evaluate
 from nearfree.derive.score.narrowing import not_fitted
 from nearfree.derive.truth.datasets import load_published
-from nearfree.derive.work_model.calibrate_own import calibrate_own, chosen, factors
+from nearfree.derive.work_model.calibrate import calibrate_own, chosen, factors
 from nearfree.derive.work_model.constants import fitted, recorded_constants
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import ratios_of

@@ -4,8 +4,7 @@ import polars as pl
 import pytest
 from derive.questions import LOG, RESOLVER
 from derive.sheeted import ANSWERER, CONFIG, SHEETS, sheet_table
-from nearfree.derive.outlook.drift import VERSION_DRIFT, version_drift
-from nearfree.derive.outlook.drift_rules import STUDIED
+from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.show.figures.drift import LAWS, drift_drawings, nmax_over_versions
 

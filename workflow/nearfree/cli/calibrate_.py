@@ -44,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit and seal the constants unless they are sealed, and print them."""
     from nearfree.config.files import Config
-    from nearfree.derive.work_model.calibrate import calibrate
-    from nearfree.derive.work_model.calibrate_own import calibrate_own
+    from nearfree.derive.work_model.calibrate import calibrate, calibrate_own
     from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.derive.work_model.own import recorded_own
     from nearfree.errors import ConfigError

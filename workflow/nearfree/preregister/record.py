@@ -1,6 +1,6 @@
 """A take of predictions: on record before the model's own take, and never a reason to repeat it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
 
@@ -82,68 +82,54 @@ def predictions(
                 f"the {missing[0]} of {setting.model} was not measured apart yet",
                 remedy=f"Measure the study's modules first: its stream STUDY{MODULES_SUFFIX}",
             )
-        for predictor, basis, balance, say in _ways(module_uses, isolated, setting, sweep, probe):
+        for predictor, basis, balance, compose in _ways(setting, probe):
             for epsilon in plan.tolerances:
-                yield _recorded(
-                    PredictionRecorded(
-                        setting=setting,
-                        baseline=sweep.baseline,
-                        predictor=predictor,
-                        basis=basis,
-                        balance_flop_per_byte=balance,
-                        epsilon=epsilon,
-                        made_from=(isolated.name,) if isolated else (),
-                        evidence=isolated.evidence(module_uses) if isolated else None,
-                    ),
-                    say,
+                question = PredictionRecorded(
+                    setting=setting,
+                    baseline=sweep.baseline,
+                    predictor=predictor,
+                    basis=basis,
+                    balance_flop_per_byte=balance,
+                    epsilon=epsilon,
+                    made_from=(isolated.name,) if isolated else (),
+                    evidence=isolated.evidence(module_uses) if isolated else None,
                 )
+                yield _recorded(question, compose, module_uses, isolated)
 
 
-Say = Callable[[float], Composed]
-"""The answer to a tolerance."""
+Compose = Callable[[Sequence[ModuleUse], IsolatedModules, int, float], Composed]
+"""A model's boundary from its modules, the baseline, and a tolerance or, of the law, rho."""
 
 
 def _ways(
-    used: tuple[ModuleUse, ...],
-    isolated: IsolatedModules | None,
-    setting: Setting,
-    sweep: Sweep,
-    probe: HardwareProbed,
-) -> Iterator[tuple[str, str | None, float | None, Say]]:
-    """Yield each predictor with its basis of facts, rho, and its answer to a tolerance."""
-    known, start = _known(isolated if used else None), sweep.baseline
-    yield SUM, None, None, lambda epsilon: by_sum(used, known(), start, epsilon)
-    yield MINIMUM, None, None, lambda epsilon: by_minimum(used, known(), start, epsilon)
+    setting: Setting, probe: HardwareProbed
+) -> Iterator[tuple[str, str | None, float | None, Compose]]:
+    """Yield each predictor with its basis of facts, rho, and how it composes a model."""
+    yield SUM, None, None, by_sum
+    yield MINIMUM, None, None, by_minimum
     peaks = {peak.dtype: peak.gflop_s / GFLOP_PER_TFLOP for peak in probe.compute}
     for bandwidth in probe.bandwidth:
         if setting.dtype in peaks:
             rho = balance_flop_per_byte(peaks[setting.dtype], bandwidth.gb_s)
-            yield LAW, f"probed_{bandwidth.method}", rho, _law(used, known, start, rho)
+            yield LAW, f"probed_{bandwidth.method}", rho, by_law
 
 
-def _law(
-    used: tuple[ModuleUse, ...], known: Callable[[], IsolatedModules], start: int, rho: float
-) -> Say:
-    return lambda epsilon: by_law(used, known(), start, rho)  # noqa: ARG005 (knows none)
+_ROUTER = "the model's own router decides which experts run: no curve of theirs says T(N)"
 
 
-def _known(isolated: IsolatedModules | None) -> Callable[[], IsolatedModules]:
-    """Return what gives the modules' curves, or says why there are none."""
-
-    def known() -> IsolatedModules:
-        if isolated is None:
-            raise EvidenceError(
-                "the model's own router decides which experts run: no curve of theirs says T(N)",
-                remedy="Ask for balanced or skewed routing",
-            )
-        return isolated
-
-    return known
-
-
-def _recorded(question: PredictionRecorded, say: Say) -> PredictionRecorded:
+def _recorded(
+    question: PredictionRecorded,
+    compose: Compose,
+    module_uses: Sequence[ModuleUse],
+    isolated: IsolatedModules | None,
+) -> PredictionRecorded:
+    if isolated is None or not module_uses:
+        return structs.replace(question, refusal=_ROUTER, evidence=None)
+    rho = question.balance_flop_per_byte
     try:
-        answer = say(question.epsilon)
+        answer = compose(
+            module_uses, isolated, question.baseline, question.epsilon if rho is None else rho
+        )
     except EvidenceError as error:
         return structs.replace(question, refusal=error.what, evidence=None)
     return structs.replace(

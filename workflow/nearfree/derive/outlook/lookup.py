@@ -13,9 +13,8 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.laws.laws import ask_distinct
+from nearfree.derive.laws.laws import ask_distinct, facts_refusal
 from nearfree.derive.laws.model_law import idle_compute, principle
-from nearfree.derive.laws.refusals import facts_refusal
 from nearfree.derive.outlook.lookup_sources import lookup_sources
 from nearfree.derive.tables.columns import amount, count, flag, text
 from nearfree.derive.tables.schema import Table

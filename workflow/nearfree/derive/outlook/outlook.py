@@ -10,8 +10,7 @@ from msgspec import Struct
 from nearfree.config.files import Config
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.outlook.drift import VERSION_DRIFT, version_drift
-from nearfree.derive.outlook.drift_rules import STUDIED
+from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
 from nearfree.derive.outlook.trend import TREND, trend
 from nearfree.derive.predict.answers import Answerer, calibrated, read_from

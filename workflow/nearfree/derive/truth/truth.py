@@ -8,13 +8,49 @@ point: n, latency_us, and context where that varies along the curve instead of N
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
 from nearfree.core.modules.routing import first_full
 from nearfree.derive.laws.laws import ask_distinct
 from nearfree.derive.tables.columns import SETTING_COLUMNS
-from nearfree.derive.truth.exits import first_exit, last_pass
+
+Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
+
+
+def last_pass(passes: Flags, baseline: Places | None = None) -> Places:
+    """Return the place of N_max in each curve's grid, [rows]: its last point within the tolerance.
+
+    Parameters
+    ----------
+    passes
+        Which points are within the tolerance, [rows, grid]; none that is not a curve's own.
+    baseline
+        The place of each baseline, [rows], which always passes; the first one if None.
+    """
+    first = np.zeros(len(passes), dtype=np.int64) if baseline is None else baseline
+    places = np.arange(passes.shape[1])[None, :]
+    later = passes & (places > first[:, None])
+    return np.asarray(np.max(np.where(later, places, first[:, None]), axis=1))
+
+
+def first_exit(passes: Flags, counts: Flags) -> Places:
+    """Return the place before each curve's first violation, [rows]; its last without one.
+
+    Parameters
+    ----------
+    passes
+        Which points are within the tolerance, [rows, grid]; the first is the baseline.
+    counts
+        Which points are a curve's own, [rows, grid]: the first ones.
+    """
+    places = np.arange(passes.shape[1])[None, :]
+    violates = counts & ~passes & (places > 0)
+    ends = counts.sum(axis=1, keepdims=True)
+    return np.asarray(np.where(violates, places, ends).min(axis=1) - 1)
+
 
 ASKED_COLUMNS = ("platform", *SETTING_COLUMNS, "backend_version", "kernel", "baseline", "grid")
 """The columns of a question to a predictor, besides its key `asked`."""

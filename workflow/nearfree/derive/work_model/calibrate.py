@@ -1,21 +1,41 @@
 """One calibration, from imported curves to sealed constants."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import polars as pl
+from msgspec import structs
 
 from nearfree.core.plan import CalibratePlan
 from nearfree.core.scopes import IMPORTED, PUBLIC
-from nearfree.derive.granularity.facts import datasheet_facts
+from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.work_model.constants import STREAM, calibrated
-from nearfree.derive.work_model.samples import samples
+from nearfree.derive.truth.datasets import published_truth
+from nearfree.derive.truth.truth import narrowed, questions
+from nearfree.derive.work_model.constants import STREAM, calibrated, fitted, recorded_constants
+from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.family import Array, Family, Fitted, boundaries
+from nearfree.derive.work_model.fit import Measured, residuals, taken, weights
+from nearfree.derive.work_model.moe import MOE_TRITON
+from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, OWN_STREAM, own_ratios, scaled
+from nearfree.derive.work_model.prepare import Prepared, prepare
+from nearfree.derive.work_model.samples import Sample, joined, parts, samples
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
-from nearfree.log.evidence import read_scope
+from nearfree.log.events import (
+    BoundaryPublished,
+    CalibratedConstant,
+    ConstantsCalibrated,
+    Event,
+    LatencyImported,
+)
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, ensure_sealed, take_name
+from nearfree.public import published
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
@@ -92,3 +112,241 @@ def _of_platforms(curves: ImportedCurves, on: Sequence[str]) -> ImportedCurves:
     kept = curves.settings.filter(pl.col("platform").is_in(list(on)))
     points = curves.points.join(kept.select("curve"), on="curve", how="semi", maintain_order="left")
     return ImportedCurves(kept, points)
+
+
+CURVES_A_KERNEL = 3
+_PULL = 0.1
+"""Residual of a factor e^1 away from 1: what keeps three curves from running away."""
+_SOFT = 0.01
+
+
+def launch_floor(
+    part: Prepared, fitted: Fitted, n_max: Array, epsilon: float
+) -> tuple[float, tuple[int, int], int]:
+    """Return the launch floor with the most hits: the middle of the widest range, range and hits.
+
+    Parameters
+    ----------
+    part
+        Questions of fused MoE layers.
+    n_max
+        Their boundaries, [rows]; each is a point of its row's grid.
+    """
+    floors = np.arange(int(HOST.low), int(HOST.high) + 1)
+    hits = np.array([_hits(part, fitted, n_max, epsilon, {HOST.name: float(f)}) for f in floors])
+    best = np.concatenate([[False], hits == hits.max(), [False]])
+    begins, ends = (np.flatnonzero(np.diff(best.astype(int)) == sign) for sign in (1, -1))
+    widest = int(np.argmax(ends - begins))
+    low, high = int(floors[begins[widest]]), int(floors[ends[widest] - 1])
+    return (low + high) / 2, (low, high), int(hits.max())
+
+
+def _hits(
+    part: Prepared, fitted: Fitted, n_max: Array, epsilon: float, own: dict[str, float]
+) -> int:
+    ratio = own_ratios(part.family, fitted, own, part.features)
+    last = boundaries(ratio, part.counts, epsilon, fitted).last
+    predicted = part.features["grid"][np.arange(len(last)), last]
+    return int(np.sum(predicted == n_max))
+
+
+def chosen(curves: pl.DataFrame) -> Array:
+    """Return the places of at most three curves a kernel: the first, middle and last setting.
+
+    Parameters
+    ----------
+    curves
+        A row a curve: module, backend, kernel, setting_key and backend_version.
+    """
+    ordered = curves.with_row_index("place").sort("setting_key", "backend_version", "place")
+    groups = ordered.group_by("module", "backend", "kernel", maintain_order=True).agg("place")
+    picked = {
+        places[at]
+        for places in groups["place"].to_list()
+        for at in (0, (len(places) - 1) // 2, len(places) - 1)
+    }
+    return np.array(sorted(picked))
+
+
+def factors(family: Family, fitted: Fitted, measured: Measured, epsilon: float) -> dict[str, float]:
+    """Return a platform's factors for chip and memory, nearest to a few measured curves.
+
+    They are sought as logarithms, with a weak pull to 1.
+    """
+    from scipy.optimize import least_squares
+
+    both = (CHIP, MEMORY)
+    weight = weights(measured, epsilon)
+
+    def misses(logs: Array) -> Array:
+        own = _named(np.exp(logs))
+        of = [
+            residuals(
+                family.latency_us(measured.features, scaled(fitted.values[name], own), name),
+                measured, weight,
+            )
+            for name in family.hypotheses
+        ]  # fmt: skip
+        return np.concatenate([*of, _PULL * logs])
+
+    found = least_squares(
+        misses, np.zeros(2), loss="soft_l1", f_scale=_SOFT, diff_step=1e-4,
+        bounds=([np.log(c.low) for c in both], [np.log(c.high) for c in both]),
+    )  # fmt: skip
+    return {name: float(f"{value:.4g}") for name, value in _named(np.exp(found.x)).items()}
+
+
+def _named(values: Sequence[float] | Array) -> dict[str, float]:
+    return {CHIP.name: float(values[0]), MEMORY.name: float(values[1])}
+
+
+OWN_FORM = 1
+"""Number of what is fitted on a platform, and how; a change of either raises it."""
+_REMEDY = "Give 16-bit curves of it, or for `published` a platform of the paper"
+PUBLISHED = "published"
+"""The name of the paper's boundaries, as a source of a launch floor."""
+
+
+def calibrate_own(
+    layout: Layout,
+    platforms: Mapping[str, Platform],
+    platform: str,
+    *,
+    source: str,
+    epsilon: float,
+    offline: bool = False,
+) -> Seal:
+    """Make sure that a platform's own constants are sealed, on top of the newest of all families.
+
+    Parameters
+    ----------
+    source
+        `published`, or a stream of imported curves.
+    epsilon
+        The tolerance that they are fitted at.
+
+    Raises
+    ------
+    EvidenceError
+        There is no calibration to start from, or nothing of the platform that can be fitted.
+    """
+    base = recorded_constants(layout)
+    if not base:
+        raise EvidenceError("the log holds no constants", remedy="Run `nearfree calibrate` first")
+    scope, stream = (PUBLIC, published.STREAM) if source == PUBLISHED else (IMPORTED, source)
+    takes = read_scope(layout, scope, stream=stream)
+    if not takes:
+        raise EvidenceError(
+            f"the log holds nothing of {source}", remedy="Import it, or name another source"
+        )
+    newest = max(takes, key=lambda take: take.order)
+    kind = BoundaryPublished if source == PUBLISHED else LatencyImported
+    if platform not in {event.data.platform for event in newest.of(kind)}:
+        raise EvidenceError(f"{source} holds nothing of {platform}", remedy=_REMEDY)
+    files = dict(newest.started.data.plan.files)
+    rests_on = {event.event_id: event.hash for event in base.values()}
+    plan = CalibratePlan(
+        source=stream, files=files | rests_on, platforms=(platform,), epsilon=epsilon, form=OWN_FORM
+    )
+
+    def events() -> list[ConstantsCalibrated]:
+        resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
+        fit = _Fit(platform, epsilon, files, base, datasheet_facts(platforms), resolver)
+        calibrations = list(
+            fit.floor(newest) if source == PUBLISHED else fit.factors(read_curves(layout, stream))
+        )
+        if not calibrations:
+            raise EvidenceError(
+                f"{source} holds nothing of {platform} that constants can be fitted to",
+                remedy=_REMEDY,
+            )
+        return calibrations
+
+    command = f"nearfree calibrate --own {platform} --from {source} --epsilon {epsilon:g}"
+    return ensure_events(layout, take_name(PUBLIC, OWN_STREAM, 1, plan), plan, command, events)
+
+
+class _Fit(NamedTuple):
+    platform: str
+    epsilon: float
+    files: dict[str, str]
+    base: Mapping[str, Event]
+    facts: pl.DataFrame
+    resolver: Resolver
+
+    def floor(self, take: Take) -> Iterator[ConstantsCalibrated]:
+        """Yield the launch floor of fused MoE layers, from printed boundaries."""
+        known = narrowed(
+            published_truth(take, [self.epsilon]),
+            (pl.col("platform") == self.platform) & (pl.col("module") == "moe_ffn"),
+        )
+        asked = with_facts(questions(known), self.facts)
+        for part in prepare(asked, self.resolver):
+            if not isinstance(part, Prepared) or part.family.name != MOE_TRITON.name:
+                continue
+            true = part.rows.select(pl.col("asked").alias("curve"), "setting_key", "grid").join(
+                known.boundaries.select("curve", "n_max", "next_n"), on="curve",
+                how="left", maintain_order="left",
+            )  # fmt: skip
+            n_max = true["n_max"].cast(pl.Float64).to_numpy()
+            given = fitted(self.base[part.family.name].data)
+            value, (low, high), hits = launch_floor(part, given, n_max, self.epsilon)
+            without = _hits(part, given, n_max, self.epsilon, {})
+            scan = (
+                f"{HOST.name} from {HOST.low:g} to {HOST.high:g} by 1, the middle of the widest "
+                f"range of most hits (taken): {hits} of {len(n_max)} from {low} to {high}"
+            )
+            yield structs.replace(
+                self._calibrated(MOE_TRITON.name, (HOST.calibrated("host", value),)),
+                selection=f"printed boundaries of fused MoE layers at {self.epsilon:g}",
+                curves=len(n_max),
+                rows_sha256=sha256(true.drop("curve").write_ndjson().encode()),
+                members={},
+                tried=(f"no number fitted: {without} of {len(n_max)} hit", scan),
+            )
+
+    def factors(self, curves: ImportedCurves) -> Iterator[ConstantsCalibrated]:
+        """Yield two factors for each family that has curves."""
+        settings = curves.settings.filter(pl.col("platform") == self.platform)
+        points = curves.points.join(settings.select("curve"), on="curve", how="semi")
+        found: dict[str, list[Sample]] = {}
+        for _, family, sample in parts(ImportedCurves(settings, points), self.facts, self.resolver):
+            found.setdefault(family, []).append(sample)
+        for family in FAMILIES:
+            if family in found and family in self.base:
+                yield self._factors(family, found[family])
+
+    def _factors(self, family: str, samples: list[Sample]) -> ConstantsCalibrated:
+        every = pl.concat([each.curves for each in samples])
+        places = chosen(every)
+        kept = np.zeros(every.height, dtype=bool)
+        kept[places] = True
+        measured = taken(joined([each.measured for each in samples]), kept)
+        rows = every[places]
+        files = rows.select("member", "member_sha256").unique().sort(pl.all())
+        given = fitted(self.base[family].data)
+        values = factors(FAMILIES[family], given, measured, self.epsilon)
+        told = rows.select("setting_key", "backend", "backend_version", "kernel", "latency_us")
+        constants = tuple(each.calibrated("own", values[each.name]) for each in (CHIP, MEMORY))
+        return structs.replace(
+            self._calibrated(family, constants),
+            selection=f"at most {CURVES_A_KERNEL} curves a kernel, the first, middle and last "
+            f"setting by key: {', '.join(rows['event_id'])}",
+            curves=rows.height,
+            rows_sha256=sha256(told.write_ndjson().encode()),
+            members=dict(files.iter_rows()),
+            tried=("factors for chip and memory with a weak pull to 1 (taken)",),
+        )
+
+    def _calibrated(
+        self, family: str, constants: tuple[CalibratedConstant, ...]
+    ) -> ConstantsCalibrated:
+        """Return a family's calibration with the platform's own constants in place of its own."""
+        base: ConstantsCalibrated = self.base[family].data
+        return structs.replace(
+            base,
+            constants=constants,
+            epsilon=self.epsilon,
+            platforms=(self.platform,),
+            files=self.files,
+        )

@@ -4,8 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from nearfree.derive.laws.laws import ask_distinct
-from nearfree.derive.laws.refusals import facts_refusal, shape_refusal, written
+from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
 from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PREFILL
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM

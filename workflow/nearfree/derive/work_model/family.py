@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from nearfree.derive.truth.exits import first_exit, last_pass
+from nearfree.derive.truth.truth import first_exit, last_pass
 from nearfree.log.events import CalibratedConstant
 
 Array = npt.NDArray[np.float64]

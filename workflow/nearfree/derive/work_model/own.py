@@ -28,7 +28,7 @@ from nearfree.log.events import ConstantsCalibrated, Event
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 
-STREAM = "constants_own"
+OWN_STREAM = "constants_own"
 """Where own constants stand in the log."""
 HOST = Constant(
     name="host_us", unit="us", start=0.0, low=1.0, high=400.0,
@@ -124,7 +124,7 @@ def recorded_own(layout: Layout, constants: Mapping[str, Event]) -> dict[str, di
         Own constants rest on a calibration that is not the newest.
     """
     newest: dict[tuple[str, str], tuple[Event, Take]] = {}
-    for take in sorted(read_scope(layout, PUBLIC, stream=STREAM), key=lambda take: take.order):
+    for take in sorted(read_scope(layout, PUBLIC, stream=OWN_STREAM), key=lambda take: take.order):
         for event in calibrations(take):
             newest[event.data.family, event.data.platforms[0]] = event, take
     found: dict[str, dict[str, Own]] = {}

@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
-from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
-from nearfree.derive.granularity.tile_sizes import tile_sizes
 from nearfree.derive.work_model.families import FAMILIES, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Flags
 from nearfree.errors import NearfreeError

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.laws.refusals import CACHED
+from nearfree.derive.laws.laws import CACHED
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES

@@ -7,7 +7,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total
-from nearfree.derive.truth.exits import last_pass
+from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags, Places
 
 

@@ -46,14 +46,14 @@ class Calls(Expressions):
             less = self.at(ast.BinOp(more, ast.Sub(), self.at(ast.Constant(1), node)), node)
             return self.call("quotient", [less, below], node)
         if name in TUPLES:
-            return self.at(ast.Tuple([self.expr(each) for each in given], ast.Load()), node)
+            return self.at(ast.Tuple([self.expr(argument) for argument in given], ast.Load()), node)
         if name in KNOWN and not self.files.definitions(last):
             return self.known_call(node, KNOWN[name], given)
         return None
 
     def known_call(self, node: Node, name: str, given: list[Node]) -> ast.expr:
         """Return a call of a function of the language that rules have too."""
-        values = [self.expr(each) for each in given]
+        values = [self.expr(argument) for argument in given]
         if len(values) == 1 and isinstance(values[0], ast.Tuple):
             values = values[0].elts
         whole = self.call(name, values, node)
@@ -81,7 +81,7 @@ class Calls(Expressions):
         types = [self.template_argument(each) for each in spelled]
         if name in BUILTINS or not name.isidentifier():
             return self.opaque(node)
-        values = [self.expr(each) for each in given]
+        values = [self.expr(argument) for argument in given]
         if found is None:
             scope = words(function.child_by_field_name("scope")).split("::")[-1]
             elsewhere = self.files.defines(name) and scope not in GLOBAL
@@ -120,4 +120,5 @@ class Calls(Expressions):
         if group.type != "identifier":
             return self.opaque(node)
         method = self.at(ast.Attribute(self.named(words(group), group), name, ast.Load()), node)
-        return self.at(ast.Call(method, [self.expr(each) for each in arguments(node)], []), node)
+        given = [self.expr(argument) for argument in arguments(node)]
+        return self.at(ast.Call(method, given, []), node)

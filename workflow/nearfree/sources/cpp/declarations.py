@@ -53,7 +53,7 @@ class Declarations(Calls):
     def with_fields(self, names: set[str]) -> list[str]:
         """Return names with those of the fields of structures that they stand for."""
         return sorted(
-            names | {each for each in self.fields if any(each.startswith(f"{n}_") for n in names)}
+            names | {name for name in self.fields if any(name.startswith(f"{n}_") for n in names)}
         )
 
     @contextmanager
@@ -105,7 +105,7 @@ class Declarations(Calls):
         """Return what variables are set to where they are declared."""
         given = part(node, "type")
         kind = words(given)
-        lasting = any(words(each) == "static" for each in node.children) and not is_constant(node)
+        lasting = any(words(child) == "static" for child in node.children) and not is_constant(node)
         found: list[ast.stmt] = []
         for each in node.children_by_field_name("declarator"):
             value = each.child_by_field_name("value")
@@ -139,10 +139,10 @@ class Declarations(Calls):
             return [self.answer(value, called_name(value))]
         fact = self.attribute(value)
         if fact is not None:
-            asked = self.assign(*fact, node)
+            known = self.assign(*fact, node)
             for name in names:
                 self.declare(name, "")
-            return [asked]
+            return [known]
         if left.type == "structured_binding_declarator":
             return self.unpacked(node, names, value)
         return self.variable(node, each, names[0], kind)
@@ -187,7 +187,7 @@ class Declarations(Calls):
         body, own = part(value, "body"), parameter_names(value)
         inner = declared(body) | {each for each, _, _ in own}
         captures = value.child_by_field_name("captures")
-        copies = {words(each) for each in children(captures)} if captures is not None else set()
+        copies = {words(child) for child in children(captures)} if captures is not None else set()
         copied = copies - {"&"} and not words(captures).startswith("[&")
         changes = assigned(body) - inner
         seen = name_set(body) - inner
@@ -226,9 +226,9 @@ class Declarations(Calls):
         if isinstance(place, str):
             here = self.at(ast.Constant(place), call)
             tree = placed(parse(place), here)
-            for each in ast.walk(tree):
-                if isinstance(each, ast.Name):
-                    each.id = self.renamed(each.id)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Name):
+                    node.id = self.renamed(node.id)
             return tree
         if place < len(given):
             return self.expr(given[place])
@@ -241,7 +241,7 @@ class Declarations(Calls):
 
     def hands_on(self, call: Node) -> bool:
         """Return whether a known function is given a structure that it may change."""
-        given = {words(each) for each in arguments(call)}
+        given = {words(argument) for argument in arguments(call)}
         known = call.type == "call_expression" and self.files.defines(called_name(call))
         return known and bool(given & self.meaning.records)
 

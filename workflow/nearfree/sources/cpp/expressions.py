@@ -143,7 +143,7 @@ class Expressions:
         if KNOWN.get(name) == "ceil" and given:
             return "float" if self.kinds.of(given[0]) == "float" else "double"
         if KNOWN.get(name) in {"min", "max", "abs"} and given:
-            found = {self.kinds.of(each) for each in given}
+            found = {self.kinds.of(argument) for argument in given}
             return found.pop() if len(found) == 1 else ""
         callee = self.callee(part(call, "function"))
         return "" if callee is None else kind_named(returned_type(callee.node))
@@ -246,10 +246,10 @@ class Expressions:
         sides = [part(node, name) for name in ("consequence", "alternative")]
         kind = self.kinds.of(node)
         values = [
-            self.converted(kind, self.expr(each), each)
+            self.converted(kind, self.expr(side), side)
             if kind in {"float", "double", "int"}
-            else self.expr(each)
-            for each in sides
+            else self.expr(side)
+            for side in sides
         ]
         return self.at(ast.IfExp(self.test(part(node, "condition")), *values), node)
 
@@ -258,7 +258,7 @@ class Expressions:
         sign, sides = words(part(node, "operator")), [part(node, n) for n in ("left", "right")]
         if sign in JUNCTIONS:
             whole = self.test(node)
-            sure = all(self.kinds.of(each) == "bool" for each in sides)
+            sure = all(self.kinds.of(side) == "bool" for side in sides)
             return whole if sure else self.at(cast("bool", whole), node)
         if sign in COMPARISONS:
             return self.comparison(node, sign, sides)
@@ -285,7 +285,7 @@ class Expressions:
 
     def comparison(self, node: Node, sign: str, sides: list[Node]) -> ast.expr:
         """Return a comparison; next to a type without a sign, a negative number has no value."""
-        kinds = [self.kinds.of(each) for each in sides]
+        kinds = [self.kinds.of(side) for side in sides]
         against_zero = sign in {"==", "!="} and words(sides[1]) == "0"
         values = [self.rest(sides[0]) if against_zero else self.expr(sides[0]), self.expr(sides[1])]
         if set(kinds) == {"int", "unsigned"}:
@@ -320,7 +320,7 @@ class Expressions:
 
     def e_initializer_list(self, node: Node) -> ast.expr:
         """Return a tuple."""
-        return self.at(ast.Tuple([self.expr(each) for each in children(node)], ast.Load()), node)
+        return self.at(ast.Tuple([self.expr(child) for child in children(node)], ast.Load()), node)
 
     def callee(self, function: Node) -> Found | None:
         """Return the function of these files that is called; None if it is not sure which."""

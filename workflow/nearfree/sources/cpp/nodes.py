@@ -83,12 +83,12 @@ def outside_lambdas(node: Node) -> Iterator[Node]:
 
 def identifiers(node: Node) -> list[Node]:
     """Return the plain names in a node."""
-    return [each for each in walk(node) if each.type == "identifier"]
+    return [part for part in walk(node) if part.type == "identifier"]
 
 
 def name_set(*nodes: Node) -> set[str]:
     """Return the plain names in nodes, fields of structures included, as one name each."""
-    found = {words(each) for node in nodes for each in identifiers(node)}
+    found = {words(part) for node in nodes for part in identifiers(node)}
     for node in nodes:
         for each in walk(node):
             group = each.child_by_field_name("argument")
@@ -126,7 +126,7 @@ def changed_by(left: Node) -> set[str]:
 def leaves(node: Node) -> bool:
     """Return whether code that is not understood may leave the function, or the loop around it."""
     kinds = _LEAVES | _TURNS.get(node.type, set())
-    return any(each.type in kinds for each in outside_lambdas(node))
+    return any(part.type in kinds for part in outside_lambdas(node))
 
 
 def assigned(node: Node) -> set[str]:
@@ -151,9 +151,9 @@ def assigned(node: Node) -> set[str]:
 def declared(node: Node) -> set[str]:
     """Return the names that code declares."""
     found: set[str] = set()
-    for each in walk(node):
-        if each.type in {"declaration", "for_range_loop"}:
-            for inner in each.children_by_field_name("declarator"):
+    for part in walk(node):
+        if part.type in {"declaration", "for_range_loop"}:
+            for inner in part.children_by_field_name("declarator"):
                 found |= set(declared_names(inner))
     return found
 
@@ -161,7 +161,7 @@ def declared(node: Node) -> set[str]:
 def declared_names(node: Node) -> list[str]:
     """Return the names of a declarator: one, or several of `auto [a, b]`."""
     if node.type == "structured_binding_declarator":
-        return [words(each) for each in node.named_children]
+        return [words(child) for child in node.named_children]
     while node.type != "identifier":
         inner = node.child_by_field_name("declarator") or next(iter(node.named_children), None)
         if inner is None:
@@ -175,8 +175,8 @@ def declared_names(node: Node) -> list[str]:
 def is_constant(node: Node) -> bool:
     """Return whether a declaration or parameter says `const` or `constexpr`."""
     return any(
-        each.type == "type_qualifier" and words(each) in {"const", "constexpr"}
-        for each in node.children
+        child.type == "type_qualifier" and words(child) in {"const", "constexpr"}
+        for child in node.children
     )
 
 

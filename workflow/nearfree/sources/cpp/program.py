@@ -78,9 +78,9 @@ class _NoMembers(ast.NodeTransformer):
 
 def _called(function: Function) -> set[str]:
     return {
-        each.func.id
-        for each in ast.walk(function)
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+        node.func.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
 
 
@@ -116,7 +116,7 @@ def dispatch(files: CppFiles, name: str) -> tuple[Function, set[str]]:
 
 def _callees(found: Found) -> set[str]:
     body = found.node.child_by_field_name("body")
-    calls = [each for each in walk(body) if each.type == "call_expression"] if body else []
+    calls = [node for node in walk(body) if node.type == "call_expression"] if body else []
     names = {words(call.child_by_field_name("function")).split("<")[0] for call in calls}
     return {name.rsplit("::", 1)[-1] for name in names}
 

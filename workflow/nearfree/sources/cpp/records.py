@@ -32,7 +32,7 @@ def thread_records(
     while True:
         threads = _Threads(functions, record, needed)
         threads.ready(root)
-        found = {name for each in threads.done.values() for name in threads.loaded(each)}
+        found = {name for part in threads.done.values() for name in threads.loaded(part)}
         if found <= needed:
             return {**functions, **threads.done}
         needed |= found
@@ -113,7 +113,7 @@ class _Rewrite(ast.NodeTransformer):
         name = call.func.id
         if not self.threads.takes(name):
             return self.generic_visit(node)
-        call.args = [self.visit(each) for each in call.args]
+        call.args = [self.visit(part) for part in call.args]
         names = self.threads.sets[name]
         if not names:
             return ast.copy_location(ast.Pass(), node)
@@ -124,7 +124,7 @@ class _Rewrite(ast.NodeTransformer):
         self.generic_visit(node)
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name == "opaque" and any(
-            isinstance(each, ast.Name) and each.id == self.threads.record for each in node.args
+            isinstance(part, ast.Name) and part.id == self.threads.record for part in node.args
         ):
             node.args += [_name(each, node, ast.Load()) for each in self.threads.universe]
             return node
@@ -154,7 +154,7 @@ class _Rewrite(ast.NodeTransformer):
                 if not isinstance(value, ast.Name) or value.id != parameter:
                     raise UnknownConstructError(f"{name_of(call)} hands on another structure")
                 fields = [each for each in new if each in self.threads.universe]
-                given += [_name(each, call, ast.Load()) for each in fields]
+                given += [_name(field, call, ast.Load()) for field in fields]
             elif parameter in new:
                 given.append(value)
         call.args = given
@@ -192,5 +192,5 @@ def _returning(function: Function, names: list[str]) -> None:
             return answer(node)
 
     last = function.body[-1]
-    function.body = [Ends().visit(each) for each in function.body]
+    function.body = [Ends().visit(statement) for statement in function.body]
     function.body.append(answer(last))

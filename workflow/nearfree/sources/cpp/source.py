@@ -141,9 +141,9 @@ class CppFiles:
 
     def _check_conditions(self, found: Found) -> None:
         """Refuse a function that asks for a macro which these files define, in a place or not."""
-        for each in walk(found.node, lambda node: node.named_children):
-            name = words(each.child_by_field_name("name"))
-            if each.type == "preproc_ifdef" and name in self._defined:
+        for part in walk(found.node, lambda node: node.named_children):
+            name = words(part.child_by_field_name("name"))
+            if part.type == "preproc_ifdef" and name in self._defined:
                 raise SourceError(
                     f"{found.text.path}: {function_name(found.node)} depends on {name}, which is"
                     " defined in some places"
@@ -176,7 +176,7 @@ class CppFiles:
                 if node.type == "preproc_function_def" and value is not None:
                     spec = node.child_by_field_name("parameters")
                     parts = [] if spec is None else spec.children
-                    given = tuple(words(each) for each in parts if each.type not in "(),")
+                    given = tuple(words(part) for part in parts if part.type not in "(),")
                     found[name] = Macro(given, _body(value))
                 elif node.type == "preproc_def" and value is not None:
                     aliases[name] = words(value)
@@ -281,7 +281,7 @@ def parameter_nodes(node: Node) -> list[Node]:
     """Return the declarations of a function's parameters."""
     spec = declarator(node).child_by_field_name("parameters")
     kinds = {"parameter_declaration", "optional_parameter_declaration"}
-    return [] if spec is None else [each for each in spec.named_children if each.type in kinds]
+    return [] if spec is None else [child for child in spec.named_children if child.type in kinds]
 
 
 def parameter_names(node: Node) -> list[tuple[str, Node | None, str]]:

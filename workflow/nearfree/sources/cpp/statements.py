@@ -73,8 +73,8 @@ class Statements(Declarations):
                 elif inner.type == "call_expression" and self.attribute(inner) is None:
                     yield from arguments(inner)
             case "declaration":
-                for each in node.children_by_field_name("declarator"):
-                    value = each.child_by_field_name("value")
+                for child in node.children_by_field_name("declarator"):
+                    value = child.child_by_field_name("value")
                     if value is not None and self.attribute(value) is None:
                         yield value
             case "if_statement":
@@ -221,4 +221,4 @@ class Statements(Declarations):
 
 def leaves_sizes(high: Node) -> bool:
     """Return whether a loop's limit asks something that its body may change: `v.size()`."""
-    return any(each.type == "call_expression" for each in walk(high)) and not identifiers(high)
+    return any(node.type == "call_expression" for node in walk(high)) and not identifiers(high)

@@ -119,7 +119,7 @@ class _Translator(Statements):
         if name not in self.files.macros:
             return None
         macro = self.files.macros[name]
-        if any(each.type == "lambda_expression" for each in given):
+        if any(argument.type == "lambda_expression" for argument in given):
             return self.switched(call, macro)
         if name in CHECKS or not any(e.type == "return_statement" for e in walk(macro.body)):
             return None
@@ -173,8 +173,8 @@ class _Translator(Statements):
         return None
 
     def swapped(self, call: Node) -> ast.stmt:
-        sides = [self.expr(each) for each in arguments(call)]
-        names = [each.id for each in sides if isinstance(each, ast.Name)]
+        sides = [self.expr(argument) for argument in arguments(call)]
+        names = [side.id for side in sides if isinstance(side, ast.Name)]
         if len(names) != 2 or len(sides) != 2:
             return self.at(ast.Expr(self.opaque(call, *sorted(name_set(call)))), call)
         targets: list[ast.expr] = [self.at(ast.Name(name, ast.Store()), call) for name in names]
@@ -186,7 +186,7 @@ class _Translator(Statements):
     def sunk(self, function: Node, places: tuple[int, ...]) -> ast.expr:
         node = function
         for place in places:
-            found = [each for each in inside(node) if each.type == "template_argument_list"]
+            found = [part for part in inside(node) if part.type == "template_argument_list"]
             parts = list(children(found[0])) if found else []
             if place >= len(parts):
                 return self.opaque(function)
@@ -196,8 +196,8 @@ class _Translator(Statements):
     def switched(self, call: Node, macro: Macro) -> list[ast.stmt]:
         """Translate a switch macro: its own body, around the function that it was given."""
         given = arguments(call)
-        function = next(each for each in given if each.type == "lambda_expression")
-        own = [each for each in walk(macro.body) if each.type == "lambda_expression"]
+        function = next(argument for argument in given if argument.type == "lambda_expression")
+        own = [node for node in walk(macro.body) if node.type == "lambda_expression"]
         if len(own) != 1:
             return self.unknown(call, *name_set(call))
         values = {

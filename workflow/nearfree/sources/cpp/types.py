@@ -196,7 +196,7 @@ def _common(kinds: set[str]) -> str:
 
     A leaf may stand for what is not known; where it meets single precision, the result has it.
     """
-    kinds = {_promoted(each) for each in kinds}
+    kinds = {_promoted(kind) for kind in kinds}
     for each in _RANKS[:2]:
         if each in kinds:
             return each

@@ -1,7 +1,7 @@
 """Expressions made ready to be evaluated many times: each tree turned once into closures.
 
-A closure returns what `evaluate` returns, or raises `UnsettledError`: then `evaluate` is asked,
-which knows the answer or what is wrong. Nothing of a backend is compiled or run by Python itself.
+A closure returns what `evaluate` returns, or raises `UnsettledError`: then `evaluate` runs,
+which gives the value or names the mistake. Nothing of a backend is compiled or run by Python.
 """
 
 import ast
@@ -85,7 +85,7 @@ class Closures:
         return Fixed(self._fixed[name]) if name in self._fixed else itemgetter(name)
 
     def _boolop(self, node: ast.BoolOp) -> Run:
-        return _either([self.of(each) for each in node.values], stop=isinstance(node.op, ast.Or))
+        return _either([self.of(part) for part in node.values], stop=isinstance(node.op, ast.Or))
 
     def _ifexp(self, node: ast.IfExp) -> Run:
         test, body, orelse = self.of(node.test), self.of(node.body), self.of(node.orelse)
@@ -114,8 +114,8 @@ class Closures:
         return _either(links, stop=False)
 
     def _tuple(self, node: ast.Tuple) -> Run:
-        parts = [self.of(each) for each in node.elts]
-        return _folded(lambda names: checked(tuple([each(names) for each in parts])), *parts)
+        parts = [self.of(part) for part in node.elts]
+        return _folded(lambda names: checked(tuple([part(names) for part in parts])), *parts)
 
     def _subscript(self, node: ast.Subscript) -> Run:
         group, place = self.of(node.value), self.of(node.slice)
@@ -124,16 +124,16 @@ class Closures:
     def _call(self, node: ast.Call) -> Run:
         if not isinstance(node.func, ast.Name) or node.keywords:
             raise UnsettledError
-        name, parts = node.func.id, [self.of(each) for each in node.args]
+        name, parts = node.func.id, [self.of(part) for part in node.args]
         if name in BUILTINS:
             return _builtin(name, parts)
         call = self._call_of
-        return lambda names: call(name, [each(names) for each in parts], names)
+        return lambda names: call(name, [part(names) for part in parts], names)
 
 
 def _folded(run: Run, *parts: Run) -> Run:
     """Return a closure, worked out where its parts are; one without a value there waits."""
-    if not all(isinstance(each, Fixed) for each in parts):
+    if not all(isinstance(part, Fixed) for part in parts):
         return run
     try:
         return Fixed(run({}))
@@ -198,8 +198,8 @@ def _builtin(name: str, parts: list[Run]) -> Run:
     function = BUILTINS[name]
 
     def run(names: Mapping[str, Any]) -> Any:
-        values = [each(names) for each in parts]
-        if all(type(each) in _NUMBERS for each in values):
+        values = [part(names) for part in parts]
+        if all(type(value) in _NUMBERS for value in values):
             return checked(function(*values))
         return checked(called(name, values))
 

@@ -26,12 +26,12 @@ from nearfree.sources.language.slicing import changed_in_place
 def assignments(function: Function, name: str) -> list[ast.Assign]:
     """Return the statements of a function that assign to one plain name."""
     return [
-        each
-        for each in walk_statements(function.body)
-        if isinstance(each, ast.Assign)
-        and len(each.targets) == 1
-        and isinstance(each.targets[0], ast.Name)
-        and each.targets[0].id == name
+        statement
+        for statement in walk_statements(function.body)
+        if isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Name)
+        and statement.targets[0].id == name
     ]
 
 
@@ -87,12 +87,12 @@ def _only(function: Function, name: str) -> ast.Assign | None:
 
 def _simple(body: list[ast.stmt]) -> Iterator[ast.AST]:
     """Yield the parts of statements that can set a name: plain statements, and heads of others."""
-    for each in walk_statements(body):
-        inner = [*getattr(each, "body", []), *getattr(each, "orelse", [])]
-        if inner and not isinstance(each, ast.FunctionDef | ast.ClassDef):
-            yield from (part for part in ast.iter_child_nodes(each) if part not in inner)
+    for statement in walk_statements(body):
+        inner = [*getattr(statement, "body", []), *getattr(statement, "orelse", [])]
+        if inner and not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            yield from (part for part in ast.iter_child_nodes(statement) if part not in inner)
         else:
-            yield each
+            yield statement
 
 
 def argument_of(function: Function, callee: Function, parameter: str) -> Function:
@@ -105,7 +105,7 @@ def argument_of(function: Function, callee: Function, parameter: str) -> Functio
     """
     found = calls(function, callee.name)
     place = parameters(callee).index(parameter)
-    values = [each.value for call in found for each in call.keywords if each.arg == parameter]
+    values = [part.value for call in found for part in call.keywords if part.arg == parameter]
     values += [call.args[place] for call in found if len(call.args) > place]
     if len(values) != 1:
         raise SourceError(
@@ -140,9 +140,9 @@ def made(name: str, body: list[ast.stmt], old: ast.AST) -> Function:
 def calls(function: ast.AST, callee: str) -> list[ast.Call]:
     """Return the calls of a function by its plain name."""
     return [
-        each
-        for each in ast.walk(function)
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == callee
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == callee
     ]
 
 
@@ -158,7 +158,7 @@ class _Cutter(ast.NodeTransformer):
         if len(found) > 1:
             raise SourceError(f"{self.callee} is called twice in one statement")
         self.cut = True
-        values = [*found[0].args, *(each.value for each in found[0].keywords)]
+        values = [*found[0].args, *(part.value for part in found[0].keywords)]
         return at(ast.Return(at(ast.Tuple(values, ast.Load()), found[0])), node)
 
 
@@ -218,7 +218,7 @@ class _Alike(ast.NodeTransformer):
         if not isinstance(node.target, ast.Name) or not self._over_requests(node.iter):
             return self.generic_visit(node)
         inner = _Round(node.target.id, self.number)
-        return [inner.visit(each) for each in node.body]
+        return [inner.visit(statement) for statement in node.body]
 
     def _over_requests(self, group: ast.expr) -> bool:
         return ast.unparse(group) == f"range(0, {self.number})"
@@ -288,21 +288,21 @@ def without_options(function: Function, inputs: frozenset[str]) -> Function:
 
 
 def _stores(function: Function) -> Counter[str]:
-    names = (each for each in ast.walk(function) if isinstance(each, ast.Name))
-    return Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
+    names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+    return Counter(name.id for name in names if isinstance(name.ctx, ast.Store))
 
 
 def _constants(function: Function) -> Iterator[tuple[str, object]]:
-    for each in function.body:
-        match each:
+    for statement in function.body:
+        match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
                 yield name, value
 
 
 def _known(body: list[ast.stmt], known: Mapping[str, object]) -> list[ast.stmt]:
     found: list[ast.stmt] = []
-    for each in body:
-        new = _Known(known).visit(each)
+    for statement in body:
+        new = _Known(known).visit(statement)
         found += new if isinstance(new, list) else [new]
     return found
 
@@ -356,7 +356,7 @@ def _truth(test: ast.expr) -> bool | None:
     """Return whether a condition holds whatever the inputs, None where it depends on them."""
     if isinstance(test, ast.BoolOp):
         stop = isinstance(test.op, ast.Or)
-        parts = [_truth(each) for each in test.values]
+        parts = [_truth(part) for part in test.values]
         if stop in parts:
             return stop
         return None if None in parts else not stop

@@ -136,7 +136,7 @@ class Decisions:
                 return None if inner is None else not inner
             case ast.BoolOp():
                 stop = isinstance(condition.op, ast.Or)
-                found = {self.truth(each) for each in condition.values}
+                found = {self.truth(part) for part in condition.values}
                 if stop in found:
                     return stop
                 if found == {not stop}:
@@ -150,8 +150,8 @@ class Decisions:
         self.known[ast.unparse(negated(condition))] = not answer
         self.bounds.learn(condition, answer=answer)
         if isinstance(condition, ast.BoolOp) and answer is isinstance(condition.op, ast.And):
-            for each in condition.values:
-                self.learn(each, answer=answer)
+            for part in condition.values:
+                self.learn(part, answer=answer)
 
 
 def tested(condition: ast.expr) -> ast.expr:

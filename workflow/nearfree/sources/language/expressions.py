@@ -109,9 +109,9 @@ def variables(node: ast.AST) -> frozenset[str]:
     """Return the names that an expression reads, functions' names excepted."""
     functions = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
     return frozenset(
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and id(each) not in functions
+        part.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and id(part) not in functions
     )
 
 
@@ -229,8 +229,8 @@ class _Evaluation:
     def _boolop(self, node: ast.BoolOp) -> Any:
         stop = isinstance(node.op, ast.Or)
         value: Any = None
-        for each in node.values:
-            value = self.value(each)
+        for part in node.values:
+            value = self.value(part)
             if bool(value) is stop:
                 break
         return value
@@ -292,8 +292,8 @@ class _Evaluation:
             raise outside(node)
         arguments = list(map(self.value, node.args))
         if func.attr == "append":
-            for each in arguments:
-                flat(each, node)
+            for argument in arguments:
+                flat(argument, node)
         result = getattr(group, func.attr)(*arguments)
         checked(group, node)
         return checked(result, node)

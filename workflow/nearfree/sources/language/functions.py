@@ -97,9 +97,9 @@ BUILTINS = OWN | PYTHON
 
 def called(name: str, arguments: list[Any]) -> Any:
     """Return what a builtin gives, if it is given nothing that would take long or have no order."""
-    for each in arguments:
-        if isinstance(each, range) and name != "range" and len(each) > MOST_TEXT:
-            raise ValueError(f"{name} of a range of {len(each)}")
-        if isinstance(each, frozenset) and name in _ORDERED:
+    for argument in arguments:
+        if isinstance(argument, range) and name != "range" and len(argument) > MOST_TEXT:
+            raise ValueError(f"{name} of a range of {len(argument)}")
+        if isinstance(argument, frozenset) and name in _ORDERED:
             raise TypeError(f"{name} of a set, which has no order")
     return BUILTINS[name](*arguments)

@@ -1,6 +1,6 @@
 """A rule's helpers made ready to be called many times: their statements turned into closures.
 
-A helper returns what the interpreter returns; where that is not certain, the interpreter is asked.
+A helper returns what the interpreter returns; where that is not certain, the interpreter runs.
 The limits on steps and depth are the interpreter's.
 """
 
@@ -153,7 +153,7 @@ class Helpers:
         return None if end is None else end[0]
 
     def _block(self, body: list[ast.stmt]) -> _Do:
-        steps = [(self._statement(each), _read(each)) for each in body]
+        steps = [(self._statement(statement), _read(statement)) for statement in body]
 
         def run(frame: Frame) -> tuple[Any, ...] | None:
             self._steps += len(steps)

@@ -1,4 +1,4 @@
-"""A rule asked at many points at once: each part of it once for each distinct value it rests on.
+"""A rule at many points at once: a part is evaluated once for each distinct value it rests on.
 
 A column holds the distinct values of something and which one each point has. Parts are evaluated
 only at the points where the rule comes to them, by the same closures as at a single point.
@@ -74,7 +74,7 @@ def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Code
     Raises
     ------
     UnsettledError, UnknownConstructError, or what a mistake in a rule raises (`NO_VALUE`)
-        At some point the rule has no plain answer: it must be asked point by point.
+        At some point the rule has no plain answer: it must be evaluated point by point.
     """
     many = _Many(rule, inputs)
     size = len(next(iter(columns.values())).codes)
@@ -82,8 +82,8 @@ def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Code
     count = 0
     for _, when, value in rule.branches:
         rows, here = np.arange(size), columns
-        for each in when:
-            held = _truth(many.value(each, here, len(rows)))
+        for condition in when:
+            held = _truth(many.value(condition, here, len(rows)))
             rows, here = _where(rows, here, np.flatnonzero(held))
         if not len(rows):
             continue
@@ -117,7 +117,7 @@ class _Many:
                     return self._choice(node, columns, size)
             parts = _operands(node)
             if parts:
-                given = [self.value(each, columns, size) for each in parts]
+                given = [self.value(part, columns, size) for part in parts]
                 holes = [str(number) for number in range(len(parts))]
                 run = self._closures.of(_with_operands(node, holes))
                 return _distinct(run, {}, dict(zip(holes, given, strict=True)))
@@ -162,7 +162,7 @@ def _operands(node: ast.expr) -> list[ast.expr]:
 
 def _with_operands(node: ast.expr, names: list[str]) -> ast.expr:
     """Return a node with names for its operands."""
-    parts: list[ast.expr] = [ast.Name(each, ast.Load()) for each in names]
+    parts: list[ast.expr] = [ast.Name(name, ast.Load()) for name in names]
     match node:
         case ast.BinOp():
             return ast.BinOp(parts[0], node.op, parts[1])
@@ -175,9 +175,9 @@ def _with_operands(node: ast.expr, names: list[str]) -> ast.expr:
 
 def _distinct(run: Run, inputs: Mapping[str, Any], columns: Columns) -> Column:
     """Return a closure's values: it is run once for each distinct combination."""
-    codes, some = combined([(each.codes, len(each.values)) for each in columns.values()])
+    codes, some = combined([(part.codes, len(part.values)) for part in columns.values()])
     picked = [
-        [each.values[code] for code in each.codes[some].tolist()] for each in columns.values()
+        [part.values[code] for code in part.codes[some].tolist()] for part in columns.values()
     ]
     names = dict(inputs)
     found = []
@@ -222,7 +222,7 @@ def _merged(pieces: Sequence[tuple[Codes, Column]], size: int) -> Column:
 
 
 def _truth(found: Column) -> NDArray[np.bool_]:
-    return np.array([bool(each) for each in found.values], bool)[found.codes]
+    return np.array([bool(part) for part in found.values], bool)[found.codes]
 
 
 def _where(rows: Codes, columns: Columns, kept: Codes) -> tuple[Codes, Columns]:

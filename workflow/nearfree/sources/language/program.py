@@ -73,7 +73,7 @@ def default_of(function: Function, name: str) -> ast.expr:
     """Return a parameter's default; one that calls share is an error."""
     value = defaults(function)[name]
     changing = (ast.List, ast.Dict, ast.Set, ast.Call, ast.ListComp, ast.DictComp, ast.SetComp)
-    if any(isinstance(each, changing) for each in ast.walk(value)):
+    if any(isinstance(node, changing) for node in ast.walk(value)):
         raise UnknownConstructError(f"the default of {name} is shared by all calls", value)
     return value
 
@@ -87,7 +87,7 @@ def plain_nested(function: Function) -> Function:
         It is decorated, or has a default that is taken when the outer function runs.
     """
     values = defaults(function).values()
-    if function.decorator_list or not all(isinstance(each, ast.Constant) for each in values):
+    if function.decorator_list or not all(isinstance(part, ast.Constant) for part in values):
         raise UnknownConstructError(f"{function.name} is outside the known set", function)
     return function
 
@@ -100,7 +100,7 @@ def bound_by(node: ast.AST) -> set[str]:
         case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
             return {e.target.id for e in ast.walk(node) if isinstance(e, ast.NamedExpr)}
         case ast.Import() | ast.ImportFrom():
-            return {(each.asname or each.name).split(".")[0] for each in node.names}
+            return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         case ast.Name():
             return set() if isinstance(node.ctx, ast.Load) else {node.id}
         case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar() if node.name:
@@ -116,8 +116,8 @@ def bound_by(node: ast.AST) -> set[str]:
 
 def mark(node: ast.AST, text: Text) -> None:
     """Tell a tree's nodes which file they stand in."""
-    for each in ast.walk(node):
-        each.origin = text  # type: ignore[attr-defined]
+    for part in ast.walk(node):
+        part.origin = text  # type: ignore[attr-defined]
 
 
 def at(new: Made, old: ast.AST) -> Made:
@@ -159,9 +159,9 @@ def walk_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 def loops(function: Function) -> bool:
     """Return whether a function's number of steps depends on its inputs."""
     return any(
-        isinstance(each, ast.While)
-        or (isinstance(each, ast.For) and not isinstance(each.iter, ast.List | ast.Tuple))
-        for each in walk_statements(function.body)
+        isinstance(statement, ast.While)
+        or (isinstance(statement, ast.For) and not isinstance(statement.iter, ast.List | ast.Tuple))
+        for statement in walk_statements(function.body)
     )
 
 
@@ -173,8 +173,8 @@ def replace_leaves(function: Function, leaves: Leaves) -> Function:
     """Return a copy of the function with its leaves replaced."""
     patterns = [(re.compile(pattern), new) for pattern, new in leaves.items()]
     replaced = copy.deepcopy(function)
-    for each in replaced.body:
-        _Replace(patterns).visit(each)
+    for statement in replaced.body:
+        _Replace(patterns).visit(statement)
     return replaced
 
 
@@ -205,10 +205,10 @@ def _inner(node: ast.AST) -> Iterator[str]:
 
 def placed(tree: ast.expr, old: ast.AST) -> ast.expr:
     """Return a new tree whose nodes all stand where an old node stood."""
-    for each in ast.walk(tree):
-        if isinstance(each, ast.expr):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr):
             for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
-                if hasattr(each, name):
-                    delattr(each, name)
-            at(each, old)
+                if hasattr(node, name):
+                    delattr(node, name)
+            at(node, old)
     return tree

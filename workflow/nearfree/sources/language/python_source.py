@@ -139,10 +139,10 @@ class Modules:
         return found[0] if found else None
 
     def _ready(self, function: Function, leaves: Leaves) -> Function:
-        for each in function.decorator_list:
-            text = ast.unparse(each).split("(")[0]
+        for decorator in function.decorator_list:
+            text = ast.unparse(decorator).split("(")[0]
             if text not in HARMLESS_DECORATORS:
-                raise UnknownConstructError(f"{function.name} is decorated by {text}", each)
+                raise UnknownConstructError(f"{function.name} is decorated by {text}", decorator)
         return replace_leaves(_Foreign().visit(copy.deepcopy(function)), leaves)
 
     def _reached(self, path: str, name: str) -> tuple[str, Function | ast.expr] | None:
@@ -251,9 +251,9 @@ def _imports(path: str, content: str) -> dict[str, list[tuple[str, str, bool]]]:
     found: dict[str, list[tuple[str, str, bool]]] = {}
     for node in ast.walk(_parsed(path, content)):
         if isinstance(node, ast.ImportFrom):
-            for each in node.names:
-                place = (node.module or "", each.name, node.level > 0)
-                found.setdefault(each.asname or each.name, []).append(place)
+            for name in node.names:
+                place = (node.module or "", name.name, node.level > 0)
+                found.setdefault(name.asname or name.name, []).append(place)
     return found
 
 
@@ -280,7 +280,7 @@ class _Positional(ast.NodeTransformer):
         function = self.functions.get(node.func.id)
         if function is None:
             return node
-        given = {each.arg: each.value for each in node.keywords}
+        given = {part.arg: part.value for part in node.keywords}
         own = defaults(function)
         places = []
         for name in parameters(function)[len(node.args) :]:
@@ -295,9 +295,9 @@ class _Positional(ast.NodeTransformer):
 
 
 def _free(function: Function) -> set[str]:
-    bound = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
+    bound = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     bound |= names_in(function, context=ast.Store)
-    bound |= {each.name for each in ast.walk(function) if isinstance(each, ast.FunctionDef)}
+    bound |= {node.name for node in ast.walk(function) if isinstance(node, ast.FunctionDef)}
     return (names_in(*function.body) - bound) | names_in(*defaults(function).values())
 
 
@@ -307,11 +307,13 @@ class Record:
     def __init__(self, node: ast.ClassDef) -> None:
         self.name = node.name
         self.fields: dict[str, ast.expr | None] = {}
-        for each in node.body:
-            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-                self.fields[each.target.id] = each.value
-            elif not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
-                raise UnknownConstructError(f"{node.name} holds more than fields", each)
+        for statement in node.body:
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                self.fields[statement.target.id] = statement.value
+            elif not (
+                isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            ):
+                raise UnknownConstructError(f"{node.name} holds more than fields", statement)
 
     def as_tuples(self, function: Function) -> Function:
         """Return a function in which this record is a tuple; it is changed in place."""
@@ -344,11 +346,11 @@ class _Tuples(ast.NodeTransformer):
             return node
         names = list(self.record.fields)
         given = dict(zip(names, node.args, strict=False))
-        given |= {each.arg: each.value for each in node.keywords if each.arg is not None}
+        given |= {part.arg: part.value for part in node.keywords if part.arg is not None}
         values = [given.pop(name, default) for name, default in self.record.fields.items()]
         if given or None in values or len(node.args) > len(names):
             raise UnknownConstructError(f"{name_of(node)} does not fit its fields", node)
-        return at(ast.Tuple([each for each in values if each is not None], ast.Load()), node)
+        return at(ast.Tuple([part for part in values if part is not None], ast.Load()), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)

@@ -51,7 +51,7 @@ class Reading:
     whole: bool = True
     """Whether the interpreter runs all of the function; else only what the answer depends on."""
     dense: Sequence[int] = field(default=DENSE)
-    """Values of the axis that are tried whatever the source says."""
+    """Values of the axis that are compared whatever the source says."""
     least: Mapping[str, int] = field(default_factory=dict)
     """Inputs that are never smaller than a number, such as sizes; the rule speaks of no others."""
 
@@ -113,9 +113,9 @@ def reached(program: Program, names: set[str]) -> set[str]:
     """Return functions with those that they call in turn."""
     found, waiting = set(names), list(names)
     while waiting:
-        for each in ast.walk(program.functions[waiting.pop()]):
-            if isinstance(each, ast.Call) and isinstance(each.func, ast.Name):
-                name = each.func.id
+        for node in ast.walk(program.functions[waiting.pop()]):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                name = node.func.id
                 if name in program.functions and name not in found:
                     found.add(name)
                     waiting.append(name)
@@ -140,8 +140,10 @@ def _compared(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]
 
 
 def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
-    points, steps, said = 0, 0, []
-    limits = frozenset(_numbers(parse(each) for b in rule.rule.branches for each in b.when))
+    points, steps, answers = 0, 0, []
+    limits = frozenset(
+        _numbers(parse(condition) for b in rule.rule.branches for condition in b.when)
+    )
     for number, context in enumerate([*reading.contexts, *reading.also]):
         special = rule.specialised(context)
         values: dict[int, Any] = {}
@@ -163,14 +165,14 @@ def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
             values[place] = first
         points += len(values)
         if number < len(reading.contexts):
-            said.append([dict(context), _said(reading, values)])
-    return points, sha256(msgspec.json.encode(said, order="deterministic"))[:16]
+            answers.append([dict(context), _answers(reading, values)])
+    return points, sha256(msgspec.json.encode(answers, order="deterministic"))[:16]
 
 
-def _said(reading: Reading, values: Mapping[int, Any]) -> list[tuple[int, Any]]:
+def _answers(reading: Reading, values: Mapping[int, Any]) -> list[tuple[int, Any]]:
     """Return what does not depend on how a source spells its thresholds.
 
-    That is the values at the points that are always tried, and the steps, where a value that
+    That is the values at the points that are always compared, and the steps, where a value that
     holds gives way to another one.
     """
     fixed = {*POWERS, *reading.dense, 0}
@@ -197,7 +199,7 @@ def _interpreted(reading: Reading, interpreter: Interpreter) -> Any:
 def axis_points(
     reading: Reading, context: Mapping[str, Any], limits: frozenset[int] = frozenset()
 ) -> list[int]:
-    """Return where a rule is tried: densely, and at every constant and its neighbours.
+    """Return where a rule is compared: densely, and at every constant and its neighbours.
 
     A threshold may be a constant, an input, or a product or quotient of such; so those of each
     pair count too. `limits` are further constants, such as those that a source computes.
@@ -221,15 +223,15 @@ def axis_points(
 
 def _numbers(trees: Iterable[ast.AST]) -> Iterator[int]:
     for tree in trees:
-        for each in ast.walk(tree):
-            value = each.value if isinstance(each, ast.Constant) else None
+        for node in ast.walk(tree):
+            value = node.value if isinstance(node, ast.Constant) else None
             if isinstance(value, int | float) and abs(value) <= FARTHEST * FARTHEST:
                 yield int(value)
 
 
 def shown(branch: Branch) -> str:
     """Return a branch's conditions as one text."""
-    parts = [f"({each})" if " or " in each else each for each in branch.when]
+    parts = [f"({condition})" if " or " in condition else condition for condition in branch.when]
     return " and ".join(parts) or "always"
 
 

@@ -23,7 +23,7 @@ Parsed = tuple[Branch, list[ast.expr], ast.expr]
 
 
 class Branches:
-    """Branches that are asked at many inputs.
+    """Branches that are evaluated at many inputs.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Branches:
         places: dict[ast.expr, int] = {}
         self._branches: list[tuple[Branch, list[int], Run]] = []
         for branch, when, value in branches:
-            used = [places.setdefault(each, len(places)) for each in when]
+            used = [places.setdefault(condition, len(places)) for condition in when]
             self._branches.append((branch, used, closures.of(value)))
         self._conditions = [closures.of(each) for each in places]
 
@@ -84,7 +84,7 @@ class _Refusal(UnsettledError):  # noqa: N818  # the backend's, not an error of 
 
 
 class Rule:
-    """The branches of one rule, parsed once, when they are first asked for."""
+    """The branches of one rule, parsed once, when they are first needed."""
 
     def __init__(self, rule: RuleExtracted) -> None:
         self.rule = rule
@@ -106,27 +106,30 @@ class Rule:
         """The branches that are open."""
         # Branches share conditions and values: one tree for each text, evaluated once a point.
         branches = self.rule.branches
-        trees = {text: parse(text) for each in branches for text in (*each.when, each.value)}
-        return [(each, [trees[text] for text in each.when], trees[each.value]) for each in branches]
+        trees = {text: parse(text) for branch in branches for text in (*branch.when, branch.value)}
+        return [
+            (branch, [trees[text] for text in branch.when], trees[branch.value])
+            for branch in branches
+        ]
 
     def specialised(self, fixed: Mapping[str, Any]) -> "Rule":
         """Return the rule with only the branches that some inputs leave open.
 
-        It is to be asked with those inputs as they are here, and with others. A condition that has
-        no value at these inputs stays: an earlier one may rule it out.
+        A caller evaluates it with those inputs as they are here, and with others. A condition that
+        has no value at these inputs stays: an earlier one may rule it out.
         """
         branches: list[Parsed] = []
         decided: dict[ast.expr, bool | None] = {}
         for branch, when, value in self.branches:
             rest = []
-            for each in when:
-                if each not in decided:
-                    decided[each] = self._decided(each, fixed)
-                holds = decided[each]
+            for condition in when:
+                if condition not in decided:
+                    decided[condition] = self._decided(condition, fixed)
+                holds = decided[condition]
                 if holds is False:
                     break
                 if holds is None:
-                    rest.append(each)
+                    rest.append(condition)
             else:
                 branches.append((branch, rest, value))
         narrow = copy.copy(self)
@@ -164,7 +167,7 @@ class Rule:
         if not isinstance(node, ast.BoolOp):
             return None
         stop = isinstance(node.op, ast.Or)
-        return stop if stop in [self._decided(each, fixed) for each in node.values] else None
+        return stop if stop in [self._decided(part, fixed) for part in node.values] else None
 
     @cached_property
     def open_inputs(self) -> frozenset[str]:
@@ -212,7 +215,7 @@ class Rule:
         held: dict[ast.expr, bool] = {}
         for branch, when, value in self.branches:
             try:
-                if all(self._holds(each, inputs, held) for each in when):
+                if all(self._holds(condition, inputs, held) for condition in when):
                     found.append((branch, value))
             except _Refusal:
                 refusing.append(branch)
@@ -269,4 +272,4 @@ def parse_functions(text: str) -> list[ast.FunctionDef]:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnknownConstructError(f"{text[:80]!r} is no function") from error
-    return [each for each in body if isinstance(each, ast.FunctionDef)]
+    return [statement for statement in body if isinstance(statement, ast.FunctionDef)]

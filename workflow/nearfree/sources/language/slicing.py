@@ -91,8 +91,8 @@ class _OneEntry(ast.NodeTransformer):
 def _effects(node: ast.AST) -> set[str]:
     """Return the names whose objects methods may change in some code; those of texts cannot."""
     found: set[str] = set()
-    for each in ast.walk(node):
-        match each:
+    for part in ast.walk(node):
+        match part:
             case ast.Call(func=ast.Attribute() as func) if func.attr not in STRING_METHODS:
                 found |= _roots(func.value) - {*HARMLESS}
     return found
@@ -113,13 +113,13 @@ def _roots(node: ast.expr) -> set[str]:
 def _given(node: ast.AST) -> set[str]:
     """Return the names that calls are given, other than calls of builtins."""
     found: set[str] = set()
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call):
-            name = ast.unparse(each.func).split(".")[0]
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call):
+            name = ast.unparse(part.func).split(".")[0]
             if name not in HARMLESS and not (
-                isinstance(each.func, ast.Name) and name in BUILTINS and name != "opaque"
+                isinstance(part.func, ast.Name) and name in BUILTINS and name != "opaque"
             ):
-                parts = (*each.args, *(keyword.value for keyword in each.keywords))
+                parts = (*part.args, *(keyword.value for keyword in part.keywords))
                 found |= set().union(*map(names_in, parts))
     return found
 
@@ -128,9 +128,9 @@ def changed_in_place(body: list[ast.stmt]) -> set[str]:
     """Return the names whose objects statements change in place."""
     found: set[str] = set()
     for statement in walk_statements(body):
-        for each in ast.walk(statement):
-            if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load):
-                found |= _roots(each.value)
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                found |= _roots(node.value)
         found |= _effects(statement)
     return found
 
@@ -169,10 +169,11 @@ def _groups(body: list[ast.stmt]) -> set[str]:
     made = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
     return {
         name
-        for each in walk_statements(body)
-        if isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign) and each.value is not None
-        if any(isinstance(part, made) for part in ast.walk(each.value))
-        for name in bound_by(each)
+        for statement in walk_statements(body)
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
+        and statement.value is not None
+        if any(isinstance(part, made) for part in ast.walk(statement.value))
+        for name in bound_by(statement)
     }
 
 
@@ -225,7 +226,7 @@ class _Needed:
 
     def keep(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Return the statements that matter."""
-        kept = [each for each in body if self.matters(each)]
+        kept = [statement for statement in body if self.matters(statement)]
         for each in kept:
             if isinstance(each, ast.If | ast.For):
                 each.body = self.keep(each.body) or [ast.copy_location(ast.Pass(), each)]

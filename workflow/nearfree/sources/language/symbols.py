@@ -152,7 +152,7 @@ class Symbols(Statements):
         return node
 
     def _list(self, node: ast.List, frame: Frame) -> Group:
-        return Group(self.expr(each, frame) for each in node.elts)
+        return Group(self.expr(part, frame) for part in node.elts)
 
     def _dict(self, node: ast.Dict, frame: Frame) -> Entries:
         found = Entries()
@@ -164,7 +164,7 @@ class Symbols(Statements):
         return found
 
     def _tuple(self, node: ast.Tuple, frame: Frame) -> ast.expr:
-        parts = [self.held(self.expr(each, frame), node) for each in node.elts]
+        parts = [self.held(self.expr(part, frame), node) for part in node.elts]
         return at(ast.Tuple(parts, ast.Load()), node)
 
     def _set(self, node: ast.Set, frame: Frame) -> ast.expr:
@@ -182,7 +182,7 @@ class Symbols(Statements):
 
     def _compare(self, node: ast.Compare, frame: Frame) -> ast.expr:
         left = self.plain(node.left, frame)
-        others = [self.plain(each, frame) for each in node.comparators]
+        others = [self.plain(part, frame) for part in node.comparators]
         for place, op in enumerate(node.ops):
             other = others[place]
             if isinstance(op, ast.In | ast.NotIn) and isinstance(other, ast.List):
@@ -192,12 +192,12 @@ class Symbols(Statements):
     def _joinedstr(self, node: ast.JoinedStr, frame: Frame) -> ast.expr:
         """Return a formatted text, its choices taken: each is a way of its own."""
         parts: list[ast.expr] = []
-        for each in node.values:
-            part = each
-            if isinstance(each, ast.FormattedValue):
-                if each.conversion != -1 or each.format_spec is not None:
+        for item in node.values:
+            part = item
+            if isinstance(item, ast.FormattedValue):
+                if item.conversion != -1 or item.format_spec is not None:
                     raise outside(node)
-                part = self.shown(self.settled(self.expr(each.value, frame)), node)
+                part = self.shown(self.settled(self.expr(item.value, frame)), node)
             match part:
                 case ast.Call(func=ast.Name(id="join")):
                     parts += part.args
@@ -248,12 +248,12 @@ class Symbols(Statements):
 
     def acts(self, node: ast.AST) -> bool:
         """Return whether an expression does more than to have a value: it changes or refuses."""
-        for each in ast.walk(node):
-            if isinstance(each, ast.Attribute) and each.attr in LIST_METHODS:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Attribute) and part.attr in LIST_METHODS:
                 return True
-            if isinstance(each, ast.Call) and isinstance(each.func, ast.Name):
-                function = self.program.functions.get(each.func.id)
-                if function is None and each.func.id not in BUILTINS:
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+                function = self.program.functions.get(part.func.id)
+                if function is None and part.func.id not in BUILTINS:
                     return True
                 if function is not None and not _one_line(function) and not loops(function):
                     return True
@@ -278,7 +278,7 @@ class Symbols(Statements):
             return self._method(node, node.func, frame)
         if not isinstance(node.func, ast.Name):
             raise outside(node)
-        name, arguments = node.func.id, [self.expr(each, frame) for each in node.args]
+        name, arguments = node.func.id, [self.expr(part, frame) for part in node.args]
         local = frame.get(name)
         if isinstance(local, Nested):
             return self.apply(local, arguments, node)
@@ -291,10 +291,10 @@ class Symbols(Statements):
             self.called.add(name)
             if _changes(function) and any(isinstance(e, Group | Entries) for e in arguments):
                 raise UnknownConstructError(f"{name_of(node)} may change what it is given", node)
-            arguments = [self.held(each, node) for each in arguments]
+            arguments = [self.held(argument, node) for argument in arguments]
         elif name not in BUILTINS:
             raise UnknownConstructError(f"the function {name!r} is unknown", node)
-        arguments = [self.shown(each, node) for each in arguments]
+        arguments = [self.shown(argument, node) for argument in arguments]
         if name == "unsigned" and function is None and self._no_sign(arguments):
             return arguments[0]
         return fold(at(ast.Call(node.func, arguments, []), node))
@@ -304,9 +304,9 @@ class Symbols(Statements):
 
     def _method(self, node: ast.Call, func: ast.Attribute, frame: Frame) -> Value:
         group = self.settled(self.expr(func.value, frame))
-        arguments = [self.expr(each, frame) for each in node.args]
+        arguments = [self.expr(part, frame) for part in node.args]
         if func.attr in STRING_METHODS and isinstance(group, ast.expr):
-            given = [self.shown(each, node) for each in arguments]
+            given = [self.shown(argument, node) for argument in arguments]
             whole = at(ast.Attribute(group, func.attr, ast.Load()), node)
             return fold(at(ast.Call(whole, given, []), node))
         if not isinstance(group, Group) or func.attr not in LIST_METHODS:
@@ -319,7 +319,7 @@ class Symbols(Statements):
 
     def _picked(self, node: ast.Call, method: str, group: Group, arguments: list[Value]) -> Value:
         """Return what `index`, `pop` or `remove` give; all must be known, not an input."""
-        given = [each.value for each in arguments if isinstance(each, ast.Constant)]
+        given = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
         if len(given) != len(arguments) or len(given) > 1 or (method != "pop" and not given):
             raise outside(node)
         if method != "index":
@@ -360,7 +360,7 @@ def sized(node: ast.expr, place: ast.AST) -> ast.expr:
 def fold(node: ast.expr) -> ast.expr:
     """Return the constant that an expression without inputs is; else the expression."""
     sized(node, node)
-    called = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    called = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
     plain = all(
         isinstance(c.func, ast.Attribute)
         or (isinstance(c.func, ast.Name) and c.func.id in BUILTINS)
@@ -380,11 +380,11 @@ def _one_line(function: Function) -> bool:
 
 def _changes(function: Function) -> bool:
     """Return whether a function may change a group that it is given."""
-    for each in ast.walk(function):
-        if isinstance(each, ast.AugAssign):
+    for node in ast.walk(function):
+        if isinstance(node, ast.AugAssign):
             return True
-        if isinstance(each, ast.Attribute) and each.attr in LIST_METHODS:
+        if isinstance(node, ast.Attribute) and node.attr in LIST_METHODS:
             return True
-        if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load):
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             return True
     return False

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 
-from nearfree.log.events import SourceFetched, SourceMember
+from nearfree.log.events import RuleExtracted, SourceFetched, SourceMember
 from nearfree.sources.backends import vllm
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.language.reading import read_rule, recorded
@@ -88,13 +89,20 @@ TUNED = {
 }
 
 
+@cache
+def rules_of(text: str, version: str) -> tuple[RuleExtracted, ...]:
+    """Return the rules of such a release, which are read once: that takes seconds."""
+    files = {PATH: text}
+    return (
+        *(read_rule(reading, "vllm", version) for reading in vllm.readings(files)),
+        *(recorded(mechanism, "vllm", version) for mechanism in vllm.mechanisms(files)),
+    )
+
+
 def made_release(
     text: str = TEXT, tuned: Mapping[str, object] = TUNED, version: str = "1.0"
 ) -> Extraction:
     """Return what the made-up release says."""
-    files = {PATH: text}
-    rules = [read_rule(each, "vllm", version) for each in vllm.readings(files)]
-    rules += [recorded(each, "vllm", version) for each in vllm.mechanisms(files)]
     source = SourceFetched(
         package="vllm",
         version=version,
@@ -108,6 +116,6 @@ def made_release(
         package="vllm",
         version=version,
         fetched=(source,),
-        rules=tuple(rules),
+        rules=rules_of(text, version),
         tuned=tuple(index_tuned("vllm", version, raw)),
     )

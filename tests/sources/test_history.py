@@ -16,20 +16,22 @@ from nearfree.sources.history import (
 
 from sources.moe_release import TEXT, made_release
 
-RELEASE = made_release()
-LOCK = Lock(rules={"vllm": {"1.0": RELEASE.meanings(), "0.9": {"block_size_m": "0"}}})
+
+def lock() -> Lock:
+    """Return a lock of two releases, the newer as it is made here."""
+    return Lock(rules={"vllm": {"1.0": made_release().meanings(), "0.9": {"block_size_m": "0"}}})
 
 
 def test_a_locked_release_is_as_locked() -> None:
     """The same digests for the same version are what the lock says."""
-    assert standing(LOCK, RELEASE) == "as locked"
+    assert standing(lock(), made_release()) == "as locked"
 
 
 def test_a_rewritten_text_with_the_same_rule_is_the_same_rule() -> None:
     """A digest is of what a rule answers: another spelling of it changes nothing."""
     spelled = TEXT.replace("size = 32 if M <= 300 else 128", "size = 128 if M > 300 else 32")
     again = made_release(spelled, version="1.1")
-    assert standing(LOCK, again) == "not in the lock: same rules as 1.0"
+    assert standing(lock(), again) == "not in the lock: same rules as 1.0"
 
 
 @pytest.mark.parametrize(
@@ -47,8 +49,8 @@ def test_a_changed_number_is_a_new_rule(old: str, new: str, rule: str) -> None:
     """One changed constant shows in the digest of its rule, and in no other."""
     assert TEXT.count(old) == 1
     changed = made_release(TEXT.replace(old, new), version="1.1")
-    assert changes(RELEASE.meanings(), changed.meanings()) == (rule,)
-    assert standing(LOCK, changed) == f"not in the lock: new rule, other than 1.0 in {rule}"
+    assert changes(made_release().meanings(), changed.meanings()) == (rule,)
+    assert standing(lock(), changed) == f"not in the lock: new rule, other than 1.0 in {rule}"
 
 
 def test_a_lock_reads_back_as_written(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_a_lock_reads_back_as_written(tmp_path: Path) -> None:
         Release(version="0.9", meanings={"tile": "a"}),
         Release(version="0.11", refused="flash-attn 0.11: no such function"),
     ]
-    lock = locked_again(LOCK, "flash-attn", releases)
+    lock = locked_again(lock(), "flash-attn", releases)
     write_lock(path, lock)
     assert read_lock(path) == lock
     assert lock.versions("flash-attn") == ["0.9", "0.10", "0.11"]

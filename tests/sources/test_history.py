@@ -61,9 +61,9 @@ def test_a_lock_reads_back_as_written(tmp_path: Path) -> None:
         Release(version="0.9", meanings={"tile": "a"}),
         Release(version="0.11", refused="flash-attn 0.11: no such function"),
     ]
-    lock = locked_again(lock(), "flash-attn", releases)
-    write_lock(path, lock)
-    assert read_lock(path) == lock
+    again = locked_again(lock(), "flash-attn", releases)
+    write_lock(path, again)
+    assert read_lock(path) == again
     assert lock.versions("flash-attn") == ["0.9", "0.10", "0.11"]
     text = path.read_text()
     assert text.index('"0.9": {"tile"') < text.index('"0.10": {"tile"')

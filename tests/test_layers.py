@@ -165,7 +165,7 @@ def test_measuring_needs_msgspec_and_torch_alone() -> None:
     program = (
         "import nearfree.measure.run, nearfree.hardware.probe\n"
         "import nearfree.backends.adapters.torch_dense\n"
-        "from nearfree.cli import measure_\n"
+        "from nearfree.cli import measure\n"
     )
     assert {"torch", "msgspec"} <= loaded(program, *forbidden)
 
@@ -192,5 +192,5 @@ def test_a_command_of_the_log_needs_no_tables(command: list[str], tmp_path: Path
 
 def test_foretelling_needs_what_measuring_brings() -> None:
     """What is foretold is put on record where modules were measured, without table libraries."""
-    program = "import nearfree.preregister.record, nearfree.cli.foretell_"
+    program = "import nearfree.preregister.record, nearfree.cli.study"
     loaded(program, *HEAVY)

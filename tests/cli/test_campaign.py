@@ -80,7 +80,7 @@ def test_no_take_begins_after_the_deadline(
     """Past the deadline the takes that are left are named, and none of them begins."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(call("plan", "cpu")[1].encode())))
     now = iter([0.0, 1.0, 100.0])
-    monkeypatch.setattr("nearfree.cli.campaign_.time.monotonic", lambda: next(now, 100.0))
+    monkeypatch.setattr("nearfree.cli.measure.time.monotonic", lambda: next(now, 100.0))
     code, out, _ = call("campaign", "-", "--results", "there", "--deadline", "30")
     assert code == 0
     assert out.splitlines()[-1] == "the deadline of 30 s is over; left: first, second"

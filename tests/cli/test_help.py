@@ -1,7 +1,6 @@
 """Help: every command has its text, and shows it without doing anything."""
 
 import argparse
-import importlib
 import os
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 import nearfree.cli
 import pytest
 from nearfree import __version__
-from nearfree.cli import COMMANDS, make_parser
+from nearfree.cli import ROOMS, make_parser
+from nearfree.cli.common import COMMANDS
 
 from cli.conftest import Call
 
@@ -42,8 +42,8 @@ def test_help_ends_well(call: Call, argv: list[str]) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_documentation(call: Call, name: str) -> None:
-    """Each command is described by its file's first sentence, in its own help and in the list."""
-    sentence = (importlib.import_module(f"nearfree.cli.{name}_").__doc__ or "").split("\n")[0]
+    """Each command is described by its first sentence, in its own help and in the list."""
+    sentence = (COMMANDS[name].run.__doc__ or "").split("\n")[0]
     assert len(sentence) > 20
     assert " ".join(sentence.split()) in " ".join(call(name, "--help")[1].split())
     assert " ".join(sentence.split()) in " ".join(call("--help")[1].split())
@@ -57,10 +57,10 @@ def test_an_argument_has_documentation(name: str, parser: argparse.ArgumentParse
 
 
 def test_the_list_of_commands_is_whole() -> None:
-    """Every file that adds arguments is a command of the list."""
-    files = Path(nearfree.cli.__file__).parent.glob("[a-z]*_.py")
-    found = {path.stem.removesuffix("_") for path in files if "add_arguments" in path.read_text()}
-    assert found == set(COMMANDS)
+    """Every module that declares a command is a room of the list."""
+    files = Path(nearfree.cli.__file__).parent.glob("[a-z]*.py")
+    declaring = {path.stem for path in files if "\n@command(" in path.read_text()}
+    assert declaring == set(ROOMS)
 
 
 def test_the_version(call: Call) -> None:

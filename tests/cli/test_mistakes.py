@@ -11,6 +11,7 @@ import nearfree
 import pytest
 from derive.tables.logs import study
 from msgspec import json
+from nearfree.cli.common import COMMANDS
 from nearfree.log.names import Layout
 
 from cli.conftest import Call
@@ -171,7 +172,7 @@ def test_a_stop_by_hand(project: Path, call: Call, monkeypatch: pytest.MonkeyPat
     def stop(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nearfree.cli.plan_.run", stop)
+    monkeypatch.setitem(COMMANDS, "plan", COMMANDS["plan"]._replace(run=stop))
     code, out, err = call("plan", "cpu", "dense_ffn")
     assert (code, out, err.count("\n")) == (130, "", 1)
 
@@ -192,5 +193,5 @@ def test_a_fault_of_the_system_is_one_message(
     def full(_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/x")
 
-    monkeypatch.setattr("nearfree.cli.plan_.run", full)
+    monkeypatch.setitem(COMMANDS, "plan", COMMANDS["plan"]._replace(run=full))
     one_message(call("plan", "cpu", "dense_ffn"), "results/x: No space left on device")

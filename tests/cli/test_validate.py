@@ -9,7 +9,7 @@ from derive.curves import IdleCompute
 from derive.questions import LOG
 from derive.truth.test_datasets import HEADER
 from msgspec import json
-from nearfree.cli import validate_
+from nearfree.cli import validate
 from nearfree.derive.score.evaluation import EVERY
 from nearfree.derive.score.scores import GROUP_KEYS, MORE_KEYS
 from nearfree.derive.truth.truth import Truth
@@ -29,7 +29,7 @@ KEYS = {
 @pytest.fixture(autouse=True)
 def law(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one law answer, which needs neither rules nor constants."""
-    monkeypatch.setattr(validate_, "make_answerer", lambda *_: IdleCompute())
+    monkeypatch.setattr(validate, "make_answerer", lambda *_: IdleCompute())
 
 
 def scored(call: Call, *argv: str) -> list[dict[str, object]]:
@@ -180,8 +180,8 @@ def test_a_platform_may_be_named_by_an_alias(call: Call) -> None:
         ("--by ", "'' is no column to group by"),
         ("--predictor oracle", "invalid choice: 'oracle'"),
         ("--dataset mine", "invalid choice: 'mine'"),
-        ("--epsilon 0", "0 is not between 0 and 1"),
-        ("--epsilon nan", "nan is not between 0 and 1"),
+        ("--epsilon 0", "'0' is not between 0 and 1"),
+        ("--epsilon nan", "'nan' is not between 0 and 1"),
         ("--epsilon small", "'small' is no number"),
         ("--epsilon 0.25", "no boundary at the tolerance 0.25: the paper prints 0.05"),
         ("--minimum-mb -1", "-1 is no size"),
@@ -193,7 +193,7 @@ def test_a_platform_may_be_named_by_an_alias(call: Call) -> None:
         ("--routing power_law", "no boundary of the routing 'power_law'. Choose from balanced"),
         ("--routing odd", "invalid choice: 'odd'"),
         ("--module dense_ffn --routing skewed", "the routing 'skewed'. Choose from none"),
-        ("--least-n 0", "'0' is no N: give a whole number, 1 or more"),
+        ("--least-n 0", "0 is not between 1 and 999999"),
         ("--least-n 2", "Use --least-n with curves"),
         ("--unseen", "no constants are in the log. Run `nearfree calibrate`"),
         ("--own", "Run `nearfree calibrate --own PLATFORM"),
@@ -210,8 +210,8 @@ def test_mistakes(call: Call, argv: str, said: str) -> None:
 
 def test_the_command_s_lists_are_those_of_the_theory() -> None:
     """What can be asked for on the command line is what can be scored and grouped by."""
-    assert validate_.PREDICTORS == EVERY
-    assert list(validate_.BY) == [*GROUP_KEYS, *MORE_KEYS]
+    assert validate.PREDICTORS == EVERY
+    assert list(validate.BY) == [*GROUP_KEYS, *MORE_KEYS]
 
 
 def test_nothing_left_to_score(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

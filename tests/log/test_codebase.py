@@ -57,7 +57,7 @@ def test_the_closure_follows_imports() -> None:
 def test_the_closure_follows_lazy_imports() -> None:
     """An import inside a function counts like any other."""
     assert "nearfree.hardware.platforms" in closure("nearfree.cli.common")
-    assert "nearfree.log.adopt" in closure("nearfree.cli.adopt_")
+    assert "nearfree.log.adopt" in closure("nearfree.cli.log")
 
 
 def test_the_closure_stays_inside_the_package() -> None:
@@ -82,7 +82,7 @@ def test_a_change_of_an_imported_module_shows(copy: Path, imported: str) -> None
     assert all(one != other for one, other in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("unrelated", ["show/figures/theme.py", "cli/log_.py", "measure/run.py"])
+@pytest.mark.parametrize("unrelated", ["show/figures/theme.py", "cli/log.py", "measure/run.py"])
 def test_a_change_of_an_unrelated_module_does_not_show(copy: Path, unrelated: str) -> None:
     """A change of what a module does not import changes the package's digest alone."""
     before, package_before = digests(copy, "nearfree.derive.tables.project")

@@ -191,6 +191,6 @@ def test_it_needs_neither_torch_nor_tables() -> None:
     """Where only msgspec is installed, a simulated take can be made."""
     program = (
         "import nearfree.measure.simulated, nearfree.hardware.simulated\n"
-        "from nearfree.cli import measure_, probe_\n"
+        "from nearfree.cli import machine, measure\n"
     )
     assert not loaded(program, *HEAVY, "numpy") & HEAVY

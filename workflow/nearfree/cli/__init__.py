@@ -1,52 +1,22 @@
-"""The command line: one file a command, each importing only what its command needs."""
+"""The command line: a module a noun, whose commands import only what they need."""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
 
 from nearfree import __version__
-from nearfree.cli.common import add_roots, printable
+from nearfree.cli.common import COMMANDS, MISTAKE, add_roots, printable
 from nearfree.errors import NearfreeError
 
-COMMANDS = (
-    "probe",
-    "plan",
-    "measure",
-    "foretell",
-    "profile",
-    "campaign",
-    "retake",
-    "cluster",
-    "environment",
-    "import",
-    "rules",
-    "granularity",
-    "predict",
-    "lookup",
-    "surface",
-    "schedule",
-    "calibrate",
-    "validate",
-    "tables",
-    "figures",
-    "report",
-    "audit",
-    "diff",
-    "ledger",
-    "verify",
-    "log",
-    "adopt",
-    "crate",
+ROOMS = (
+    *("machine", "study", "measure", "imports", "rules", "granularity", "forecast", "schedule"),
+    *("calibrate", "validate", "results", "audit", "log"),
 )
-MISTAKE = 2
-"""The exit code of every mistake, fault or finding that the user can act on."""
-
-
-def _module(command: str) -> ModuleType:
-    return import_module(f"nearfree.cli.{command}_")
+"""The modules that declare commands, in the order of the help."""
+for _room in ROOMS:
+    import_module(f"nearfree.cli.{_room}")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -57,13 +27,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nearfree {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        module = _module(name)
-        text = (module.__doc__ or "").strip()
-        command = commands.add_parser(name, help=text.split("\n")[0], description=text)
-        add_roots(command)
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+    for name, command in COMMANDS.items():
+        text = command.run.__doc__ or ""
+        added = commands.add_parser(name, help=text.split("\n")[0], description=text)
+        for add in (add_roots, *command.arguments):
+            add(added)
+        added.set_defaults(run=command.run)
     return parser
 
 

@@ -1,15 +1,49 @@
-"""Arguments and checks that several commands share: numbers, folders, the local platform, torch."""
+"""What commands share: their declaration, common arguments and checks, folders, and printing."""
 
 import argparse
 import math
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nearfree.errors import ConfigError, HardwareError
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
+    from nearfree.log.names import Layout
+    from nearfree.log.seal import Seal
+
+MISTAKE = 2
+"""The exit code of every mistake, fault or finding that the user can act on."""
+AddArguments = Callable[[argparse.ArgumentParser], object]
+Run = Callable[[argparse.Namespace], int]
+
+
+class Command(NamedTuple):
+    """A command: what adds its arguments, and what runs it; its docstring is the help."""
+
+    arguments: tuple[AddArguments, ...]
+    run: Run
+
+
+COMMANDS: dict[str, Command] = {}
+"""The commands by name, in the order in which they are declared."""
+
+
+def command(name: str, *arguments: AddArguments) -> Callable[[Run], Run]:
+    """Declare a function as the command of a name, with its arguments."""
+
+    def declare(run: Run) -> Run:
+        COMMANDS[name] = Command(arguments, run)
+        return run
+
+    return declare
+
+
+def argument(*names: str, **options: Any) -> AddArguments:
+    """Return what adds an argument to a parser, described as for `add_argument`."""
+    return lambda parser: parser.add_argument(*names, **options)
 
 
 def add_roots(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
@@ -23,12 +57,41 @@ def add_roots(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
         )
 
 
+def add_action(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
+) -> argparse.ArgumentParser:
+    """Return the parser of a command's action, with the two folders."""
+    parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    add_roots(parser, inner=True)
+    return parser
+
+
 def positive(text: str) -> int:
     """Return a whole number from 1 to 999999; argparse turns the error into its own message."""
     number = int(text)
     if not 1 <= number < 1_000_000:
         raise argparse.ArgumentTypeError(f"{number} is not between 1 and 999999")
     return number
+
+
+TAKE = argument(
+    "--take", type=positive, help="the take's number (default: that of config/takes.yaml)"
+)
+PLAN_FILE = argument(
+    "--plan",
+    metavar="FILE",
+    help="a plan printed by `nearfree plan`, - for standard input; config/ is not read, and only "
+    "msgspec and torch are needed",
+)
+UNTESTED = argument(
+    "--untested",
+    action="store_true",
+    help="allow adapters on a GPU on which the log holds no sealed run of theirs",
+)
+OFFLINE = argument("--offline", action="store_true", help="do without the network")
+TABLE_OR_JSON = argument(
+    "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
+)
 
 
 def printable(text: str) -> str:
@@ -41,12 +104,45 @@ def printable(text: str) -> str:
     )
 
 
+def json_text(data: object) -> str:
+    """Return data as indented JSON."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+
+
+def print_seal(seal: "Seal") -> None:
+    """Print a sealed take with its number of events and attempts."""
+    events = sum(part.events for part in seal.segments)
+    print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")
+
+
+def layout_of(args: argparse.Namespace) -> "Layout":
+    """Return the results root of `--results`."""
+    from nearfree.log.names import Layout
+
+    return Layout(args.results)
+
+
+def log_of(args: argparse.Namespace) -> "Layout":
+    """Return the results root of `--results`; LogError if it holds no log."""
+    from nearfree.log.names import require_log
+
+    return require_log(layout_of(args))
+
+
+def config_of(args: argparse.Namespace) -> "Config":
+    """Return the config of `--config`."""
+    from nearfree.config.files import Config
+
+    return Config(args.config)
+
+
 def here(args: argparse.Namespace) -> "tuple[Config, str]":
     """Return the config and the scope of `--platform`; ConfigError if it is not this machine."""
-    from nearfree.config.files import Config
     from nearfree.hardware.platforms import resolve
 
-    config = Config(args.config)
+    config = config_of(args)
     scope = resolve(config.platforms, args.platform)
     if scope not in config.site.here:
         raise ConfigError(
@@ -65,19 +161,22 @@ def need_torch() -> None:
         )
 
 
-def epsilon(text: str) -> float | None:
-    """Return a tolerance, None for `all`."""
-    if text == "all":
-        return None
-    value = _number(text)
+def tolerance(text: str) -> float:
+    """Return a tolerance, between 0 and 1."""
+    value = number(text)
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1, nor `all`")
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is not between 0 and 1")
     return value
+
+
+def tolerance_or_all(text: str) -> float | None:
+    """Return a tolerance, None for `all`."""
+    return None if text == "all" else tolerance(text)
 
 
 def size(text: str) -> float:
     """Return a size in MB, not negative."""
-    value = _number(text)
+    value = number(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no size: give a number of MB, 0 or more")
     return value
@@ -85,20 +184,14 @@ def size(text: str) -> float:
 
 def tokens(text: str) -> float:
     """Return a number of tokens a forward, above 0."""
-    value = _number(text)
+    value = number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no number of tokens above 0")
     return value
 
 
-def count(text: str) -> int:
-    """Return a number of positions N, 1 or more."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no N: give a whole number, 1 or more")
-    return int(text)
-
-
-def _number(text: str) -> float:
+def number(text: str) -> float:
+    """Return a number; argparse prints the error."""
     try:
         return float(text)
     except ValueError:

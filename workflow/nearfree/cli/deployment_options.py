@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from nearfree.cli.common import positive
+from nearfree.cli.common import layout_of, positive, tolerance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ def add_deployment(
 
 def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True) -> None:
     """Add the options of all answers: tolerance, largest N, and fetching of releases."""
-    parser.add_argument("--epsilon", type=_tolerance, help="tolerance (default: config.yaml's)")
+    parser.add_argument("--epsilon", type=tolerance, help="tolerance (default: config.yaml's)")
     if largest:
         parser.add_argument(
             "--largest", type=positive, default=512, help="the largest N (default: 512)"
@@ -97,15 +97,14 @@ def make_answerer(
     from nearfree.derive.granularity.facts import known_facts
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.expand_deployments import check_releases
-    from nearfree.log.names import Layout
 
-    layout = Layout(args.results)
+    layout = layout_of(args)
     answerer = Answerer(layout, config, offline=not args.online)
     check_releases(config, answerer, queries)
     return answerer.on(known_facts(layout, config.platforms))
 
 
-def tolerance(args: argparse.Namespace, config: "Config") -> float:
+def tolerance_of(args: argparse.Namespace, config: "Config") -> float:
     """Return the tolerance of `--epsilon`, or the config's."""
     return float(args.epsilon or config.site.epsilon)
 
@@ -162,13 +161,3 @@ def _routing(text: str) -> str:
     if text not in ROUTINGS:
         raise argparse.ArgumentTypeError(f"{text!r} is neither {' nor '.join(ROUTINGS)}")
     return text
-
-
-def _tolerance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r:.80} is no number between 0 and 1")
-    return value

@@ -1,19 +1,21 @@
-"""Score the predictors against published, imported or measured boundaries.
-
-Truth is the last pass over the grid from the baseline upwards, where the baseline is the smallest
-N, and the smallest N >= ceil(E / (b k)) where routing is balanced. A hit is a real-valued
-prediction in [N_max, next grid N), unbounded above where N_max is the last grid N. Refused and
-undecided settings count as misses. `twin_version` is the noise ceiling: another version's curve.
-
-The platforms that constants were calibrated on are in sample; `--unseen` leaves them out. Rows by a
-platform's own constants (`--own`) are in sample, too, and listed separately.
-"""
+"""Scores of the predictors."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import count, epsilon, size
+from nearfree.cli.common import (
+    OFFLINE,
+    TABLE_OR_JSON,
+    command,
+    config_of,
+    json_text,
+    layout_of,
+    positive,
+    size,
+    tolerance_or_all,
+)
+from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from nearfree.derive.truth.truth import Truth
     from nearfree.derive.work_model.left_out import LeftOut
     from nearfree.log.names import Layout
+
 
 DATASETS = ("published", "aiconfigurator", "measured")
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model", "twin_version")
@@ -37,8 +40,7 @@ _MINIMUM_MB = 64.0
 _FILTERS = ("platform", "module", "backend", "dtype", "routing")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
+def _validate_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_mutually_exclusive_group()
     data.add_argument(
         "--dataset", choices=DATASETS, default="published", help="which data (default: published)"
@@ -48,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--epsilon",
-        type=epsilon,
+        type=tolerance_or_all,
         action="append",
         help="a tolerance, or `all` of the config's; repeatable (default: the config's epsilon)",
     )
@@ -89,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--least-n",
-        type=count,
+        type=positive,
         default=1,
         help="drop smaller grid N of curves; with 2, attention is scored within the kernel for "
         "several positions (default: 1)",
@@ -101,23 +103,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: {_MINIMUM_MB:g} for aiconfigurator, else 0)",
     )
     parser.add_argument("--tried", action="store_true", help="print every form that was tried")
-    parser.add_argument("--offline", action="store_true", help="do without the network")
-    parser.add_argument(
-        "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
-    )
+    OFFLINE(parser)
+    TABLE_OR_JSON(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the scores."""
-    from nearfree.config.files import Config
+@command("validate", _validate_arguments)
+def run_validate(args: argparse.Namespace) -> int:
+    """Score the predictors against published, imported or measured boundaries.
+
+    Truth is the last pass over the grid from the baseline upwards, where the baseline is the
+    smallest N, and the smallest N >= ceil(E / (b k)) where routing is balanced. A hit is a
+    real-valued prediction in [N_max, next grid N), unbounded above where N_max is the last grid N.
+    Refused and undecided settings count as misses. `twin_version` is the noise ceiling: another
+    version's curve.
+
+    The platforms that constants were calibrated on are in sample; `--unseen` leaves them out. Rows
+    by a platform's own constants (`--own`) are in sample, too, and listed separately.
+    """
     from nearfree.derive.score.evaluation import evaluate
     from nearfree.derive.score.scores import groups
     from nearfree.derive.work_model.constants import recorded_constants
-    from nearfree.errors import EvidenceError
-    from nearfree.log.names import Layout
     from nearfree.show.text.scores import basis, head, table
 
-    layout, config = Layout(args.results), Config(args.config)
+    layout, config = layout_of(args), config_of(args)
     epsilons = _tolerances(args, config)
     source, known = _truth(args, layout, config, epsilons)
     known = _narrowed(args, source, known, layout, config)
@@ -134,9 +142,7 @@ def run(args: argparse.Namespace) -> int:
     by = args.by or (*_BY[:3], *(["in_sample"] if args.own else []), *_BY[3:])
     rows = groups(evaluation.scores, by)
     if args.format == "json":
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        print(json_text(rows))
         return 0
     about = basis(recorded_constants(layout), every_form=args.tried)
     for line in (*head(source, known, evaluation, epsilons), *_chosen(args), *about, "",
@@ -192,7 +198,6 @@ def _truth(
 ) -> "tuple[str, Truth]":
     """Return the name of the dataset and its truth."""
     from nearfree.derive.truth import datasets
-    from nearfree.errors import ConfigError
 
     if args.curves:
         least = args.minimum_mb or 0.0

@@ -1,57 +1,58 @@
-"""Read backends' block and tile rules from their own sources, any release.
-
-`extract` records a release's rules in the event log; `show` prints them with file and lines; `diff`
-compares two releases; `history` reads all releases and lists those at which the rules changed.
-"""
+"""Rules of backends' releases, as read from their sources."""
 
 import argparse
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import add_roots, positive
+from nearfree.cli.common import (
+    OFFLINE,
+    TABLE_OR_JSON,
+    TAKE,
+    add_action,
+    command,
+    config_of,
+    json_text,
+    layout_of,
+    print_seal,
+)
 
 if TYPE_CHECKING:
     from nearfree.sources.extraction import Extraction
     from nearfree.sources.fetching.cache import Cache
     from nearfree.sources.history import Lock, Release
 
+
 LOCK = "rules.lock"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
+def _rules_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    extract = _action(actions, "extract", "record a release's rules in the event log")
+    extract = add_action(actions, "extract", "record a release's rules in the event log")
     extract.add_argument("release", help="package==version, such as vllm==0.20.2")
-    extract.add_argument(
-        "--take", type=positive, help="the take's number (default: that of config/takes.yaml)"
-    )
-    show = _action(actions, "show", "print a release's rules, with file and lines")
+    TAKE(extract)
+    show = add_action(actions, "show", "print a release's rules, with file and lines")
     show.add_argument("release", help="package==version, such as vllm==0.20.2")
-    show.add_argument(
-        "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
-    )
-    diff = _action(actions, "diff", "compare the rules of two releases")
+    TABLE_OR_JSON(show)
+    diff = add_action(actions, "diff", "compare the rules of two releases")
     diff.add_argument("package", help="such as vllm")
     diff.add_argument("first", metavar="VERSION", help="the older release")
     diff.add_argument("second", metavar="VERSION", help="the newer release")
-    past = _action(actions, "history", "list the releases at which a package's rules changed")
+    past = add_action(actions, "history", "list the releases at which a package's rules changed")
     past.add_argument("package", help="such as vllm")
     past.add_argument("--from", dest="oldest", metavar="VERSION", help="the first release")
     past.add_argument("--lock", action="store_true", help="write the rules read into the lock")
+    for action in (extract, show, diff, past):
+        OFFLINE(action)
 
 
-def _action(
-    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
-) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
-    add_roots(parser, inner=True)
-    parser.add_argument("--offline", action="store_true", help="do without the network")
-    return parser
+@command("rules", _rules_arguments)
+def run_rules(args: argparse.Namespace) -> int:
+    """Read backends' block and tile rules from their own sources, any release.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Do one of the actions."""
+    `extract` records a release's rules in the event log; `show` prints them with file and lines;
+    `diff` compares two releases; `history` reads all releases and lists those at which the rules
+    changed.
+    """
     from nearfree.sources.fetching.cache import Cache, default_cache
 
     actions = {"extract": _extract, "show": _show, "diff": _diff, "history": _history}
@@ -65,19 +66,16 @@ def _lock(args: argparse.Namespace) -> "Lock":
 
 
 def _find(args: argparse.Namespace, release: str, cache: "Cache") -> "Extraction":
-    from nearfree.log.names import Layout
     from nearfree.sources.packages import parse_release
     from nearfree.sources.record import find_extraction
 
     package, version = parse_release(release)
-    layout = Layout(args.results)
+    layout = layout_of(args)
     return find_extraction(layout, package, version, cache=cache, offline=args.offline)
 
 
 def _extract(args: argparse.Namespace, cache: "Cache") -> int:
-    from nearfree.config.files import Config
     from nearfree.core.scopes import SOURCES
-    from nearfree.log.names import Layout
     from nearfree.sources.history import standing
     from nearfree.sources.packages import parse_release
     from nearfree.sources.record import (
@@ -87,11 +85,11 @@ def _extract(args: argparse.Namespace, cache: "Cache") -> int:
     )
 
     package, version = parse_release(args.release)
-    layout = Layout(args.results)
-    take = args.take or Config(args.config).take(SOURCES, stream_name(package, version))
+    layout = layout_of(args)
+    take = args.take or config_of(args).take(SOURCES, stream_name(package, version))
     seal = record_extraction(layout, package, version, cache=cache, offline=args.offline, take=take)
     extraction = recorded_extraction(layout, package, version)
-    print(f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events")
+    print_seal(seal)
     if extraction is None:
         return 0
     for source in extraction.fetched:
@@ -118,7 +116,7 @@ def _show(args: argparse.Namespace, cache: "Cache") -> int:
             "sources": [msgspec.to_builtins(source) for source in extraction.fetched],
             "rules": [msgspec.to_builtins(rule) for rule in extraction.rules],
         }
-        print(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+        print(json_text(shown))
         return 0
     from nearfree.sources.history import standing
     from nearfree.sources.language.reading import shown as condition

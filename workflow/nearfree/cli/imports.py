@@ -1,70 +1,57 @@
-"""Import published values and public measurements into the event log.
-
-`published` imports the paper's tables from config/published, `aiconfigurator` the public latency
-tables of AIConfigurator's wheel, and `curves` curves T(N) from a CSV file.
-"""
+"""Published values and public measurements."""
 
 import argparse
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import add_roots
+from nearfree.cli.common import OFFLINE, add_action, command, config_of, layout_of, print_seal
 
 if TYPE_CHECKING:
-    from nearfree.log.seal import Seal
     from nearfree.public.aiconfigurator import Found
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
     datasets = parser.add_subparsers(dest="dataset", required=True, metavar="DATASET")
-    _dataset(datasets, "published", "the paper's tables, from config/published")
-    tables = _dataset(datasets, "aiconfigurator", "AIConfigurator's public latency tables")
+    add_action(datasets, "published", "the paper's tables, from config/published")
+    tables = add_action(datasets, "aiconfigurator", "AIConfigurator's public latency tables")
     tables.add_argument("--version", metavar="VERSION", help="which release (default: 0.12.0)")
-    tables.add_argument("--offline", action="store_true", help="do without the network")
-    curves = _dataset(datasets, "curves", "curves T(N) from a CSV file")
+    OFFLINE(tables)
+    curves = add_action(datasets, "curves", "curves T(N) from a CSV file")
     curves.add_argument("file", type=Path, metavar="FILE.csv", help="the file")
     curves.add_argument("--name", help="a name for the curves (default: the file's name)")
 
 
-def _dataset(
-    datasets: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
-) -> argparse.ArgumentParser:
-    parser = datasets.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    add_roots(parser, inner=True)
-    return parser
+@command("import", _import_arguments)
+def run_import(args: argparse.Namespace) -> int:
+    """Import published values and public measurements into the event log.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Import and seal a dataset unless it is sealed."""
-    {"published": _published, "aiconfigurator": _aiconfigurator, "curves": _curves}[args.dataset](
-        args
-    )
+    `published` imports the paper's tables from config/published, `aiconfigurator` the public
+    latency tables of AIConfigurator's wheel, and `curves` curves T(N) from a CSV file.
+    """
+    datasets = {"published": _published, "aiconfigurator": _aiconfigurator, "curves": _curves}
+    datasets[args.dataset](args)
     return 0
 
 
 def _published(args: argparse.Namespace) -> None:
-    from nearfree.log.names import Layout
     from nearfree.public.published import import_published
 
-    _sealed(import_published(Layout(args.results), args.config / "published"))
+    print_seal(import_published(layout_of(args), args.config / "published"))
 
 
 def _aiconfigurator(args: argparse.Namespace) -> None:
-    from nearfree.config.files import Config
-    from nearfree.log.names import Layout
     from nearfree.public.aiconfigurator import VERSION, import_aiconfigurator
     from nearfree.sources.fetching.cache import Cache, default_cache
 
     done = import_aiconfigurator(
-        Layout(args.results),
-        Config(args.config).platforms,
+        layout_of(args),
+        config_of(args).platforms,
         cache=Cache(default_cache()),
         version=args.version or VERSION,
         offline=args.offline,
     )
-    _sealed(done.seal)
+    print_seal(done.seal)
     if done.fresh is None:
         print("  it was there already")
     else:
@@ -72,21 +59,13 @@ def _aiconfigurator(args: argparse.Namespace) -> None:
 
 
 def _curves(args: argparse.Namespace) -> None:
-    from nearfree.config.files import Config
-    from nearfree.log.names import Layout
     from nearfree.public.curve_file import import_curves
 
-    seal, imported = import_curves(
-        Layout(args.results), args.file, Config(args.config), name=args.name
-    )
-    _sealed(seal)
+    seal, imported = import_curves(layout_of(args), args.file, config_of(args), name=args.name)
+    print_seal(seal)
     print(f"  {len(imported.curves)} curves of {args.file.name}")
     for name in imported.unchecked:
         print(f"  {name}: not all of its latencies can be checked against its hardware")
-
-
-def _sealed(seal: "Seal") -> None:
-    print(f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events")
 
 
 def _print_summary(imported: "Found") -> None:

@@ -1,62 +1,68 @@
-"""Fit the work model's constants to imported curves of some platforms, and record them in the log.
-
-Every other platform is out of sample. The constants are never edited by hand: the same curves and
-the same version give the same constants.
-
-`--own PLATFORM --from published` fits one number on a platform, the host's launch floor of fused
-MoE layers, to the paper's boundaries; `--own PLATFORM --from STREAM` fits two factors for a family
-of kernels to at most three curves a kernel. Own constants are kept separately and used only by
-`nearfree validate --own`.
-"""
+"""Constants of the work model."""
 
 import argparse
 from typing import TYPE_CHECKING
+
+from nearfree.cli.common import OFFLINE, argument, command, config_of, layout_of
+from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from nearfree.log.events import ConstantsCalibrated
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
-    parser.add_argument(
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name for name in text.split(",") if name)
+    if not names:
+        raise argparse.ArgumentTypeError("name at least one platform")
+    return names
+
+
+@command(
+    "calibrate",
+    argument(
         "--on",
         type=_names,
         default=("a100", "h100"),
         help="platforms to calibrate on, with commas between (default: a100,h100)",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--stream",
         default="aiconfigurator_core_0_12_0",
         help="the imported curves (default: aiconfigurator_core_0_12_0)",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--own", metavar="PLATFORM", help="fit a platform's own constants, on top of the others"
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--from",
         dest="source",
         metavar="SOURCE",
         help="data for --own: `published`, or a stream of imported curves",
-    )
-    parser.add_argument("--offline", action="store_true", help="do without the network")
+    ),
+    OFFLINE,
+)
+def run_calibrate(args: argparse.Namespace) -> int:
+    """Fit the work model's constants to imported curves of some platforms, and record them.
 
+    Every other platform is out of sample. The constants are never edited by hand: the same curves
+    and the same version give the same constants.
 
-def run(args: argparse.Namespace) -> int:
-    """Fit and seal the constants unless they are sealed, and print them."""
-    from nearfree.config.files import Config
+    `--own PLATFORM --from published` fits one number on a platform, the host's launch floor of
+    fused MoE layers, to the paper's boundaries; `--own PLATFORM --from STREAM` fits two factors for
+    a family of kernels to at most three curves a kernel. Own constants are kept separately and used
+    only by `nearfree validate --own`.
+    """
     from nearfree.derive.work_model.calibrate import calibrate, calibrate_own
     from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.derive.work_model.own import recorded_own
-    from nearfree.errors import ConfigError
     from nearfree.hardware.platforms import resolve
-    from nearfree.log.names import Layout
 
     if (args.own is None) != (args.source is None):
         raise ConfigError(
             "--own and --from go together",
             remedy="Give both, such as `--own h20 --from published`, or neither",
         )
-    layout, config = Layout(args.results), Config(args.config)
+    layout, config = layout_of(args), config_of(args)
     if args.own is not None:
         own_platform = resolve(config.platforms, args.own)
         seal = calibrate_own(
@@ -98,10 +104,3 @@ def _show(calibrated: "ConstantsCalibrated") -> None:
             f"{constant.unit:8} {constant.meaning}"
         )
     print(f"    {'band':29} {calibrated.band:8g} {'1':8} how far ln T(N)/T(baseline) may be off")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name for name in text.split(",") if name)
-    if not names:
-        raise argparse.ArgumentTypeError("name at least one platform")
-    return names

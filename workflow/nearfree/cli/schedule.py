@@ -1,9 +1,4 @@
-"""Write draft lengths by batch size as an engine takes them, from predicted boundaries or times.
-
-Without an acceptance, K = N_max - 1 drafts, which the verifying forward processes near-free. With
---acceptance and --draft-cost, the K of most expected tokens per second. The option goes to standard
-output, its evidence to standard error.
-"""
+"""Draft lengths by batch size."""
 
 import argparse
 import math
@@ -11,26 +6,27 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import positive
+from nearfree.cli.common import command, config_of, number, positive
 from nearfree.cli.deployment_options import (
     add_answer_options,
     add_deployment,
     make_answerer,
     make_spec,
-    tolerance,
+    tolerance_of,
 )
 from nearfree.derive.schedule.engines import ENGINES
+from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.forecast import Forecast
     from nearfree.derive.schedule.engines import Option
     from nearfree.derive.schedule.expected import Choice
 
+
 LAWS = ("idle_compute", "principle", "principle_resolved")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
+def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", choices=ENGINES, help="which engine's option")
     add_deployment(parser, many=False, batch=False)
     parser.set_defaults(batch=None)
@@ -60,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "rounds in which the first 1, 2, ... drafts are all accepted, with commas between",
     )
     parser.add_argument(
-        "--draft-cost", type=_cost, help="the drafter's time for a token as a share of T(1)"
+        "--draft-cost", type=number, help="the drafter's time for a token as a share of T(1)"
     )
 
 
@@ -70,16 +66,21 @@ def _limits() -> Iterator[str]:
             yield f"; {name} has {engine.largest_batch}"
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the option and its evidence."""
-    from nearfree.config.files import Config
+@command("schedule", _schedule_arguments)
+def run_schedule(args: argparse.Namespace) -> int:
+    """Write draft lengths by batch size as an engine reads them, by predicted boundaries or times.
+
+    Without an acceptance, K = N_max - 1 drafts, which the verifying forward processes near-free.
+    With --acceptance and --draft-cost, the K of most expected tokens per second. The option goes to
+    standard output, its evidence to standard error.
+    """
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.schedule import schedule_report
 
     _check(args)
-    config = Config(args.config)
-    epsilon = tolerance(args, config)
+    config = config_of(args)
+    epsilon = tolerance_of(args, config)
     engine = ENGINES[args.engine]
     most = engine.largest_batch or args.largest_batch
     queries = deployments(config, make_spec(args, batch=range(1, most + 1), moe=engine.moe))
@@ -123,7 +124,6 @@ def _option(args: argparse.Namespace, answers: "Forecast") -> "tuple[Option, dic
 
 def _check(args: argparse.Namespace) -> None:
     from nearfree.derive.schedule.draft_lengths import check_most
-    from nearfree.errors import ConfigError
 
     check_most(args.longest)
     if (args.acceptance is None) != (args.draft_cost is None):
@@ -155,10 +155,3 @@ def _acceptance(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of probabilities") from None
-
-
-def _cost(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None

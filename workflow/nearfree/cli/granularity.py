@@ -1,8 +1,4 @@
-"""Print the block or tile that a backend's release uses, by range, with its source lines.
-
-For MoE layers give --experts, --top-k, --d-ff, --d-model and --tokens; for attention give --heads,
---kv-heads, --head-dim, --context, --batch and --positions. Ranges are written first:last.
-"""
+"""The block or tile that a release uses for a layer."""
 
 import argparse
 import re
@@ -10,29 +6,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearfree.backends.records import ruled_packages
-from nearfree.cli.common import positive
+from nearfree.cli.common import (
+    OFFLINE,
+    TABLE_OR_JSON,
+    command,
+    config_of,
+    json_text,
+    layout_of,
+    positive,
+)
+from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
     from nearfree.log.events import TunedIndexed
     from nearfree.sources.answers.granularity import Granularity
     from nearfree.sources.extraction import Extraction
 
+
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4")
 MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "dense")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
+def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     of_moe, of_attention = ruled_packages("moe_ffn"), ruled_packages("attention")
     parser.add_argument(
         "release",
         help=f"package==version, such as vllm==0.20.2; of MoE layers {', '.join(of_moe)}, of "
         f"attention {', '.join(of_attention)} (xformers brings FlashAttention 3)",
     )
-    parser.add_argument(
-        "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
-    )
-    parser.add_argument("--offline", action="store_true", help="do without the network")
+    TABLE_OR_JSON(parser)
+    OFFLINE(parser)
     parser.add_argument("--device", help="the device's name, such as 'NVIDIA H20'")
     parser.add_argument("--sm", type=positive, help="compute capability: 90 for 9.0")
     parser.add_argument("--api", choices=[*MOE_APIS, *ATTENTION_APIS], help="the called API")
@@ -92,16 +95,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the answer."""
-    from nearfree.log.names import Layout
+@command("granularity", _granularity_arguments)
+def run_granularity(args: argparse.Namespace) -> int:
+    """Print the block or tile that a backend's release uses, by range, with its source lines.
+
+    For MoE layers give --experts, --top-k, --d-ff, --d-model and --tokens; for attention give
+    --heads, --kv-heads, --head-dim, --context, --batch and --positions. Ranges are written
+    first:last.
+    """
     from nearfree.sources.fetching.cache import Cache, default_cache
     from nearfree.sources.packages import is_moe, parse_release
     from nearfree.sources.record import find_extraction
 
     package, version = parse_release(args.release)
     extraction = find_extraction(
-        Layout(args.results),
+        layout_of(args),
         package,
         version,
         cache=Cache(default_cache()),
@@ -109,9 +117,7 @@ def run(args: argparse.Namespace) -> int:
     )
     answer = _moe(args, extraction) if is_moe(package) else _attention(args, extraction)
     if args.format == "json":
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        print(json_text(answer))
     else:
         _table(answer)
     return 0
@@ -171,15 +177,13 @@ def _attention(args: argparse.Namespace, extraction: "Extraction") -> "Granulari
 
 def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | None]:
     """Return the device's capability, SMs, and opt-in shared memory a block; None if unknown."""
-    from nearfree.config.files import Config
-    from nearfree.errors import ConfigError, EvidenceError
     from nearfree.hardware.platforms import shared_memory
 
     sm, sms = args.sm, args.sms
     if args.device and (sm is None or sms is None):
         try:
             alias = re.sub(r"[^a-z0-9]+", "_", args.device.lower()).strip("_")
-            platform = Config(args.config).platform(alias)
+            platform = config_of(args).platform(alias)
         except ConfigError:
             platform = None  # an unknown device is refused where the answer needs its facts
         if platform is not None:
@@ -194,7 +198,6 @@ def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | Non
 def _own(folder: Path | None, extraction: "Extraction") -> "tuple[TunedIndexed, ...]":
     if folder is None:
         return ()
-    from nearfree.errors import ConfigError
     from nearfree.sources.tuned import index_tuned
 
     if not folder.is_dir():
@@ -204,7 +207,6 @@ def _own(folder: Path | None, extraction: "Extraction") -> "tuple[TunedIndexed, 
 
 
 def _need(args: argparse.Namespace, *names: str) -> None:
-    from nearfree.errors import ConfigError
 
     missing = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) is None]
     if missing:
@@ -214,7 +216,6 @@ def _need(args: argparse.Namespace, *names: str) -> None:
 
 
 def _api(args: argparse.Namespace, known: tuple[str, ...]) -> None:
-    from nearfree.errors import ConfigError
 
     if args.api is not None and args.api not in known:
         raise ConfigError(

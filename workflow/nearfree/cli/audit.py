@@ -1,0 +1,194 @@
+"""Provenance: where a number comes from, and why two ledgers differ."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from nearfree.cli.common import (
+    MISTAKE,
+    argument,
+    command,
+    config_of,
+    json_text,
+    layout_of,
+    log_of,
+    printable,
+)
+from nearfree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nearfree.prove.audit.changes import Change
+    from nearfree.prove.audit.ledgers import NamedLedger
+
+
+def _audit_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("what", nargs="?", metavar="WHAT", help="a row, a key, a figure, an event")
+    what.add_argument("--all", action="store_true", help="recompute everything and compare")
+    parser.add_argument(
+        "--drawn", action="store_true", help="with --all: also draw, and compare every byte"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "mermaid"),
+        default="text",
+        help="output format; text shows the deciding rows, json all (default: text)",
+    )
+
+
+@command("audit", _audit_arguments)
+def run_audit(args: argparse.Namespace) -> int:
+    """Show a number's provenance down to its events, and recompute it from the log to compare.
+
+    WHAT is a row's id (`boundaries:1f3a5c7e9b2d`), a table's key
+    (`boundaries:platform=cpu,n_max=8`), a figure (`cpu/dense_ffn_latency_against_n`, or its name
+    alone), an event (`SEGMENT#LINE`) or a take. A row is recomputed from the log alone, with all
+    its inputs; where the result differs from the table, the difference is printed and the exit code
+    is 2. With --all every table and figure is recomputed and compared, cell by cell and mark by
+    mark; with --drawn every file of figures and report is compared byte by byte, too, which takes
+    about three times as long.
+    """
+    if args.all and args.format == "mermaid":
+        raise ConfigError("--all has no chart", remedy="Name a row for --format mermaid")
+    if args.drawn and not args.all:
+        raise ConfigError("--drawn works with --all alone", remedy="Give --all, too")
+    return _all(args) if args.all else _one(args)
+
+
+def _one(args: argparse.Namespace) -> int:
+    from nearfree.prove.audit.graph import trace_query
+    from nearfree.prove.audit.recompute import recompute
+    from nearfree.prove.audit.render import as_json, as_mermaid, as_text
+
+    layout = log_of(args)
+    graph = trace_query(layout, config_of(args), args.what)
+    root = graph.nodes[graph.root]
+    again = recompute(layout, args.config, [root.id]) if root.kind == "row" else {}
+    differing = [str(difference) for row in again.values() for difference in row]
+    if args.format == "json":
+        print(as_json(graph, differing if again else None))
+        return MISTAKE if differing else 0
+    print("\n".join(as_mermaid(graph) if args.format == "mermaid" else as_text(graph)))
+    out = sys.stderr if args.format == "mermaid" else sys.stdout
+    for difference in differing:
+        print(f"DIFFERS: {printable(difference)}", file=out)
+    if again and not differing and args.format == "text":
+        print(f"\nmade again from the log alone: the same (nearfree audit {root.id})")
+    if root.kind == "figure" and args.format == "text":
+        print("\nnot compared here: nearfree audit --all makes every figure again")
+    return MISTAKE if differing else 0
+
+
+def _all(args: argparse.Namespace) -> int:
+    from nearfree.prove.audit.full_audit import audit_all
+
+    result = audit_all(layout_of(args), args.config, drawn=args.drawn)
+    if args.format == "json":
+        print(json_text(result))
+        return MISTAKE if result.findings else 0
+    for finding in result.findings:
+        print(f"DIFFERS: {printable(finding)}")
+    print(
+        f"{args.results}: {result.cells} cells of {result.rows} rows in {result.tables} tables and "
+        f"{result.marks} marks of {result.figures} figures made again from the log; "
+        f"{len(result.findings)} findings"
+    )
+    return MISTAKE if result.findings else 0
+
+
+_MOST = 5
+_DIGESTS = ("setting_key", "plan8")
+
+
+@command(
+    "diff",
+    argument("old", metavar="OLD", help="a ledger"),
+    argument("new", metavar="NEW", help="another one"),
+    argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help=f"output format; text shows {_MOST} rows a cause, json all (default: text)",
+    ),
+)
+def run_diff(args: argparse.Namespace) -> int:
+    """List the reported numbers that differ between two ledgers, and why.
+
+    Both are recomputed by the installed code, so no difference is the code's. A row is reported
+    under its causes: new takes, retractions, rules, constants, and changes of the config. OLD and
+    NEW are N for ledger N of this machine, adopted:N for one that git tracks.
+    """
+    import tempfile
+    from pathlib import Path
+
+    from nearfree.prove.audit.changes import changes
+    from nearfree.prove.audit.ledger_snapshot import make_snapshot
+    from nearfree.prove.audit.ledgers import find_ledger
+
+    layout = log_of(args)
+    old, new = (find_ledger(layout, name) for name in (args.old, args.new))
+    with tempfile.TemporaryDirectory() as folder:
+        before = make_snapshot(layout, old, Path(folder) / "old")
+        changed = changes(before, make_snapshot(layout, new, Path(folder) / "new", like=before))
+    if args.format == "json":
+        print(_json(old, new, changed))
+        return 0
+    for line in (*_heads(old, new), *_text(changed)):
+        print(printable(line))
+    return 0
+
+
+def _heads(*both: "NamedLedger") -> "Iterator[str]":
+    from nearfree.prove.audit.ledgers import differences
+    from nearfree.prove.audit.render import plain
+
+    for named in both:
+        ledger = named.ledger
+        yield (
+            f"ledger {named.name}: {plain(ledger.time)}, {len(ledger.seals)} takes, "
+            f"code {plain(ledger.code_digest)}"
+        )
+    for named in both:
+        if other := differences(named.ledger):
+            yield f"not the code of ledger {named.name}: {other}"
+    yield "both were recomputed by the installed code, so no difference below is the code's"
+
+
+def _text(changed: "list[Change]") -> "Iterator[str]":
+    from nearfree.prove.audit.changes import by_cause, summary
+    from nearfree.prove.audit.render import plain
+
+    if not changed:
+        yield "no number differs"
+    for causes, rows in by_cause(changed):
+        yield ""
+        yield from map(plain, causes)
+        yield f"  {summary(rows)}"
+        for change in rows[:_MOST]:
+            shown = (field for field in change.about.items() if field[0] not in _DIGESTS)
+            about = ", ".join(f"{name} {plain(value)}" for name, value in shown)
+            yield f"  {change.kind} {change.row_id} ({change.scope}; {about})"
+            for cell in change.cells:
+                yield f"    {cell.column}: {plain(cell.old)} -> {plain(cell.new)}"
+        if len(rows) > _MOST:
+            yield f"  and {len(rows) - _MOST} more: --format json lists them"
+
+
+def _json(old: "NamedLedger", new: "NamedLedger", changed: "list[Change]") -> str:
+    import msgspec
+
+    from nearfree.prove.audit.ledgers import differences
+
+    ledgers = [
+        {
+            "name": named.name,
+            "time": named.ledger.time,
+            "root": named.ledger.root,
+            "code_digest": named.ledger.code_digest,
+            "other_code": differences(named.ledger),
+        }
+        for named in (old, new)
+    ]
+    return msgspec.json.encode({"ledgers": ledgers, "changes": changed}).decode()

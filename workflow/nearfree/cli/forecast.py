@@ -1,0 +1,250 @@
+"""Predicted boundaries of models: one answer, a table, or a surface."""
+
+import argparse
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearfree.cli.common import (
+    argument,
+    command,
+    config_of,
+    json_text,
+    layout_of,
+    positive,
+    tokens,
+)
+from nearfree.cli.deployment_options import (
+    add_answer_options,
+    add_deployment,
+    make_answerer,
+    make_spec,
+    tolerance_of,
+)
+from nearfree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nearfree.config.files import Config, DeploymentSpec
+    from nearfree.derive.predict.forecast.forecast import Forecast
+
+
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_CONTEXTS = (1024, 4096, 16384, 65536)
+"""Default batches of `surface` and `--positions`, and default contexts of `--positions`."""
+_UNUSED = ("model", "attention", "moe", "batch", "context", "routing", "dtype", "epsilon",
+           "positions", "accepted")  # fmt: skip
+"""Options that `--curves` refuses."""
+
+
+@command(
+    "predict",
+    partial(add_deployment, required=False),
+    add_answer_options,
+    argument(
+        "--positions", type=positive, metavar="K", help="print where K positions are near-free"
+    ),
+    argument(
+        "--accepted",
+        type=tokens,
+        metavar="TOKENS",
+        help="measured tokens that a forward yields: adds accepted / N_max beside N_max",
+    ),
+    argument(
+        "--curves",
+        type=Path,
+        metavar="FOLDER",
+        help="write FOLDER/PLATFORM.json with T(N) of every study of config/studies.yaml, for each "
+        "--platform (default: those of `here`); config.yaml names the folder as `curves`",
+    ),
+    argument(
+        "--format",
+        choices=["csv", "json", "text"],
+        default="text",
+        help="how to print; csv holds T(N), a row an N (default: text)",
+    ),
+)
+def run_predict(args: argparse.Namespace) -> int:
+    """Predict how many positions of a model are near-free on a platform, and what limits them.
+
+    Prints the boundary of each predictor with its limiter and the rule behind it (file and lines),
+    T(N) / T(1) with each module's share, and the options that move the limit. With --positions K it
+    prints at which batch sizes and contexts K positions are near-free, and their cost elsewhere.
+    The defaults are b = 1 and L = 4096, with --positions b from 1 to 256 and L from 1024 to 65536,
+    and balanced routing. With --curves FOLDER it writes T(N) of all studies into one file a
+    platform, from which the workflow can simulate the platform without its GPUs.
+    """
+    if args.curves:
+        write_curves(args, args.curves)
+        return 0
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.forecast import forecast, positions
+
+    if not args.model or not args.platform:
+        missing = "model" if not args.model else "platform"
+        raise ConfigError(f"--{missing} is missing", remedy="Name one, or several: a,b,c")
+    config = config_of(args)
+    epsilon = tolerance_of(args, config)
+    grid = positions(max(args.largest, args.positions or 1))
+    if args.positions is None:
+        queries = deployments(config, make_spec(args))
+        answers = forecast(queries, make_answerer(args, config, queries), [epsilon], grid=grid)
+    else:
+        queries = deployments(config, make_spec(args, batch=_BATCHES, context=_CONTEXTS))
+        answerer = make_answerer(args, config, queries)
+        answers = forecast(queries, answerer, [epsilon], grid=grid, predictors=["work_model"])
+    print(_answer(args, answers, epsilon))
+    return 0
+
+
+def _answer(args: argparse.Namespace, answers: "Forecast", epsilon: float) -> str:
+    """Return the answer in the chosen format."""
+    from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
+    from nearfree.show.text.forecast import report
+    from nearfree.show.text.surface import inverse_report
+
+    used, places = (epsilon, args.accepted), range(len(answers.deployments))
+    if args.positions is None:
+        if args.format == "text":
+            return "\n\n".join("\n".join(report(answers, place, *used)) for place in places)
+        if args.format == "json":
+            return json_text([answer(answers, place, *used) for place in places])
+        return curve_rows(answers).write_csv().rstrip("\n")
+    if args.format == "text":
+        return "\n".join(inverse_report(answers, args.positions, *used))
+    rows = inverse_rows(answers, args.positions, *used)
+    return json_text(rows.to_dicts()) if args.format == "json" else rows.write_csv().rstrip("\n")
+
+
+def write_curves(args: argparse.Namespace, folder: Path) -> None:
+    """Write the curve file of each platform into a folder, and print a summary of each."""
+    from msgspec import json
+
+    from nearfree.derive.predict.answers import Answerer
+    from nearfree.derive.predict.curve_files import curve_file
+    from nearfree.hardware.platforms import resolve
+    from nearfree.log.document import replace
+
+    for name in _UNUSED:
+        if getattr(args, name) is not None:
+            raise ConfigError(
+                f"--{name} has no effect with --curves, which covers the studies of config/",
+                remedy=f"Leave out --{name} or --curves",
+            )
+    config = config_of(args)
+    platforms = args.platform or config.site.here
+    answerer = Answerer(layout_of(args), config, offline=not args.online)
+    for scope in dict.fromkeys(resolve(config.platforms, name) for name in platforms):
+        file = curve_file(config, scope, answerer)
+        path = replace(folder / f"{scope}.json", json.encode(file, order="deterministic") + b"\n")
+        points = sum(len(curve.n) for curve in file.curves)
+        print(
+            f"{path}: {file.device}, T(N) of {len(file.curves)} modules at {points} points, "
+            f"{len(file.forwards)} models"
+        )
+        reasons = Counter((r.setting.module, r.setting.backend, r.refusal) for r in file.refused)
+        for (module, backend, why), count in reasons.items():
+            print(f"  refused: {module} on {backend}, {count} settings: {why}")
+
+
+@command(
+    "lookup",
+    partial(add_deployment, required=False),
+    add_answer_options,
+    argument("--published", action="store_true", help="recompute the paper's table and compare"),
+    argument(
+        "--format", choices=["text", "csv"], default="text", help="how to print (default: text)"
+    ),
+)
+def run_lookup(args: argparse.Namespace) -> int:
+    """Print the deployment table: N_max by every predictor for a list of models and conditions.
+
+    Without a model it covers the drawn deployments of deployments.yaml. With --published it
+    recomputes the paper's own table and compares it with the printed values and with the rules of
+    the sources.
+    """
+    config = config_of(args)
+    print("\n".join(_published(args, config) if args.published else _lookup(args, config)))
+    return 0
+
+
+def _lookup(args: argparse.Namespace, config: "Config") -> list[str]:
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.forecast import forecast, positions
+    from nearfree.show.text.answer_json import with_about
+    from nearfree.show.text.lookup import lookup_report
+
+    epsilon = tolerance_of(args, config)
+    queries = [query for spec in _specs(args, config) for query in deployments(config, spec)]
+    grid = positions(args.largest)
+    answers = forecast(queries, make_answerer(args, config, queries), [epsilon], grid=grid)
+    if args.format == "csv":
+        rows = answers.answers.drop("calibration")
+        return [with_about(answers.deployments, rows).write_csv().rstrip("\n")]
+    return list(lookup_report(answers, epsilon))
+
+
+def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]":
+    from nearfree.config.files import BOUNDS
+
+    if (args.model is None) != (args.platform is None):
+        raise ConfigError(
+            "one of --model and --platform is given without the other",
+            remedy="Give both, or neither for the deployments of deployments.yaml",
+        )
+    if args.model is not None:
+        return [make_spec(args, routing=BOUNDS)]
+    if not config.deployments:
+        raise ConfigError(
+            f"{config.folder}/deployments.yaml lists no deployment",
+            remedy="Name --model and --platform, or add one",
+        )
+    return [spec for spec in config.deployments.values() if spec.drawn]
+
+
+def _published(args: argparse.Namespace, config: "Config") -> list[str]:
+    from nearfree.derive.outlook.lookup import published_answers
+    from nearfree.derive.tables.platforms import PLATFORMS
+    from nearfree.show.text.lookup import published_report
+
+    nowhere = PLATFORMS.frame([]).with_columns(row_id=None)
+    rows = published_answers(layout_of(args), config.platforms, nowhere).rows.drop("from_ids")
+    return [rows.write_csv().rstrip("\n")] if args.format == "csv" else [*published_report(rows)]
+
+
+_SURFACE_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+@command(
+    "surface",
+    add_deployment,
+    add_answer_options,
+    argument("--output", type=Path, help="a .parquet or .csv file for the points (default: none)"),
+)
+def run_surface(args: argparse.Namespace) -> int:
+    """Write the work model's T(N) over batch sizes and contexts, and print N_max over both.
+
+    A model with experts is answered for both routings unless one is named, with ratios from N = 1
+    and from the paper's baseline, at which balanced routing activates every expert. The defaults
+    are b from 1 to 256 and L from 512 to 131072.
+    """
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.forecast import positions
+    from nearfree.derive.predict.forecast.surface import surface
+    from nearfree.show.text.surface import check_points_file, surface_report, write_points
+
+    if args.output:
+        check_points_file(args.output)
+    config = config_of(args)
+    epsilon = tolerance_of(args, config)
+    routings = ("balanced", "skewed")
+    queries = deployments(
+        config, make_spec(args, batch=_BATCHES, context=_SURFACE_CONTEXTS, routing=routings)
+    )
+    points, boundaries = surface(
+        queries, make_answerer(args, config, queries), positions(args.largest), epsilon
+    )
+    if args.output:
+        write_points(args.output, queries, points)
+    print("\n".join(surface_report(queries, boundaries, epsilon)))
+    return 0

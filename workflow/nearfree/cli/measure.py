@@ -1,0 +1,233 @@
+"""Takes: one study measured or profiled, or every take of an order file."""
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearfree.cli.common import (
+    PLAN_FILE,
+    TAKE,
+    UNTESTED,
+    argument,
+    command,
+    here,
+    layout_of,
+    need_torch,
+    positive,
+    print_seal,
+)
+from nearfree.cli.waiting import Bar, patiently
+from nearfree.errors import ConfigError, NearfreeError
+
+if TYPE_CHECKING:
+    from nearfree.core.plan import MeasurePlan, Order, ProfilePlan
+    from nearfree.log.names import Layout
+    from nearfree.log.seal import Seal
+
+
+@command(
+    "measure",
+    argument("platform", help="a platform of `here`"),
+    argument("study", help="a study of config/studies.yaml; the stream of its events"),
+    TAKE,
+    PLAN_FILE,
+    argument(
+        "--curves",
+        type=Path,
+        metavar="FILE",
+        help="the curve file of a simulated platform (default: that of config.yaml); neither "
+        "torch nor a backend is needed",
+    ),
+    UNTESTED,
+    argument(
+        "--wait",
+        type=positive,
+        default=0,
+        metavar="S",
+        help="wait up to S seconds for another process that measures the same take",
+    ),
+)
+def run_measure(args: argparse.Namespace) -> int:
+    """Measure and seal a study's take; return at once if it is sealed."""
+    scope, take, plan, curves = _planned(args, args.study)
+    curves = args.curves or curves
+    make = _simulated(args, scope, take, plan, curves) if curves else _real(args, scope, take, plan)
+    with Bar(f"{scope}/{args.study}") as bar:
+        seal = patiently(args.wait, lambda: make(bar))
+    print_seal(seal)
+    return 0
+
+
+def _planned(args: argparse.Namespace, stream: str) -> "tuple[str, int, MeasurePlan, Path | None]":
+    """Return scope, take and plan of a study, and the curve file where its platform has one."""
+    if args.plan:
+        from nearfree.log.names import check_part
+
+        return check_part(args.platform), args.take or 1, read_plan(args.plan), None
+    from nearfree.config.plans import Plans
+
+    config, scope = here(args)
+    take = args.take or config.take(scope, stream)
+    return scope, take, Plans(config, scope).measure(args.study), config.curves(scope)
+
+
+Make = Callable[[Callable[[float], None]], "Seal"]
+"""A function that makes a take and reports its progress, from 0 to 1."""
+
+
+def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") -> Make:
+    from nearfree.log.names import check_part
+
+    layout, stream = layout_of(args), check_part(args.study)
+    if not plan.curves:
+        require_environment(layout, scope, stream, take, plan)
+    need_torch()
+    from nearfree.measure.run import measure
+
+    return lambda progress: measure(
+        layout, scope, stream, take, plan, untested=args.untested, progress=progress
+    )
+
+
+def _simulated(
+    args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan", curves: Path
+) -> Make:
+    from nearfree.hardware.simulated import read_machine
+    from nearfree.log.names import check_part
+    from nearfree.measure.simulated import simulate
+
+    layout, stream = layout_of(args), check_part(args.study)
+    machine = read_machine(curves, scope)
+    return lambda progress: simulate(
+        layout, scope, stream, take, plan, machine=machine, progress=progress
+    )
+
+
+def require_environment(
+    layout: "Layout", scope: str, stream: str, take: int, plan: "MeasurePlan | ProfilePlan"
+) -> None:
+    """Raise LockError if the plan is not sealed and this interpreter is not its environment.
+
+    Without the plan's lock under envs/, nothing is checked.
+    """
+    from nearfree.backends.environments.lock import FOLDER, require
+    from nearfree.log.take import take_name
+
+    sealed = layout.seal(take_name(scope, stream, take, plan)).exists()
+    if not sealed and (FOLDER / f"{plan.environment}.lock").exists():
+        require(plan.environment)
+
+
+def read_plan(name: str) -> "MeasurePlan":
+    """Return the plan in a file, or in standard input for -; ConfigError if it is not one."""
+    import msgspec
+
+    from nearfree.core.plan import MeasurePlan
+
+    try:
+        raw = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        return msgspec.json.decode(raw, type=MeasurePlan)
+    except OSError as error:
+        raise ConfigError(
+            f"{name} cannot be read: {error.strerror}", remedy="Name a file, or - for a pipe"
+        ) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{name} is not a plan: {error}", remedy="Give what `nearfree plan` prints"
+        ) from error
+
+
+@command(
+    "profile",
+    argument("platform", help="a platform of `here` with an NVIDIA GPU"),
+    argument("study", help="a study of config/studies.yaml; its stream is STUDY_profile"),
+    TAKE,
+    argument("--forwards", type=positive, default=1, help="forwards of each N (default: 1)"),
+    PLAN_FILE,
+    argument(
+        "--inside", metavar="FILE", type=Path, help="only run forwards; `ncu` calls this itself"
+    ),
+)
+def run_profile(args: argparse.Namespace) -> int:
+    """Profile a study's kernels with Nsight Compute: FLOP, DRAM bytes and utilisation at each N."""
+    need_torch()
+    from nearfree.measure.nsight import profile_file, record
+
+    if args.inside:
+        profile_file(args.inside)
+        return 0
+    from nearfree.core.plan import MODULES_SUFFIX, PROFILE_SUFFIX, ProfilePlan
+    from nearfree.log.names import check_part
+
+    scope, take, plan, _ = _planned(args, f"{args.study}{PROFILE_SUFFIX}")
+    if plan.models:
+        raise ConfigError(
+            f"{args.study} measures a whole model, which has too many kernels to profile",
+            remedy=f"Profile its isolated modules, where it has any: {args.study}{MODULES_SUFFIX}",
+        )
+    profiled = ProfilePlan(sweeps=plan.sweeps, environment=plan.environment, forwards=args.forwards)
+    layout, study = layout_of(args), check_part(args.study)
+    require_environment(layout, scope, f"{study}{PROFILE_SUFFIX}", take, profiled)
+    seal = record(layout, scope, study, take, profiled)
+    print_seal(seal)
+    return 0
+
+
+@command(
+    "campaign",
+    argument("orders", help="the order file, - for standard input"),
+    argument("--deadline", type=positive, metavar="S", help="begin no take after S seconds"),
+    UNTESTED,
+)
+def run_campaign(args: argparse.Namespace) -> int:
+    """Make every take of an order file, one after the other, on a machine without the workflow.
+
+    `nearfree plan PLATFORM` prints the file elsewhere; this machine needs only msgspec, torch and,
+    with a GPU, nvidia-ml-py. Sealed takes are skipped, a failure is reported and the next take
+    follows, and no take begins after the deadline. Copy the results root back and run `nearfree
+    adopt PLATFORM` there.
+    """
+    from nearfree.core.plan import read_orders
+
+    began = time.monotonic()
+    raw = sys.stdin.buffer.read() if args.orders == "-" else Path(args.orders).read_bytes()
+    orders = read_orders(raw.decode(errors="replace"), args.orders)
+    need_torch()
+    failed = 0
+    for number, order in enumerate(orders):
+        if args.deadline and time.monotonic() - began > args.deadline:
+            left = ", ".join(order.stream for order in orders[number:])
+            print(f"the deadline of {args.deadline} s is over; left: {left}", flush=True)
+            break
+        try:
+            print(_make(layout_of(args), order, untested=args.untested), flush=True)
+        except NearfreeError as error:
+            failed = 2
+            print(f"nearfree: error: {order.scope}/{order.stream}: {error}", file=sys.stderr)
+        except Exception:  # noqa: BLE001 (a backend that never ran here may raise anything)
+            failed = 2
+            print(f"nearfree: error: {order.scope}/{order.stream}:", file=sys.stderr)
+            traceback.print_exc()
+    return failed
+
+
+def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:
+    from nearfree.core.plan import ForetellPlan, ProbePlan
+    from nearfree.hardware.probe import probe
+    from nearfree.measure.run import measure
+
+    if isinstance(order.plan, ProbePlan):
+        seal = probe(layout, order.scope, order.device, order.take, order.plan, names=order.names)
+    elif isinstance(order.plan, ForetellPlan):
+        from nearfree.preregister.record import foretell
+
+        seal = foretell(layout, order.scope, order.stream, order.take, order.plan)
+    else:
+        with Bar(f"{order.scope}/{order.stream}") as bar:
+            place = (order.scope, order.stream, order.take)
+            seal = measure(layout, *place, order.plan, untested=untested, progress=bar)
+    return f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events"

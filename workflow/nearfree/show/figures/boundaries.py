@@ -17,8 +17,10 @@ from nearfree.show.figures.theme import (
     Line,
     Look,
     lines_by,
+    looks,
     own_values,
     styled,
+    tooltip,
 )
 
 BASES = {
@@ -116,26 +118,21 @@ def nmax_against_own(
         scale=alt.Scale(type="log", base=2, nice=True, domain=[0.5, 4 * top]),
         axis=alt.Axis(format="~g"),
     )
-    tooltip = [
-        alt.Tooltip("own:O", title=module.letter),
-        alt.Tooltip("n_max:Q", title="N_max", format=".2f"),
-        alt.Tooltip("verdict:N"),
-        alt.Tooltip("row_id:N", title="row"),
-    ]
+    shown = tooltip(("own:O", module.letter), ("n_max:Q", "N_max", ".2f"), "verdict:N")
     chart = alt.Chart()
     of_points = chart.transform_filter("datum.kind == 'point'")
     of_laws = chart.transform_filter("datum.kind == 'law'").mark_line(
         point=alt.OverlayMarkDef(size=18)
     )
     look = lines_by("line:N", "prediction", _law_lines(lines), lines["line"], columns=1)
-    law_lines = of_laws.encode(x=x, y=y, tooltip=tooltip, **look)
+    law_lines = of_laws.encode(x=x, y=y, tooltip=shown, **look)
     layers = alt.layer(
         *([] if lines.is_empty() else [law_lines]),
         of_points.transform_filter("isValid(datum.n_low)")
         .mark_rule(strokeWidth=2, color=MEASURED)
         .encode(x=x, y=alt.Y("n_low:Q"), y2="n_high:Q"),
         of_points.mark_point(size=80, opacity=1, strokeWidth=1.5).encode(
-            x=x, y=y, tooltip=tooltip, **_look(points)
+            x=x, y=y, tooltip=shown, **_look(points)
         ),
         of_points.transform_filter("datum.at_end")
         .mark_text(text="\u2191", dy=-13, fontSize=13)
@@ -161,16 +158,9 @@ def _series() -> pl.Expr:
 
 def _look(points: pl.DataFrame) -> Look:
     """Return shape, fill and stroke of the series that are drawn, under one legend."""
-    names = [name for name in _SERIES if name in points["series"].to_list()]
-    channels = (alt.Shape, alt.Fill, alt.Stroke)
-    return {
-        channel.__name__.lower(): channel(
-            "series:N",
-            scale=alt.Scale(domain=names, range=[_SERIES[name][place] for name in names]),
-            legend=alt.Legend(orient="bottom", title="boundary", columns=1),
-        )
-        for place, channel in enumerate(channels)
-    }
+    drawn = {name: look for name, look in _SERIES.items() if name in points["series"].to_list()}
+    channels = {"shape": alt.Shape, "fill": alt.Fill, "stroke": alt.Stroke}
+    return looks(channels, "series:N", drawn, title="boundary", columns=1)
 
 
 def _law_lines(lines: pl.DataFrame) -> dict[str, Line]:
@@ -210,15 +200,14 @@ def sensitivity_map(boundaries: pl.DataFrame, module: ModuleKind) -> alt.FacetCh
                 scale=alt.Scale(type="log", base=2, scheme="viridis", domain=[1, max(top, 2.0)]),
                 legend=alt.Legend(values=[4**k for k in range(8) if 4**k <= top]),
             ),
-            tooltip=[
-                alt.Tooltip("own:O", title=module.letter),
-                alt.Tooltip("epsilon:O", title="tolerance"),
-                alt.Tooltip("n_max:Q", title="N_max"),
-                alt.Tooltip("n_low:Q", title="at least"),
-                alt.Tooltip("n_high:Q", title="at most"),
-                alt.Tooltip("verdict:N"),
-                alt.Tooltip("row_id:N", title="row"),
-            ],
+            tooltip=tooltip(
+                ("own:O", module.letter),
+                "epsilon:O",
+                ("n_max:Q", "N_max"),
+                ("n_low:Q", "at least"),
+                ("n_high:Q", "at most"),
+                "verdict:N",
+            ),
         ),
         base.mark_text(fontSize=13).encode(
             text="n_max:Q",

@@ -9,7 +9,7 @@ import polars as pl
 from nearfree.core.label import label
 from nearfree.show.figures.listing import OUTLOOK, Drawing, drawing
 from nearfree.show.figures.panels import in_rows, panel
-from nearfree.show.figures.theme import PALETTE, SPACED, styled
+from nearfree.show.figures.theme import PALETTE, SPACED, keyed, styled, tooltip
 
 LAWS = {"n_max_resolved": "principle_resolved", "n_max_work": "work_model"}
 """What is drawn, by column."""
@@ -50,7 +50,6 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
     data = answers.with_columns((pl.col("n_max") * moved).alias("y"), pl.lit("line").alias("kind"))
     order = data.select("package", "place", "version").unique().sort("package", "place")
     versions = order["version"].unique(maintain_order=True).to_list()
-    names = list(LAWS.values())
     lines = alt.Chart().encode(
         x=alt.X("version:N", title=None, sort=versions, axis=alt.Axis(labelAngle=-40)),
         y=alt.Y(
@@ -59,28 +58,26 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
             scale=alt.Scale(type="log", base=2),
             axis=alt.Axis(values=[2**k for k in range(13)], format="~g"),
         ),
-        color=alt.Color(
-            "platform:N",
-            scale=alt.Scale(domain=platforms, range=list(PALETTE[: len(platforms)])),
-            legend=alt.Legend(orient="bottom", title=None),
+        color=keyed(
+            alt.Color, "platform:N", dict(zip(platforms, PALETTE, strict=False)), title=None
         ),
-        tooltip=[
-            alt.Tooltip("platform:N"),
-            alt.Tooltip("predictor:N"),
-            alt.Tooltip("n_max:Q"),
-            alt.Tooltip("change:N", title="change from the version before"),
-            alt.Tooltip("rule:N"),
-            alt.Tooltip("row_id:N", title="row"),
-        ],
+        tooltip=tooltip(
+            "platform:N",
+            "predictor:N",
+            "n_max:Q",
+            ("change:N", "change from the version before"),
+            "rule:N",
+        ),
     )
     layers = alt.layer(
         lines.mark_line(opacity=0.8).encode(
-            strokeDash=alt.StrokeDash(
+            strokeDash=keyed(
+                alt.StrokeDash,
                 "predictor:N",
-                scale=alt.Scale(domain=names, range=[[1, 0], [5, 3]]),
-                legend=alt.Legend(
-                    orient="bottom", title=None, symbolType="stroke", labelExpr=SPACED
-                ),
+                dict(zip(LAWS.values(), ([1, 0], [5, 3]), strict=True)),
+                title=None,
+                symbolType="stroke",
+                labelExpr=SPACED,
             )
         ),
         lines.mark_point(size=32, filled=True, opacity=0.9),

@@ -8,7 +8,7 @@ import polars as pl
 from nearfree.show.figures.listing import Drawing, drawing
 from nearfree.show.figures.panels import in_rows, joined, panel
 from nearfree.show.figures.predicted import SHARES, share_bars
-from nearfree.show.figures.theme import predictors, styled
+from nearfree.show.figures.theme import predictors, styled, tooltip
 
 _SHARES = {
     "answered_share": SHARES["answered"],
@@ -85,14 +85,7 @@ def error_by_version(timed: pl.DataFrame) -> alt.FacetChart:
         x=alt.X("version:N", title=None, axis=alt.Axis(labelAngle=-40)),
         y=alt.Y("t_ratio_error:Q", title="median error of T(N)", axis=alt.Axis(format=".0%")),
         color=predictors(points["predictor"]),
-        tooltip=[
-            alt.Tooltip("predictor:N"),
-            alt.Tooltip("version:N"),
-            alt.Tooltip("t_ratio_error:Q", format=".3f"),
-            alt.Tooltip("hit_share:Q", format=".3f"),
-            alt.Tooltip("settings:Q"),
-            alt.Tooltip("row_id:N", title="row"),
-        ],
+        tooltip=tooltip("predictor:N", "version:N", "t_ratio_error:Q", "hit_share:Q", "settings:Q"),
     )  # fmt: skip
     columns = ("panel", "version", "predictor", "t_ratio_error", "hit_share", "settings", "row_id")
     return styled(
@@ -137,15 +130,14 @@ def drift_between_versions(moved: pl.DataFrame) -> alt.FacetChart:
             x=x,
             y=y,
             size=alt.Size("settings:Q", legend=alt.Legend(orient="bottom", title="settings")),
-            tooltip=[
-                alt.Tooltip("backend_version:N", title="this version"),
-                alt.Tooltip("other_backend:N"),
-                alt.Tooltip("other_version:N"),
-                alt.Tooltip("n_max:Q"),
-                alt.Tooltip("other_n_max:Q"),
-                alt.Tooltip("settings:Q"),
-                alt.Tooltip("row_id:N", title="row"),
-            ],
+            tooltip=tooltip(
+                ("backend_version:N", "this version"),
+                "other_backend:N",
+                "other_version:N",
+                "n_max:Q",
+                "other_n_max:Q",
+                "settings:Q",
+            ),
         ),
         data=pl.concat([pairs, line], how="diagonal_relaxed"),
     )

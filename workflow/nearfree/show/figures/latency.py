@@ -6,7 +6,7 @@ import polars as pl
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.boundaries import readings
 from nearfree.show.figures.panels import CURVE, in_grid, with_panels
-from nearfree.show.figures.theme import BAND, MEASURED, positions, styled
+from nearfree.show.figures.theme import BAND, MEASURED, label_beside, positions, styled, tooltip
 
 _LINE_PX = 15
 _ROOM = 0.16
@@ -31,17 +31,15 @@ def latency_against_n(
         (pl.col("latency_high_us") / 1000).alias("high_ms"),
     )
     x, y = positions(points), alt.Y("latency_ms:Q", title="T(N), ms", scale=alt.Scale(zero=True))
-    tooltip = [
-        alt.Tooltip("n:Q", title="N"),
-        alt.Tooltip("latency_ms:Q", title="T(N), ms", format=".3f"),
-        alt.Tooltip("ratio:Q", title="T(N)/T(baseline)", format=".3f"),
-        alt.Tooltip("rounds:Q", title="rounds"),
-        alt.Tooltip("row_id:N", title="row"),
-    ]
+    shown = tooltip(
+        "n:Q",
+        ("latency_ms:Q", "T(N), ms", ".3f"),
+        ("ratio:Q", "T(N)/T(baseline)", ".3f"),
+        ("rounds:Q", "rounds"),
+    )
     chart = alt.Chart()
     of_points = chart.transform_filter("datum.kind == 'point'")
     of_bounds = chart.transform_filter("datum.kind == 'boundary'")
-    right = "datum.late ? 'right' : 'left'"
     layers = alt.layer(
         of_bounds.mark_rect(color=BAND, opacity=0.18).encode(
             x=x, x2="n2:Q", y=alt.Y("base_ms:Q"), y2="limit_ms:Q"
@@ -51,16 +49,15 @@ def latency_against_n(
             x=x, y=alt.Y("low_ms:Q"), y2="high_ms:Q"
         ),
         of_points.mark_point(color=MEASURED, filled=True, size=32, opacity=1).encode(
-            x=x, y=y, tooltip=tooltip
+            x=x, y=y, tooltip=shown
         ),
         of_bounds.mark_point(opacity=0).encode(x=alt.X("n_max:Q"), y=alt.Y("top_ms:Q")),
         of_bounds.mark_rule(color="black", strokeDash=[4, 3]).encode(x=alt.X("n_max:Q")),
-        of_bounds.mark_text(
-            align=alt.ExprRef(right),
+        label_beside(
+            of_bounds,
             dx=alt.ExprRef("datum.late ? -5 : 5"),
             dy=alt.ExprRef("datum.line_px"),
             fontSize=12,
-            baseline="top",
         ).encode(x=alt.X("n_max:Q"), y=alt.value(4), text="label:N"),
         data=pl.concat(
             [

@@ -5,7 +5,7 @@ import polars as pl
 
 from nearfree.core.label import NESTED, label
 from nearfree.show.figures.panels import in_rows, panel
-from nearfree.show.figures.theme import PREDICTORS, ROLES, SPACED, roles, styled
+from nearfree.show.figures.theme import ROLES, SPACED, rank, roles, styled, tooltip
 
 _MEASURED = "measured"
 
@@ -37,12 +37,7 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
                 "setting:N", title=None, sort=settings, axis=alt.Axis(labelLimit=260, grid=False)
             ),
             color=roles("limiter:N", modules),
-            tooltip=[
-                alt.Tooltip("setting:N"),
-                alt.Tooltip("who:N", title="by"),
-                alt.Tooltip("limiter:N", title="module"),
-                alt.Tooltip("row_id:N", title="row"),
-            ],
+            tooltip=tooltip("setting:N", ("who:N", "by"), ("limiter:N", "module")),
         ),
         data=named,
     )
@@ -65,7 +60,6 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
     composition
         Rows of that table of one platform at one tolerance.
     """
-    order = {name: place for place, name in enumerate(PREDICTORS, 1)}
     several = pl.col("basis").n_unique().over("predictor") > 1
     facts = pl.col("basis").fill_null("no facts").str.replace_all("_", " ")
     predicted = composition.select(
@@ -74,7 +68,7 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
         .then(pl.format("{}, {}", "predictor", facts))
         .otherwise("predictor")
         .alias("who"),
-        pl.col("predictor").replace_strict(order, return_dtype=pl.Int64).alias("place"),
+        (rank() + 1).alias("place"),
         *("limiter", "row_id"),
     )
     measured = composition.unique(["stream", "setting_key"], keep="first", maintain_order=True)

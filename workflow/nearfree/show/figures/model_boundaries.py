@@ -7,7 +7,16 @@ from msgspec import structs
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.model import MODEL
 from nearfree.show.figures.panels import in_rows, with_model_panels
-from nearfree.show.figures.theme import BAND, PREDICTORS, SPACED, Look, styled
+from nearfree.show.figures.theme import (
+    BAND,
+    PREDICTORS,
+    SPACED,
+    Look,
+    looks,
+    order_of,
+    styled,
+    tooltip,
+)
 
 CURVE = ["platform", "stream", "setting_key"]
 """The columns that name a measured setting."""
@@ -56,10 +65,7 @@ def nmax_of_models(
     marks = pl.concat([_measured(at), _predicted(predictions)], how="diagonal_relaxed")
     reached = [*marks["y"], *marks["high"].drop_nulls(), *at["next_n"].drop_nulls()]
     low, top = min(marks["y"]) / 1.6, 1.6 * max(reached)
-    series = [
-        _MEASURED,
-        *(name for name in PREDICTORS if name in predictions["predictor"].to_list()),
-    ]
+    series = [_MEASURED, *order_of(predictions["predictor"])]
     x = alt.X(
         "x:Q",
         title=f"{module.variable} {module.letter}",
@@ -144,25 +150,18 @@ def _bands(at: pl.DataFrame, top: float) -> pl.DataFrame:
 
 def _look(series: list[str]) -> Look:
     """Return colour and shape of the measured series and of the predictors, under one legend."""
-    legend = alt.Legend(orient="bottom", title=None, columns=4, labelExpr=SPACED)
-    colours = [PREDICTORS.get(name, "black") for name in series]
-    shapes = [_SHAPES.get(name, "stroke") for name in series]
-    return {
-        "color": alt.Color(
-            "series:N", scale=alt.Scale(domain=series, range=colours), legend=legend
-        ),
-        "shape": alt.Shape("series:N", scale=alt.Scale(domain=series, range=shapes), legend=legend),
-    }
+    known = {name: (PREDICTORS.get(name, "black"), _SHAPES.get(name, "stroke")) for name in series}
+    channels = {"color": alt.Color, "shape": alt.Shape}
+    return looks(channels, "series:N", known, title=None, columns=4, labelExpr=SPACED)
 
 
 def _tooltip(module: ModuleKind) -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("own:O", title=module.letter),
-        alt.Tooltip("series:N", title="by"),
-        alt.Tooltip("basis:N", title="facts"),
-        alt.Tooltip("y:Q", title="N_max", format=".3~f"),
-        alt.Tooltip("verdict:N"),
-        alt.Tooltip("limiter:N"),
-        alt.Tooltip("hit:N"),
-        alt.Tooltip("row_id:N", title="row"),
-    ]
+    return tooltip(
+        ("own:O", module.letter),
+        ("series:N", "by"),
+        ("basis:N", "facts"),
+        ("y:Q", "N_max", ".3~f"),
+        "verdict:N",
+        "limiter:N",
+        "hit:N",
+    )

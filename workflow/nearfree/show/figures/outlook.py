@@ -13,7 +13,16 @@ from nearfree.derive.predict.forecast.forecast import headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.listing import OUTLOOK, Drawing, Figure, drawn_by
 from nearfree.show.figures.panels import columns_of, equals, in_rows, panel, with_conditions
-from nearfree.show.figures.theme import PREDICTORS, THEORY, Look, predictors, styled
+from nearfree.show.figures.theme import (
+    PREDICTORS,
+    THEORY,
+    Look,
+    by_end,
+    predictors,
+    rank,
+    styled,
+    tooltip,
+)
 
 _MOST_PANELS = 24
 _APART = 0.1
@@ -107,19 +116,14 @@ def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.Face
             x=x,
             y=y,
             color=colour,
-            shape=alt.Shape(
-                "end:N",
-                scale=alt.Scale(domain=["bounded", "open"], range=["circle", "triangle-up"]),
-                legend=None,
+            shape=by_end("bounded", "open"),
+            tooltip=tooltip(
+                "predictor:N",
+                ("y:Q", "N_max", ".2f"),
+                "baseline:Q",
+                "limiting_module:N",
+                "limiting_term:N",
             ),
-            tooltip=[
-                alt.Tooltip("predictor:N"),
-                alt.Tooltip("y:Q", title="N_max", format=".2f"),
-                alt.Tooltip("baseline:Q"),
-                alt.Tooltip("limiting_module:N", title="stopped by"),
-                alt.Tooltip("limiting_term:N", title="term"),
-                alt.Tooltip("row_id:N", title="row"),
-            ],
         ),
         data=points,
     )
@@ -136,8 +140,7 @@ def _points(rows: pl.DataFrame, own: str) -> tuple[pl.DataFrame, float, float]:
     ends = [*rows["n_max"].drop_nulls(), *rows["high"].drop_nulls(), *rows["baseline"]]
     bottom = min(1.0, *ends, *rows["low"].drop_nulls()) / 2**0.25
     top = 2.0 * max(ends)
-    order = {name: place for place, name in enumerate(PREDICTORS)}
-    shift = pl.col("predictor").replace_strict(order, return_dtype=pl.Float64) - 1.5
+    shift = rank() - 1.5
     open_ended = pl.col("unbounded") | pl.col("censored")
     points = rows.with_columns(
         pl.col(own).alias("at"),

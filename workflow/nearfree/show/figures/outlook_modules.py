@@ -11,7 +11,7 @@ from nearfree.derive.predict.forecast.total import PREDICTOR, SUM
 from nearfree.show.figures.listing import Drawing
 from nearfree.show.figures.outlook import figures_of, middle
 from nearfree.show.figures.panels import columns_of, equals, in_rows, joined, panel, with_conditions
-from nearfree.show.figures.theme import ROLES, roles, styled
+from nearfree.show.figures.theme import ROLES, label_beside, roles, styled, tooltip
 
 _CUT, _TOP = 2.4, 2.8
 """T(N) / T(1) at which bars end, and the end of the axis; between is the label of N_max."""
@@ -123,23 +123,13 @@ def _chart(bars: pl.DataFrame, rows: pl.DataFrame, epsilon: float, title: str) -
             y=y,
             y2="end:Q",
             color=roles("module:N", names),
-            tooltip=[
-                alt.Tooltip("module:N"),
-                alt.Tooltip("n:Q", title="N"),
-                alt.Tooltip("latency_us:Q", title="latency, us", format=".1f"),
-                alt.Tooltip("share:Q", format=".1%"),
-                alt.Tooltip("ratio:Q", title="T(N) / T(1)", format=".3f"),
-                alt.Tooltip("row_id:N", title="row"),
-            ],
+            tooltip=tooltip(
+                "module:N", "n:Q", "latency_us:Q", "share:Q", ("ratio:Q", "T(N) / T(1)", ".3f")
+            ),
         ),
         chart.mark_rule(color="black", strokeWidth=1).encode(y=alt.datum(1 + epsilon)),
         bounds.mark_rule(color="black", strokeDash=[4, 3]).encode(x=at_n_max),
-        bounds.mark_text(
-            align=alt.ExprRef("datum.late ? 'right' : 'left'"),
-            dx=alt.ExprRef("datum.late ? -4 : 4"),
-            baseline="top",
-            fontSize=11,
-        ).encode(x=at_n_max, y=alt.value(4), text="label:N"),
+        label_beside(bounds).encode(x=at_n_max, y=alt.value(4), text="label:N"),
         data=pl.concat([bars.select(_COLUMNS), _bounds(rows, largest)], how="diagonal_relaxed"),
     )
     return styled(

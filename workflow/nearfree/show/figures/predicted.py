@@ -4,7 +4,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.show.figures.panels import in_rows, joined, panel
-from nearfree.show.figures.theme import BAND, PREDICTORS, predictors, styled
+from nearfree.show.figures.theme import BAND, by_end, order_of, predictors, rank, styled, tooltip
 
 SHARES = {
     "answered": "answered",
@@ -47,16 +47,12 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     epsilon
         The tolerance that is shown.
     """
-    order = {name: place for place, name in enumerate(PREDICTORS)}
     at = with_places(validation, epsilon).with_columns(
-        panel("module", "place"),
-        pl.col("predictor").replace_strict(order, return_dtype=pl.Float64).alias("order"),
+        panel("module", "place"), rank().alias("order")
     )
-    rank, many = (
-        pl.col("order").rank("dense").over("panel"),
-        pl.col("order").n_unique().over("panel"),
-    )
-    at = at.with_columns((rank - (many + 1) / 2).alias("shift"))
+    place = pl.col("order").rank("dense").over("panel")
+    many = pl.col("order").n_unique().over("panel")
+    at = at.with_columns((place - (many + 1) / 2).alias("shift"))
     top = 2.0 * max([*at["n_max"], *at["predicted"].drop_nulls(), *at["high"].drop_nulls()])
     answers = at.filter("answered").select(
         *("panel", "predictor", "n_max", "low", "high", "hit", "setting_key", "row_id"),
@@ -75,14 +71,13 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     axis = alt.Axis(values=_DECADES, format="~g", labelOverlap="greedy")
     x = alt.X("x:Q", title=f"{origins_of(at)} N_max", scale=scale, axis=axis)
     y = alt.Y("y:Q", title="predicted N_max", scale=scale, axis=axis)
-    tooltip = [
-        alt.Tooltip("predictor:N"),
-        alt.Tooltip("setting_key:N", title="setting"),
-        alt.Tooltip("n_max:Q", title=origins_of(at)),
-        alt.Tooltip("y:Q", title="predicted", format=".2f"),
-        alt.Tooltip("hit:N"),
-        alt.Tooltip("row_id:N", title="row"),
-    ]
+    shown = tooltip(
+        "predictor:N",
+        "setting_key:N",
+        ("n_max:Q", origins_of(at)),
+        ("y:Q", "predicted", ".2f"),
+        "hit:N",
+    )
     chart = alt.Chart()
     points = chart.transform_filter("datum.kind == 'prediction'")
     colour = predictors(answers["predictor"])
@@ -97,12 +92,8 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
             x=x,
             y=y,
             color=colour,
-            shape=alt.Shape(
-                "end:N",
-                scale=alt.Scale(domain=["bounded", "unbounded"], range=["circle", "triangle-up"]),
-                legend=None,
-            ),
-            tooltip=tooltip,
+            shape=by_end("bounded", "unbounded"),
+            tooltip=shown,
         ),
         data=pl.concat([answers, band], how="diagonal"),
     )
@@ -139,7 +130,7 @@ def share_bars(shares: pl.DataFrame, title: str, subtitle: str) -> alt.FacetChar
     shares
         panel, predictor, what (values of SHARES), share, settings.
     """
-    names = [name for name in PREDICTORS if name in shares["predictor"].to_list()]
+    names = order_of(shares["predictor"])
     bars = alt.Chart().mark_bar().encode(
         x=alt.X("what:N", title=None, sort=list(SHARES.values()), axis=alt.Axis(labelAngle=-30)),
         xOffset=alt.XOffset("predictor:N", sort=names),
@@ -167,7 +158,7 @@ def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart
     at = at.select(
         *("panel", "predictor", "log2_error", "setting_key", "n_max", "predicted", "row_id")
     )
-    names = [name for name in PREDICTORS if name in at["predictor"].to_list()]
+    names = order_of(at["predictor"])
     base = alt.Chart().encode(
         x=alt.X("predictor:N", title=None, sort=names, axis=alt.Axis(labels=False, ticks=False))
     )
@@ -177,13 +168,7 @@ def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart
         base.mark_point(size=50, filled=True, opacity=0.35).encode(
             y=y,
             color=predictors(at["predictor"]),
-            tooltip=[
-                alt.Tooltip("predictor:N"),
-                alt.Tooltip("setting_key:N", title="setting"),
-                alt.Tooltip("n_max:Q", title=known),
-                alt.Tooltip("predicted:Q", format=".2f"),
-                alt.Tooltip("row_id:N", title="row"),
-            ],
+            tooltip=tooltip("predictor:N", "setting_key:N", ("n_max:Q", known), "predicted:Q"),
         ),
         base.mark_tick(color="black", thickness=2, size=22).encode(
             y=alt.Y("median(log2_error):Q", title="doublings off")

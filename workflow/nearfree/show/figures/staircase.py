@@ -15,6 +15,7 @@ from nearfree.show.figures.theme import (
     lines_by,
     positions,
     styled,
+    tooltip,
 )
 
 LINES: dict[str, Line] = {
@@ -93,13 +94,7 @@ def _staircase(
         .encode(
             x=positions(lines),
             y=y,
-            tooltip=[
-                alt.Tooltip("n:Q", title="N"),
-                alt.Tooltip("line:N"),
-                alt.Tooltip("value:Q", title=unit, format=".4g"),
-                alt.Tooltip("block_rows:Q", title="rows of a block"),
-                alt.Tooltip("row_id:N", title="row"),
-            ],
+            tooltip=tooltip("n:Q", "line:N", ("value:Q", unit, ".4g"), "block_rows:Q"),
             **lines_by("line:N", None, LINES, lines["line"]),
         ),
         data=lines,

@@ -1,6 +1,6 @@
 """One look for all figures: colours that colour-blind readers can tell apart, axes and legends."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -43,6 +43,24 @@ Line = tuple[str, list[int]]
 """A line's colour and dash."""
 Look = dict[str, Any]
 """Channels of a mark, by name."""
+Tooltip = list[alt.Tooltip]
+TITLES = {
+    "n:Q": ("N",),
+    "share:Q": ("", ".1%"),
+    "latency_us:Q": ("latency, us", ".1f"),
+    "model_us:Q": ("T(N), us", ".1f"),
+    "block_rows:Q": ("rows of a block",),
+    "setting_key:N": ("setting",),
+    "epsilon:O": ("tolerance",),
+    "role:N": ("module",),
+    "limiting_module:N": ("stopped by",),
+    "limiting_term:N": ("term",),
+    "t_ratio_error:Q": ("", ".3f"),
+    "hit_share:Q": ("", ".3f"),
+    "predicted:Q": ("", ".2f"),
+    "row_id:N": ("row",),
+}
+"""The title of a field under the pointer, and its format; none are the field's own."""
 _OTHER = "#505050"
 ROLES = {
     ATTENTION: "#0072b2",
@@ -75,30 +93,92 @@ def own_values(field: str, title: str, values: pl.Series) -> alt.X:
     return alt.X(field, title=title, axis=alt.Axis(labelAngle=-40 if length > _ACROSS else 0))
 
 
+def keyed(channel: Any, field: str, values: Mapping[str, object], **legend: Any) -> Any:
+    """Return a channel of some series, each with its value, under a legend at the bottom.
+
+    Parameters
+    ----------
+    channel
+        The class of the channel, such as `alt.Color`.
+    field
+        The field that holds the series' names, as Altair names it.
+    values
+        The colour, dash or shape of each series that is drawn, in the legend's order.
+    """
+    scale = alt.Scale(domain=list(values), range=list(values.values()))
+    return channel(field, scale=scale, legend=alt.Legend(orient="bottom", **legend))
+
+
+def looks(
+    channels: Mapping[str, Any], field: str, values: Mapping[str, Sequence[object]], **legend: Any
+) -> Look:
+    """Return several channels of some series under one legend, as `keyed` returns one."""
+    return {
+        name: keyed(channel, field, {key: look[place] for key, look in values.items()}, **legend)
+        for place, (name, channel) in enumerate(channels.items())
+    }
+
+
 def lines_by(
     field: str, title: str | None, known: dict[str, Line], drawn: pl.Series, *, columns: int = 3
 ) -> Look:
     """Return colour and dash of the lines that are drawn, under one legend."""
-    names = [name for name in known if name in drawn.to_list()]
-    legend = alt.Legend(
-        orient="bottom", title=title, symbolType="stroke", symbolSize=300, columns=columns
-    )
-    colours, dashes = [known[name][0] for name in names], [known[name][1] for name in names]
-    return {
-        "color": alt.Color(field, scale=alt.Scale(domain=names, range=colours), legend=legend),
-        "strokeDash": alt.StrokeDash(
-            field, scale=alt.Scale(domain=names, range=dashes), legend=legend
-        ),
-    }
+    lines = {name: line for name, line in known.items() if name in drawn.to_list()}
+    channels = {"color": alt.Color, "strokeDash": alt.StrokeDash}
+    legend = {"title": title, "symbolType": "stroke", "symbolSize": 300, "columns": columns}
+    return looks(channels, field, lines, **legend)
 
 
 def predictors(drawn: pl.Series) -> alt.Color:
     """Return the colours of the predictors that are drawn, under a legend."""
-    names = [name for name in PREDICTORS if name in drawn.to_list()]
-    return alt.Color(
-        "predictor:N",
-        scale=alt.Scale(domain=names, range=[PREDICTORS[name] for name in names]),
-        legend=alt.Legend(orient="bottom", title=None, columns=3, labelExpr=SPACED),
+    known = {name: PREDICTORS[name] for name in order_of(drawn)}
+    return keyed(alt.Color, "predictor:N", known, title=None, columns=3, labelExpr=SPACED)
+
+
+def order_of(drawn: pl.Series) -> list[str]:
+    """Return the predictors that are drawn, in their order."""
+    return [name for name in PREDICTORS if name in drawn.to_list()]
+
+
+def rank() -> pl.Expr:
+    """Return the place of a row's predictor among all."""
+    places = {name: place for place, name in enumerate(PREDICTORS)}
+    return pl.col("predictor").replace_strict(places, return_dtype=pl.Int64)
+
+
+def by_end(*names: str) -> alt.Shape:
+    """Return the shapes of `end`: a circle where a value is bounded, else a triangle."""
+    scale = alt.Scale(domain=list(names), range=["circle", "triangle-up"])
+    return alt.Shape("end:N", scale=scale, legend=None)
+
+
+def tooltip(*fields: str | tuple[str, ...]) -> Tooltip:
+    """Return what a mark shows under the pointer, the id of its row last.
+
+    Parameters
+    ----------
+    fields
+        A field as Altair names it, or with its title and format where `TITLES` has others.
+    """
+    described = (
+        field if isinstance(field, tuple) else (field, *TITLES.get(field, ()))
+        for field in (*fields, "row_id:N")
+    )
+    return [
+        alt.Tooltip(
+            name,
+            **{key: text for key, text in zip(("title", "format"), texts, strict=False) if text},
+        )
+        for name, *texts in described
+    ]
+
+
+def label_beside(chart: alt.Chart, **marks: Any) -> alt.Chart:
+    """Return the text beside a boundary's line: left of it where the line is `late`."""
+    return chart.mark_text(
+        align=alt.ExprRef("datum.late ? 'right' : 'left'"),
+        baseline="top",
+        **{"dx": alt.ExprRef("datum.late ? -4 : 4"), "fontSize": 11, **marks},
     )
 
 
@@ -132,8 +212,5 @@ def roles(field: str, names: Sequence[str], *, columns: int = 4) -> alt.Color:
     columns
         Entries side by side in the legend.
     """
-    return alt.Color(
-        field,
-        scale=alt.Scale(domain=list(names), range=[ROLES.get(name, _OTHER) for name in names]),
-        legend=alt.Legend(orient="bottom", title=None, columns=columns),
-    )
+    colours = {name: ROLES.get(name, _OTHER) for name in names}
+    return keyed(alt.Color, field, colours, title=None, columns=columns)

@@ -5,7 +5,7 @@ import polars as pl
 
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.panels import CURVE, in_grid, with_panels
-from nearfree.show.figures.theme import roles, styled
+from nearfree.show.figures.theme import label_beside, roles, styled, tooltip
 
 _TOP = 1.14
 """The end of the axis: above whole bars stands the label of N_max."""
@@ -33,29 +33,16 @@ def time_shares_against_n(
     scale = alt.Scale(domain=[0, _TOP], nice=False)
     axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="%")
     y = alt.Y("start:Q", title="share of the forward's time", scale=scale, axis=axis)
-    tooltip = [
-        alt.Tooltip("role:N", title="module"),
-        alt.Tooltip("n:Q", title="N"),
-        alt.Tooltip("share:Q", format=".1%"),
-        alt.Tooltip("latency_us:Q", title="latency, us", format=".1f"),
-        alt.Tooltip("model_us:Q", title="T(N), us", format=".1f"),
-        alt.Tooltip("rounds:Q"),
-        alt.Tooltip("row_id:N", title="row"),
-    ]
+    shown = tooltip("role:N", "n:Q", "share:Q", "latency_us:Q", "model_us:Q", "rounds:Q")
     chart = alt.Chart()
     bounds = chart.transform_filter("datum.kind == 'boundary'")
     after = alt.X("n:O", bandPosition=1)
     layers = alt.layer(
         chart.transform_filter("datum.kind == 'bar'")
         .mark_bar(stroke="white", strokeWidth=0.4, width=alt.RelativeBandSize(0.92))
-        .encode(x=x, y=y, y2="end:Q", color=roles("role:N", names, columns=5), tooltip=tooltip),
+        .encode(x=x, y=y, y2="end:Q", color=roles("role:N", names, columns=5), tooltip=shown),
         bounds.mark_rule(color="black", strokeWidth=1.5, strokeDash=[4, 3]).encode(x=after),
-        bounds.mark_text(
-            align=alt.ExprRef("datum.late ? 'right' : 'left'"),
-            dx=alt.ExprRef("datum.late ? -4 : 4"),
-            baseline="top",
-            fontSize=11,
-        ).encode(x=after, y=alt.value(3), text="label:N"),
+        label_beside(bounds).encode(x=after, y=alt.value(3), text="label:N"),
         data=pl.concat([bars, _bounds(bars, boundaries, epsilon)], how="diagonal_relaxed"),
     )
     return styled(

@@ -9,7 +9,7 @@ from nearfree.core.modules.attention import M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.derive.outlook.trend import DTYPES, PAPER
 from nearfree.show.figures.listing import OUTLOOK, Drawing, drawing
-from nearfree.show.figures.theme import PALETTE, THEORY, styled
+from nearfree.show.figures.theme import PALETTE, THEORY, keyed, styled
 
 _RHO = "balance point rho, FLOP/byte"
 _PANEL = {"width": 620, "height": 260}
@@ -65,11 +65,8 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
         axis=alt.Axis(values=[2**k for k in range(12)], format="~g"),
     )
     series = [*DTYPES, *sorted(tiles["series"].unique().drop_nulls())]
-    colour = alt.Color(
-        "series:N",
-        scale=alt.Scale(domain=series, range=list(PALETTE[: len(series)])),
-        legend=alt.Legend(orient="bottom", title=None, columns=3, symbolType="circle"),
-    )
+    colours = dict(zip(series, PALETTE, strict=False))
+    colour = keyed(alt.Color, "series:N", colours, title=None, columns=3, symbolType="circle")
     chart = alt.Chart()
     marks = [alt.Tooltip(f"{name}:N") for name in ("series", "platform", "rule", "row_id")]
     value = alt.Tooltip("y:Q", title="value", format=".1f")
@@ -196,9 +193,5 @@ def _by_group(tiles: pl.DataFrame) -> Iterator[alt.Shape]:
     """Yield the shape of tiles by their group; nothing where no release has any."""
     groups = sorted(tiles["group"].drop_nulls().unique()) if "group" in tiles.columns else []
     if groups:
-        shapes = ["triangle-up", "diamond", "square", "cross"][: len(groups)]
-        yield alt.Shape(
-            "group:N",
-            scale=alt.Scale(domain=groups, range=shapes),
-            legend=alt.Legend(orient="bottom", title=None),
-        )
+        shapes = dict(zip(groups, ("triangle-up", "diamond", "square", "cross"), strict=False))
+        yield keyed(alt.Shape, "group:N", shapes, title=None)

@@ -12,6 +12,7 @@ from nearfree.show.figures.theme import (
     own_values,
     positions,
     styled,
+    tooltip,
 )
 
 RESOURCES = ("bandwidth", "compute")
@@ -84,13 +85,9 @@ def _layers(shares: pl.DataFrame, x: alt.X) -> Layers:
         .encode(
             x=x,
             y=alt.Y("share:Q", title="utilisation", axis=alt.Axis(format="%")),
-            tooltip=[
-                alt.Tooltip("n:Q", title="N"),
-                alt.Tooltip("line:N"),
-                alt.Tooltip("share:Q", title="utilisation", format=".1%"),
-                alt.Tooltip("basis:N", title="phi and beta of"),
-                alt.Tooltip("row_id:N", title="row"),
-            ],
+            tooltip=tooltip(
+                "n:Q", "line:N", ("share:Q", "utilisation", ".1%"), ("basis:N", "phi and beta of")
+            ),
             **lines_by("line:N", None, LINES, shares["line"], columns=2),
         ),
         data=shares,

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nearfree.core.label import AXES, NESTED, label, ordered
 from nearfree.core.setting import FIELDS
 from nearfree.decoders.modules import BETWEEN, HEAD
-from nearfree.show.figures.theme import PREDICTORS
+from nearfree.show.figures.theme import rank
 from nearfree.show.page.sections import Cell, Grid, Row, cell, interval, n_max
 
 CURVE = ["platform", "stream", "setting_key"]
@@ -41,7 +41,7 @@ def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
         key = tuple(row[name] for name in CURVE)
         predictions.setdefault(key, {})[row["predictor"], row["basis"]] = row
     answered = composition.drop_nulls("predicted")
-    answering = answered.select(_WAY).unique().sort(_place(), *_WAY).rows()
+    answering = answered.select(_WAY).unique().sort(rank(), *_WAY).rows()
     rows = []
     for row in boundaries.sort(ORDER).with_columns(_study()).to_dicts():
         by_way = predictions.get(tuple(row[name] for name in CURVE), {})
@@ -68,7 +68,7 @@ def ways(scores: pl.DataFrame) -> Grid:
         Rows of that table of models, of one platform, at one tolerance.
     """
     rows = []
-    for row in scores.sort(_place(), *_WAY).to_dicts():
+    for row in scores.sort(rank(), *_WAY).to_dicts():
         settings, counts = row["settings"], ("answered", "hits", "within")
         rows.append(
             (
@@ -93,12 +93,6 @@ def _study() -> pl.Expr:
     several = pl.col("stream").n_unique().over("model") > 1
     named = pl.format("{} ({})", "model", "stream")
     return pl.when(several).then(named).otherwise("model").alias("model")
-
-
-def _place() -> pl.Expr:
-    """Return the place of a row's predictor among all."""
-    places = {name: place for place, name in enumerate(PREDICTORS)}
-    return pl.col("predictor").replace_strict(places, return_dtype=pl.Int64)
 
 
 def _named(predictor: str, basis: str | None) -> str:

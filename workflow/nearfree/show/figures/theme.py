@@ -1,7 +1,7 @@
 """One look for all figures: colours that colour-blind readers can tell apart, axes and legends."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import altair as alt
 import polars as pl
@@ -44,6 +44,7 @@ Line = tuple[str, list[int]]
 Look = dict[str, Any]
 """Channels of a mark, by name."""
 Tooltip = list[alt.Tooltip]
+Channel = TypeVar("Channel")
 TITLES = {
     "n:Q": ("N",),
     "share:Q": ("", ".1%"),
@@ -93,7 +94,9 @@ def own_values(field: str, title: str, values: pl.Series) -> alt.X:
     return alt.X(field, title=title, axis=alt.Axis(labelAngle=-40 if length > _ACROSS else 0))
 
 
-def keyed(channel: Any, field: str, values: Mapping[str, object], **legend: Any) -> Any:
+def keyed(
+    channel: Callable[..., Channel], field: str, values: Mapping[str, Any], **legend: Any
+) -> Channel:
     """Return a channel of some series, each with its value, under a legend at the bottom.
 
     Parameters
@@ -110,7 +113,7 @@ def keyed(channel: Any, field: str, values: Mapping[str, object], **legend: Any)
 
 
 def looks(
-    channels: Mapping[str, Any], field: str, values: Mapping[str, Sequence[object]], **legend: Any
+    channels: Mapping[str, Any], field: str, values: Mapping[str, Sequence[Any]], **legend: Any
 ) -> Look:
     """Return several channels of some series under one legend, as `keyed` returns one."""
     return {
@@ -164,22 +167,22 @@ def tooltip(*fields: str | tuple[str, ...]) -> Tooltip:
         field if isinstance(field, tuple) else (field, *TITLES.get(field, ()))
         for field in (*fields, "row_id:N")
     )
-    return [
-        alt.Tooltip(
-            name,
-            **{key: text for key, text in zip(("title", "format"), texts, strict=False) if text},
-        )
-        for name, *texts in described
-    ]
+    shown: Tooltip = []
+    for name, *texts in described:
+        given = zip(("title", "format"), texts, strict=False)
+        look: Look = {key: text for key, text in given if text}
+        shown.append(alt.Tooltip(name, **look))
+    return shown
 
 
 def label_beside(chart: alt.Chart, **marks: Any) -> alt.Chart:
     """Return the text beside a boundary's line: left of it where the line is `late`."""
-    return chart.mark_text(
+    labels: alt.Chart = chart.mark_text(
         align=alt.ExprRef("datum.late ? 'right' : 'left'"),
         baseline="top",
         **{"dx": alt.ExprRef("datum.late ? -4 : 4"), "fontSize": 11, **marks},
     )
+    return labels
 
 
 def styled(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:

@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 from nearfree.log.names import Layout
-from nearfree.show.figures.gallery import COMPUTED, MISSING, SIMULATED, Entry, read_gallery
+from nearfree.show.figures.gallery import (
+    COMPUTED,
+    MISSING,
+    SIMULATED,
+    Entry,
+    read_gallery,
+    read_paper,
+)
 from nearfree.show.figures.listing import Figure, read_figures
-from nearfree.show.figures.paper import read_paper
 from once import made_once
 from show.figures.drawings import has_titled_axes, read_spec, says
 

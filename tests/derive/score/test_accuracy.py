@@ -15,7 +15,7 @@ from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
 from nearfree.log.take import take_name
-from nearfree.show.figures.imported import imported_drawings
+from nearfree.show.figures.predicted import imported_drawings
 
 from derive.tables.logs import CONFIG
 

@@ -16,6 +16,7 @@ from nearfree.show.figures.gallery import (
     CALLED,
     COMPUTED,
     EXPLAINED,
+    FILE,
     IMPORTED,
     MEASURED,
     MISSING,
@@ -25,10 +26,11 @@ from nearfree.show.figures.gallery import (
     STATUSES,
     Entry,
     Held,
+    Paper,
     gallery,
     read_gallery,
+    read_paper,
 )
-from nearfree.show.figures.paper import FILE, Paper, read_paper
 from nearfree.show.figures.stage import draw
 
 SCOPES = ("h20", "public")

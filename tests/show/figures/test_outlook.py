@@ -15,8 +15,11 @@ from nearfree.derive.outlook.outlook import FORECAST, LOOKUP, outlook
 from nearfree.derive.predict.forecast.forecast import headline
 from nearfree.derive.tables.schema import Table
 from nearfree.show.figures.listing import Drawing
-from nearfree.show.figures.outlook import boundary_over_batch, boundary_over_context
-from nearfree.show.figures.outlook_modules import latency_by_module
+from nearfree.show.figures.outlook import (
+    boundary_over_batch,
+    boundary_over_context,
+    latency_by_module,
+)
 from nearfree.show.figures.stage import outlook_drawings
 
 from show.figures.marks import marks

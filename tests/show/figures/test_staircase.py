@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 from nearfree.show.figures.families import Rows
-from nearfree.show.figures.staircase import LINES, flop_against_n, intensity_against_n
+from nearfree.show.figures.work import STAIRS, flop_against_n, intensity_against_n
 
 from show.figures.marks import ATTENTION, MOE, marks
 from show.figures.studies import BLOCK
@@ -50,8 +50,8 @@ def test_the_padded_backend_is_a_staircase(moe: Rows) -> None:
 def test_counted_and_profiled_are_told_apart(attention: Rows) -> None:
     """Where a profiler saw the points, too, its line has another name and colour."""
     points = marks(intensity_against_n(attention.work, ATTENTION))
-    assert {point["line"] for point in points} == set(LINES)
-    assert len({colour for colour, _ in LINES.values()}) == len(LINES)
+    assert {point["line"] for point in points} == set(STAIRS)
+    assert len({colour for colour, _ in STAIRS.values()}) == len(STAIRS)
     profiled = [point for point in points if point["line"] == "executed, profiled"]
     assert len(profiled) == attention.work.filter(pl.col("source") == "profiled").height
 

@@ -172,7 +172,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> list[str]:
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.answer_json import with_about
-    from nearfree.show.text.lookup import lookup_report
+    from nearfree.show.text.surface import lookup_report
 
     epsilon = tolerance_of(args, config)
     queries = [query for spec in _specs(args, config) for query in deployments(config, spec)]
@@ -205,7 +205,7 @@ def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]"
 def _published(args: argparse.Namespace, config: "Config") -> list[str]:
     from nearfree.derive.outlook.lookup import published_answers
     from nearfree.derive.tables.platforms import PLATFORMS
-    from nearfree.show.text.lookup import published_report
+    from nearfree.show.text.surface import published_report
 
     nowhere = PLATFORMS.frame([]).with_columns(row_id=None)
     rows = published_answers(layout_of(args), config.platforms, nowhere).rows.drop("from_ids")

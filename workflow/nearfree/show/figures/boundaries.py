@@ -18,6 +18,7 @@ from nearfree.show.figures.theme import (
     Look,
     lines_by,
     looks,
+    of_kind,
     own_values,
     styled,
     tooltip,
@@ -119,11 +120,8 @@ def nmax_against_own(
         axis=alt.Axis(format="~g"),
     )
     shown = tooltip(("own:O", module.letter), ("n_max:Q", "N_max", ".2f"), "verdict:N")
-    chart = alt.Chart()
-    of_points = chart.transform_filter("datum.kind == 'point'")
-    of_laws = chart.transform_filter("datum.kind == 'law'").mark_line(
-        point=alt.OverlayMarkDef(size=18)
-    )
+    of_points = of_kind("point")
+    of_laws = of_kind("law").mark_line(point=alt.OverlayMarkDef(size=18))
     look = lines_by("line:N", "prediction", _law_lines(lines), lines["line"], columns=1)
     law_lines = of_laws.encode(x=x, y=y, tooltip=shown, **look)
     layers = alt.layer(

@@ -18,8 +18,12 @@ from nearfree.show.figures.predicted import (
     share_bars,
     shares_of,
 )
-from nearfree.show.figures.staircase import flop_against_n, intensity_against_n
-from nearfree.show.figures.utilization import utilization_against_n, utilization_at_one
+from nearfree.show.figures.work import (
+    flop_against_n,
+    intensity_against_n,
+    utilization_against_n,
+    utilization_at_one,
+)
 
 _SETTING = ["platform", "setting_key"]
 

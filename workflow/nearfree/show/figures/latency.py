@@ -6,7 +6,15 @@ import polars as pl
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.boundaries import readings
 from nearfree.show.figures.panels import CURVE, in_grid, with_panels
-from nearfree.show.figures.theme import BAND, MEASURED, label_beside, positions, styled, tooltip
+from nearfree.show.figures.theme import (
+    BAND,
+    MEASURED,
+    label_beside,
+    of_kind,
+    positions,
+    styled,
+    tooltip,
+)
 
 _LINE_PX = 15
 _ROOM = 0.16
@@ -37,9 +45,8 @@ def latency_against_n(
         ("ratio:Q", "T(N)/T(baseline)", ".3f"),
         ("rounds:Q", "rounds"),
     )
-    chart = alt.Chart()
-    of_points = chart.transform_filter("datum.kind == 'point'")
-    of_bounds = chart.transform_filter("datum.kind == 'boundary'")
+    of_points = of_kind("point")
+    of_bounds = of_kind("boundary")
     layers = alt.layer(
         of_bounds.mark_rect(color=BAND, opacity=0.18).encode(
             x=x, x2="n2:Q", y=alt.Y("base_ms:Q"), y2="limit_ms:Q"

@@ -31,12 +31,15 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.show.figures.drift import drift_drawings
 from nearfree.show.figures.families import Rows, accuracy_drawings, drawings
-from nearfree.show.figures.imported import imported_drawings
 from nearfree.show.figures.listing import LIST, Drawing, Figure, FigureList
 from nearfree.show.figures.models import ModelRows, model_drawings
-from nearfree.show.figures.outlook import boundary_over_batch, boundary_over_context
-from nearfree.show.figures.outlook_modules import latency_by_module
+from nearfree.show.figures.outlook import (
+    boundary_over_batch,
+    boundary_over_context,
+    latency_by_module,
+)
 from nearfree.show.figures.page import page, write_bundle
+from nearfree.show.figures.predicted import imported_drawings
 from nearfree.show.figures.trend import trend_drawings
 
 Chart = tuple[Figure, dict[str, Any]]

@@ -175,6 +175,12 @@ def tooltip(*fields: str | tuple[str, ...]) -> Tooltip:
     return shown
 
 
+def of_kind(kind: str) -> alt.Chart:
+    """Return a chart of the rows of one `kind`."""
+    rows: alt.Chart = alt.Chart().transform_filter(f"datum.kind == '{kind}'")
+    return rows
+
+
 def label_beside(chart: alt.Chart, **marks: Any) -> alt.Chart:
     """Return the text beside a boundary's line: left of it where the line is `late`."""
     labels: alt.Chart = chart.mark_text(

@@ -5,7 +5,7 @@ import polars as pl
 
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.panels import CURVE, in_grid, with_panels
-from nearfree.show.figures.theme import label_beside, roles, styled, tooltip
+from nearfree.show.figures.theme import label_beside, of_kind, roles, styled, tooltip
 
 _TOP = 1.14
 """The end of the axis: above whole bars stands the label of N_max."""
@@ -34,11 +34,10 @@ def time_shares_against_n(
     axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="%")
     y = alt.Y("start:Q", title="share of the forward's time", scale=scale, axis=axis)
     shown = tooltip("role:N", "n:Q", "share:Q", "latency_us:Q", "model_us:Q", "rounds:Q")
-    chart = alt.Chart()
-    bounds = chart.transform_filter("datum.kind == 'boundary'")
+    bounds = of_kind("boundary")
     after = alt.X("n:O", bandPosition=1)
     layers = alt.layer(
-        chart.transform_filter("datum.kind == 'bar'")
+        of_kind("bar")
         .mark_bar(stroke="white", strokeWidth=0.4, width=alt.RelativeBandSize(0.92))
         .encode(x=x, y=y, y2="end:Q", color=roles("role:N", names, columns=5), tooltip=shown),
         bounds.mark_rule(color="black", strokeWidth=1.5, strokeDash=[4, 3]).encode(x=after),

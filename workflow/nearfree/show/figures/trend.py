@@ -9,7 +9,7 @@ from nearfree.core.modules.attention import M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.derive.outlook.trend import DTYPES, PAPER
 from nearfree.show.figures.listing import OUTLOOK, Drawing, drawing
-from nearfree.show.figures.theme import PALETTE, THEORY, keyed, styled
+from nearfree.show.figures.theme import PALETTE, THEORY, keyed, of_kind, styled
 
 _RHO = "balance point rho, FLOP/byte"
 _PANEL = {"width": 620, "height": 260}
@@ -67,21 +67,18 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
     series = [*DTYPES, *sorted(tiles["series"].unique().drop_nulls())]
     colours = dict(zip(series, PALETTE, strict=False))
     colour = keyed(alt.Color, "series:N", colours, title=None, columns=3, symbolType="circle")
-    chart = alt.Chart()
     marks = [alt.Tooltip(f"{name}:N") for name in ("series", "platform", "rule", "row_id")]
     value = alt.Tooltip("y:Q", title="value", format=".1f")
-    gpus = chart.transform_filter("datum.kind == 'gpu'")
+    gpus = of_kind("gpu")
     # A legend without an entry has no size, and the whole drawing none with it.
     resolved = [
-        chart.transform_filter("datum.kind == 'tile'")
+        of_kind("tile")
         .mark_point(size=32, filled=True, opacity=0.9)
         .encode(x=x, y=y, color=colour, shape=shape, tooltip=[*marks, value])
         for shape in _by_group(tiles)
     ]
     layers = alt.layer(
-        chart.transform_filter("datum.kind == 'paper'")
-        .mark_rule(strokeDash=[5, 4], color=THEORY)
-        .encode(y=y),
+        of_kind("paper").mark_rule(strokeDash=[5, 4], color=THEORY).encode(y=y),
         *resolved,
         gpus.transform_filter(f"datum.series == '{DTYPES[0]}'")
         .mark_circle(size=60, opacity=0.9)
@@ -89,7 +86,7 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
         gpus.transform_filter(f"datum.series != '{DTYPES[0]}'")
         .mark_point(size=130, filled=False, strokeWidth=1.6)
         .encode(x=x, y=y, color=colour, tooltip=[*marks, value]),
-        chart.transform_filter("datum.kind == 'label'")
+        of_kind("label")
         .mark_text(align="left", dx=10, fontSize=11)
         .encode(x=x, y=y, text="label:N"),
         data=data,

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.families import Rows
-from nearfree.show.figures.utilization import (
+from nearfree.show.figures.work import (
     LINES,
     utilization_against_n,
     utilization_at_one,

@@ -1,0 +1,183 @@
+"""Executed work: utilisation, intensity and FLOPs of forwards (paper, figures of app. D to F)."""
+
+import math
+
+import altair as alt
+import polars as pl
+
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.show.figures.panels import Layers, in_grid, in_rows, with_panels
+from nearfree.show.figures.theme import (
+    MEASURED,
+    PALETTE,
+    PUBLISHED,
+    THEORY,
+    Line,
+    Look,
+    lines_by,
+    own_values,
+    positions,
+    styled,
+    tooltip,
+)
+
+RESOURCES = ("bandwidth", "compute")
+LINES: dict[str, Line] = {
+    f"{resource}, {source}": (colour, dash)
+    for source, dash in (("counted", [1, 0]), ("profiled", [4, 3]))
+    for resource, colour in zip(RESOURCES, PALETTE, strict=False)
+}
+"""Colour and dash of each line."""
+
+
+def utilization_at_one(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
+    """Return the utilisation of a forward at N=1 against the own variable, a panel a variant.
+
+    Parameters
+    ----------
+    work
+        Rows of that table for one platform and module.
+    """
+    shares = utilizations(work, module).filter(pl.col("n") == 1)
+    shares = shares.with_columns(
+        pl.when(pl.col("variant") == "").then("platform").otherwise("variant").alias("panel")
+    ).sort("panel", "own")
+    x = own_values("own:O", f"{module.variable} {module.letter}", shares["own"])
+    return styled(
+        in_rows(_layers(shares, x), shares).resolve_scale(x="independent"),
+        f"Utilisation at N = 1 against {module.variable}, {_where(shares, module)}",
+        _SAYS,
+    )
+
+
+def utilization_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
+    """Return the utilisation of every setting over N, a panel a setting."""
+    shares = utilizations(work, module)
+    return styled(
+        in_grid(_layers(shares, positions(shares)), shares),
+        f"Utilisation against N, {_where(shares, module)}",
+        _SAYS,
+    )
+
+
+_SAYS = (
+    "Shares of peak FLOP/s (phi) and peak bandwidth (beta). "
+    "Counted: the forward's FLOPs and compulsory bytes over its measured time."
+)
+
+
+def _where(shares: pl.DataFrame, module: ModuleKind) -> str:
+    return f"{module.title} on {shares['platform'][0]}"
+
+
+def utilizations(work: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
+    """Return a row a point, source and resource, where utilisation is known."""
+    named = with_panels(work.filter("newest"), module).with_columns(pl.col(module.own).alias("own"))
+    return pl.concat(
+        named.select(
+            *("platform", "stream", "setting_key", "own", "of", "variant", "panel", "n"),
+            pl.format("{}, {}", pl.lit(resource), "source").alias("line"),
+            pl.col(f"{resource}_utilization").alias("share"),
+            *("basis", "row_id"),
+        )
+        for resource in RESOURCES
+    ).drop_nulls("share")
+
+
+def _layers(shares: pl.DataFrame, x: alt.X) -> Layers:
+    y = alt.Y("share:Q", title="utilisation", axis=alt.Axis(format="%"))
+    told = (("share:Q", "utilisation", ".1%"), ("basis:N", "phi and beta of"))
+    return _line_layers(
+        shares, x, y, told, lines_by("line:N", None, LINES, shares["line"], columns=2)
+    )
+
+
+def _line_layers(
+    rows: pl.DataFrame, x: alt.X, y: alt.Y, told: tuple[str | tuple[str, ...], ...], look: Look
+) -> Layers:
+    """Return a line with points for each `line` of some rows, which are `told` of at a point."""
+    lines = alt.Chart().mark_line(point=alt.OverlayMarkDef(size=24))
+    return alt.layer(
+        lines.encode(x=x, y=y, tooltip=tooltip("n:Q", "line:N", *told), **look), data=rows
+    )
+
+
+STAIRS: dict[str, Line] = {
+    "executed, counted": (MEASURED, [1, 0]),
+    "executed, profiled": (PUBLISHED, [1, 0]),
+    "logical": (THEORY, [4, 3]),
+}
+"""Colour and dash of each line."""
+
+
+def intensity_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
+    """Return AI(N) of the executed and of the logical FLOPs, a panel a setting.
+
+    Parameters
+    ----------
+    work
+        Rows of that table for one platform and module.
+    """
+    lines = _lines(work, module, pl.col("flop") / pl.col("bytes"))
+    ticks = [2.0**power for power in _powers(lines, 2)]
+    y = alt.Y(
+        "value:Q",
+        title="AI, FLOP/byte",
+        scale=alt.Scale(type="log", base=2, nice=False),
+        axis=alt.Axis(values=ticks, format="~g"),
+    )
+    return _staircase(lines, module, y, "Arithmetic intensity against N", "AI, FLOP/byte")
+
+
+def flop_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
+    """Return C(N), executed and logical, a panel a setting; `work` as in intensity_against_n."""
+    lines = _lines(work, module, pl.col("flop"))
+    ticks = [digit * 10.0**power for power in _powers(lines, 10) for digit in (1, 2, 5)]
+    y = alt.Y(
+        "value:Q",
+        title="C(N), FLOP",
+        scale=alt.Scale(type="log", nice=False),
+        axis=alt.Axis(values=ticks, format="~s", labelOverlap="greedy"),
+    )
+    return _staircase(lines, module, y, "FLOPs of a forward against N", "C(N), FLOP")
+
+
+def _powers(lines: pl.DataFrame, base: int) -> range:
+    """Return the powers of a base that span the values."""
+    low, high = min(lines["value"]), max(lines["value"])
+    return range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
+
+
+def _lines(work: pl.DataFrame, module: ModuleKind, value: pl.Expr) -> pl.DataFrame:
+    """Return a point a row for what was executed, and one for what is logical where counted."""
+    named = with_panels(work.filter("newest"), module)
+    executed = pl.format("executed, {}", "source")
+    return (
+        pl.concat(
+            named.with_columns(pl.col(column).alias("flop"), line.alias("line")).select(
+                *("platform", "stream", "setting_key", "of", "variant", "panel", "n", "line"),
+                value.alias("value"),
+                *("block_rows", "row_id"),
+            )
+            for column, line in (
+                ("flop_executed", executed),
+                ("flop_logical", pl.lit("logical")),
+            )
+        )
+        .drop_nulls("value")
+        .filter(pl.col("value") > 0, pl.col("value").is_finite())
+    )
+
+
+def _staircase(
+    lines: pl.DataFrame, module: ModuleKind, y: alt.Y, what: str, unit: str
+) -> alt.FacetChart:
+    look = lines_by("line:N", None, STAIRS, lines["line"])
+    told = (("value:Q", unit, ".4g"), "block_rows:Q")
+    layers = _line_layers(lines, positions(lines), y, told, look)
+    return styled(
+        in_grid(layers, lines).resolve_scale(y="independent"),
+        f"{what}, {_where(lines, module)}",
+        "Executed: with the rows and keys that only fill a block or tile. Logical, the theory: "
+        "without them. Where both are the same, one line hides the other.",
+    )

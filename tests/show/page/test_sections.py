@@ -7,6 +7,7 @@ import pytest
 from conftest import make_plan, make_started
 from derive.tables.logs import make_tables, make_take, write_probe, write_study
 from msgspec import structs
+from nearfree.backends.adapters.kernel import ADAPTERS
 from nearfree.core.label import subject
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
@@ -14,6 +15,7 @@ from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table
 from nearfree.log.events import RunFinished, Scheduler
+from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.show.page import sections
 from nearfree.show.page.evidence import anchor, runs
@@ -141,3 +143,42 @@ def test_a_run_too_short_for_the_clock_is_told() -> None:
     for timed_s in (None, 0.0):
         end = RunFinished(outcome="complete", wall_s=0.0, timed_s=timed_s)
         assert len(runs([make_take(end)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "timed_s", "outside"), [(10.0, 9.5, "5.0%"), (4.0, 4.0, "0.0%"), (0.0, 0.0, "-")]
+)
+def test_the_cost_is_what_lies_outside_of_forwards(
+    wall_s: float, timed_s: float, outside: str
+) -> None:
+    """A take's line gives its seconds, those in forwards, and the share of the others."""
+    end = RunFinished(outcome="complete", wall_s=wall_s, timed_s=timed_s)
+    (row,) = sections.cost([make_take(end)]).rows
+    assert [cell.text for cell in row[1:]] == [f"{wall_s:.1f}", f"{timed_s:.1f}", outside]
+
+
+def test_what_times_nothing_has_no_cost(made: Layout) -> None:
+    """A probe or an import times no forwards, so it has no line."""
+    grid = sections.cost(read_scope(made, "public"))
+    assert grid.rows == ()
+
+
+def test_a_change_of_kernels_is_told_with_its_n(made: Layout) -> None:
+    """Where the kernels of two neighbouring N differ, the larger N is told with what changed."""
+    rows = [
+        {"stream": "dense", "backend": "torch", "setting_key": "a", "source": "counted", "n": n,
+         "kernels": kernels, "newest": True, "row_id": f"work:{n}"}
+        for n, kernels in ((1, "gemv; copy"), (2, "gemm; copy"), (4, "gemm; copy"))
+    ]  # fmt: skip
+    (row,) = sections.cliffs(pl.DataFrame(rows)).rows
+    assert [cell.text for cell in row[2:]] == ["2", "gemv", "gemm"]
+    assert row[2].row == "work:2"
+
+
+def test_adapters_are_listed_with_their_runs() -> None:
+    """Each adapter has a line that says of each kind of device whether a run is sealed."""
+    grid = sections.adapters({("dense_ffn", "torch", "cpu")})
+    assert len(grid.rows) == len(ADAPTERS)
+    told = {(row[0].text, row[1].text): row[3].text for row in grid.rows}
+    assert told["dense_ffn", "torch"] == "cpu: run; cuda: never run"
+    assert told["moe_ffn", "vllm"] == "cuda: never run"

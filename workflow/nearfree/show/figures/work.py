@@ -86,19 +86,19 @@ def utilizations(work: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
 
 def _layers(shares: pl.DataFrame, x: alt.X) -> Layers:
     y = alt.Y("share:Q", title="utilisation", axis=alt.Axis(format="%"))
-    told = (("share:Q", "utilisation", ".1%"), ("basis:N", "phi and beta of"))
+    hover = (("share:Q", "utilisation", ".1%"), ("basis:N", "phi and beta of"))
     return _line_layers(
-        shares, x, y, told, lines_by("line:N", None, LINES, shares["line"], columns=2)
+        shares, x, y, hover, lines_by("line:N", None, LINES, shares["line"], columns=2)
     )
 
 
 def _line_layers(
-    rows: pl.DataFrame, x: alt.X, y: alt.Y, told: tuple[str | tuple[str, ...], ...], look: Look
+    rows: pl.DataFrame, x: alt.X, y: alt.Y, hover: tuple[str | tuple[str, ...], ...], look: Look
 ) -> Layers:
-    """Return a line with points for each `line` of some rows, which are `told` of at a point."""
+    """Return a line with points for each `line` of some rows, and `hover` under the pointer."""
     lines = alt.Chart().mark_line(point=alt.OverlayMarkDef(size=24))
     return alt.layer(
-        lines.encode(x=x, y=y, tooltip=tooltip("n:Q", "line:N", *told), **look), data=rows
+        lines.encode(x=x, y=y, tooltip=tooltip("n:Q", "line:N", *hover), **look), data=rows
     )
 
 
@@ -173,8 +173,8 @@ def _staircase(
     lines: pl.DataFrame, module: ModuleKind, y: alt.Y, what: str, unit: str
 ) -> alt.FacetChart:
     look = lines_by("line:N", None, STAIRS, lines["line"])
-    told = (("value:Q", unit, ".4g"), "block_rows:Q")
-    layers = _line_layers(lines, positions(lines), y, told, look)
+    hover = (("value:Q", unit, ".4g"), "block_rows:Q")
+    layers = _line_layers(lines, positions(lines), y, hover, look)
     return styled(
         in_grid(layers, lines).resolve_scale(y="independent"),
         f"{what}, {_where(lines, module)}",

@@ -1,16 +1,12 @@
 """The report's section on predictors: their scores, constants, calibrations and forms."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import polars as pl
 
 from nearfree.log.events import Event
-from nearfree.show.page.sections import Cell, Grid, Row, cell
+from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid, words
 
-_SCORED = ("settings", "refused or undecided", "hits", "hit", "x1.31", "x2")
-_STATED = ("covered", "width")
-_TOLD = ("platform", "module", "predictor", "facts", *_SCORED, *_STATED, "sample", "refusal")
-_GROUPED = ("GPUs", "module", "predictor", *_SCORED, "T error", *_STATED)
 _KEYS = ["platform", "origin", "module", "predictor", "basis"]
 
 
@@ -22,27 +18,48 @@ def scores(counted: pl.DataFrame, epsilon: float) -> Grid:
     counted
         Rows of the table `scores`, of all scopes.
     """
-    rows = []
-    for row in counted.filter(epsilon=epsilon).sort(_KEYS).to_dicts():
-        settings, row_id = row["settings"], row["row_id"]
-        rows.append(
-            (
-                Cell(f"{row['platform']} ({row['origin']})"),
-                Cell(row["module"]),
-                Cell(_words(row["predictor"])),
-                Cell(_words(row["basis"] or "-")),
-                cell(settings, row_id),
-                cell(f"{row['missed']} ({row['missed'] / settings:.0%})", row_id),
-                cell(row["hits"], row_id),
-                *(cell(_share(row[name]), row_id) for name in _SHARES),
-                Cell(_sample(row)),
-                Cell(_refusals(row)),
-            )
-        )
-    return Grid(_TOLD, tuple(rows))
+    columns: dict[str, Column] = {
+        "platform": lambda row: f"{row['platform']} ({row['origin']})",
+        "module": "module",
+        "predictor": lambda row: words(row["predictor"]),
+        "facts": lambda row: words(row["basis"] or "-"),
+        **_counts(lambda row: row["missed"]),
+        **{head: backed(_share(name)) for head, name in _SHARES.items()},
+        "sample": _sample,
+        "refusal": _refusals,
+    }
+    return grid(counted.filter(epsilon=epsilon).sort(_KEYS).to_dicts(), columns)
 
 
-_SHARES = ("hit_share", "within_1_31", "within_2", "covered", "width")
+def _counts(missed: Callable[[Row], int]) -> dict[str, Column]:
+    """Return the columns of settings, of those that a predictor missed to answer, and of hits."""
+
+    def part(row: Row) -> str:
+        return f"{missed(row)} ({missed(row) / row['settings']:.0%})"
+
+    return {
+        "settings": backed("settings"),
+        "refused or undecided": backed(part),
+        "hits": backed("hits"),
+    }
+
+
+_SHARES = {
+    "hit": "hit_share",
+    "x1.31": "within_1_31",
+    "x2": "within_2",
+    "covered": "covered",
+    "width": "width",
+}
+_IMPORTED_SHARES = {
+    "hit": "hit_share",
+    "x1.31": "within_1_31",
+    "x2": "within_2",
+    "T error": "t_ratio_error",
+    "covered": "interval_coverage",
+    "width": "interval_width",
+}
+"""The columns of shares by their heads, of measured and of imported curves."""
 
 
 def _refusals(row: Row) -> str:
@@ -67,23 +84,14 @@ def imported_scores(accuracy: pl.DataFrame) -> Grid:
     accuracy
         Rows of that table.
     """
-    rows = []
-    for row in by_module(accuracy).to_dicts():
-        missed = row["settings"] - row["answered"] + row["undecided"]
-        shares = ("hit_share", "within_1_31", "within_2", "t_ratio_error", "interval_coverage")
-        rows.append(
-            (
-                Cell("calibrated on" if row["seen"] else "unseen"),
-                Cell(" ".join(filter(None, (row["module"], row["routing"])))),
-                Cell(_words(row["predictor"])),
-                cell(row["settings"], row["row_id"]),
-                cell(f"{missed} ({missed / row['settings']:.0%})", row["row_id"]),
-                cell(row["hits"], row["row_id"]),
-                *(cell(_share(row[name]), row["row_id"]) for name in shares),
-                cell(_share(row["interval_width"]), row["row_id"]),
-            )
-        )
-    return Grid(_GROUPED, tuple(rows))
+    columns: dict[str, Column] = {
+        "GPUs": lambda row: "calibrated on" if row["seen"] else "unseen",
+        "module": lambda row: " ".join(filter(None, (row["module"], row["routing"]))),
+        "predictor": lambda row: words(row["predictor"]),
+        **_counts(lambda row: row["settings"] - row["answered"] + row["undecided"]),
+        **{head: backed(_share(name)) for head, name in _IMPORTED_SHARES.items()},
+    }
+    return grid(by_module(accuracy).to_dicts(), columns)
 
 
 def by_module(accuracy: pl.DataFrame) -> pl.DataFrame:
@@ -143,9 +151,6 @@ def _of(event: Event, text: str) -> Cell:
     return cell(text, event.event_id)
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _share(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else "-"
+def _share(name: str) -> Callable[[Row], str]:
+    """Return the text of a share, a dash where it is not known."""
+    return lambda row: f"{row[name]:.3f}" if isinstance(row[name], float) else "-"

@@ -8,8 +8,12 @@ from msgspec import Struct
 from nearfree.core.label import AXES, NESTED, label, ordered
 from nearfree.core.setting import FIELDS
 from nearfree.decoders.modules import BETWEEN, HEAD
+from nearfree.derive.outlook.outlook import MODELS
+from nearfree.derive.predict.forecast.forecast import PREDICTORS, headline
+from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.theme import rank
-from nearfree.show.page.sections import Cell, Grid, Row, cell, interval, n_max
+from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid, interval, n_max
+from nearfree.show.text.forecast import amount
 
 CURVE = ["platform", "stream", "setting_key"]
 SETTING = ("model", *ordered(AXES, "batch", "context", "routing"))
@@ -67,20 +71,16 @@ def ways(scores: pl.DataFrame) -> Grid:
     scores
         Rows of that table of models, of one platform, at one tolerance.
     """
-    rows = []
-    for row in scores.sort(rank(), *_WAY).to_dicts():
-        settings, counts = row["settings"], ("answered", "hits", "within")
-        rows.append(
-            (
-                Cell(_named(row["predictor"], row["basis"])),
-                cell(settings, row["row_id"]),
-                *(cell(f"{row[name]} of {settings}", row["row_id"]) for name in counts),
-                cell(f"{row['same_limiter']} of {row['limiters']}", row["row_id"]),
-                cell(f"{row['foretold']} of {settings}", row["row_id"]),
-            )
-        )
-    head = ("predictor", "settings", "answered", "hits", "within the interval", "same limiter")
-    return Grid((*head, "foretold"), tuple(rows))
+    columns: dict[str, Column] = {
+        "predictor": lambda row: _named(row["predictor"], row["basis"]),
+        "settings": backed("settings"),
+        "answered": backed(lambda row: f"{row['answered']} of {row['settings']}"),
+        "hits": backed(lambda row: f"{row['hits']} of {row['settings']}"),
+        "within the interval": backed(lambda row: f"{row['within']} of {row['settings']}"),
+        "same limiter": backed(lambda row: f"{row['same_limiter']} of {row['limiters']}"),
+        "foretold": backed(lambda row: f"{row['foretold']} of {row['settings']}"),
+    }
+    return grid(scores.sort(rank(), *_WAY).to_dicts(), columns)
 
 
 def number(value: float) -> str:
@@ -203,3 +203,101 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
         missed=missed(composition),
         beside=beside(frames["time_shares"]),
     )
+
+
+_KEY = ("model", "platform", "attention", "moe", "routing", "batch", "context", "baseline")
+
+
+def models(lookup: pl.DataFrame) -> Grid:
+    """Return N_max of each deployment by predictor, and the limiter of the work model's.
+
+    Parameters
+    ----------
+    lookup
+        Rows of that table at one tolerance.
+    """
+    rows = []
+    for key, part in headline(lookup).group_by(_KEY, maintain_order=True):
+        by_predictor = {row["predictor"]: row for row in part.to_dicts()}
+        model = by_predictor[PREDICTOR]
+        rows.append(
+            (
+                *(Cell("-" if value is None else str(value)) for value in key),
+                *(_answer(by_predictor[name]) for name in PREDICTORS),
+                cell(_interval(model), model["row_id"]),
+                Cell(_limiter(model)),
+                Cell(model["evidence"] or "-"),
+            )
+        )
+    names = tuple(name.replace("_", " ") for name in PREDICTORS)
+    head = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N")
+    return Grid((*head, *names, "interval", "limited by", "rule"), tuple(rows))
+
+
+def model_files(lookup: pl.DataFrame) -> list[str]:
+    """Return the ids of the model files that rows of `lookup` are made from."""
+    ids = lookup["from_ids"].explode().drop_nulls().unique().sort()
+    return [identifier for identifier in ids if identifier.startswith(MODELS)]
+
+
+def published(lookup: pl.DataFrame) -> Grid:
+    """Return the paper's deployment table as computed, beside its print."""
+    head = ("model", "platform", "b", "E", "k", "routing", "idle compute", "printed", "principle",
+            "printed", "over", "limited by", "with the sources' own values", "why")  # fmt: skip
+    rows = []
+    for row in lookup.sort("row").to_dicts():
+        top_k = None if row["experts"] is None else row["top_k"] or "any"
+        given = (row["model_type"], row["platform"], row["batch"], row["experts"], top_k,
+                 row["routing"])  # fmt: skip
+        over = row["over_prediction"]
+        rows.append(
+            (
+                *(Cell("-" if value is None else str(value)) for value in given),
+                cell(_rounded(row["idle_compute"]), row["row_id"]),
+                Cell(_rounded(row["printed_idle_compute"])),
+                cell(_rounded(row["principle"]), row["row_id"]),
+                Cell(_rounded(row["printed_principle"])),
+                Cell("-" if over is None else f"{over:g}x"),
+                Cell(row["tie"] or row["limiting_term"] or "-"),
+                cell(row["refusal"] or _rounded(row["resolved"]), row["row_id"]),
+                Cell(row["difference"] or "-"),
+            )
+        )
+    return Grid(head, tuple(rows))
+
+
+def changes(drift: pl.DataFrame) -> Grid:
+    """Return the releases in which a granularity changed, with its rule."""
+    columns: dict[str, Column] = {
+        "releases": lambda row: f"{row['package']} {row['previous']} to {row['version']}",
+        "layer": lambda row: ", ".join(str(part) for part in _layer(row)),
+        "platform": "platform",
+        "change": backed("change"),
+        "rule": lambda row: row["rule"] or "-",
+    }
+    return grid(drift.filter("differs").to_dicts(), columns)
+
+
+def _layer(row: Row) -> list[object]:
+    moe = row["module"] == "moe_ffn"
+    return [row["model"], "MoE FFN" if moe else "attention", *([row["routing"]] if moe else [])]
+
+
+def _answer(row: Row) -> Cell:
+    if row["unbounded"]:
+        return cell("unbounded", row["row_id"])
+    return cell(amount(row["n_max"], censored=row["censored"]), row["row_id"])
+
+
+def _interval(row: Row) -> str:
+    return "-" if row["low"] is None else f"{row['low']:g} to {row['high']:g}"
+
+
+def _limiter(row: Row) -> str:
+    if row["limiting_module"] is None:
+        return row["refusal"] or "nothing up to there"
+    return f"{row['limiting_module']}: {row['limiting_term']}"
+
+
+def _rounded(value: float | None) -> str:
+    return "unbounded" if value is None else f"{value:.0f}"

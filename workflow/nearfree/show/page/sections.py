@@ -1,8 +1,8 @@
 """The report's sections as plain data: rows of cells, each number with the row that backs it."""
 
 from collections import defaultdict
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 from urllib.parse import quote
@@ -10,11 +10,15 @@ from urllib.parse import quote
 import polars as pl
 from msgspec import Struct
 
-from nearfree.core.label import SIZES, label
+from nearfree.backends.adapters.kernel import ADAPTERS
+from nearfree.core.label import SIZES, label, subject
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.registry import MAIN
 from nearfree.core.setting import FIELDS
 from nearfree.derive.tables.settings import telling_fields
+from nearfree.log.events import RunFinished
+from nearfree.log.evidence import Take
+from nearfree.measure.adapter_runs import AdapterRuns, never_run
 
 Row = dict[str, Any]
 
@@ -45,6 +49,35 @@ class Grid(Struct, frozen=True):
 def cell(text: object, row_id: str | None) -> Cell:
     """Return a cell that opens a row."""
     return Cell(str(text), row_id or "")
+
+
+Column = str | Callable[[Row], object]
+"""A column of a row, by its name, or what is made of a row."""
+
+
+def grid(rows: Iterable[Row], columns: Mapping[str, Column]) -> Grid:
+    """Return a line a row; what is empty shows a dash.
+
+    Parameters
+    ----------
+    columns
+        By head, what stands in a row's cell: a `Cell` itself, anything else as its text.
+    """
+    lines = (tuple(_plain(_of(row, column)) for column in columns.values()) for row in rows)
+    return Grid(tuple(columns), tuple(lines))
+
+
+def backed(column: Column) -> Callable[[Row], Cell]:
+    """Return a column whose cells link to their row."""
+    return lambda row: cell(_of(row, column), row["row_id"])
+
+
+def _of(row: Row, column: Column) -> object:
+    return row[column] if isinstance(column, str) else column(row)
+
+
+def _plain(value: object) -> Cell:
+    return value if isinstance(value, Cell) else Cell("-" if value is None else str(value))
 
 
 def n_max(row: Row) -> str:
@@ -216,38 +249,39 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
 
 def facts(platforms: pl.DataFrame) -> Grid:
     """Return phi, beta and rho of every platform, dtype and basis."""
-    rows = [
-        (
-            Cell(row["platform"]),
-            Cell(row["vendor_name"] or ""),
-            Cell(row["basis"].replace("_", " ")),
-            Cell(row["dtype"]),
-            cell(f"{row['peak_tflops']:.4g}", row["row_id"]),
-            cell(f"{row['bandwidth_gb_s']:.4g}", row["row_id"]),
-            cell(f"{row['balance_flop_per_byte']:.4g}", row["row_id"]),
-            Cell(row["source"]),
-        )
-        for row in platforms.to_dicts()
-    ]
-    head = ("platform", "name", "basis", "dtype", "phi, TFLOP/s", "beta, GB/s", "rho, FLOP/byte")
-    return Grid((*head, "source"), tuple(rows))
+    columns: dict[str, Column] = {
+        "platform": "platform",
+        "name": lambda row: row["vendor_name"] or "",
+        "basis": lambda row: words(row["basis"]),
+        "dtype": "dtype",
+        "phi, TFLOP/s": backed(lambda row: f"{row['peak_tflops']:.4g}"),
+        "beta, GB/s": backed(lambda row: f"{row['bandwidth_gb_s']:.4g}"),
+        "rho, FLOP/byte": backed(lambda row: f"{row['balance_flop_per_byte']:.4g}"),
+        "source": "source",
+    }
+    return grid(platforms.to_dicts(), columns)
+
+
+def words(name: str) -> str:
+    """Return a name with spaces."""
+    return name.replace("_", " ")
 
 
 def rules(granularity: pl.DataFrame) -> Grid:
     """Return the block and tile rules that were published."""
-    rows = [
-        (
-            Cell(row["origin"]),
-            Cell(f"{row['package']} {row['versions']}"),
-            Cell(row["path"]),
-            Cell(row["condition"]),
-            cell(row["value"], row["row_id"]),
-        )
-        for row in granularity.filter(pl.col("origin") == "published")
-        .sort("place", "branch")
-        .to_dicts()
-    ]
-    return Grid(("origin", "package", "path", "condition", "rows"), tuple(rows))
+    published = granularity.filter(pl.col("origin") == "published").sort("place", "branch")
+    columns: dict[str, Column] = {
+        "origin": "origin",
+        "package": _release,
+        "path": "path",
+        "condition": "condition",
+        "rows": backed("value"),
+    }
+    return grid(published.to_dicts(), columns)
+
+
+def _release(row: Row) -> str:
+    return f"{row['package']} {row['versions']}"
 
 
 _SHOWN_RULES = ("block_size_m", "tile")
@@ -256,18 +290,79 @@ _SHOWN_RULES = ("block_size_m", "tile")
 
 def extracted(granularity: pl.DataFrame) -> Grid:
     """Return the block and tile rules that were read from backends' sources."""
-    rows = [
-        (
-            Cell(f"{row['package']} {row['versions']}"),
-            Cell(row["path"]),
-            Cell(row["condition"]),
-            cell(row["value"], row["row_id"]),
-            Cell(f"{row['place']}:{row['lines']}"),
+    read = (pl.col("origin") == "extracted") & pl.col("path").is_in(_SHOWN_RULES)
+    columns: dict[str, Column] = {
+        "release": _release,
+        "rule": "path",
+        "condition": "condition",
+        "value": backed("value"),
+        "file and lines": lambda row: f"{row['place']}:{row['lines']}",
+    }
+    shown = granularity.filter(read).sort("package", "versions", "path", "branch")
+    return grid(shown.to_dicts(), columns)
+
+
+def cost(takes: Iterable[Take]) -> Grid:
+    """Return the seconds of each measuring take, and how many of them were outside of forwards."""
+    rows = []
+    for take in takes:
+        end = take.of(RunFinished)[-1].data
+        if end.timed_s is None:
+            continue
+        outside = max(end.wall_s - end.timed_s, 0.0)
+        rows.append(
+            (
+                Cell(str(take.name)),
+                *(
+                    cell(text, take.of(RunFinished)[-1].event_id)
+                    for text in (
+                        f"{end.wall_s:.1f}",
+                        f"{end.timed_s:.1f}",
+                        f"{outside / end.wall_s:.1%}" if end.wall_s else "-",
+                    )
+                ),
+            )
         )
-        for row in granularity.filter(
-            (pl.col("origin") == "extracted") & pl.col("path").is_in(_SHOWN_RULES)
+    return Grid(
+        ("take", "seconds, last attempt", "in forwards and warm-up", "outside"), tuple(rows)
+    )
+
+
+def adapters(runs: AdapterRuns) -> Grid:
+    """Return every adapter and whether the log holds a sealed run of it, by kind of device."""
+    missing = {(adapter.module, adapter.backend, device) for adapter, device in never_run(runs)}
+    rows = []
+    for adapter in ADAPTERS:
+        devices = [
+            f"{device}: {'never run' if (*key, device) in missing else 'run'}"
+            for key in [(adapter.module, adapter.backend)]
+            for device in adapter.devices
+        ]
+        rows.append(
+            (
+                Cell(adapter.module),
+                Cell(adapter.backend),
+                Cell(f"envs/{adapter.environment}.lock"),
+                Cell("; ".join(devices)),
+            )
         )
-        .sort("package", "versions", "path", "branch")
-        .to_dicts()
-    ]
-    return Grid(("release", "rule", "condition", "value", "file and lines"), tuple(rows))
+    return Grid(("module", "backend", "environment", "sealed runs"), tuple(rows))
+
+
+def cliffs(work: pl.DataFrame) -> Grid:
+    """Return each N at which a setting's forward runs other kernels than at the N before it."""
+    rows = []
+    for group in work.filter("newest").partition_by("stream", "setting_key", "source"):
+        for before, after in pairwise(group.sort("n").to_dicts()):
+            old, new = (row["kernels"].split("; ") for row in (before, after))
+            if set(old) != set(new):
+                rows.append(
+                    (
+                        Cell(f"{after['stream']}, {after['backend']}"),
+                        Cell(subject(after)),
+                        cell(after["n"], after["row_id"]),
+                        Cell(", ".join(name for name in old if name not in new) or "-"),
+                        Cell(", ".join(name for name in new if name not in old) or "-"),
+                    )
+                )
+    return Grid(("study", "setting", "from N", "no longer", "now"), tuple(rows))

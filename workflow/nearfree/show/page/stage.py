@@ -29,14 +29,12 @@ from nearfree.show.page import (
     accuracy,
     claims_section,
     headline,
-    measuring,
-    outlook,
+    models,
     sections,
 )
 from nearfree.show.page.evidence import config_entries, run_records, runs, sample_blocks
 from nearfree.show.page.glossary import WORDS
 from nearfree.show.page.inline import Block, block, packed, script, style
-from nearfree.show.page.models import model_section
 from nearfree.show.page.pictures import copy_figures, pictures
 
 Frames = Mapping[str, pl.DataFrame]
@@ -171,13 +169,13 @@ def write_report(
         "words": WORDS,
         "claim_counts": claims_section.counts(rows["claims"]),
         "tolerance": sections.by_tolerance(rows["boundaries"], rows["sensitivity"]),
-        "models": outlook.models(rows["lookup"].filter("drawn", epsilon=epsilon)),
-        "published_lookup": outlook.published(rows["published_lookup"]),
-        "changes": outlook.changes(rows["version_drift"]),
+        "models": models.models(rows["lookup"].filter("drawn", epsilon=epsilon)),
+        "published_lookup": models.published(rows["published_lookup"]),
+        "changes": models.changes(rows["version_drift"]),
         "facts": sections.facts(rows["platforms"]),
         "rules": sections.rules(rows["granularity"]),
         "extracted": sections.extracted(rows["granularity"]),
-        "adapters": measuring.adapters(adapter_runs(layout)),
+        "adapters": sections.adapters(adapter_runs(layout)),
         "runs": [run for scope in takes.values() for run in runs(scope)],
         **_accuracy(layout, rows, epsilon),
     }
@@ -227,9 +225,9 @@ def _platform(scope: str, frames: Frames, takes: list[Take], epsilon: float) -> 
         "headline": headline.answers(boundaries, frames["composition"], epsilon),
         "answer": sections.answer(boundaries, frames["predictions"], epsilon),
         "takes": sections.takes(boundaries, latency, epsilon),
-        "cliffs": measuring.cliffs(frames["work"]),
-        "cost": measuring.cost(takes),
-        "models": model_section(frames, epsilon),
+        "cliffs": sections.cliffs(frames["work"]),
+        "cost": sections.cost(takes),
+        "models": models.model_section(frames, epsilon),
         "clean": _share(latency["clean_samples"], latency["samples"]),
     }
 
@@ -252,7 +250,7 @@ def _blocks(
         block("site", {"epsilon": epsilon, "here": platforms, "tables": [t.name for t in tables]}),
         *(block(f"table:{t.name}", packed(t, rows[t.name])) for t in tables),
         block("runs", run_records(all_takes)),
-        block("config", config_entries(datasheets, outlook.model_files(rows["lookup"]))),
+        block("config", config_entries(datasheets, models.model_files(rows["lookup"]))),
         *sample_blocks(measured),
     ]
 

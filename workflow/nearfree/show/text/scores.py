@@ -8,6 +8,7 @@ from nearfree.derive.score.evaluation import Evaluation
 from nearfree.derive.score.narrowing import calibrated_on
 from nearfree.derive.truth.truth import Truth
 from nearfree.log.events import Event
+from nearfree.show.text.forecast import columns
 
 Row = dict[str, object]
 TRUTH = (
@@ -81,27 +82,22 @@ def basis(constants: Mapping[str, Event], *, every_form: bool) -> Iterator[str]:
 
 
 def table(rows: Sequence[Row], by: Sequence[str]) -> Iterator[str]:
-    """Yield scores as lines of fixed width, with a heading and a legend."""
-    columns = {
-        **{key: [_text(row[key]) for row in rows] for key in by},
-        **{name: [_text(row[key]) for row in rows] for key, name in _COUNTS.items()},
-        "first exit": [_text(row["hits_first_exit"]) for row in rows],
-        **{name: [_share(row[key]) for row in rows] for key, name in _AMOUNTS.items()},
-    }
-    widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
-
-    def line(cells: Sequence[str]) -> str:
-        aligned = (
-            cell.ljust(width) if name in by else cell.rjust(width)
-            for cell, (name, width) in zip(cells, widths.items(), strict=True)
-        )
-        return "  ".join(aligned).rstrip()
-
-    yield line(list(columns))
-    for cells in zip(*columns.values(), strict=True):
-        yield line(cells)
+    """Yield scores as aligned lines, with a heading and a legend."""
+    cells = [_score(row, by) for row in rows]
+    lines = [list(cells[0]), *(list(score.values()) for score in cells)]
+    yield from columns(lines, indent=0, left=len(by))
     yield ""
     yield from _LEGEND
+
+
+def _score(row: Row, by: Sequence[str]) -> dict[str, str]:
+    """Return a row's cells by their heads."""
+    return {
+        **{key: _text(row[key]) for key in by},
+        **{name: _text(row[key]) for key, name in _COUNTS.items()},
+        "first exit": _text(row["hits_first_exit"]),
+        **{name: _share(row[key]) for key, name in _AMOUNTS.items()},
+    }
 
 
 def _text(value: object) -> str:

@@ -17,6 +17,7 @@ from nearfree.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from nearfree.log.events import Branch
     from nearfree.sources.extraction import Extraction
     from nearfree.sources.fetching.cache import Cache
     from nearfree.sources.history import Lock, Release
@@ -119,7 +120,6 @@ def _show(args: argparse.Namespace, cache: "Cache") -> int:
         print(json_text(shown))
         return 0
     from nearfree.sources.history import standing
-    from nearfree.sources.language.reading import shown as condition
 
     first = extraction.fetched[0]
     print(
@@ -128,16 +128,22 @@ def _show(args: argparse.Namespace, cache: "Cache") -> int:
     for rule in extraction.rules:
         print(f"\n{rule.rule}  ({rule.symbol}; inputs {', '.join(rule.inputs) or 'none'})")
         for branch in rule.branches:
-            place = branch.quotes[-1] if branch.quotes else None
-            where = "" if place is None else f"   {place.file}:{place.lines[0]}"
-            print(f"  {branch.value}  if {condition(branch)}{where}")
+            print(f"  {_branch_text(branch)}")
     print(f"\n{standing(_lock(args), extraction)}")
     return 0
 
 
+def _branch_text(branch: "Branch") -> str:
+    """Return a branch's value and condition, with the file and line of its last quote."""
+    from nearfree.sources.language.reading import shown
+
+    place = branch.quotes[-1] if branch.quotes else None
+    where = "" if place is None else f"   {place.file}:{place.lines[0]}"
+    return f"{branch.value}  if {shown(branch)}{where}"
+
+
 def _diff(args: argparse.Namespace, cache: "Cache") -> int:
     from nearfree.sources.history import changes
-    from nearfree.sources.language.reading import shown
     from nearfree.sources.packages import package_name
 
     package = package_name(args.package)
@@ -150,9 +156,7 @@ def _diff(args: argparse.Namespace, cache: "Cache") -> int:
         for extraction, sign in ((first, "-"), (second, "+")):
             rules = [rule for rule in extraction.rules if rule.rule == name]
             for branch in (branch for rule in rules for branch in rule.branches):
-                place = branch.quotes[-1] if branch.quotes else None
-                where = "" if place is None else f"   {place.file}:{place.lines[0]}"
-                print(f"  {sign} {branch.value}  if {shown(branch)}{where}")
+                print(f"  {sign} {_branch_text(branch)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Answers over many deployments: `predict --positions K` and `surface`."""
+"""Answers over many deployments: the deployment table, `predict --positions K` and `surface`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -36,6 +36,20 @@ def write_points(path: Path, queries: Sequence[Deployment], points: pl.DataFrame
             rows.write_parquet(file)
 
 
+_SETTING = ("model", "platform", "backends", "routing", "b", "L")
+"""The heads of a deployment's columns."""
+
+
+def _setting(query: Deployment) -> list[object]:
+    """Return the columns of a deployment."""
+    named = (query.decoder.name, query.platform, _backends(query), query.routing or "-")
+    return [*named, query.batch, query.context]
+
+
+def _backends(query: Deployment) -> str:
+    return ", ".join(str(backend) for backend in (query.attention, query.moe) if backend)
+
+
 def surface_report(
     queries: Sequence[Deployment], boundaries: pl.DataFrame, epsilon: float
 ) -> Iterator[str]:
@@ -45,16 +59,15 @@ def surface_report(
     for (decoder, platform, routing), group in groupby(enumerate(queries), _block):
         block = list(group)
         query = block[0][1]
-        backends = ", ".join(str(backend) for backend in (query.attention, query.moe) if backend)
         bound = f", {routing} routing" if routing else ""
         for single in (True, False):
-            if not single and all(each_query.full_baseline == 1 for _, each_query in block):
+            if not single and all(other.full_baseline == 1 for _, other in block):
                 continue
             base = "N = 1" if single else "the paper's baseline N = ceil(E / (b k))"
             yield from [] if first else [""]
             first = False
             yield (
-                f"{decoder.name} on {platform}, {backends}{bound}: N_max at the tolerance "
+                f"{decoder.name} on {platform}, {_backends(query)}{bound}: N_max at the tolerance "
                 f"{epsilon:g} from {base}, by the work model"
             )
             yield from _matrix(block, rows, single=single)
@@ -97,15 +110,13 @@ def inverse_report(
     )
     ratio = f"T({positions})/T(1)"
     used = [] if accepted is None else ["accepted / N_max"]
-    head: list[object] = ["model", "platform", "backends", "routing", "b", "L", ratio, "interval",
+    head: list[object] = [*_SETTING, ratio, "interval",
                           "N_max", *used, "verdict"]  # fmt: skip
     table: list[list[object]] = [head]
     later = pl.col("verdict").ne_missing(pl.lit(NEAR_FREE))
     for row in rows.sort(later, maintain_order=True).to_dicts():
         query = forecast.deployments[row["deployment"]]
-        backends = ", ".join(str(backend) for backend in (query.attention, query.moe) if backend)
-        setting = [query.decoder.name, query.platform, backends, query.routing or "-",
-                   query.batch, query.context]  # fmt: skip
+        setting = _setting(query)
         if row["refusal"]:
             table.append([*setting, "-", "", "-", *(["-"] if used else []), row["refusal"]])
             continue
@@ -122,16 +133,14 @@ def lookup_report(forecast: Forecast, epsilon: float) -> Iterator[str]:
     answers, end = headline(forecast.answers), float(forecast.total.grid[-1])
     yield f"N_max at the tolerance {epsilon:g}; over: idle compute / work model"
     rows: list[list[object]] = [
-        ["model", "platform", "backends", "routing", "b", "L", "from N", *LAWS, PREDICTOR,
+        [*_SETTING, "from N", *LAWS, PREDICTOR,
          "interval", "over", "limited by"]
     ]  # fmt: skip
     for (place, baseline), part in answers.group_by("deployment", "baseline", maintain_order=True):
         by_predictor = {row["predictor"]: row for row in part.to_dicts()}
         query = forecast.deployments[int(str(place))]
-        backends = ", ".join(str(backend) for backend in (query.attention, query.moe) if backend)
-        setting = [query.decoder.name, query.platform, backends, query.routing or "-"]
         values = _values(by_predictor, end)
-        rows.append([*setting, query.batch, query.context, baseline, *values])
+        rows.append([*_setting(query), baseline, *values])
     yield from columns(rows)
     refused = answers.drop_nulls("refusal")
     for predictor, reason in (

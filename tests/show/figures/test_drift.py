@@ -6,7 +6,7 @@ from derive.questions import LOG, RESOLVER
 from derive.sheeted import ANSWERER, CONFIG, SHEETS, sheet_table
 from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
 from nearfree.derive.work_model.constants import recorded_constants
-from nearfree.show.figures.drift import LAWS, drift_drawings, nmax_over_versions
+from nearfree.show.figures.trend import VERSION_LAWS, drift_drawings, nmax_over_versions
 
 from show.figures.marks import marks
 
@@ -38,7 +38,7 @@ def test_every_answer_of_several_versions_is_a_point(rows: pl.DataFrame) -> None
     expected = {
         (row["row_id"], predictor, row[column])
         for row in shown.to_dicts()
-        for column, predictor in LAWS.items()
+        for column, predictor in VERSION_LAWS.items()
         if row[column] is not None
     }
     assert drawn == expected
@@ -77,7 +77,7 @@ def test_a_mark_says_its_rule_and_its_change(rows: pl.DataFrame) -> None:
     said = {(m["row_id"], m["rule"], m["change"]) for m in marks(nmax_over_versions(rows))}
     assert said == set(
         several(rows)
-        .filter(pl.any_horizontal(pl.col(list(LAWS)).is_not_null()))
+        .filter(pl.any_horizontal(pl.col(list(VERSION_LAWS)).is_not_null()))
         .select("row_id", "rule", "change")
         .rows()
     )

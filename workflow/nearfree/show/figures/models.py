@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from nearfree.core.label import NESTED, label
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.model import MODEL
-from nearfree.show.figures.latency import latency_against_n
+from nearfree.show.figures.latency import latency_against_n, time_shares_against_n
 from nearfree.show.figures.listing import MODELS, Drawing, drawing
 from nearfree.show.figures.panels import in_rows, panel, with_model_panels
 from nearfree.show.figures.theme import (
@@ -27,7 +27,6 @@ from nearfree.show.figures.theme import (
     styled,
     tooltip,
 )
-from nearfree.show.figures.time_shares import time_shares_against_n
 
 
 def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:

@@ -29,7 +29,6 @@ from nearfree.derive.tables.work import WORK
 from nearfree.log.document import render, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.show.figures.drift import drift_drawings
 from nearfree.show.figures.families import Rows, accuracy_drawings, drawings
 from nearfree.show.figures.listing import LIST, Drawing, Figure, FigureList
 from nearfree.show.figures.models import ModelRows, model_drawings
@@ -40,7 +39,7 @@ from nearfree.show.figures.outlook import (
 )
 from nearfree.show.figures.page import page, write_bundle
 from nearfree.show.figures.predicted import imported_drawings
-from nearfree.show.figures.trend import trend_drawings
+from nearfree.show.figures.trend import drift_drawings, trend_drawings
 
 Chart = tuple[Figure, dict[str, Any]]
 """A figure's entry, and the Vega-Lite specification that draws it."""

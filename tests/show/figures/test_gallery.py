@@ -25,8 +25,8 @@ from nearfree.show.figures.gallery import (
     SIMULATED,
     STATUSES,
     Entry,
-    Held,
     Paper,
+    Results,
     gallery,
     read_gallery,
     read_paper,
@@ -170,8 +170,8 @@ def test_the_best_origin_is_the_status(paper: Paper, origins: list[str], status:
         routing=pl.lit("skewed"),
         model=pl.lit(None, dtype=pl.String),
     )
-    held = Held(listed={}, boundaries={"h20": rows}, granularity={}, counts={}, sets={})
-    found = {each.label: each.status for each in gallery(paper, held)}
+    results = Results(listed={}, boundaries={"h20": rows}, granularity={}, counts={}, sets={})
+    found = {each.label: each.status for each in gallery(paper, results)}
     assert found["fig:moe-lower-vllm-h20"] == status
     assert found["fig:moe-upper-vllm-h20"] == MISSING
     assert found["fig:moe-lower-sglang-h20"] == MISSING
@@ -205,8 +205,10 @@ def test_a_table_of_rules_says_what_of_it_was_read(
     """Each has the rules of its own code alone; where that is a kernel, its launch is what is."""
     printed = rule("flash-attn", "SM90", "tab:fa3-kblockm", "published")
     granularity = pl.DataFrame([rule(*read, "a.py"), rule(*read, "none"), printed])
-    held = Held(listed={}, boundaries={}, granularity={"sources": granularity}, counts={}, sets={})
-    (entry,) = (each for each in gallery(paper, held) if each.label == label)
+    results = Results(
+        listed={}, boundaries={}, granularity={"sources": granularity}, counts={}, sets={}
+    )
+    (entry,) = (each for each in gallery(paper, results) if each.label == label)
     assert (entry.status, sum(each.rows for each in entry.data)) == (status, rows)
 
 

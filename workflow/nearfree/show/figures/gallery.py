@@ -102,7 +102,7 @@ STATUSES = (
 """What an entry's `status` can be."""
 
 
-class Drawn(Struct, frozen=True, kw_only=True):
+class DrawnFigure(Struct, frozen=True, kw_only=True):
     """A figure of ours: its caption, the function that drew it and its file, its rows, its files.
 
     `href` leads to the page and `picture` to the SVG, both from the results root.
@@ -153,8 +153,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     panels: tuple[str, ...]
     families: tuple[str, ...]
     status: str
-    figures: tuple[Drawn, ...]
-    alike: tuple[Drawn, ...]
+    figures: tuple[DrawnFigure, ...]
+    alike: tuple[DrawnFigure, ...]
     data: tuple[Data, ...]
     fills: tuple[Fill, ...]
     document: str
@@ -167,7 +167,7 @@ _NOWHERE = "none"
 """The place of a rule that a release was searched for and lacks."""
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class Results(Struct, frozen=True, kw_only=True):
     """What a results root holds: figures and rows by scope, and how many rows other tables have.
 
     `counts` has them by SCOPE/NAME, and `sets` the set of each study that there is.
@@ -180,19 +180,23 @@ class Held(Struct, frozen=True, kw_only=True):
     sets: Mapping[str, str]
 
 
-def gallery(paper: Paper, held: Held) -> list[Entry]:
+def gallery(paper: Paper, results: Results) -> list[Entry]:
     """Return an entry for each figure and table of the paper, in its order."""
-    return [_entry(exhibit, paper.of(exhibit), held) for exhibit in (*paper.figures, *paper.tables)]
+    return [
+        _entry(exhibit, paper.of(exhibit), results) for exhibit in (*paper.figures, *paper.tables)
+    ]
 
 
 def read_gallery(layout: Layout, config: Path, scopes: Sequence[str]) -> list[Entry]:
     """Return the gallery of a results root, over the scopes whose figures are drawn."""
     paper = read_paper(config)
     sets = {name: study.set for name, study in Config(config).studies.items()}
-    return gallery(paper, _held(layout, paper, scopes, sets))
+    return gallery(paper, _results(layout, paper, scopes, sets))
 
 
-def _held(layout: Layout, paper: Paper, scopes: Sequence[str], sets: Mapping[str, str]) -> Held:
+def _results(
+    layout: Layout, paper: Paper, scopes: Sequence[str], sets: Mapping[str, str]
+) -> Results:
     folders = {scope: layout.root / "figures" / scope for scope in scopes}
     listed = {
         scope: read_figures(folder).figures
@@ -201,7 +205,7 @@ def _held(layout: Layout, paper: Paper, scopes: Sequence[str], sets: Mapping[str
     }
     named = {exhibit.table for exhibit in (*paper.figures, *paper.tables)} - {""}
     files = {name: layout.table(*name.split("/", 1)) for name in sorted(named)}
-    return Held(
+    return Results(
         listed=listed,
         boundaries={
             scope: read_table(layout, scope, BOUNDARIES, without=("from_ids",)) for scope in listed
@@ -220,18 +224,20 @@ def _held(layout: Layout, paper: Paper, scopes: Sequence[str], sets: Mapping[str
     )
 
 
-def _entry(exhibit: Exhibit, panels: Mapping[str, str], held: Held) -> Entry:
+def _entry(exhibit: Exhibit, panels: Mapping[str, str], results: Results) -> Entry:
     if exhibit.module:
         table = BOUNDARIES.name
-        about = {scope: _boundaries_of(frame, exhibit) for scope, frame in held.boundaries.items()}
+        about = {
+            scope: _boundaries_of(frame, exhibit) for scope, frame in results.boundaries.items()
+        }
     else:
         table = GRANULARITY.name
-        about = {scope: _rules_of(frame, exhibit) for scope, frame in held.granularity.items()}
+        about = {scope: _rules_of(frame, exhibit) for scope, frame in results.granularity.items()}
     about = {scope: frame for scope, frame in about.items() if not frame.is_empty()}
     data = [_data(f"{scope}/{table}", frame.height) for scope, frame in about.items()]
-    data += [_data(name, rows) for name, rows in held.counts.items() if name == exhibit.table]
+    data += [_data(name, rows) for name, rows in results.counts.items() if name == exhibit.table]
     status = _status(exhibit, about, data)
-    figures, alike = _figures_of(exhibit, {*panels.values()}, held, about)
+    figures, alike = _figures_of(exhibit, {*panels.values()}, results, about)
     return Entry(
         label=exhibit.label,
         kind=exhibit.kind,
@@ -243,7 +249,7 @@ def _entry(exhibit: Exhibit, panels: Mapping[str, str], held: Held) -> Entry:
         figures=figures,
         alike=alike,
         data=tuple(data),
-        fills=() if status == MEASURED else _fills(exhibit, held.sets),
+        fills=() if status == MEASURED else _fills(exhibit, results.sets),
         document=exhibit.document,
     )
 
@@ -282,30 +288,30 @@ def _status(exhibit: Exhibit, about: Mapping[str, pl.DataFrame], data: Sequence[
 
 
 def _figures_of(
-    exhibit: Exhibit, families: set[str], held: Held, about: Mapping[str, pl.DataFrame]
-) -> tuple[tuple[Drawn, ...], tuple[Drawn, ...]]:
+    exhibit: Exhibit, families: set[str], results: Results, about: Mapping[str, pl.DataFrame]
+) -> tuple[tuple[DrawnFigure, ...], tuple[DrawnFigure, ...]]:
     """Return the figures that show it, and those of its families that show the like elsewhere.
 
     A figure that lists boundaries shows it if one of them is about it; one that lists none, such
     as of utilisation, if it is of the platform.
     """
     rows = {row for frame in about.values() for row in frame["row_id"]}
-    own: list[Drawn] = []
-    alike: list[Drawn] = []
-    for scope, figures in held.listed.items():
+    own: list[DrawnFigure] = []
+    alike: list[DrawnFigure] = []
+    for scope, figures in results.listed.items():
         of_platform = not exhibit.module or (scope == exhibit.platform and scope in about)
         for figure in figures:
             if figure.family in families and figure.name.startswith(exhibit.module):
                 bounded = any(row.startswith(_BOUNDARY) for row in figure.rows)
                 shows_it = not rows.isdisjoint(figure.rows) if bounded else of_platform
-                (own if shows_it else alike).append(_file(scope, figure))
+                (own if shows_it else alike).append(_drawn(scope, figure))
     return tuple(own), tuple(alike)
 
 
-def _file(scope: str, figure: Figure) -> Drawn:
+def _drawn(scope: str, figure: Figure) -> DrawnFigure:
     module = figure.rule.rpartition(".")[0]
     stem = f"figures/{scope}/{figure.name}"
-    return Drawn(
+    return DrawnFigure(
         scope=scope,
         name=figure.name,
         caption=figure.caption,

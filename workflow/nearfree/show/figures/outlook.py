@@ -31,7 +31,7 @@ from nearfree.show.figures.theme import (
 )
 
 _MOST_PANELS = 24
-_APART = 0.1
+_OCTAVES_SIDEWAYS = 0.1
 """How far, in octaves, predictors of one setting are moved apart sideways."""
 _COLUMNS = (
     "panel", "predictor", "at", "x", "y", "low", "high", "end", "baseline", "limiting_module",
@@ -150,7 +150,7 @@ def _points(rows: pl.DataFrame, own: str) -> tuple[pl.DataFrame, float, float]:
     open_ended = pl.col("unbounded") | pl.col("censored")
     points = rows.with_columns(
         pl.col(own).alias("at"),
-        (pl.col(own) * 2 ** (_APART * shift)).alias("x"),
+        (pl.col(own) * 2 ** (_OCTAVES_SIDEWAYS * shift)).alias("x"),
         pl.when("unbounded").then(top).otherwise("n_max").alias("y"),
         pl.when(pl.col("low").is_not_null()).then(pl.col("high").fill_null(top)).alias("high"),
         pl.when(open_ended).then(pl.lit("open")).otherwise(pl.lit("bounded")).alias("end"),

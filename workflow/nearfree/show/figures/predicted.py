@@ -26,7 +26,7 @@ SHARES = {
     "covered": "interval holds it",
 }
 """What shares are shown of, by column."""
-_APART = 0.12
+_OCTAVES_SIDEWAYS = 0.12
 """How far, in octaves, predictors of one setting are moved apart sideways."""
 _DECADES = [2**k for k in range(16)]
 
@@ -68,7 +68,7 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     top = 2.0 * max([*at["n_max"], *at["predicted"].drop_nulls(), *at["high"].drop_nulls()])
     answers = at.filter("answered").select(
         *("panel", "predictor", "n_max", "low", "high", "hit", "setting_key", "row_id"),
-        (pl.col("n_max") * 2 ** (_APART * pl.col("shift"))).alias("x"),
+        (pl.col("n_max") * 2 ** (_OCTAVES_SIDEWAYS * pl.col("shift"))).alias("x"),
         pl.when("unbounded").then(top).otherwise("predicted").alias("y"),
         pl.when("unbounded").then(pl.lit("unbounded")).otherwise(pl.lit("bounded")).alias("end"),
         pl.lit("prediction").alias("kind"),

@@ -20,7 +20,7 @@ _NEAR = 1.09
 """Values of one year that are nearer than this factor share a label."""
 _ROOM = 1.4
 """By which factor the axis goes beyond its marks."""
-_APART = 0.055
+_YEARS_SIDEWAYS = 0.055
 """How far, in years, the marks of M_attn stand apart."""
 _COLUMNS = ("panel", "kind", "x", "year", "y", "series", "group", "label", "platform", "rule",
             "row_id")  # fmt: skip
@@ -170,7 +170,7 @@ def _tiles(dated: pl.DataFrame) -> pl.DataFrame:
     releases = tiles.filter(pl.col("reference") != PAPER)
     series = releases.select("reference", "query_group").unique().sort("reference", "query_group")
     placed = series.with_row_index("place").with_columns(
-        (-_APART * (pl.col("place").cast(pl.Float64) + 1.5)).alias("shift")
+        (-_YEARS_SIDEWAYS * (pl.col("place").cast(pl.Float64) + 1.5)).alias("shift")
     )
     resolved = (
         releases.join(placed, on=["reference", "query_group"], how="left")
@@ -199,7 +199,7 @@ def _by_group(tiles: pl.DataFrame) -> Iterator[alt.Shape]:
 
 VERSION_LAWS = {"n_max_resolved": "principle_resolved", "n_max_work": "work_model"}
 """What is drawn, by column."""
-_SHIFT = 0.07
+_OCTAVES_UPWARDS = 0.07
 """How far, in octaves, platforms are moved apart upwards."""
 _KEY = ("model", "package", "setting_key")
 
@@ -230,7 +230,7 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
     answers = _answers(drift)
     platforms = sorted(answers["platform"].unique())
     moved = pl.col("platform").replace_strict(
-        {name: 2.0 ** (_SHIFT * place) for place, name in enumerate(platforms)},
+        {name: 2.0 ** (_OCTAVES_UPWARDS * place) for place, name in enumerate(platforms)},
         return_dtype=pl.Float64,
     )
     data = answers.with_columns((pl.col("n_max") * moved).alias("y"), pl.lit("line").alias("kind"))

@@ -46,7 +46,7 @@ def utilization_at_one(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart
     return styled(
         in_rows(_layers(shares, x), shares).resolve_scale(x="independent"),
         f"Utilisation at N = 1 against {module.variable}, {_where(shares, module)}",
-        _SAYS,
+        _SUBTITLE,
     )
 
 
@@ -56,11 +56,11 @@ def utilization_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetCh
     return styled(
         in_grid(_layers(shares, positions(shares)), shares),
         f"Utilisation against N, {_where(shares, module)}",
-        _SAYS,
+        _SUBTITLE,
     )
 
 
-_SAYS = (
+_SUBTITLE = (
     "Shares of peak FLOP/s (phi) and peak bandwidth (beta). "
     "Counted: the forward's FLOPs and compulsory bytes over its measured time."
 )

@@ -1,7 +1,7 @@
 """Constants of the work model."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearfree.cli.common import OFFLINE, argument, command, config_of, layout_of
 from nearfree.errors import ConfigError
@@ -63,30 +63,17 @@ def run_calibrate(args: argparse.Namespace) -> int:
             remedy="Give both, such as `--own h20 --from published`, or neither",
         )
     layout, config = layout_of(args), config_of(args)
+    used: dict[str, Any] = {"epsilon": config.site.epsilon, "offline": args.offline}
     if args.own is not None:
         own_platform = resolve(config.platforms, args.own)
-        seal = calibrate_own(
-            layout,
-            config.platforms,
-            own_platform,
-            source=args.source,
-            epsilon=config.site.epsilon,
-            offline=args.offline,
-        )
+        seal = calibrate_own(layout, config.platforms, own_platform, source=args.source, **used)
         print(f"{seal.name}: sealed")
-        for of in recorded_own(layout, recorded_constants(layout)).values():
-            if own_platform in of:
-                _show(of[own_platform].event.data)
+        for by_platform in recorded_own(layout, recorded_constants(layout)).values():
+            if own_platform in by_platform:
+                _show(by_platform[own_platform].event.data)
         return 0
     on = tuple(dict.fromkeys(resolve(config.platforms, name) for name in args.on))
-    seal = calibrate(
-        layout,
-        config.platforms,
-        on,
-        stream=args.stream,
-        epsilon=config.site.epsilon,
-        offline=args.offline,
-    )
+    seal = calibrate(layout, config.platforms, on, stream=args.stream, **used)
     print(f"{seal.name}: sealed")
     for event in recorded_constants(layout).values():
         _show(event.data)

@@ -3,7 +3,7 @@
 import argparse
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearfree.backends.records import ruled_packages
 from nearfree.cli.common import (
@@ -12,14 +12,16 @@ from nearfree.cli.common import (
     command,
     config_of,
     json_text,
-    layout_of,
     positive,
 )
+from nearfree.cli.rules import extraction_of
 from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
     from nearfree.log.events import TunedIndexed
     from nearfree.sources.answers.granularity import Granularity
+    from nearfree.sources.answers.moe import MoeQuery
+    from nearfree.sources.attention import AttentionQuery
     from nearfree.sources.extraction import Extraction
 
 
@@ -103,19 +105,10 @@ def run_granularity(args: argparse.Namespace) -> int:
     --heads, --kv-heads, --head-dim, --context, --batch and --positions. Ranges are written
     first:last.
     """
-    from nearfree.sources.fetching.cache import Cache, default_cache
-    from nearfree.sources.packages import is_moe, parse_release
-    from nearfree.sources.record import find_extraction
+    from nearfree.sources.packages import is_moe
 
-    package, version = parse_release(args.release)
-    extraction = find_extraction(
-        layout_of(args),
-        package,
-        version,
-        cache=Cache(default_cache()),
-        offline=args.offline,
-    )
-    answer = _moe(args, extraction) if is_moe(package) else _attention(args, extraction)
+    extraction = extraction_of(args, args.release)
+    answer = _moe(args, extraction) if is_moe(extraction.package) else _attention(args, extraction)
     if args.format == "json":
         print(json_text(answer))
     else:
@@ -130,23 +123,9 @@ def _moe(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
     _need(args, "experts", "top_k", "d_ff", "d_model")
     _api(args, MOE_APIS)
     sm, _, smem = _device(args)
-    query = MoeQuery(
-        experts=args.experts,
-        top_k=args.top_k,
-        d_ff=args.d_ff,
-        d_model=args.d_model,
-        dtype=args.dtype,
-        block_shape=args.block_shape,
-        per_channel_quant=args.per_channel_quant,
-        device=args.device,
-        triton=args.triton,
-        sm=sm,
-        smem_per_block=smem,
-        deterministic=args.deterministic,
-        modular=args.api == "modular",
-        override=args.override,
-        own=_own(args.tuned_folder, extraction),
-    )
+    facts = {"sm": sm, "smem_per_block": smem, "modular": args.api == "modular"}
+    own = _own(args.tuned_folder, extraction)
+    query = MoeQuery(**_fields(args, MoeQuery) | facts, own=own)
     return moe_granularity(extraction, query, *args.tokens)
 
 
@@ -157,22 +136,15 @@ def _attention(args: argparse.Namespace, extraction: "Extraction") -> "Granulari
     _need(args, "heads", "kv_heads", "head_dim")
     _api(args, ATTENTION_APIS)
     sm, sms, _ = _device(args)
-    query = AttentionQuery(
-        heads=args.heads,
-        kv_heads=args.kv_heads,
-        head_dim=args.head_dim,
-        context=args.context,
-        batch=args.batch,
-        sm=sm,
-        sms=sms,
-        causal=args.causal,
-        paged=args.paged,
-        api=args.api or "kvcache",
-        backend=args.backend,
-        page_size=args.page_size,
-        capture_positions=args.positions[1] if args.cuda_graph else None,
-    )
+    facts = {"sm": sm, "sms": sms, "api": args.api or "kvcache"}
+    captured = args.positions[1] if args.cuda_graph else None
+    query = AttentionQuery(**_fields(args, AttentionQuery) | facts, capture_positions=captured)
     return attention_granularity(extraction, query, *args.positions)
+
+
+def _fields(args: argparse.Namespace, query: type["MoeQuery | AttentionQuery"]) -> dict[str, Any]:
+    """Return the options that a query has a field for."""
+    return {name: text for name, text in vars(args).items() if name in query.__struct_fields__}
 
 
 def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | None]:

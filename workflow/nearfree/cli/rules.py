@@ -54,10 +54,8 @@ def run_rules(args: argparse.Namespace) -> int:
     `diff` compares two releases; `history` reads all releases and lists those at which the rules
     changed.
     """
-    from nearfree.sources.fetching.cache import Cache, default_cache
-
     actions = {"extract": _extract, "show": _show, "diff": _diff, "history": _history}
-    return actions[args.action](args, Cache(default_cache()))
+    return actions[args.action](args)
 
 
 def _lock(args: argparse.Namespace) -> "Lock":
@@ -66,16 +64,22 @@ def _lock(args: argparse.Namespace) -> "Lock":
     return read_lock(args.config / LOCK)
 
 
-def _find(args: argparse.Namespace, release: str, cache: "Cache") -> "Extraction":
+def extraction_of(args: argparse.Namespace, release: str) -> "Extraction":
+    """Return a release's rules: those on record, else read from its sources."""
     from nearfree.sources.packages import parse_release
     from nearfree.sources.record import find_extraction
 
     package, version = parse_release(release)
-    layout = layout_of(args)
-    return find_extraction(layout, package, version, cache=cache, offline=args.offline)
+    return find_extraction(layout_of(args), package, version, cache=_cache(), offline=args.offline)
 
 
-def _extract(args: argparse.Namespace, cache: "Cache") -> int:
+def _cache() -> "Cache":
+    from nearfree.sources.fetching.cache import Cache, default_cache
+
+    return Cache(default_cache())
+
+
+def _extract(args: argparse.Namespace) -> int:
     from nearfree.core.scopes import SOURCES
     from nearfree.sources.history import standing
     from nearfree.sources.packages import parse_release
@@ -88,7 +92,9 @@ def _extract(args: argparse.Namespace, cache: "Cache") -> int:
     package, version = parse_release(args.release)
     layout = layout_of(args)
     take = args.take or config_of(args).take(SOURCES, stream_name(package, version))
-    seal = record_extraction(layout, package, version, cache=cache, offline=args.offline, take=take)
+    seal = record_extraction(
+        layout, package, version, cache=_cache(), offline=args.offline, take=take
+    )
     extraction = recorded_extraction(layout, package, version)
     print_seal(seal)
     if extraction is None:
@@ -106,8 +112,8 @@ def _extract(args: argparse.Namespace, cache: "Cache") -> int:
     return 0
 
 
-def _show(args: argparse.Namespace, cache: "Cache") -> int:
-    extraction = _find(args, args.release, cache)
+def _show(args: argparse.Namespace) -> int:
+    extraction = extraction_of(args, args.release)
     if args.format == "json":
         import msgspec
 
@@ -142,12 +148,12 @@ def _branch_text(branch: "Branch") -> str:
     return f"{branch.value}  if {shown(branch)}{where}"
 
 
-def _diff(args: argparse.Namespace, cache: "Cache") -> int:
+def _diff(args: argparse.Namespace) -> int:
     from nearfree.sources.history import changes
     from nearfree.sources.packages import package_name
 
     package = package_name(args.package)
-    first, second = (_find(args, f"{package}=={v}", cache) for v in (args.first, args.second))
+    first, second = (extraction_of(args, f"{package}=={v}") for v in (args.first, args.second))
     changed = changes(first.meanings(), second.meanings())
     if not changed:
         print(f"{package} {first.version} and {second.version} have the same rules")
@@ -160,7 +166,7 @@ def _diff(args: argparse.Namespace, cache: "Cache") -> int:
     return 0
 
 
-def _history(args: argparse.Namespace, cache: "Cache") -> int:
+def _history(args: argparse.Namespace) -> int:
     from nearfree.sources.fetching.index import meter
     from nearfree.sources.history import history, known_versions, locked_again, write_lock
     from nearfree.sources.packages import package_name, parse_release
@@ -168,7 +174,7 @@ def _history(args: argparse.Namespace, cache: "Cache") -> int:
     package, lock = package_name(args.package), _lock(args)
     oldest = args.oldest and parse_release(f"{package}=={args.oldest}")[1]
     versions = known_versions(package, lock, offline=args.offline, oldest=oldest)
-    releases = history(package, versions, lock, cache=cache, offline=args.offline)
+    releases = history(package, versions, lock, cache=_cache(), offline=args.offline)
     for text, group in groupby(releases, _describe_change):
         alike = list(group)
         span = alike[0].version

@@ -1,4 +1,4 @@
-"""N_max of whole models, measured and predicted (paper, figures of models)."""
+"""Figures of whole models that a platform measured: N_max, limiters, and each with its rows."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Predictions against boundaries: N_max beside N_max, shares of hits, and errors by backend."""
+"""Predictions against boundaries: N_max, shares of hits, errors; on imported curves, too."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The report's section on a platform's measured models: N_max, predictors, modules' shares."""
+"""The report's sections on models: measured and predicted N_max, the lookup table, releases."""
 
 from collections.abc import Mapping, Sequence
 

@@ -43,9 +43,9 @@ def needed(job: Job) -> list[Job]:
     """Return a job and all that come before it, in an order in which they can be done."""
     graph, todo = {}, [job]
     while todo:
-        each = todo.pop()
-        graph[each] = before(each)
-        todo += graph[each]
+        earlier = todo.pop()
+        graph[earlier] = before(earlier)
+        todo += graph[earlier]
     return list(TopologicalSorter(graph).static_order())
 
 

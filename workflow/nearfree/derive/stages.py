@@ -56,11 +56,11 @@ class Stage(NamedTuple):
     def inputs(self, scope: str) -> list[tuple[str, str]]:
         """Return the tables that are read for a scope, each with the scope that has it."""
         own = (*self.reads, *(self.sources if scope == SOURCES else ()))
-        found = [(scope, table) for table in own if STAGE_OF[table].has(scope)]
-        found += [(PUBLIC, table) for table in self.public]
+        tables = [(scope, table) for table in own if STAGE_OF[table].has(scope)]
+        tables += [(PUBLIC, table) for table in self.public]
         if scope == PUBLIC:
-            found += [(IMPORTED, table) for table in self.imported]
-        return list(dict.fromkeys(found))
+            tables += [(IMPORTED, table) for table in self.imported]
+        return list(dict.fromkeys(tables))
 
 
 def _modules(room: str, *tables: str) -> dict[str, str]:

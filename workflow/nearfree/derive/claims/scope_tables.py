@@ -69,11 +69,11 @@ class ScopeTables:
     @cached_property
     def curves(self) -> list[list[Row]]:
         """The newest boundaries of each setting, in the order of tolerances."""
-        found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+        curves: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
         for row in self._rows("boundaries", "newest"):
-            shown = tuple(row[name] or 0 for name in SIZES)
-            found[row["stream"], row["platform"], shown, row["setting_key"]].append(row)
-        return [sorted(rows, key=lambda row: row["epsilon"]) for _, rows in sorted(found.items())]
+            sizes = tuple(row[name] or 0 for name in SIZES)
+            curves[row["stream"], row["platform"], sizes, row["setting_key"]].append(row)
+        return [sorted(rows, key=lambda row: row["epsilon"]) for _, rows in sorted(curves.items())]
 
     def bounds(self, *modules: str, epsilon: float | None = None) -> list[Row]:
         """Return the newest boundaries of module kinds at a tolerance (default: the headline's)."""
@@ -114,9 +114,9 @@ class ScopeTables:
     def _work(self) -> dict[tuple[Any, ...], dict[tuple[int, str], dict[int, Row]]]:
         work: dict[tuple[Any, ...], dict[tuple[int, str], dict[int, Row]]] = {}
         for row in self._rows("work", "newest"):
-            told_by = (_SOURCES.index(row["source"]), row["stream"])
+            source = (_SOURCES.index(row["source"]), row["stream"])
             key = (row["platform"], row["origin"], row["setting_key"])
-            work.setdefault(key, {}).setdefault(told_by, {})[row["n"]] = row
+            work.setdefault(key, {}).setdefault(source, {})[row["n"]] = row
         return work
 
     def work(self, bound: Row) -> dict[int, Row]:

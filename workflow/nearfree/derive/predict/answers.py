@@ -84,7 +84,7 @@ class Answerer:
         the constants were calibrated on.
         """
         laws = [name for name in predictors if name in LAWS]
-        found = [
+        frames = [
             answer_laws(questions, self._facts, epsilons, self._resolver, laws).with_columns(
                 pl.lit(value=False).alias("in_sample")
             )
@@ -92,8 +92,8 @@ class Answerer:
         if PREDICTOR in predictors:
             timed = self._seen(questions, self._timed(questions).answers(epsilons))
             empty = pl.DataFrame(schema={**ANSWERS_SCHEMA, "in_sample": pl.Boolean})
-            found.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
-        return pl.concat(found)
+            frames.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
+        return pl.concat(frames)
 
     def ratios(self, questions: pl.DataFrame) -> pl.DataFrame:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""

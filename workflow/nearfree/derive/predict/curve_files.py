@@ -41,22 +41,22 @@ def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
     """
     sheet = config.platform(scope)
     _check(scope, sheet)
-    asked = _Asked(config, scope)
-    timed = answerer.timed(asked.frame())
-    curves = dict(asked.curves(timed))
+    studies = _Studies(config, scope)
+    timed = answerer.timed(studies.frame())
+    curves = dict(studies.curves(timed))
     refusals = timed.refusals()
-    said = {setting: refusals[number] for setting, number in asked.numbers.items()
+    refusals_of = {setting: refusals[number] for setting, number in studies.numbers.items()
             if number in refusals}  # fmt: skip
-    refused = [Refused(setting=setting, refusal=why) for setting, why in said.items()]
+    refused = [Refused(setting=setting, refusal=why) for setting, why in refusals_of.items()]
     forwards = []
-    for setting, parts in asked.models.items():
-        missing = [part for part in parts if part.setting in said]
+    for setting, parts in studies.models.items():
+        missing = [part for part in parts if part.setting in refusals_of]
         if parts and not missing:
             forwards.append(Forward(setting=setting, parts=parts))
         else:
-            why = f"{missing[0].role}: {said[missing[0].setting]}" if missing else _ROUTED
+            why = f"{missing[0].role}: {refusals_of[missing[0].setting]}" if missing else _ROUTED
             refused.append(Refused(setting=setting, refusal=why))
-    releases = {each.package: each.version for each in asked.releases.values() if each}
+    releases = {r.package: r.version for r in studies.releases.values() if r}
     return CurveFile(
         platform=scope,
         device=sheet.device_name or "",
@@ -69,7 +69,7 @@ def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
         predictor=PREDICTOR,
         code=digest(__name__),
         releases=dict(sorted(releases.items())),
-        calibrations={each.constants: each.calibration for each in timed.curves()},
+        calibrations={part.constants: part.calibration for part in timed.curves()},
         curves=tuple(curves.values()),
         forwards=tuple(forwards),
         refused=tuple(refused),
@@ -87,15 +87,15 @@ def _check(scope: str, sheet: Platform) -> None:
         )
 
 
-class _Asked:
-    """The settings of a platform's studies, modules and models, each with all its N."""
+class _Studies:
+    """The settings of a platform's studies, modules and models, with all N of each."""
 
     def __init__(self, config: Config, scope: str) -> None:
         self._config, self._scope = config, scope
         self._grids: dict[Setting, set[int]] = defaultdict(set)
         self.models: dict[Setting, tuple[Part, ...]] = {}
         plans = Plans(config, scope)
-        for sweep in (each for stream in plans.measured for each in plans.sweeps(stream)):
+        for sweep in (sweep for stream in plans.measured for sweep in plans.sweeps(stream)):
             self._add(sweep)
         self.numbers = {setting: number for number, setting in enumerate(self._grids)}
         self.releases = {name: self._release(name) for name in {s.backend for s in self._grids}}
@@ -107,11 +107,11 @@ class _Asked:
         if setting.module != "model":
             self._grids[setting].update(sweep.positions)
             return
-        found = uses(setting, self._config.model(setting.model or ""))
+        module_uses = uses(setting, self._config.model(setting.model or ""))
         self.models[setting] = tuple(
-            Part(role=use.role, count=use.count, setting=use.setting) for use in found
+            Part(role=use.role, count=use.count, setting=use.setting) for use in module_uses
         )
-        for use in found:
+        for use in module_uses:
             self._grids[use.setting].update(sweep.positions)
 
     def _release(self, backend: str) -> Release | None:
@@ -146,7 +146,7 @@ class _Asked:
     def curves(self, timed: TimedQuestions) -> Iterator[tuple[Setting, Curve]]:
         """Yield the curve of each setting of which one is known, in their order."""
         settings = list(self.numbers)
-        found = {}
+        curves = {}
         for part in timed.curves():
             for row, number in enumerate(part.asked):
                 setting = settings[number]
@@ -155,7 +155,7 @@ class _Asked:
                 us, rows, packed = (
                     [] if values is None else values[row, : len(grid)].tolist() for values in arrays
                 )
-                found[number] = Curve(
+                curves[number] = Curve(
                     setting=setting,
                     release="==".join(release) if release else None,
                     n=tuple(grid),
@@ -163,7 +163,7 @@ class _Asked:
                     block_rows=_whole(rows),
                     rows_per_position=_whole(packed),
                 )
-        yield from ((settings[number], found[number]) for number in sorted(found))
+        yield from ((settings[number], curves[number]) for number in sorted(curves))
 
 
 def _whole(values: Sequence[float]) -> tuple[int, ...]:

@@ -42,8 +42,8 @@ def releases_that_ran(settings: pl.DataFrame, takes: Iterable[Take]) -> pl.DataF
     rows = []
     for row in settings.select("row_id", "backend", "from_ids").iter_rows(named=True):
         take = row["from_ids"][0].rpartition("#")[0].rpartition(".")[0]
-        found = release_of(row["backend"], versions.get(take, {}))
-        rows.append({"row_id": row["row_id"], "backend_version": found})
+        version = release_of(row["backend"], versions.get(take, {}))
+        rows.append({"row_id": row["row_id"], "backend_version": version})
     schema = {"row_id": pl.String, "backend_version": pl.String}
     return pl.DataFrame(rows, schema=schema).unique("row_id", maintain_order=True)
 
@@ -93,7 +93,7 @@ def _newest(takes: Sequence[Take]) -> Iterable[Event]:
     """Return the newest of the predictions that say the same thing, whatever study made them."""
     newest_events: dict[object, Event] = {}
     events = [event for take in takes for event in take.of(PredictionRecorded)]
-    for event in sorted(events, key=lambda each: each.time):
+    for event in sorted(events, key=lambda event: event.time):
         names = ("setting", "baseline", "predictor", "basis", "epsilon")
         newest_events[tuple(getattr(event.data, name) for name in names)] = event
     return newest_events.values()
@@ -173,7 +173,7 @@ def _deployments(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[tupl
     """Yield the measured settings of models, each with the deployment that it is."""
     rows = _by_key(settings)
     dtypes = {row["dtype"] for row in rows.values()}
-    for take in sorted(takes, key=lambda each: each.order, reverse=True):
+    for take in sorted(takes, key=lambda take: take.order, reverse=True):
         plan = take.started.data.plan
         if not isinstance(plan, MeasurePlan) or not plan.models:
             continue

@@ -73,7 +73,7 @@ PREDICTIONS = Table(
         **REASON,
     },
 )  # fmt: skip
-_SAID = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module",
+_ANSWERED = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module",
          "limiting_term", "evidence", "margin", "constants", "calibration", "in_sample",
          "refusal")  # fmt: skip
 _NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
@@ -153,7 +153,7 @@ def predict(
     for (basis,), part in questions.group_by("basis", maintain_order=True):
         known = _known(basis, newest, sheets)
         answers = answerer.on(known).answers(part, epsilons, PREDICTORS)
-        frames.append(part.join(answers.select("asked", *_SAID), on="asked", how="inner"))
+        frames.append(part.join(answers.select("asked", *_ANSWERED), on="asked", how="inner"))
     modelled = list(recorded_rows(takes, whole))
     pair = ["platform", "dtype"]
     without = whole.join(facts, on=pair, how="anti")  # has one refusal, on no basis
@@ -163,7 +163,7 @@ def predict(
     for (basis,), part in facts.group_by("basis", maintain_order=True):
         informed = answerer.on(_known(basis, newest, sheets))
         modelled += law_rows(takes, whole.join(part, on=pair, how="semi"), part, informed, epsilons)
-    empty = questions.clear().with_columns(pl.lit(None).alias(name) for name in _SAID)
+    empty = questions.clear().with_columns(pl.lit(None).alias(name) for name in _ANSWERED)
     of_modules = _rows(pl.concat(frames) if frames else empty)
     of_models = PREDICTIONS.frame(modelled).select(of_modules.columns)
     return pl.concat([of_modules.cast(of_models.schema), of_models])

@@ -122,14 +122,14 @@ def accuracy(
     seen = sorted({name for event in calibrated for name in event.data.platforms})
     left_out = answering.left_out(read_curves(layout, newest_release(layout)), epsilon=epsilon)
     evaluated = evaluate(known, answering, [epsilon], EVERY, left_out)
-    found = evaluated.scores.with_columns(pl.col("platform").is_in(seen).alias("seen"))
+    scores = evaluated.scores.with_columns(pl.col("platform").is_in(seen).alias("seen"))
     rows = [
         {**dict.fromkeys(_KEYS), **row, "grouping": grouping, "from_ids": ids}
         for grouping, by in _GROUPINGS.items()
-        for row in groups(found, by)
+        for row in groups(scores, by)
     ]
     moved = _moved(known, epsilon).with_columns(
-        pl.concat_list(pl.lit(each) for each in imported).alias("from_ids")
+        pl.concat_list(pl.lit(event_id) for event_id in imported).alias("from_ids")
     )
     return _finite(ACCURACY.frame(rows)), moved, set(ids)
 

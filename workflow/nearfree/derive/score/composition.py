@@ -94,8 +94,8 @@ def compose(
     by_row_id = {row["row_id"]: row for row in predictions.filter(of_models).to_dicts()}
     inside = _Inside(shares.filter("newest"))
     for row in judged:
-        bound = next(bounds[each] for each in row["from_ids"] if each in bounds)
-        prediction = next(by_row_id[each] for each in row["from_ids"] if each in by_row_id)
+        bound = next(bounds[i] for i in row["from_ids"] if i in bounds)
+        prediction = next(by_row_id[i] for i in row["from_ids"] if i in by_row_id)
         baseline, key = bound["baseline"], (row["stream"], row["setting_key"])
         began = first.get((bound["stream"], bound["take"], bound["plan8"], row["setting_key"]), "")
         limiter, growth, used = inside.limiter(key, baseline, row["next_n"])
@@ -111,7 +111,7 @@ def compose(
             "limiter_share": inside.share(key, baseline, named),
             "same_limiter": None if None in (limiter, named) else limiter == named,
             "within": _within(inf if row["unbounded"] else row["predicted"], bound),
-            "foretold": any(recorded.get(each, began) < began for each in prediction["from_ids"]),
+            "foretold": any(recorded.get(i, began) < began for i in prediction["from_ids"]),
             "from_ids": [row["row_id"], bound["row_id"], prediction["row_id"], *used],
         }
 
@@ -147,7 +147,7 @@ class _Inside:
             for role, row in end.items()
             if role in start
         }
-        role = max((each for each in grown if each != BETWEEN), key=lambda each: grown[each])
+        role = max((role for role in grown if role != BETWEEN), key=lambda role: grown[role])
         every = sum(us for us in grown.values() if us > 0)
         used = [start[role]["row_id"], end[role]["row_id"]]
         return role, grown[role] / every if every > 0 else None, used

@@ -127,7 +127,7 @@ def evaluate(
     left_out
         What answers as the work model without the platform that is asked of; it is scored too.
     """
-    asked = questions(known)
+    queries = questions(known)
     laws = [name for name in predictors if name != TWIN]
     frames: list[pl.DataFrame] = []
     constants: dict[str, list[str]] = {}
@@ -135,9 +135,9 @@ def evaluate(
     for source, names, timed in sources:
         if source is None or not names:
             continue
-        answers, predicted = source.answers(asked, epsilons, names), None
+        answers, predicted = source.answers(queries, epsilons, names), None
         if timed in names and not known.ratios.is_empty():
-            predicted = source.ratios(asked).with_columns(pl.lit(timed).alias("predictor"))
+            predicted = source.ratios(queries).with_columns(pl.lit(timed).alias("predictor"))
         frames.append(score(known, answers, names, predicted))
         constants |= _constants(answers)
     if TWIN in predictors:

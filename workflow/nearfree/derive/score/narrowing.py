@@ -27,12 +27,12 @@ def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Trut
     ConfigError
         One that the data do not have, or data without any boundary.
     """
-    there = sorted(known.settings[column].drop_nulls().unique())
+    values = sorted(known.settings[column].drop_nulls().unique())
     for name in names:
-        if name not in there:
+        if name not in values:
             raise ConfigError(
                 f"{source} has no boundary of the {column} {name!r}",
-                remedy=f"Choose from {', '.join(there) or 'none'}",
+                remedy=f"Choose from {', '.join(values) or 'none'}",
             )
     if known.settings.is_empty():
         raise ConfigError(f"{source} holds no curve with a boundary", remedy="Give other data")

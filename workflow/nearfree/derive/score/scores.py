@@ -131,10 +131,10 @@ def _ratio_errors(known: Truth, predicted: pl.DataFrame) -> pl.DataFrame:
         known.ratios.rename({"ratio": "true"}), on=["curve", "n"], how="inner"
     )
     error = (pl.col("ratio") / pl.col("true") - 1).abs().fill_nan(None)
-    asked = known.boundaries.select("curve", "epsilon", "baseline", "n_max")
+    settings = known.boundaries.select("curve", "epsilon", "baseline", "n_max")
     return (
         pairs.select("curve", "predictor", "n", error.alias("t_ratio_error"))
-        .join(asked, on="curve", how="inner")
+        .join(settings, on="curve", how="inner")
         .filter((pl.col("n") > pl.col("baseline")) & (pl.col("n") <= _UP_TO * pl.col("n_max")))
         .group_by("curve", "predictor", "epsilon")
         .agg(pl.col("t_ratio_error").median())

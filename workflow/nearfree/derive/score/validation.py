@@ -71,7 +71,7 @@ def write_validation(layout: Layout, scope: str) -> None:
     write_table(layout, scope, VALIDATION, frame, made_from)
     shares = read_table(layout, scope, TIME_SHARES)
     dated = open_takes(layout, scope, only=(LatencyMeasured, PredictionRecorded))
-    rows = compose(frame, boundaries, predictions, shares, (Take(*each) for each in dated))
+    rows = compose(frame, boundaries, predictions, shares, (Take(*opened) for opened in dated))
     known = {*frame["row_id"], *known, *shares["row_id"]}
     composition = COMPOSITION.build(COMPOSITION.frame(rows), known)
     write_table(layout, scope, COMPOSITION, composition, made_from | seals_digest(layout, scope))

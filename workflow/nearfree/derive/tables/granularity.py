@@ -61,7 +61,7 @@ def newest_extractions(takes: Iterable[Take]) -> list[Take]:
 
 def _extracted(take: Take) -> Iterator[dict[str, object]]:
     fetched: list[SourceFetched] = [event.data for event in take.of(SourceFetched)]
-    hashes = {member.path: member.sha256 for each in fetched for member in each.members}
+    hashes = {member.path: member.sha256 for source in fetched for member in source.members}
     for event in take.of(RuleExtracted):
         rule = event.data
         for number, branch in enumerate(rule.branches, start=1):

@@ -37,11 +37,11 @@ def robustness(rows: Sequence[Row], points: Mapping[int, Row], epsilon: float) -
     around = [points[n] for n in (headline["n_max"], headline["next_n"]) if n in points]
     ids = tuple(point["row_id"] for point in around)
     findings = [*_leaps(rows, points), *_noise(headline, around)]
-    told = [
+    sentences = [
         *(findings or [_steady(rows, headline, around)]),
         *_unjudged(headline, robust=not findings),
     ]
-    return Robustness(not findings, "; ".join(told), ids)
+    return Robustness(not findings, "; ".join(sentences), ids)
 
 
 def leaps(before: Row, after: Row) -> bool:

@@ -31,10 +31,12 @@ class EventIds:
     """
 
     def __init__(self, segments: Iterable[tuple[str, Sequence[int]]]) -> None:
-        found: dict[str, list[Sequence[int]]] = {}
+        places_of: dict[str, list[Sequence[int]]] = {}
         for segment, places in segments:
-            found.setdefault(segment, []).append(places)
-        self._places = {segment: np.sort(np.concatenate(parts)) for segment, parts in found.items()}
+            places_of.setdefault(segment, []).append(places)
+        self._places = {
+            segment: np.sort(np.concatenate(parts)) for segment, parts in places_of.items()
+        }
 
     def absent(self, ids: pl.Series) -> pl.Series:
         """Return those of some ids that name none of these events."""
@@ -42,11 +44,11 @@ class EventIds:
         return pl.concat(parts) if parts else ids.clear()
 
     def _absent(self, ids: pl.DataFrame) -> pl.Series:
-        said = pl.col("id").str.splitn("#", 2)
-        place = said.struct[1].cast(pl.Int64, strict=False)
-        exact = place.cast(pl.String) == said.struct[1]
+        parts = pl.col("id").str.splitn("#", 2)
+        place = parts.struct[1].cast(pl.Int64, strict=False)
+        exact = place.cast(pl.String) == parts.struct[1]
         named = ids.with_columns(
-            said.struct[0].alias("segment"), pl.when(exact).then(place).alias("place")
+            parts.struct[0].alias("segment"), pl.when(exact).then(place).alias("place")
         )
         frames = [
             part.filter(~self._holds(segment, part["place"]))
@@ -166,9 +168,9 @@ class Table(Struct, frozen=True, kw_only=True):
         if missing:
             raise self._broken(f"lacks the column {missing[0]}")
         for name, dtype in self.dtypes.items():
-            found = rows.schema.get(name, dtype)
-            if found not in (dtype, pl.Null()):
-                raise self._broken(f"column {name} is {found}, not {dtype}")
+            given = rows.schema.get(name, dtype)
+            if given not in (dtype, pl.Null()):
+                raise self._broken(f"column {name} is {given}, not {dtype}")
         keys = rows.select(pl.col(self.key).cast(pl.String).fill_null(""))
         digests = (sha256(repr(key).encode()).hexdigest() for key in keys.iter_rows())
         ids = [f"{self.name}:{digest[:12]}" for digest in digests]
@@ -227,8 +229,8 @@ class Table(Struct, frozen=True, kw_only=True):
         if isinstance(known, EventIds):
             dangling = known.absent(named["id"])
         else:
-            there = pl.DataFrame({"id": list(known)}, schema={"id": pl.String})
-            dangling = named.join(there, on="id", how="anti")["id"]
+            known_ids = pl.DataFrame({"id": list(known)}, schema={"id": pl.String})
+            dangling = named.join(known_ids, on="id", how="anti")["id"]
         if not dangling.is_empty():
             raise self._broken(f"is made from {dangling.min()!r}, which is not there")
 

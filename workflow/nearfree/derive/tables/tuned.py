@@ -67,5 +67,5 @@ def _intervals(file: TunedIndexed) -> list[tuple[int, int | None, tuple[int | No
         return [(1, None, (None,) * len(_SIZES))]
     columns = [getattr(file, size) or repeat(None, len(file.tokens)) for size in _SIZES]
     entries: list[tuple[int | None, ...]] = list(zip(*columns, strict=True))
-    found = tuned_intervals(file.tokens, entries, 1, max(file.tokens))
-    return [*found[:-1], (found[-1].first, None, found[-1].value)]
+    intervals = tuned_intervals(file.tokens, entries, 1, max(file.tokens))
+    return [*intervals[:-1], (intervals[-1].first, None, intervals[-1].value)]

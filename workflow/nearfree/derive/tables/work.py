@@ -74,8 +74,8 @@ def work_rows(
         The tables of the same scope.
     """
     facts = _facts(platforms)
-    told = latency.select(*_POINT, "row_id", "latency_us", "origin").to_dicts()
-    timed = {tuple(row[name] for name in _POINT): row for row in told}
+    points_of_latency = latency.select(*_POINT, "row_id", "latency_us", "origin").to_dicts()
+    timed = {tuple(row[name] for name in _POINT): row for row in points_of_latency}
     points = [
         (take, event)
         for take in takes
@@ -102,7 +102,7 @@ def work_rows(
         fact = facts.get((take.name.scope, data.setting.dtype))
         simulated = getattr(take.started.data.plan, "curves", UNSET) is not UNSET
         origin = "simulated" if simulated else "measured"
-        yield identity | _said(event, point, fact) | {"origin": origin}
+        yield identity | _columns(event, point, fact) | {"origin": origin}
 
 
 _POINT = ("stream", "take", "plan8", "setting_key", "n")
@@ -124,7 +124,7 @@ def _facts(platforms: pl.DataFrame) -> dict[tuple[str, str], Row]:
     }
 
 
-def _said(event: Event, point: Row | None, fact: Row | None) -> Row:
+def _columns(event: Event, point: Row | None, fact: Row | None) -> Row:
     """Return what an event says of a point, beside the point's latency and the platform's facts."""
     counted = isinstance(event.data, WorkCounted)
     work = _counted(event) if counted else _profiled(event)

@@ -58,7 +58,7 @@ def total_exits(
         The sum of the modules' times, or the minimum of the modules' boundaries.
     """
     grid = latency.grid
-    known = np.isin(baselines, grid) & np.array([each is None for each in latency.refusals])
+    known = np.isin(baselines, grid) & np.array([refusal is None for refusal in latency.refusals])
     rows = np.flatnonzero(known)
     begin = np.searchsorted(grid, np.array(baselines)[rows])
     judge = {SUM: _by_sum, MINIMUM: _by_minimum}[composition]
@@ -77,7 +77,7 @@ def total_exits(
         {
             "deployment": range(len(reasons)),
             "constants": latency.constants,
-            "calibration": [list(each) for each in latency.calibration],
+            "calibration": [list(events) for events in latency.calibration],
             "in_sample": latency.in_sample,
         },
         schema_overrides={"deployment": pl.Int64, "calibration": pl.List(pl.String)},
@@ -113,24 +113,24 @@ def sum_exits(latency: Total, rows: Places, begin: Places, epsilon: float) -> Ex
 def _by_sum(latency: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
     model, out = latency.model_us, sum_exits(latency, rows, begin, epsilon)
     modules = latency.latency_us[rows]
-    each = np.arange(len(rows))
-    grown = modules[each, :, out.after] - modules[each, :, begin]
+    at = np.arange(len(rows))
+    grown = modules[at, :, out.after] - modules[at, :, begin]
     place = grown.argmax(axis=1)
     ratio = model[rows, out.after] / model[rows, begin]
     return _rows(latency, rows, place, out, ratio, epsilon=epsilon)
 
 
 def _by_minimum(latency: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
-    deployment, place, each, ratio = _modules(latency, rows, begin, epsilon)
-    order = np.lexsort((each.last, deployment))
+    deployment, place, own, ratio = _modules(latency, rows, begin, epsilon)
+    order = np.lexsort((own.last, deployment))
     _, first = np.unique(deployment[order], return_index=True)
     least = order[first]
     out = Exits(
-        last=each.last[least],
-        low=np.minimum.reduceat(each.low[order], first),
-        high=np.minimum.reduceat(each.high[order], first),
-        after=each.after[least],
-        censored=each.censored[least],
+        last=own.last[least],
+        low=np.minimum.reduceat(own.low[order], first),
+        high=np.minimum.reduceat(own.high[order], first),
+        after=own.after[least],
+        censored=own.censored[least],
     )
     return _rows(latency, rows, place[least], out, ratio[least, out.after], epsilon=epsilon)
 
@@ -145,7 +145,7 @@ def module_exits(latency: Total, deployment: int, epsilon: float) -> pl.DataFram
     _, place, out, ratio = _modules(latency, rows, begin, epsilon)
     which = np.full(len(place), deployment)
     at = ratio[np.arange(len(place)), out.after]
-    named = [latency.roles[deployment][each] for each in place]
+    named = [latency.roles[deployment][at] for at in place]
     return _rows(latency, which, place, out, at, epsilon=epsilon).with_columns(
         pl.Series("limiting_module", named, dtype=pl.String)
     )

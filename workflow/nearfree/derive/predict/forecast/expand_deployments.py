@@ -88,9 +88,9 @@ def check_releases(config: Config, answerer: Answerer, queries: Sequence[Deploym
     ConfigError
         Which one, and which releases of the package are recorded.
     """
-    named = {each for query in queries for each in (query.attention, query.moe) if each}
-    for each in sorted(named, key=str):
-        release = ruled_release(each.name, each.version)
+    backends = {b for query in queries for b in (query.attention, query.moe) if b}
+    for used in sorted(backends, key=str):
+        release = ruled_release(used.name, used.version)
         if release is None:
             continue
         try:
@@ -124,7 +124,7 @@ def newest(
     release = ruled_release(requested.name, requested.version or "0")
     if requested.version is not None or release is None:
         return requested
-    listed = [each.split("==") for each in config.releases]
+    listed = [name.split("==") for name in config.releases]
     known = [version for package, version in listed if package == release.package]
     if not known:
         raise ConfigError(

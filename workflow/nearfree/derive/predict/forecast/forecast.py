@@ -96,24 +96,24 @@ def forecast(
         Whether the paper's baseline is asked, too, where it is another than 1.
     """
     questions = Questions(deployments, grid or positions())
-    found = total(questions, answerer)
-    asked = [[1] * len(deployments)]
+    latency = total(questions, answerer)
+    baselines_of = [[1] * len(deployments)]
     if full:
-        asked.append([each.full_baseline for each in deployments])
+        baselines_of.append([deployment.full_baseline for deployment in deployments])
     laws = [name for name in predictors if name in LAWS]
     frames = [pl.DataFrame(schema=ANSWERS)]
-    for baselines in asked:
+    for baselines in baselines_of:
         beside = pl.DataFrame(
             {"deployment": range(len(deployments)), "baseline": baselines},
             schema={"deployment": pl.Int64, "baseline": pl.Int64},
         )
-        said = []
+        parts = []
         if laws:
-            said.append(least_of_laws(questions, answerer, baselines, epsilons, laws))
+            parts.append(least_of_laws(questions, answerer, baselines, epsilons, laws))
         if PREDICTOR in predictors:
-            said += [total_exits(found, baselines, epsilons, each) for each in (SUM, MINIMUM)]
-        if said:
-            frames.append(pl.concat(said, how="diagonal").join(beside, on="deployment"))
+            parts += [total_exits(latency, baselines, epsilons, way) for way in (SUM, MINIMUM)]
+        if parts:
+            frames.append(pl.concat(parts, how="diagonal").join(beside, on="deployment"))
     answers = pl.concat(frames, how="diagonal").select(
         pl.col(name).cast(dtype) for name, dtype in ANSWERS.items()
     )
@@ -127,7 +127,7 @@ def forecast(
         "epsilon",
         maintain_order=True,
     )
-    return Forecast(deployments=deployments, total=found, answers=answers)
+    return Forecast(deployments=deployments, total=latency, answers=answers)
 
 
 def least_of_laws(
@@ -159,8 +159,8 @@ def least_of_laws(
     )
     frames = []
     for (baseline,), part in main.group_by("baseline", maintain_order=True):
-        asked = questions.from_baseline(int(str(baseline)))
-        wanted = asked.filter(pl.col("asked").is_in(part["asked"].unique().implode()))
+        frame = questions.from_baseline(int(str(baseline)))
+        wanted = frame.filter(pl.col("asked").is_in(part["asked"].unique().implode()))
         answers = answerer.answers(wanted, epsilons, predictors)
         frames.append(part.join(answers, on="asked", how="inner", maintain_order="left_right"))
     every = pl.concat(frames).sort(*_KEY, "place")

@@ -51,7 +51,7 @@ def surface(
         The rows of `total_exits` by deployment and baseline.
     """
     latency = total(Questions(deployments, grid), answerer)
-    full = [each.full_baseline for each in deployments]
+    full = [deployment.full_baseline for deployment in deployments]
     frames = []
     for baselines in ([1] * len(deployments), full):
         beside = pl.Series("baseline", baselines, dtype=pl.Int64)
@@ -64,8 +64,8 @@ def surface(
 def _points(latency: Total, full: Sequence[int]) -> pl.DataFrame:
     model, grid = latency.model_us, latency.grid
     places = np.searchsorted(grid, full)
-    there = np.isin(full, grid)
-    base = np.where(there, model[np.arange(len(full)), np.minimum(places, len(grid) - 1)], np.nan)
+    on_grid = np.isin(full, grid)
+    base = np.where(on_grid, model[np.arange(len(full)), np.minimum(places, len(grid) - 1)], np.nan)
     from_full = np.where(grid[None, :] >= np.array(full)[:, None], model / base[:, None], np.nan)
     return pl.DataFrame(
         {
@@ -98,20 +98,21 @@ def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
     ConfigError
         K is not on the grid.
     """
-    found = forecast.total
-    place = np.flatnonzero(found.grid == positions)
+    latency = forecast.total
+    place = np.flatnonzero(latency.grid == positions)
     if not len(place):
         raise ConfigError(
-            f"{positions} positions are not among the N that are looked at, 1 to {found.grid[-1]}",
+            f"{positions} positions are not among the N that are looked at, 1 to "
+            f"{latency.grid[-1]}",
             remedy="Raise --largest",
         )
     at = int(place[0])
-    base = found.model_us[:, :1]
-    ratio = found.model_us / base
-    low, high = found.moved_us(-1.0) / base, found.moved_us(1.0) / base
+    base = latency.model_us[:, :1]
+    ratio = latency.model_us / base
+    low, high = latency.moved_us(-1.0) / base, latency.moved_us(1.0) / base
     begin: Places = np.zeros(len(ratio), dtype=np.int64)
     last = exits(ratio, low, high, begin, epsilon).last
-    known = np.array([reason is None for reason in found.refusals])
+    known = np.array([reason is None for reason in latency.refusals])
     frame = pl.DataFrame(
         {
             "deployment": range(len(ratio)),
@@ -120,8 +121,8 @@ def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
             "ratio": _where(known, ratio[:, at]),
             "low": _where(known, ratio[:, at] if at == 0 else low[:, at]),
             "high": _where(known, ratio[:, at] if at == 0 else high[:, at]),
-            "n_max": _where(known, found.grid[last].astype(float)),
-            "refusal": found.refusals,
+            "n_max": _where(known, latency.grid[last].astype(float)),
+            "refusal": latency.refusals,
         },
         schema_overrides={"refusal": pl.String},
     )

@@ -88,8 +88,8 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     band, which, sampled = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
     band[at], which[at], sampled[at] = bands[asked], asked, seen[asked]
     parts: list[list[tuple[str, int]]] = [[] for _ in questions.deployments]
-    for deployment, role, each in uses.select("deployment", "role", "asked").iter_rows():
-        parts[deployment].append((role, each))
+    for deployment, role, question in uses.select("deployment", "role", "asked").iter_rows():
+        parts[deployment].append((role, question))
     refused = timed.refusals()
     return Total(
         latency_us=latency,
@@ -98,7 +98,10 @@ def total(questions: Questions, answerer: Answerer) -> Total:
         roles=[dict(enumerate(role for role, _ in part)) for part in parts],
         grid=np.array(questions.grid),
         refusals=[_refusal(part, refused) for part in parts],
-        constants=["; ".join(sorted({said for said, _ in _known(part, behind)})) for part in parts],
+        constants=[
+            "; ".join(sorted({constants for constants, _ in _known(part, behind)}))
+            for part in parts
+        ],
         calibration=[tuple(sorted({event for _, event in _known(part, behind)})) for part in parts],
         in_sample=np.asarray(sampled.any(axis=1)),
         timed=timed,

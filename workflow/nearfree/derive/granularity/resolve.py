@@ -95,7 +95,7 @@ class Resolver:
             raise _unknown(f"no MoE rules of {release.package} for {asked.dtype} are read")
         if asked.top_k > asked.experts:
             raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
-        said = _once(self._releases, release, self._read)
+        known = _once(self._releases, release, self._read)
         query = MoeQuery(
             experts=asked.experts,
             top_k=asked.top_k,
@@ -109,12 +109,12 @@ class Resolver:
             modular=bool(asked.kernel and MODULAR_MOE.search(asked.kernel)),
             override=asked.block_size_m,
         )
-        layer = MoeRules(said.rules, said.found.tuned, query, MOST_TOKENS)
+        layer = MoeRules(known.rules, known.found.tuned, query, MOST_TOKENS)
         # Layers that are alike in all that the rules still ask for share their answers.
         inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
         key = (release, layer.tuned, layer.aligned, query.override, inputs)
         if key not in self._steps:
-            self._steps[key] = Steps(layer.at, layer.step, moe_intervals, said.files)
+            self._steps[key] = Steps(layer.at, layer.step, moe_intervals, known.files)
         return self._steps[key]
 
     def _attention(self, asked: AttentionQuestion) -> Steps[Tile]:
@@ -139,7 +139,7 @@ class Resolver:
         backend = ruled_backend(asked.backend, ATTENTION.name)
         if backend.capabilities and asked.sm and asked.sm not in backend.capabilities:
             raise _unknown(f"{asked.backend} has no kernels for compute capability {asked.sm}")
-        said = _once(self._releases, release, self._read)
+        known = _once(self._releases, release, self._read)
         page = asked.page_size
         query = AttentionQuery(
             heads=asked.heads,
@@ -155,9 +155,9 @@ class Resolver:
             capture_positions=asked.most if asked.cuda_graph else None,
         )
         module = reader(release.package)
-        return Call(module=module, rules=said.rules, query=query, page=page), said.files
+        return Call(module=module, rules=known.rules, query=query, page=page), known.files
 
-    def _read(self, release: Release) -> "_Said":
+    def _read(self, release: Release) -> "_ReleaseRules":
         if self._cache is None:
             found = recorded_extraction(self._layout, *release)
         else:
@@ -169,10 +169,10 @@ class Resolver:
                 f"no rules of {release.package} {release.version} in the log",
                 remedy=f"Run `nearfree rules extract {release.package}=={release.version}`",
             )
-        return _Said(found)
+        return _ReleaseRules(found)
 
 
-class _Said:
+class _ReleaseRules:
     """What a release says, ready to be asked."""
 
     def __init__(self, found: Extraction) -> None:
@@ -195,7 +195,7 @@ def _once(kept: _Kept, asked: object, answer: Callable[..., T]) -> T:
 
 
 def _api(asked: AttentionQuestion, backend: Backend) -> _Api:
-    """Return which call is made: with a cache, where nothing is said, that for a KV cache."""
+    """Return which call is made: with a cache, where nothing is named, that for a KV cache."""
     cached = asked.api is None and asked.context > 0
     if cached or backend.api is None:  # its rules do not depend on the call
         return "kvcache"

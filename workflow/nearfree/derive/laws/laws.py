@@ -202,12 +202,12 @@ def answer_laws(
         raise ConfigError(f"no law {unknown[0]!r}", remedy=f"Choose from {', '.join(_LAWS)}")
     rows = with_facts(asked, facts)
     tolerances = pl.DataFrame({"epsilon": list(epsilons)}, schema={"epsilon": pl.Float64})
-    said = [_said(rows, name, resolver).join(tolerances, how="cross") for name in predictors]
+    frames = [_answers(rows, name, resolver).join(tolerances, how="cross") for name in predictors]
     empty = pl.DataFrame(schema=ANSWERS_SCHEMA)
-    return pl.concat([empty, *(frame.select(*ANSWERS_SCHEMA) for frame in said)])
+    return pl.concat([empty, *(frame.select(*ANSWERS_SCHEMA) for frame in frames)])
 
 
-def _said(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataFrame:
+def _answers(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataFrame:
     judged = _LAWS[predictor](rows, resolver)
     stands = pl.col("refusal").is_null()
     return judged.with_columns(
@@ -303,14 +303,16 @@ def _ask(
     `names` are the columns that the law asks for of a module: questions that agree in them are one.
     """
     numbered = rows.with_row_index(_ROW)
-    said = [pl.DataFrame(schema={_ROW: pl.UInt32, **_ANSWER})]
+    frames = [pl.DataFrame(schema={_ROW: pl.UInt32, **_ANSWER})]
     for module, laws in LAWFUL.items():
         mine = numbered.filter(pl.col("refusal").is_null() & (_module == module))
         ask = partial(answer, KINDS[module], laws)
         own = list(dict.fromkeys(names(KINDS[module], laws)))
         found = ask_distinct(mine.select(own), ask, _ANSWER)
-        said.append(mine.select(_ROW).hstack(found))
-    found = numbered.select(_ROW).join(pl.concat(said), on=_ROW, how="left", maintain_order="left")
+        frames.append(mine.select(_ROW).hstack(found))
+    found = numbered.select(_ROW).join(
+        pl.concat(frames), on=_ROW, how="left", maintain_order="left"
+    )
     refusal = pl.coalesce("refusal", found["refusal"])
     return rows.hstack(found.drop(_ROW, "refusal")).with_columns(refusal.alias("refusal"))
 

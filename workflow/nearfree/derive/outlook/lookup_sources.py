@@ -76,9 +76,11 @@ def lookup_sources(paper: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     resolver
         The rules of releases.
     """
-    said = pl.DataFrame([_said(row, resolver) for row in paper.to_dicts()], schema=SOURCED_SCHEMA)
+    sourced = pl.DataFrame(
+        [_sourced(row, resolver) for row in paper.to_dicts()], schema=SOURCED_SCHEMA
+    )
     routed = pl.coalesce("top_k", pl.when(pl.col("model_type") == "moe").then(_OWN_K))
-    rows = paper.join(said, on="row", how="left", maintain_order="left").with_columns(routed)
+    rows = paper.join(sourced, on="row", how="left", maintain_order="left").with_columns(routed)
     found = principle(_inputs(rows, "resolved_m_attn"))
     stands, term = pl.col("unresolved").is_null(), pl.col("limiting_term")
     rule = (
@@ -109,7 +111,7 @@ def _inputs(rows: pl.DataFrame, m_attn: str) -> pl.DataFrame:
     )
 
 
-def _said(row: Row, resolver: Resolver) -> Row:
+def _sourced(row: Row, resolver: Resolver) -> Row:
     moe = row["model_type"] == "moe"
     try:
         attention = _attention(row, LING_MINI if moe else QWEN3_8B, resolver)

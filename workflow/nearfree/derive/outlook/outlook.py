@@ -156,15 +156,15 @@ def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outl
     platforms
         Rows of the table `platforms`, whose datasheets answers rest on.
     """
-    said, curves, models = [LOOKUP.frame([])], [FORECAST.frame([])], set()
+    rows, curves, models = [LOOKUP.frame([])], [FORECAST.frame([])], set()
     for name, spec in config.deployments.items():
         with entry(config, name):
             answers = forecast(deployments(config, spec), answerer, config.site.tolerances)
         about = about_rows(name, answers.deployments, platforms)
-        said.append(_lookup(answers, about.with_columns(drawn=pl.lit(spec.drawn))))
+        rows.append(_lookup(answers, about.with_columns(drawn=pl.lit(spec.drawn))))
         curves.append(_forecast(answers, about))
         models |= {model_id(deployment.decoder) for deployment in answers.deployments}
-    return Outlook(lookup=pl.concat(said), forecast=pl.concat(curves), models=tuple(sorted(models)))
+    return Outlook(lookup=pl.concat(rows), forecast=pl.concat(curves), models=tuple(sorted(models)))
 
 
 def model_id(decoder: Decoder) -> str:

@@ -92,15 +92,15 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
             every = deployments(config, structs.replace(spec, batch=(1,)))
         for begin in range(0, len(every), _AT_ONCE):
             some = every[begin : begin + _AT_ONCE]
-            said = list(_said(some, answerer, config.site.tolerances))
-            rows = pl.DataFrame(said, schema=_SCHEMA, orient="row")
+            options = list(_option_rows(some, answerer, config.site.tolerances))
+            rows = pl.DataFrame(options, schema=_SCHEMA, orient="row")
             about = about_rows(name, some, platforms)
             ids = pl.concat_list("sources", "calibration").alias("from_ids")
             frames.append(rows.join(about, on="place").select(*SCHEDULES.body, ids))
     return pl.concat(frames)
 
 
-def _said(
+def _option_rows(
     asked: Sequence[Deployment], answerer: Answerer, epsilons: Sequence[float]
 ) -> Iterator[tuple[object, ...]]:
     queries = [structs.replace(each, batch=batch) for each in asked for batch in _BATCHES]

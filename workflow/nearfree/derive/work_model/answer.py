@@ -19,7 +19,7 @@ from nearfree.derive.work_model.family import (
     ratios_of,
     times_of,
 )
-from nearfree.derive.work_model.own import Own, said, with_own
+from nearfree.derive.work_model.own import Own, own_text, with_own
 from nearfree.derive.work_model.prepare import Prepared, Refused, prepare
 from nearfree.log.events import ConstantsCalibrated, Event
 
@@ -235,7 +235,8 @@ class TimedQuestions:
     def _frame(
         self, part: Prepared, ratio: Array, found: Boundaries, epsilon: float
     ) -> pl.DataFrame:
-        event, own = self._constants[part.family.name], said(self._own.get(part.family.name, {}))
+        event = self._constants[part.family.name]
+        own = own_text(self._own.get(part.family.name, {}))
         text = _calibrated_on(event.data)
         grid, rows = part.features["grid"], np.arange(part.rows.height)
         last = grid[rows, found.last]

@@ -99,7 +99,7 @@ def with_own(
     return changed
 
 
-def said(own: Mapping[str, Own]) -> pl.Expr:
+def own_text(own: Mapping[str, Own]) -> pl.Expr:
     """Return what own constants each row of a family rests on, by its platform; null without."""
     texts = pl.lit(None, pl.String)
     for platform, mine in own.items():
@@ -134,15 +134,15 @@ def recorded_own(layout: Layout, constants: Mapping[str, Event]) -> dict[str, di
 
 
 def _checked(event: Event, take: Take, constants: Mapping[str, Event]) -> Own:
-    said: ConstantsCalibrated = event.data
-    base = constants.get(said.family)
+    own: ConstantsCalibrated = event.data
+    base = constants.get(own.family)
     if base is None or take.started.data.plan.files.get(base.event_id) != base.hash:
         raise EvidenceError(
-            f"{event.event_id}: the own constants of {said.platforms[0]} rest on constants of "
-            f"{said.family} that are not the newest",
+            f"{event.event_id}: the own constants of {own.platforms[0]} rest on constants of "
+            f"{own.family} that are not the newest",
             remedy="Run `nearfree calibrate --own` for the platform again",
         )
-    return Own({each.name: each.value for each in said.constants}, event)
+    return Own({each.name: each.value for each in own.constants}, event)
 
 
 def curves_used(own: Mapping[str, Mapping[str, Own]]) -> list[str]:

@@ -130,20 +130,20 @@ def _prepared(
     family: Family, rows: pl.DataFrame, resolver: Resolver
 ) -> Iterator[Prepared | Refused]:
     ruled = {"moe_triton": _moe_rules, "attention_cached": _attention_rules}.get(family.name)
-    said: dict[str, Array] = {}
+    rule_sizes: dict[str, Array] = {}
     if ruled is not None:
         n, _ = grids(rows)
-        said, refusals = ruled(rows, n, resolver)
+        rule_sizes, refusals = ruled(rows, n, resolver)
         refused = pl.Series("refusal", refusals, dtype=pl.String)
         yield Refused(rows.select("asked", refused).drop_nulls("refusal"))
         known = refused.is_null()
         rows = rows.filter(known)
-        said = {name: values[known.to_numpy()] for name, values in said.items()}
+        rule_sizes = {name: values[known.to_numpy()] for name, values in rule_sizes.items()}
     if rows.is_empty():
         return
     n, counts = grids(rows)
     width = n.shape[1]
-    features = _features(family, rows, n) | {k: v[:, :width] for k, v in said.items()}
+    features = _features(family, rows, n) | {k: v[:, :width] for k, v in rule_sizes.items()}
     yield Prepared(family=family, rows=rows, features=features, counts=counts)
 
 

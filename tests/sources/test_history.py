@@ -64,7 +64,7 @@ def test_a_lock_reads_back_as_written(tmp_path: Path) -> None:
     again = locked_again(lock(), "flash-attn", releases)
     write_lock(path, again)
     assert read_lock(path) == again
-    assert lock.versions("flash-attn") == ["0.9", "0.10", "0.11"]
+    assert again.versions("flash-attn") == ["0.9", "0.10", "0.11"]
     text = path.read_text()
     assert text.index('"0.9": {"tile"') < text.index('"0.10": {"tile"')
 

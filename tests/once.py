@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 
 
+def session_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a session that all of its workers share."""
+    base = factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """Return this process's copy of a folder that one process of the session makes for all.
 
     The first that asks makes it, while the others wait; what failed is made again.
     """
-    base = factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    made = shared / f"made-{name}"
+    made = session_folder(factory) / f"made-{name}"
     with made.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():

@@ -48,25 +48,25 @@ def extract(
     offline
         Whether to do without the network.
     tuned
-        Whether to index tuned files too.
+        Whether the index of tuned files is needed, too.
 
     Raises
     ------
     SourceError
         The release is not to be had, damaged, or of an unknown form; the message names it.
     """
-    code = _code(package)
-    kept = f"{package}-{version}-{'all' if tuned else 'rules'}-{code}"
-    known = cache.load(kept, Extraction)
-    if known is not None:
-        return replace(known, hash="")
+    kept = {part: f"{package}-{version}-{part}-{_code(package)}" for part in ("all", "rules")}
+    for name in kept.values() if not tuned else [kept["all"]]:
+        known = cache.load(name, Extraction)
+        if known is not None:
+            return replace(known, hash="")
     try:
         found = _extract(package, version, cache=cache, offline=offline, tuned=tuned)
     except SourceError as error:
         name = f"{package} {version}"
         what = error.what if error.what.startswith(name) else f"{name}: {error.what}"
         raise SourceError(what, remedy=error.remedy) from error
-    cache.store(kept, found)
+    cache.store(kept["all" if tuned else "rules"], found)
     return found
 
 

@@ -22,6 +22,7 @@ from nearfree.sources.cpp.nodes import (
 from nearfree.sources.cpp.source import CppFiles, children, parameter_names, walk, words
 from nearfree.sources.cpp.types import cast, kind_named
 from nearfree.sources.language.expressions import parse
+from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, Text, placed
 
 NUMBERS = {"primitive_type", "sized_type_specifier"}
@@ -226,7 +227,7 @@ class Declarations(Calls):
         if isinstance(place, str):
             here = self.at(ast.Constant(place), call)
             tree = placed(parse(place), here)
-            for node in ast.walk(tree):
+            for node in nodes_of(tree):
                 if isinstance(node, ast.Name):
                     node.id = self.renamed(node.id)
             return tree

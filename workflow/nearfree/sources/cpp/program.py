@@ -10,8 +10,14 @@ from nearfree.sources.cpp.records import thread_records
 from nearfree.sources.cpp.source import CppFiles, Found, specialised_for, walk, words
 from nearfree.sources.cpp.translate import ENDS, translate
 from nearfree.sources.language.expressions import parse
-from nearfree.sources.language.functions import BUILTINS
-from nearfree.sources.language.program import Function, Leaves, Program, at, replace_leaves
+from nearfree.sources.language.functions import BUILTINS, nodes_of
+from nearfree.sources.language.program import (
+    Function,
+    Leaves,
+    Program,
+    at,
+    replace_leaves,
+)
 
 
 def cpp_program(
@@ -79,7 +85,7 @@ class _NoMembers(ast.NodeTransformer):
 def _called(function: Function) -> set[str]:
     return {
         node.func.id
-        for node in ast.walk(function)
+        for node in nodes_of(function)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
 

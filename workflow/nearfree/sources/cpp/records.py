@@ -10,7 +10,14 @@ import copy
 from collections.abc import Mapping
 
 from nearfree.sources.language.expressions import UnknownConstructError, name_of
-from nearfree.sources.language.program import Function, at, names_in, parameters, walk_statements
+from nearfree.sources.language.functions import nodes_of
+from nearfree.sources.language.program import (
+    Function,
+    at,
+    names_in,
+    parameters,
+    walk_statements,
+)
 from nearfree.sources.language.slicing import slice_to
 
 
@@ -64,7 +71,7 @@ class _Threads:
             return
         function = self.functions[name]
         self.done[name] = function
-        for each in ast.walk(function):
+        for each in nodes_of(function):
             called = each.func if isinstance(each, ast.Call) else None
             if isinstance(called, ast.Name) and called.id in self.functions:
                 self.ready(called.id)

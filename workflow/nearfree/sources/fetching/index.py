@@ -34,6 +34,7 @@ class Artefact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: Kind
     sha256: str
     url: str
+    yanked: bool
 
     def __str__(self) -> str:
         return f"{self.package} {self.version}: {self.filename}"
@@ -203,6 +204,7 @@ def _by_version(package: str, page: "ProjectPage") -> dict[str, list[Artefact]]:
                     kind=kind,
                     sha256=sha256,
                     url=file.url,
+                    yanked=file.is_yanked,
                 )
             )
     by_name = {v: sorted(files, key=lambda file: file.filename) for v, files in found.items()}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.expressions import UnknownConstructError, evaluate, variables
+from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
     Function,
     at,
@@ -141,7 +142,7 @@ def calls(function: ast.AST, callee: str) -> list[ast.Call]:
     """Return the calls of a function by its plain name."""
     return [
         node
-        for node in ast.walk(function)
+        for node in nodes_of(function)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == callee
     ]
 
@@ -288,7 +289,7 @@ def without_options(function: Function, inputs: frozenset[str]) -> Function:
 
 
 def _stores(function: Function) -> Counter[str]:
-    names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+    names = (node for node in nodes_of(function) if isinstance(node, ast.Name))
     return Counter(name.id for name in names if isinstance(name.ctx, ast.Store))
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from nearfree.errors import UnknownConstructError as UnknownConstructError  # noqa: PLC0414
-from nearfree.sources.language.functions import BUILTINS, MOST_TEXT, called
+from nearfree.sources.language.functions import BUILTINS, MOST_TEXT, called, nodes_of
 
 Inputs = Mapping[str, Any]
 
@@ -107,10 +107,10 @@ def negated(node: ast.expr) -> ast.expr:
 @lru_cache(maxsize=1 << 16)
 def variables(node: ast.AST) -> frozenset[str]:
     """Return the names that an expression reads, functions' names excepted."""
-    functions = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+    functions = {id(call.func) for call in nodes_of(node) if isinstance(call, ast.Call)}
     return frozenset(
         part.id
-        for part in ast.walk(node)
+        for part in nodes_of(node)
         if isinstance(part, ast.Name) and id(part) not in functions
     )
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from nearfree.log.events import Quote
 from nearfree.sources.language.expressions import UnknownConstructError, parse
+from nearfree.sources.language.functions import nodes_of
 
 Function = ast.FunctionDef
 Made = TypeVar("Made", bound=ast.expr | ast.stmt)
@@ -73,7 +74,7 @@ def default_of(function: Function, name: str) -> ast.expr:
     """Return a parameter's default; one that calls share is an error."""
     value = defaults(function)[name]
     changing = (ast.List, ast.Dict, ast.Set, ast.Call, ast.ListComp, ast.DictComp, ast.SetComp)
-    if any(isinstance(node, changing) for node in ast.walk(value)):
+    if any(isinstance(node, changing) for node in nodes_of(value)):
         raise UnknownConstructError(f"the default of {name} is shared by all calls", value)
     return value
 
@@ -98,7 +99,7 @@ def bound_by(node: ast.AST) -> set[str]:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return {node.name}
         case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            return {e.target.id for e in ast.walk(node) if isinstance(e, ast.NamedExpr)}
+            return {e.target.id for e in nodes_of(node) if isinstance(e, ast.NamedExpr)}
         case ast.Import() | ast.ImportFrom():
             return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         case ast.Name():
@@ -116,7 +117,7 @@ def bound_by(node: ast.AST) -> set[str]:
 
 def mark(node: ast.AST, text: Text) -> None:
     """Tell a tree's nodes which file they stand in."""
-    for part in ast.walk(node):
+    for part in nodes_of(node):
         part.origin = text  # type: ignore[attr-defined]
 
 
@@ -142,7 +143,7 @@ def quote(node: ast.AST) -> Quote:
 
 def names_in(*trees: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> set[str]:
     """Return the plain names in trees; those that are only read or only set by their context."""
-    nodes = (node for tree in trees for node in ast.walk(tree))
+    nodes = (node for tree in trees for node in nodes_of(tree))
     return {
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, context)
     }
@@ -205,7 +206,7 @@ def _inner(node: ast.AST) -> Iterator[str]:
 
 def placed(tree: ast.expr, old: ast.AST) -> ast.expr:
     """Return a new tree whose nodes all stand where an old node stood."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.expr):
             for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
                 if hasattr(node, name):

@@ -13,7 +13,7 @@ from typing import TypeVar
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.cuts import assignments
 from nearfree.sources.language.expressions import UnknownConstructError, name_of
-from nearfree.sources.language.functions import BUILTINS, OWN
+from nearfree.sources.language.functions import BUILTINS, OWN, nodes_of
 from nearfree.sources.language.program import (
     HARMLESS_DECORATORS,
     Function,
@@ -194,7 +194,7 @@ def _constants(path: str, content: str) -> dict[str, ast.expr]:
     """Return the module-level names of a file that are set once in all of it, and their values."""
     tree = _parsed(path, content)
     seen = _bindings(path, content).copy()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Global):
             seen.update(node.names)
         changed = isinstance(node, ast.Attribute) or (
@@ -228,7 +228,7 @@ def _bindings(path: str, content: str) -> Counter[str]:
             waiting += inner
         else:
             found.update(bound_by(node))
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Global):
             found.update(node.names)
     return found
@@ -249,7 +249,7 @@ _SCOPES = (
 def _imports(path: str, content: str) -> dict[str, list[tuple[str, str, bool]]]:
     """Return what names are imported as: module, name there, and whether that is relative."""
     found: dict[str, list[tuple[str, str, bool]]] = {}
-    for node in ast.walk(_parsed(path, content)):
+    for node in nodes_of(_parsed(path, content)):
         if isinstance(node, ast.ImportFrom):
             for name in node.names:
                 place = (node.module or "", name.name, node.level > 0)
@@ -295,9 +295,9 @@ class _Positional(ast.NodeTransformer):
 
 
 def _free(function: Function) -> set[str]:
-    bound = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    bound = {node.arg for node in nodes_of(function) if isinstance(node, ast.arg)}
     bound |= names_in(function, context=ast.Store)
-    bound |= {node.name for node in ast.walk(function) if isinstance(node, ast.FunctionDef)}
+    bound |= {node.name for node in nodes_of(function) if isinstance(node, ast.FunctionDef)}
     return (names_in(*function.body) - bound) | names_in(*defaults(function).values())
 
 

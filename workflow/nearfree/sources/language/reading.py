@@ -15,6 +15,7 @@ from nearfree.errors import SourceError
 from nearfree.log.events import Branch, Quote, RuleExtracted
 from nearfree.log.line import sha256
 from nearfree.sources.language.expressions import UnknownConstructError, parse, same
+from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.paths import enumerate_paths
 from nearfree.sources.language.program import Program, names_in
@@ -113,7 +114,7 @@ def reached(program: Program, names: set[str]) -> set[str]:
     """Return functions with those that they call in turn."""
     found, waiting = set(names), list(names)
     while waiting:
-        for node in ast.walk(program.functions[waiting.pop()]):
+        for node in nodes_of(program.functions[waiting.pop()]):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 name = node.func.id
                 if name in program.functions and name not in found:
@@ -223,7 +224,7 @@ def axis_points(
 
 def _numbers(trees: Iterable[ast.AST]) -> Iterator[int]:
     for tree in trees:
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             value = node.value if isinstance(node, ast.Constant) else None
             if isinstance(value, int | float) and abs(value) <= FARTHEST * FARTHEST:
                 yield int(value)

@@ -9,7 +9,7 @@ import ast
 import copy
 
 from nearfree.sources.language.expressions import STRING_METHODS
-from nearfree.sources.language.functions import BUILTINS
+from nearfree.sources.language.functions import BUILTINS, nodes_of
 from nearfree.sources.language.program import (
     Function,
     at,
@@ -91,7 +91,7 @@ class _OneEntry(ast.NodeTransformer):
 def _effects(node: ast.AST) -> set[str]:
     """Return the names whose objects methods may change in some code; those of texts cannot."""
     found: set[str] = set()
-    for part in ast.walk(node):
+    for part in nodes_of(node):
         match part:
             case ast.Call(func=ast.Attribute() as func) if func.attr not in STRING_METHODS:
                 found |= _roots(func.value) - {*HARMLESS}
@@ -113,7 +113,7 @@ def _roots(node: ast.expr) -> set[str]:
 def _given(node: ast.AST) -> set[str]:
     """Return the names that calls are given, other than calls of builtins."""
     found: set[str] = set()
-    for part in ast.walk(node):
+    for part in nodes_of(node):
         if isinstance(part, ast.Call):
             name = ast.unparse(part.func).split(".")[0]
             if name not in HARMLESS and not (
@@ -128,7 +128,7 @@ def changed_in_place(body: list[ast.stmt]) -> set[str]:
     """Return the names whose objects statements change in place."""
     found: set[str] = set()
     for statement in walk_statements(body):
-        for node in ast.walk(statement):
+        for node in nodes_of(statement):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
                 found |= _roots(node.value)
         found |= _effects(statement)
@@ -172,7 +172,7 @@ def _groups(body: list[ast.stmt]) -> set[str]:
         for statement in walk_statements(body)
         if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
         and statement.value is not None
-        if any(isinstance(part, made) for part in ast.walk(statement.value))
+        if any(isinstance(part, made) for part in nodes_of(statement.value))
         for name in bound_by(statement)
     }
 

@@ -14,7 +14,7 @@ from nearfree.sources.language.expressions import (
     outside,
     variables,
 )
-from nearfree.sources.language.functions import BUILTINS
+from nearfree.sources.language.functions import BUILTINS, nodes_of
 from nearfree.sources.language.program import Function, Program, at, loops
 from nearfree.sources.language.statements import Frame, Nested, Statements
 
@@ -248,7 +248,7 @@ class Symbols(Statements):
 
     def acts(self, node: ast.AST) -> bool:
         """Return whether an expression does more than to have a value: it changes or refuses."""
-        for part in ast.walk(node):
+        for part in nodes_of(node):
             if isinstance(part, ast.Attribute) and part.attr in LIST_METHODS:
                 return True
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
@@ -351,22 +351,30 @@ def _without_end(node: ast.expr, op: ast.boolop) -> ast.expr:
 
 def sized(node: ast.expr, place: ast.AST) -> ast.expr:
     """Return an expression that is not too large to be handled."""
-    for number, _ in enumerate(ast.walk(node)):
-        if number > MOST_NODES:
-            raise UnknownConstructError("an expression grows too large", place)
+    if _size(node) > MOST_NODES:
+        raise UnknownConstructError("an expression grows too large", place)
     return node
+
+
+def _size(node: ast.AST) -> int:
+    """Return how many nodes an expression has, counted once: larger ones are made of it."""
+    size: int | None = getattr(node, "size", None)
+    if size is None:
+        size = 1 + sum(map(_size, ast.iter_child_nodes(node)))
+        node.size = size  # type: ignore[attr-defined]
+    return size
 
 
 def fold(node: ast.expr) -> ast.expr:
     """Return the constant that an expression without inputs is; else the expression."""
     sized(node, node)
-    called = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    called = [part for part in nodes_of(node) if isinstance(part, ast.Call)]
     plain = all(
         isinstance(c.func, ast.Attribute)
         or (isinstance(c.func, ast.Name) and c.func.id in BUILTINS)
         for c in called
     )
-    if variables(node) or not plain or any(isinstance(e, ast.List) for e in ast.walk(node)):
+    if variables(node) or not plain or any(isinstance(e, ast.List) for e in nodes_of(node)):
         return node
     value = evaluate(node, {})
     if not isinstance(value, int | float | str | None):
@@ -380,7 +388,7 @@ def _one_line(function: Function) -> bool:
 
 def _changes(function: Function) -> bool:
     """Return whether a function may change a group that it is given."""
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         if isinstance(node, ast.AugAssign):
             return True
         if isinstance(node, ast.Attribute) and node.attr in LIST_METHODS:

@@ -1,5 +1,6 @@
 """Tampering: a changed, removed or added file anywhere below a results root is found and named."""
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -26,6 +27,7 @@ from nearfree.show.page.stage import write_report
 
 from log.faults import damage, flip
 
+FLIPS = int(os.environ.get("NEARFREE_FLIPS", "50"))
 SCOPES = ["cpu", "public"]
 FOLDERS = ("events", "ledger", "tables", "figures", "report")
 KINDS = {".html", ".js", ".json", ".jsonl", ".parquet", ".svg"}
@@ -62,12 +64,11 @@ def test_the_root_holds_every_kind_of_file(root: Path) -> None:
     assert {path.relative_to(root).parts[0] for path in files(root)} == {*FOLDERS}
 
 
-@pytest.mark.parametrize(("flips", "seed"), [(50, 1), pytest.param(500, 2, marks=pytest.mark.slow)])
-def test_any_flipped_bit_is_named(root: Path, flips: int, seed: int) -> None:
+def test_any_flipped_bit_is_named(root: Path) -> None:
     """One bit of one file is changed: the file is found by name, however often it is tried."""
-    rolled = random.Random(seed)  # noqa: S311 (the same choices each time)
+    rolled = random.Random(1)  # noqa: S311 (the same choices each time)
     unnamed = []
-    for _ in range(flips):
+    for _ in range(FLIPS):
         path = rolled.choice(files(root))
         raw = path.read_bytes()
         bit = rolled.randrange(8 * len(raw))

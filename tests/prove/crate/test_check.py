@@ -20,6 +20,8 @@ from nearfree.prove.crate.describe import describe
 from nearfree.prove.crate.graph import METADATA, crate_layout
 from prove.crate.conftest import PROJECT
 
+FLIPS = int(os.environ.get("NEARFREE_FLIPS", "50"))
+
 Call = Callable[..., tuple[int, str, str]]
 
 
@@ -48,13 +50,12 @@ def named(crate: Path, path: Path) -> bool:
     return bool(found) if name == METADATA else name in {each.path for each in found}
 
 
-@pytest.mark.parametrize(("flips", "seed"), [(50, 1), pytest.param(500, 2, marks=pytest.mark.slow)])
-def test_any_flipped_bit_is_named(crate: Path, flips: int, seed: int) -> None:
+def test_any_flipped_bit_is_named(crate: Path) -> None:
     """One bit of one file, the metadata among them, is changed: the file is told by its name."""
-    rolled = random.Random(seed)  # noqa: S311 (the same choices each time)
+    rolled = random.Random(1)  # noqa: S311 (the same choices each time)
     files = [path for path in sorted(crate.rglob("*")) if path.is_file()]
     unnamed = []
-    for number in range(flips):
+    for number in range(FLIPS):
         path = crate / METADATA if number % 5 == 0 else rolled.choice(files)
         raw = path.read_bytes()
         bit = rolled.randrange(8 * len(raw))

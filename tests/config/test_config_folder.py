@@ -27,6 +27,7 @@ WRITTEN = {
     "a month that there is not": b"here: 2024-13-45\n",
     "a number without digits": b"epsilon: 0b_\n",
     "deep nesting": b"[" * 600,
+    "nesting that overflows a stack": b"[" * 200_000,
     "nothing": b"",
 }
 

@@ -6,10 +6,10 @@ from typing import Any
 import polars as pl
 from conftest import make_setting
 from nearfree.config.files import Config
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.derive.tables.settings import setting_row
 from nearfree.derive.truth.datasets import SETTINGS
 from nearfree.derive.truth.truth import Truth, truth
-from nearfree.units import BYTES_PER_ELEMENT
 
 from derive.tables.logs import CONFIG
 
@@ -86,7 +86,7 @@ class IdleCompute:
     def _law(self, asked: pl.DataFrame) -> pl.Series:
         found = [
             (SHEETS[row["platform"]].balance(row["dtype"]) or 16.0)
-            * BYTES_PER_ELEMENT[row["dtype"]] / (2 * row["batch"])
+            * ELEMENT_BYTES[row["dtype"]] / (2 * row["batch"])
             if row["module"] in ("gemm", "dense_ffn") else None
             for row in asked.to_dicts()
         ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 NearfreeError
 ├── ConfigError      a file under config/ asks for something that is not there
+│   └── RefusedError a model's files ask for what is not understood: every reason at once
 ├── LogError         an event log cannot be read or written
 │   ├── DamageError  bytes that are not what was written
 │   ├── BusyError    another writer holds the same name
@@ -15,6 +16,10 @@ NearfreeError
 ├── HardwareError    this machine is not what the log says it is, or lacks what is asked
 └── EvidenceError    a rule, fact or measurement that an answer needs is not in the log
 """
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 
 class NearfreeError(Exception):
@@ -39,6 +44,61 @@ class NearfreeError(Exception):
 
 class ConfigError(NearfreeError):
     """A file under config/ asks for something that is not there."""
+
+
+class Refusal(NamedTuple):
+    """One thing that a file asks for and that is not understood, as the command line prints it."""
+
+    file: str
+    key: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.reason}" if self.key else self.reason
+
+
+class RefusedError(ConfigError):
+    """A model's files ask for what is not understood.
+
+    Parameters
+    ----------
+    refusals
+        Every reason, at least one.
+    """
+
+    def __init__(self, refusals: Sequence[Refusal]) -> None:
+        self.refusals = tuple(dict.fromkeys(refusals))
+        if len(self.refusals) == 1:
+            (only,) = self.refusals
+            super().__init__(f"{only.file}: {only}", remedy=only.remedy)
+            return
+        files = ", ".join(dict.fromkeys(each.file for each in self.refusals))
+        reasons = "".join(f"\n  {each}. {each.remedy}" for each in self.refusals)
+        super().__init__(
+            f"{files}: {len(self.refusals)} things are not understood:{reasons}",
+            remedy="Mend all of them, or give a model without them",
+        )
+
+
+class Refusals:
+    """The reasons that were found in files so far, of which all are told at once."""
+
+    def __init__(self) -> None:
+        self.found: list[Refusal] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Keep what is refused within, and go on behind it."""
+        try:
+            yield
+        except RefusedError as error:
+            self.found += error.refusals
+
+    def check(self) -> None:
+        """Raise RefusedError with all that was found, if anything was."""
+        if self.found:
+            raise RefusedError(self.found)
 
 
 class LogError(NearfreeError):

@@ -8,9 +8,6 @@ FLOP_PER_GFLOP = 1_000_000_000.0
 GFLOP_PER_TFLOP = 1_000.0
 MB_PER_GB = 1000
 
-BYTES_PER_ELEMENT = {"bfloat16": 2, "float16": 2, "float32": 4, "float8": 1}
-"""Bytes of one element, the paper's s, by dtype."""
-
 
 def balance_flop_per_byte(peak_tflops: float, bandwidth_gb_s: float) -> float:
     """Return the hardware balance point rho = phi / beta, in FLOP per byte (paper, sec. 2.3)."""

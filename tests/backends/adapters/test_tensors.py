@@ -14,7 +14,7 @@ from nearfree.backends.adapters.tensors import (
     torch_dtype,
     weight,
 )
-from nearfree.core.setting import Dtype
+from nearfree.core.precision import Dtype
 from nearfree.errors import EvidenceError
 
 BLOCK = 2**20

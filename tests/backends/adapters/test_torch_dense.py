@@ -8,7 +8,7 @@ from conftest import make_setting
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.torch_dense import TorchDenseFfn
 from nearfree.core.modules.dense_ffn import dense_work
-from nearfree.core.setting import Dtype
+from nearfree.core.precision import Dtype
 
 from backends.adapters.shapes import counted_flop, is_nearly
 

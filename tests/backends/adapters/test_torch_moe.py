@@ -13,7 +13,8 @@ from nearfree.backends.adapters.torch_moe import (
     default_block,
 )
 from nearfree.core.modules.routing import routed_pairs
-from nearfree.core.setting import Dtype, Routing
+from nearfree.core.precision import Dtype
+from nearfree.core.setting import Routing
 from torch import Tensor
 from torch.nn import functional
 

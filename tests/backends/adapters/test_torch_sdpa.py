@@ -5,7 +5,8 @@ import torch
 from nearfree.backends.adapters import torch_sdpa
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.torch_sdpa import TorchSdpa, causal_mask, cpu_tile
-from nearfree.core.setting import Dtype, Mask
+from nearfree.core.precision import Dtype
+from nearfree.core.setting import Mask
 from nearfree.measure.prepare import kernel_names
 from torch import Tensor
 

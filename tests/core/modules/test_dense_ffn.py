@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.modules import dense_ffn
 from nearfree.core.modules.dense_ffn import IDLE, principle_terms
-from nearfree.core.setting import Dtype, Setting
-from nearfree.units import BYTES_PER_ELEMENT, balance_flop_per_byte
+from nearfree.core.precision import ELEMENT_BYTES, Dtype
+from nearfree.core.setting import Setting
+from nearfree.units import balance_flop_per_byte
 
 DTYPE: dict[int, Dtype] = {1: "float8", 2: "bfloat16", 4: "float32"}
 
@@ -38,7 +39,7 @@ def arithmetic_intensity(batch: int, n: float, element_bytes: int) -> float:
 LAWS = [idle_compute, principle]
 balances = st.floats(0.1, 2000.0)
 batches = st.integers(1, 4096)
-widths = st.sampled_from(sorted(set(BYTES_PER_ELEMENT.values())))
+widths = st.sampled_from(sorted(set(ELEMENT_BYTES.values())))
 Law = Callable[..., Any]
 
 

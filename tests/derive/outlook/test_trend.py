@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.derive.outlook.trend import (
     BATCHES,
     DTYPES,
@@ -15,7 +16,6 @@ from nearfree.derive.outlook.trend import (
     trend,
 )
 from nearfree.hardware.platforms import Platform
-from nearfree.units import BYTES_PER_ELEMENT
 
 from derive.questions import answer
 from derive.sheeted import ANSWERER, SHEETS, sheet_table, with_phi
@@ -48,7 +48,7 @@ def test_every_gpu_has_every_row(rows: pl.DataFrame) -> None:
 def test_the_dense_boundary_is_the_formula(rows: pl.DataFrame) -> None:
     """The term is rho s / 2 b, with rho = phi / beta of the datasheet."""
     for row in rows.filter(DENSE).to_dicts():
-        sheet, size = SHEETS[row["platform"]], BYTES_PER_ELEMENT[row["dtype"]]
+        sheet, size = SHEETS[row["platform"]], ELEMENT_BYTES[row["dtype"]]
         rho = 1000 * sheet.peak_tflops[row["dtype"]] / (sheet.bandwidth_gb_s or 0)
         assert row["balance_flop_per_byte"] == pytest.approx(rho)
         assert row["n_max"] == pytest.approx(rho * size / (2 * row["batch"]))

@@ -11,7 +11,8 @@ from conftest import make_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.files import Config
-from nearfree.core.setting import Dtype, Module, Setting
+from nearfree.core.precision import ELEMENT_BYTES, Dtype
+from nearfree.core.setting import Module, Setting
 from nearfree.derive.granularity.facts import probed_facts
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
@@ -19,7 +20,6 @@ from nearfree.derive.predict.predictions import PREDICTIONS, predict
 from nearfree.derive.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.derive.tables.settings import SETTINGS, setting_row
 from nearfree.log.names import Layout
-from nearfree.units import BYTES_PER_ELEMENT
 
 from derive.tables.logs import CONFIG, SHAPE, make_probed, make_take
 
@@ -103,12 +103,12 @@ def test_a_prediction_names_its_setting_and_its_facts() -> None:
     assert found["from_ids"].to_list() == [[table["row_id"][0], fact]] * len(PREDICTORS)
 
 
-@pytest.mark.parametrize("element_type", BYTES_PER_ELEMENT)
+@pytest.mark.parametrize("element_type", ELEMENT_BYTES)
 def test_the_width_of_an_element_counts(element_type: str) -> None:
     """N_max follows from the bytes of the setting's own dtype, where the facts name it."""
     found = predicted(("h20", dense(element_type)))
     rho = SHEETS["h20"].balance(element_type)
-    expected = rho * BYTES_PER_ELEMENT[element_type] / 2 if rho else None
+    expected = rho * ELEMENT_BYTES[element_type] / 2 if rho else None
     assert found.filter(pl.col("predictor").is_in(LAWS))["n_max"].unique().to_list() == [expected]
 
 

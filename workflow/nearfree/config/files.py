@@ -17,9 +17,10 @@ from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.registry import STUDIES
 from nearfree.core.modules.study import StudyBase
 from nearfree.core.plan import FORETOLD_SUFFIX, MODULES_SUFFIX, PROFILE_SUFFIX, Sweep
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
-from nearfree.core.setting import Dtype, Name
+from nearfree.core.setting import Name
 from nearfree.decoders.model import Model, read_model
 from nearfree.derive.stages import COMMANDS
 from nearfree.errors import ConfigError

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, json
 
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive, Timing
-from nearfree.core.setting import Dtype, Name, Setting, check_setting
+from nearfree.core.setting import Name, Setting, check_setting
 from nearfree.errors import ConfigError
 
 PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX = "_profile", "_modules", "_foretold"

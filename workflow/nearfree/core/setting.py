@@ -6,14 +6,13 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import NODEFAULT, Meta, Struct, inspect, json, structs
 
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.errors import ConfigError
 
 NAME = r"[a-z0-9][a-z0-9_]{0,63}"
 Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
-Dtype = Literal["auto", "bfloat16", "float16", "float32", "float8"]
-"""`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
 Module = Literal["gemm", "dense_ffn", "moe_ffn", "attention", "model"]
 """`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]."""
 Controlled = Literal["balanced", "skewed"]
@@ -85,6 +84,23 @@ class Setting(
     module: Annotated[Module, Field("what", "gemm, dense_ffn, moe_ffn, attention or model")]
     backend: Annotated[str, Field("what", "what ran it")]
     dtype: Annotated[Dtype, Field("what", "element type")]
+    weights: Annotated[
+        Dtype | None,
+        Field(
+            "what",
+            "format of stored weights, where it is not the element type",
+            modules=("gemm", *_FFN),
+        ),
+    ] = None
+    kv_dtype: Annotated[
+        Dtype | None,
+        Field(
+            "what",
+            "format of the KV cache, where it is not the element type",
+            label="cache",
+            modules=_ATTENTION,
+        ),
+    ] = None
     batch: Annotated[
         Positive, Field("axis", "requests in one forward", letter="b", needed=True)
     ] = 1

@@ -4,10 +4,12 @@ One fused multiply-add counts as two FLOPs (paper, sec. 2.2). Bytes are compulso
 moves once and each intermediate twice, written and read, whatever the caches do.
 """
 
+import math
+
 from msgspec import Struct
 
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import Setting
-from nearfree.units import BYTES_PER_ELEMENT
 
 
 class ExecutedWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -36,11 +38,11 @@ def unpadded(setting: Setting, products: int, elements: int, basis: str) -> Exec
     return ExecutedWork(
         flop_logical=2 * products,
         flop_executed=2 * products,
-        bytes_compulsory=elements * element_bytes(setting),
+        bytes_compulsory=math.ceil(elements * element_bytes(setting)),
         basis=basis,
     )
 
 
-def element_bytes(setting: Setting) -> int:
+def element_bytes(setting: Setting) -> float:
     """Return the bytes of an element, the paper's s."""
-    return int(BYTES_PER_ELEMENT[setting.dtype])
+    return ELEMENT_BYTES[setting.dtype]

@@ -5,7 +5,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import get_args
 
-from nearfree.core.setting import NAME, Dtype
+from nearfree.core.precision import Dtype
+from nearfree.core.setting import NAME
 from nearfree.decoders.decoder import Decoder, check_layer_types, family
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.errors import ConfigError

@@ -10,8 +10,8 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Dtype
 from nearfree.decoders.keys import Keys
 
 Count = Annotated[int, Meta(ge=0)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, Refusal, RefusedError
 
 T = TypeVar("T", int, str)
 _KINDS = {int: "whole numbers", str: "texts"}
@@ -91,21 +91,18 @@ class Keys:
 
     def wrong(
         self, key: str, why: str, remedy: str = "Compare with the model's published config.json"
-    ) -> ConfigError:
+    ) -> RefusedError:
         """Return the error that a key's value cannot be used, and why."""
-        return ConfigError(
-            f"{self.path}: {self._within}{key} {_shown(self._values.get(key))} {why}",
-            remedy=remedy,
-        )
+        return self._refused(key, f"{_shown(self._values.get(key))} {why}", remedy)
 
     def _required(self, key: str) -> Any:
         return self._values[key] if self.has(key) else self._missing(key)
 
     def _missing(self, key: str) -> NoReturn:
-        raise ConfigError(
-            f"{self.path}: {self._within}{key} is missing",
-            remedy="Add it from the model's published config.json",
-        )
+        raise self._refused(key, "is missing", "Add it from the model's published config.json")
+
+    def _refused(self, key: str, reason: str, remedy: str) -> RefusedError:
+        return RefusedError([Refusal(str(self.path), f"{self._within}{key}", reason, remedy)])
 
 
 def _shown(value: object) -> str:

@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
-from nearfree.core.setting import Dtype, Routing, Setting, check_setting
+from nearfree.core.precision import Dtype
+from nearfree.core.setting import Routing, Setting, check_setting
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.errors import ConfigError
 

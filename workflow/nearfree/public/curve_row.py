@@ -9,11 +9,11 @@ from typing import get_args
 import msgspec
 from msgspec import Struct
 
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import FIELDS, MODULES, Field, Routing, Setting, check_setting
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, resolve
 from nearfree.log.line import without_private
-from nearfree.units import BYTES_PER_ELEMENT
 
 CURVE_FIELDS = tuple(
     sorted(
@@ -33,7 +33,7 @@ _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 _REAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _CHOICES = {
     "module": MODULES,
-    "dtype": tuple(BYTES_PER_ELEMENT),
+    "dtype": tuple(ELEMENT_BYTES),
     "routing": tuple(each for each in get_args(Routing) if each != "router"),
     "gated": ("true", "false"),
 }

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import polars as pl
 
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported
 from nearfree.public.curves import curves_of
-from nearfree.units import BYTES_PER_ELEMENT, BYTES_PER_GB, GFLOP_PER_TFLOP, US_PER_S
+from nearfree.units import BYTES_PER_GB, GFLOP_PER_TFLOP, US_PER_S
 
 MARGIN = 3.0
 """How far below the fastest time a latency may lie: boost clocks, warm caches, rounded facts."""
@@ -54,7 +55,7 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
             (name, dtype, float(size), *_speeds(platform, dtype))
             for name, platform in platforms.items()
             if platform.kind == "cuda" and platform.bandwidth_gb_s is not None
-            for dtype, size in BYTES_PER_ELEMENT.items()
+            for dtype, size in ELEMENT_BYTES.items()
         ],
         schema=["platform", "dtype", *_FACTS],
         schema_overrides={"platform": pl.String, "dtype": pl.String}

@@ -14,8 +14,8 @@ from torch import Tensor
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import TURNING, Turns, filled, torch_dtype, weight
 from nearfree.core.modules.routing import routed_pairs
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import Setting
-from nearfree.units import BYTES_PER_ELEMENT
 
 
 def controlled_ids(routing: str, tokens: int, experts: int, top_k: int, device: str) -> Tensor:
@@ -99,7 +99,7 @@ def windows(setting: Setting, positions: tuple[int, ...], execution: ExecutionCo
         )
     touched = round(share_touched(setting, min(positions)) * experts)
     matrices = 3 * experts * (setting.d_model or 0) * (setting.d_ff or 0)
-    size = matrices * BYTES_PER_ELEMENT[setting.dtype]
+    size = matrices * ELEMENT_BYTES[setting.dtype]
     ring = math.ceil(min(execution.cache_bytes, TURNING) / size) * experts + touched
     starts = tuple(turn * experts % ring for turn in range(ring // touched))
     return Windows(starts, ring + experts)

@@ -9,9 +9,10 @@ from nearfree.backends.adapters.experts import windows
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
 from nearfree.core.modules.attention import is_causal
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
-from nearfree.units import BYTES_PER_ELEMENT, BYTES_PER_GB
+from nearfree.units import BYTES_PER_GB
 
 RESERVE = 0.9
 """The share of free memory that a kernel may take; the rest is for what it makes meanwhile."""
@@ -30,7 +31,7 @@ def bytes_needed(setting: Setting, positions: tuple[int, ...], execution: Execut
     These are weights, but those in `execution.shared`, or keys and values in whole pages; inputs
     and masks; and the activations of the largest N.
     """
-    size, needed = int(BYTES_PER_ELEMENT[setting.dtype]), _elements(setting, positions, execution)
+    size, needed = int(ELEMENT_BYTES[setting.dtype]), _elements(setting, positions, execution)
     copies = copies_needed(setting, positions, execution)
     held = copies * needed.copy
     if setting.module == "moe_ffn":
@@ -44,7 +45,7 @@ def copies_needed(setting: Setting, positions: tuple[int, ...], execution: Execu
     """Return the copies that take turns: where `execution` gives 0, as many as fill the cache."""
     if setting.module == "moe_ffn":
         return len(windows(setting, positions, execution).starts)
-    copy_bytes = _elements(setting, positions, execution).copy * BYTES_PER_ELEMENT[setting.dtype]
+    copy_bytes = _elements(setting, positions, execution).copy * ELEMENT_BYTES[setting.dtype]
     return execution.copies or copies_for(copy_bytes, execution.cache_bytes)
 
 

@@ -118,7 +118,7 @@ def attention_work(
     return ExecutedWork(
         flop_logical=per_pair * heads * visible_pairs,
         flop_executed=per_pair * rows_of_heads * computed,
-        bytes_compulsory=elements * element_bytes(setting),
+        bytes_compulsory=math.ceil(elements * element_bytes(setting)),
         blocks=tiles * rows_of_heads * setting.batch,
         block_rows=tile_rows,
         tiles=grid if sms else None,

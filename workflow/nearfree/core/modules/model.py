@@ -7,8 +7,9 @@ from msgspec import Meta
 from nearfree.core.modules import attention, dense_ffn, moe_ffn
 from nearfree.core.modules.kind import Granularity, ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import Dtype, Mask, ModelRouting, Name, Routing, Setting
+from nearfree.core.setting import Mask, ModelRouting, Name, Routing, Setting
 
 
 class ModelStudy(StudyBase, frozen=True, kw_only=True, tag="model"):

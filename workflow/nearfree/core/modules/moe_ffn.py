@@ -4,6 +4,7 @@ Under balanced routing all E experts are active, under skewed routing the same k
 under other routings is not a number of the setting, so there is no law of those.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Annotated
@@ -103,7 +104,7 @@ def moe_work(
     return ExecutedWork(
         flop_logical=2 * _GATED_MATRICES * rows * d_model * d_ff,
         flop_executed=2 * _GATED_MATRICES * padded * d_model * d_ff,
-        bytes_compulsory=(weights + moved) * element_bytes(setting),
+        bytes_compulsory=math.ceil((weights + moved) * element_bytes(setting)),
         blocks=blocks,
         block_rows=block_rows,
         tiles=tiles,

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.derive.tables.platforms import PLATFORMS, newest_balances, platform_rows
 from nearfree.hardware.platforms import Platform
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
-from nearfree.units import BYTES_PER_ELEMENT
 
 FACTS_SCHEMA = {
     "platform": pl.String,
@@ -37,7 +37,7 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
             "device_name": sheet.device_name,
         }
         for name, sheet in platforms.items()
-        for dtype in BYTES_PER_ELEMENT
+        for dtype in ELEMENT_BYTES
     ]
     return pl.DataFrame(rows, schema=FACTS_SCHEMA)
 

@@ -13,7 +13,8 @@ from msgspec import Struct
 from nearfree.backends.records import page_size
 from nearfree.core.modules.attention import ATTENTION, M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
-from nearfree.core.setting import Dtype, Setting
+from nearfree.core.precision import Dtype
+from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts
 from nearfree.derive.granularity.query_frame import Question, asked_frame
 from nearfree.derive.predict.answers import Answerer

@@ -10,7 +10,8 @@ from nearfree.config.files import Config
 from nearfree.config.model_studies import uses
 from nearfree.config.plans import Plans
 from nearfree.core.plan import Sweep
-from nearfree.core.setting import Dtype, Setting
+from nearfree.core.precision import Dtype
+from nearfree.core.setting import Setting
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer

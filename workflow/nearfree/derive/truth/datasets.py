@@ -6,6 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from nearfree.config.files import Config
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.columns import SETTING_COLUMNS
@@ -20,7 +21,6 @@ from nearfree.log.names import Layout
 from nearfree.public import published
 from nearfree.public.curve_file import curves_from_csv
 from nearfree.public.curves import ImportedCurves, read_curves
-from nearfree.units import BYTES_PER_ELEMENT
 
 _ABSENT = dict.fromkeys(("backend_version", "kernel", "distribution"), pl.String)
 SETTINGS = {
@@ -264,7 +264,7 @@ def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
     minimum_mb
         Least size of a gemm's weights, d_model d_ff s, in decimal MB.
     """
-    element_bytes = pl.col("dtype").replace_strict(BYTES_PER_ELEMENT, return_dtype=pl.Float64)
+    element_bytes = pl.col("dtype").replace_strict(ELEMENT_BYTES, return_dtype=pl.Float64)
     weights = pl.col("d_model") * pl.col("d_ff") * element_bytes
     return settings.filter((pl.col("module") != "gemm") | (weights >= minimum_mb * BYTES_PER_MB))
 

@@ -9,12 +9,13 @@ from msgspec import Struct
 
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
 from nearfree.derive.work_model.families import FAMILIES, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Flags
 from nearfree.errors import NearfreeError
-from nearfree.units import BYTES_PER_ELEMENT, US_PER_S
+from nearfree.units import US_PER_S
 
 _FLOP_PER_TFLOP = 1e12
 _BYTES_PER_GB = 1e9
@@ -40,7 +41,7 @@ def common(rows: pl.DataFrame, n: Array) -> dict[str, Array]:
         "phi": column(rows, "peak_tflops") * (_FLOP_PER_TFLOP / US_PER_S),
         "beta": column(rows, "bandwidth_gb_s") * (_BYTES_PER_GB / US_PER_S),
         "sms": column(rows, "sm_count"),
-        "element_bytes": _mapped(rows, "dtype", BYTES_PER_ELEMENT.__getitem__),
+        "element_bytes": _mapped(rows, "dtype", ELEMENT_BYTES.__getitem__),
         "n": n,
         "grid": n,
         "tokens": column(rows, "batch") * n,
@@ -80,7 +81,7 @@ def column(rows: pl.DataFrame, name: str) -> Array:
     return rows[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()[:, None]
 
 
-def _mapped(rows: pl.DataFrame, name: str, value: Callable[[str], int]) -> Array:
+def _mapped(rows: pl.DataFrame, name: str, value: Callable[[str], float]) -> Array:
     return np.array([value(each) for each in rows[name]], dtype=np.float64)[:, None]
 
 

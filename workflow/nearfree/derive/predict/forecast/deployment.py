@@ -8,8 +8,9 @@ from msgspec import Struct, structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.routing import first_full
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Dtype, Routing, Setting
+from nearfree.core.setting import Routing, Setting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA

@@ -4,7 +4,7 @@ import re
 
 import nearfree.errors
 import pytest
-from nearfree.errors import NearfreeError
+from nearfree.errors import NearfreeError, Refusal, Refusals, RefusedError
 
 
 def descendants(kind: type[NearfreeError]) -> list[type[NearfreeError]]:
@@ -34,6 +34,7 @@ def test_the_names_are_pinned() -> None:
     assert [kind.__name__ for kind in TREE] == [
         "NearfreeError",
         "ConfigError",
+        "RefusedError",
         "LogError",
         "DamageError",
         "BusyError",
@@ -49,12 +50,40 @@ def test_the_names_are_pinned() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", TREE)
+@pytest.mark.parametrize("kind", [kind for kind in TREE if kind is not RefusedError])
 def test_an_error_says_what_and_what_to_do(kind: type[NearfreeError]) -> None:
     """An error's text is what happened, a stop, and what to do."""
     error = kind("the file x is gone", remedy="Restore it")
     assert str(error) == "the file x is gone. Restore it"
     assert (error.what, error.remedy) == ("the file x is gone", "Restore it")
+
+
+def test_one_refusal_reads_like_any_error() -> None:
+    """A single reason is said with its file and key, and its remedy behind it."""
+    error = RefusedError([Refusal("config.json", "d_model", "is missing", "Add it")])
+    assert str(error) == "config.json: d_model is missing. Add it"
+
+
+def test_every_reason_is_told_at_once() -> None:
+    """What several readers refuse is one error with each reason once, in the order found."""
+    first = Refusal("config.json", "a", "is odd", "Mend a")
+    second = Refusal("hf_quant_config.json", "b", "is odd", "Mend b")
+    refusals = Refusals()
+    for each in (first, second, first):
+        with refusals.gathered():
+            raise RefusedError([each])
+    with pytest.raises(RefusedError) as told:
+        refusals.check()
+    assert told.value.refusals == (first, second)
+    assert told.value.what == (
+        "config.json, hf_quant_config.json: 2 things are not understood:"
+        "\n  a is odd. Mend a\n  b is odd. Mend b"
+    )
+
+
+def test_nothing_refused_is_no_error() -> None:
+    """Without a refusal nothing is raised."""
+    Refusals().check()
 
 
 def test_an_error_needs_a_remedy() -> None:

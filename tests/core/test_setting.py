@@ -86,7 +86,7 @@ def test_each_way_to_call_is_another_setting(change: dict[str, Any]) -> None:
     ("field", "value"),
     [
         ("module", "conv"),
-        ("dtype", "int4"),
+        ("dtype", "int3"),
         ("batch", 0),
         ("batch", -1),
         ("batch", 1.5),

@@ -190,8 +190,29 @@ class _Numbers(HTMLParser):
 def differences(old: Content, new: Content) -> Iterator[Difference]:
     """Yield where two contents differ."""
     for place in sorted(old.keys() | new.keys()):
-        for path, was, now in _differ(old.get(place, ABSENT), new.get(place, ABSENT), ()):
+        held = _without_new_nulls(old.get(place, ABSENT), new.get(place, ABSENT))
+        for path, was, now in _differ(old.get(place, ABSENT), held, ()):
             yield Difference(place, path, _about(old.get(place), path), was, now)
+
+
+def _without_new_nulls(old: Any, new: Any) -> Any:
+    """Return a table without the columns that it did not have and that are null in every row.
+
+    A setting's new field is such a column in a log whose version did not know it.
+    """
+    if not (isinstance(old, dict) and isinstance(new, dict) and "rows" in old and "columns" in new):
+        return new
+    known = {column.partition(":")[0] for column in old["columns"]}
+    added = {column.partition(":")[0] for column in new["columns"]} - known
+    rows = new["rows"].values()
+    null = {name for name in added if all(row[name] is None for row in rows)}
+    return new | {
+        "columns": [each for each in new["columns"] if each.partition(":")[0] not in null],
+        "rows": {
+            key: {name: value for name, value in row.items() if name not in null}
+            for key, row in new["rows"].items()
+        },
+    }
 
 
 def _differ(

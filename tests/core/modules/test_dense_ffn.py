@@ -8,29 +8,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.modules import dense_ffn
 from nearfree.core.modules.dense_ffn import IDLE, principle_terms
-from nearfree.core.precision import ELEMENT_BYTES, Dtype
+from nearfree.core.precision import DTYPES, ELEMENT_BYTES, Dtype
 from nearfree.core.setting import Setting
 from nearfree.units import balance_flop_per_byte
 
-DTYPE: dict[int, Dtype] = {1: "float8", 2: "bfloat16", 4: "float32"}
+DTYPE: dict[float, Dtype] = {ELEMENT_BYTES[dtype]: dtype for dtype in DTYPES}
 
 
-def ffn(batch: int, element_bytes: int) -> Setting:
+def ffn(batch: int, element_bytes: float) -> Setting:
     """Return a Dense FFN with so many bytes an element."""
     return Setting(module="dense_ffn", backend="", dtype=DTYPE[element_bytes], batch=batch)
 
 
-def idle_compute(balance: float, batch: int, element_bytes: int) -> float:
+def idle_compute(balance: float, batch: int, element_bytes: float) -> float:
     """Return N_idle of numbers."""
     return dense_ffn.idle_compute(ffn(batch, element_bytes), balance)
 
 
-def principle(balance: float, batch: int, element_bytes: int) -> float:
+def principle(balance: float, batch: int, element_bytes: float) -> float:
     """Return the law's only term."""
     return principle_terms(ffn(batch, element_bytes), balance)[IDLE]
 
 
-def arithmetic_intensity(batch: int, n: float, element_bytes: int) -> float:
+def arithmetic_intensity(batch: int, n: float, element_bytes: float) -> float:
     """Return the FLOP of two products over the bytes of their weights, in FLOP per byte."""
     d_model, d_ff = 4096, 9216
     return 2 * 2 * batch * n * d_model * d_ff / (2 * d_model * d_ff * element_bytes)
@@ -65,7 +65,7 @@ def test_one_position_on_each_platform(
 
 
 @given(balances, batches, widths)
-def test_intensity_meets_the_balance_point(rho: float, batch: int, element_bytes: int) -> None:
+def test_intensity_meets_the_balance_point(rho: float, batch: int, element_bytes: float) -> None:
     """At N_idle the arithmetic intensity is the balance point."""
     n = idle_compute(rho, batch, element_bytes)
     assert arithmetic_intensity(batch, n, element_bytes) == pytest.approx(rho)
@@ -74,7 +74,7 @@ def test_intensity_meets_the_balance_point(rho: float, batch: int, element_bytes
 @pytest.mark.parametrize("law", LAWS)
 @given(rho=balances, batch=batches, element_bytes=widths)
 def test_tokens_at_the_boundary_are_the_same_for_every_batch(
-    law: Law, rho: float, batch: int, element_bytes: int
+    law: Law, rho: float, batch: int, element_bytes: float
 ) -> None:
     """N_idle times b is constant: what counts is the tokens of a forward."""
     assert law(rho, batch, element_bytes) * batch == pytest.approx(law(rho, 1, element_bytes))
@@ -90,6 +90,6 @@ def test_the_law_is_proportional(law: Law, rho: float, batch: int, factor: float
 
 
 @given(balances, batches, widths)
-def test_the_principle_alone_is_idle_compute(rho: float, batch: int, element_bytes: int) -> None:
+def test_the_principle_alone_is_idle_compute(rho: float, batch: int, element_bytes: float) -> None:
     """For a dense FFN by itself both laws say the same."""
     assert principle(rho, batch, element_bytes) == idle_compute(rho, batch, element_bytes)

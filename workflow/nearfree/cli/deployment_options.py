@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.deployment import Deployment
 
 ROUTINGS = ("balanced", "skewed")
-DTYPES = ("bfloat16", "float16", "float8", "float32")
+DTYPES = (
+    "bfloat16", "float16", "float32", "float8", "float8_block", "int8", "int4", "nvfp4", "mxfp4",
+)  # fmt: skip
 ATTENTION, MOE = "flash-attn", "vllm"
 Value = TypeVar("Value")
 
@@ -67,7 +69,13 @@ def add_deployment(
     parser.add_argument(
         "--routing", type=of(_routing), help=f"balanced or skewed, the two bounds{listed}"
     )
-    parser.add_argument("--dtype", choices=DTYPES, help="element type (default: the model's)")
+    for option, what in (
+        ("--dtype", "element type of all"),
+        ("--weights", "format of stored weights"),
+        ("--activations", "format of what enters products"),
+        ("--kv-dtype", "format of the KV cache"),
+    ):
+        parser.add_argument(option, choices=DTYPES, help=f"{what} (default: the model's)")
 
 
 def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True) -> None:
@@ -129,6 +137,9 @@ def make_spec(
         context=tuple(args.context or context),
         routing=tuple(args.routing or routing),  # type: ignore[arg-type]
         dtype=args.dtype,
+        weights=args.weights,
+        activations=args.activations,
+        kv_dtype=args.kv_dtype,
     )
 
 

@@ -46,13 +46,20 @@ def title(query: Deployment) -> str:
     decoder = query.decoder
     parts = [
         f"{decoder.name} on {query.platform}",
-        query.dtype or decoder.dtype,
+        _formats(query),
         f"b = {query.batch}",
         f"L = {query.context}{_window(query)}",
         f"attention {query.attention}",
         *([f"MoE {query.moe}", f"{query.routing} routing"] if query.moe else []),
     ]
     return ", ".join(parts)
+
+
+def _formats(query: Deployment) -> str:
+    """Return the formats of weights, of what enters products, and of the cache."""
+    (weights, activations), kv = query.main, query.formats.kv
+    stored = activations if weights == activations else f"{weights} weights with {activations}"
+    return stored if kv == query.formats.plain == activations else f"{stored}, {kv} cache"
 
 
 def _window(query: Deployment) -> str:

@@ -8,6 +8,7 @@ from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
 from nearfree.config.files import Config, DeploymentSpec
+from nearfree.core.precision import Override, uniform
 from nearfree.decoders.config_file import find_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.granularity.releases import ruled_release
@@ -43,6 +44,9 @@ def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
         )
+    asked = Override(
+        dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
+    )
     expanded = [
         Deployment(
             decoder=decoder,
@@ -52,7 +56,7 @@ def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
             routing=routing,
             batch=batch,
             context=context,
-            dtype=spec.dtype,
+            precision=asked.of(uniform(decoder.dtype)),
         )
         for decoder, platform, runs in product(decoders, platforms, attention)
         for experts, routing in (routed if decoder.experts else ((None, None),))

@@ -43,6 +43,8 @@ class Backend(NamedTuple):
     in_model: str | None = None
     """What runs it inside a whole model's forward; None where nothing does."""
     devices: tuple[Device, ...] = ("cuda",)
+    weights: Mapping[str, tuple[str, ...]] = {}
+    """Formats of stored weights that it takes besides the element type, by device."""
     package: str = "torch"
     """PyPI's name of the package that it calls."""
     imported: str = "torch"
@@ -73,6 +75,7 @@ BACKENDS = (
             "dense_ffn": f"{_ADAPTERS}.torch_dense:TorchDenseFfn",
         },
         devices=_EVERYWHERE,
+        weights={"cpu": ("int8", "int4")},
         environment="cpu",
     ),
     Backend(

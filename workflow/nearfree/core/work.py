@@ -33,12 +33,14 @@ class ExecutedWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What says so: the rule of a release, the setting, or how the adapter computes."""
 
 
-def unpadded(setting: Setting, products: int, elements: int, basis: str) -> ExecutedWork:
-    """Return the work of multiply-adds and of elements moved."""
+def unpadded(setting: Setting, products: int, weights: int, moved: int, basis: str) -> ExecutedWork:
+    """Return the work of multiply-adds, of weights read, and of other elements moved."""
     return ExecutedWork(
         flop_logical=2 * products,
         flop_executed=2 * products,
-        bytes_compulsory=math.ceil(elements * element_bytes(setting)),
+        bytes_compulsory=math.ceil(
+            weights * weight_bytes(setting) + moved * element_bytes(setting)
+        ),
         basis=basis,
     )
 
@@ -46,3 +48,8 @@ def unpadded(setting: Setting, products: int, elements: int, basis: str) -> Exec
 def element_bytes(setting: Setting) -> float:
     """Return the bytes of an element, the paper's s."""
     return ELEMENT_BYTES[setting.dtype]
+
+
+def weight_bytes(setting: Setting) -> float:
+    """Return the bytes of an element of stored weights."""
+    return ELEMENT_BYTES[setting.weights or setting.dtype]

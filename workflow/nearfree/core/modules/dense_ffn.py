@@ -3,10 +3,13 @@
 One is a projection of a model. (Paper, sec. 3.2, 4.1 and app. C.2.)
 """
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.study import StudyBase
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork, element_bytes, unpadded
@@ -24,9 +27,14 @@ class DenseShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DenseStudy(StudyBase, frozen=True, kw_only=True, tag="dense_ffn"):
-    """A Dense FFN over batch sizes (paper, app. C.2)."""
+    """A Dense FFN over batch sizes (paper, app. C.2), and over formats of its stored weights.
 
+    `weights` null is the element type.
+    """
+
+    axes = ("weights", "batch")
     shape: DenseShape
+    weights: Annotated[tuple[Dtype | None, ...], Meta(min_length=1)] = (None,)
 
 
 def gemm_work(
@@ -35,8 +43,8 @@ def gemm_work(
     """Return the work of one product: 2 b N d_model d_ff FLOPs, none of them padding."""
     del rows, group  # nothing is padded
     tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
-    elements = d_model * d_ff + tokens * (d_model + d_ff)
-    return unpadded(setting, tokens * d_model * d_ff, elements, basis)
+    moved = tokens * (d_model + d_ff)
+    return unpadded(setting, tokens * d_model * d_ff, d_model * d_ff, moved, basis)
 
 
 def dense_work(
@@ -50,8 +58,8 @@ def dense_work(
     del rows, group
     tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
     matrices, between = (_GATED_MATRICES, 6) if setting.gated else (2, 2)
-    elements = matrices * d_model * d_ff + tokens * (2 * d_model + between * d_ff)
-    return unpadded(setting, matrices * tokens * d_model * d_ff, elements, basis)
+    weights, moved = matrices * d_model * d_ff, tokens * (2 * d_model + between * d_ff)
+    return unpadded(setting, tokens * weights, weights, moved, basis)
 
 
 def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:

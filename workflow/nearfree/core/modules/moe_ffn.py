@@ -17,7 +17,7 @@ from nearfree.core.modules.routing import active_experts, routed_pairs
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Controlled, Setting, required
-from nearfree.core.work import ExecutedWork, element_bytes
+from nearfree.core.work import ExecutedWork, element_bytes, weight_bytes
 from nearfree.errors import EvidenceError
 
 ETA = 2
@@ -104,7 +104,9 @@ def moe_work(
     return ExecutedWork(
         flop_logical=2 * _GATED_MATRICES * rows * d_model * d_ff,
         flop_executed=2 * _GATED_MATRICES * padded * d_model * d_ff,
-        bytes_compulsory=math.ceil((weights + moved) * element_bytes(setting)),
+        bytes_compulsory=math.ceil(
+            weights * weight_bytes(setting) + moved * element_bytes(setting)
+        ),
         blocks=blocks,
         block_rows=block_rows,
         tiles=tiles,

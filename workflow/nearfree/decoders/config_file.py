@@ -69,7 +69,7 @@ def read_decoder(path: Path) -> Decoder:
             raise keys.wrong(key, why, remedy)
     if keys.flag("is_encoder_decoder"):
         raise keys.wrong("is_encoder_decoder", "says that it is no decoder", "Give a decoder")
-    return _decoder(keys, _name(file))
+    return _decoder(keys, file_name(file))
 
 
 def config_file(path: Path) -> Path:
@@ -125,7 +125,8 @@ def _dtype(keys: Keys) -> Dtype:
     return _DTYPES[dtype]
 
 
-def _name(file: Path) -> str:
+def file_name(file: Path) -> str:
+    """Return the name of the model of a file: its own, or its folder's if it is config.json."""
     name = (file.name == "config.json" and file.resolve().parent.name) or file.stem
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_MOST_NAME]
 

@@ -1,0 +1,191 @@
+"""All that a model's files say, understood or not: its forward, its precision, what it stores."""
+
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from nearfree.core.precision import ELEMENT_BYTES, FORMATS, QUANTISED, Precision, Product
+from nearfree.decoders.config_file import config_file, file_name, find_file, read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.precision import StoredPrecision, read_precision
+from nearfree.decoders.schemes import Scheme
+from nearfree.decoders.weights import CacheLayer, Matrix, Stored, stored
+from nearfree.errors import Refusal, Refusals
+
+
+class Weights(Struct, frozen=True):
+    """The weights of a kind: how many elements, and their bytes as stored, with scales."""
+
+    kind: str
+    elements: int
+    size_bytes: float
+
+
+class ModelFile(Struct, frozen=True, kw_only=True):
+    """A model as its files describe it.
+
+    `decoder` is None where its forward is not understood, `precision` where one of its kinds of
+    matrices is in none that is, and `weights` and `cache` are empty where it is not known what it
+    stores; `refusals` say why. `widest` is the most elements that a token's FFN or attention makes,
+    in which routed experts count `top_k` times.
+    """
+
+    name: str
+    file: str
+    decoder: Decoder | None = None
+    precision: Precision | None = None
+    weights: tuple[Weights, ...] = ()
+    cache: tuple[CacheLayer, ...] = ()
+    d_model: int = 0
+    vocabulary: int = 0
+    widest: int = 0
+    cache_heads: int = 1
+    notes: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all weights."""
+        return sum(each.elements for each in self.weights)
+
+    def weights_bytes(self, precision: Precision | None) -> float:
+        """Return the bytes of all weights, stored in a precision, or as the files say if None.
+
+        What is no matrix of a product, such as embeddings and norms, is stored as the files say.
+        """
+        return sum(self._size(each, precision) for each in self.weights)
+
+    def _size(self, each: Weights, precision: Precision | None) -> float:
+        own, kind = self.precision, each.kind
+        if precision is None or precision == own:
+            return each.size_bytes
+        if kind not in QUANTISED:
+            was = ELEMENT_BYTES[own.plain] if own else each.size_bytes / each.elements
+            return each.size_bytes * ELEMENT_BYTES[precision.plain] / was
+        format_ = getattr(precision, kind).weights
+        if own and getattr(own, kind).weights == format_:
+            return each.size_bytes
+        return each.elements * ELEMENT_BYTES[format_]
+
+
+def find_model_file(config_folder: Path, model: str) -> ModelFile:
+    """Return a model by its name or path; the errors are those of `find_file` and `read_object`."""
+    return read_model_file(find_file(config_folder, model))
+
+
+def read_model_file(path: Path) -> ModelFile:
+    """Return all that a model's files say; what is not understood is in `refusals`.
+
+    Parameters
+    ----------
+    path
+        The config.json, or the folder that holds it; hf_quant_config.json beside it is read, too.
+
+    Raises
+    ------
+    ConfigError
+        A file is not there or is no JSON object.
+    """
+    file, found = config_file(path), Refusals()
+    decoder = said = held = None
+    with found.gathered():
+        decoder = read_decoder(path)
+    with found.gathered():
+        said = read_precision(path)
+    with found.gathered():
+        held = stored(path)
+    known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
+    if held is not None:
+        known = structs.replace(known, **_shape(held))
+    if held is not None and said is not None:
+        schemes = Schemes(held, said)
+        with found.gathered():
+            known = structs.replace(known, weights=schemes.weights())
+        with found.gathered():
+            known = structs.replace(known, precision=schemes.precision())
+    return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
+
+
+class Schemes:
+    """The matrices of a model, each in the schemes that its files say.
+
+    Parameters
+    ----------
+    held
+        What it stores.
+    said
+        What its files say of precision.
+    """
+
+    def __init__(self, held: Stored, said: StoredPrecision) -> None:
+        self._held, self._said = held, said
+
+    def weights(self) -> tuple[Weights, ...]:
+        """Return elements and bytes by kind; RefusedError with every matrix that is in none."""
+        found, sizes = Refusals(), dict[str, tuple[int, float]]()
+        for matrix in self._held.weights:
+            with found.gathered():
+                elements, size = sizes.get(matrix.kind, (0, 0.0))
+                bits = self._bits(matrix)
+                sizes[matrix.kind] = elements + matrix.elements, size + matrix.elements * bits / 8
+        found.check()
+        return tuple(Weights(kind, *size) for kind, size in sizes.items())
+
+    def precision(self) -> Precision:
+        """Return the formats of a forward; RefusedError with every kind that has several."""
+        found, products = Refusals(), dict[str, Product]()
+        plain = self._said.plain
+        for kind in QUANTISED:
+            matrices = [
+                each for each in self._held.weights if each.kind == kind and each.inputs > 1
+            ]
+            formats = {
+                Product(scheme.weights, scheme.activations): matrix.name
+                for matrix in matrices
+                for scheme in self._each(matrix)
+            }
+            if len(formats) > 1:
+                names = ", ".join(f"{name} in {form.weights}" for form, name in formats.items())
+                found.found.append(
+                    Refusal(
+                        self._said.file,
+                        "",
+                        f"stores {kind} in several formats, which no forward here has: {names}",
+                        "Name one for all: --weights, --activations",
+                    )
+                )
+            products[kind] = next(iter(formats), Product(plain, plain))
+        found.check()
+        return Precision(plain=plain, kv=self._said.kv or plain, **products)
+
+    def _each(self, matrix: Matrix) -> dict[Scheme, int]:
+        numbers = (matrix.layers, range(matrix.copies))[: matrix.name.count("*")]
+        self._said.check(matrix.name, matrix.inputs, *numbers)
+        return self._said.each(matrix.name, *numbers)
+
+    def _bits(self, matrix: Matrix) -> float:
+        """Return the bits of an element, the mean over all copies."""
+        if matrix.inputs == 1:  # a vector is never quantised
+            return FORMATS[self._said.plain].bits
+        schemes = self._each(matrix)
+        return sum(s.bits * count for s, count in schemes.items()) / sum(schemes.values())
+
+
+def _shape(held: Stored) -> dict[str, Any]:
+    """Return what memory asks of a model's shape."""
+    made: dict[tuple[str, int], int] = {}
+    for matrix in held.weights:
+        times = min(matrix.copies, held.top_k) if matrix.kind == "experts" else matrix.copies
+        for layer in matrix.layers:
+            at = matrix.kind, layer
+            made[at] = made.get(at, 0) + times * matrix.outputs
+    embedding = next(each for each in held.weights if each.kind == "embedding")
+    return {
+        "cache": held.cache,
+        "d_model": embedding.inputs,
+        "vocabulary": embedding.outputs,
+        "widest": max(made.values(), default=0),
+        "cache_heads": held.cache_heads,
+        "notes": held.notes,
+    }

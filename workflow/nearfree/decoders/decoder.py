@@ -74,7 +74,11 @@ def dense(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for al
 def all_experts(keys: Keys, layers: int) -> Ffn:
     """Return the FFN of models with experts in every layer, such as Mixtral and OLMoE."""
     count = keys.one_of("num_local_experts", "num_experts")
-    return Ffn(None, range(layers), _experts(keys, count, width="intermediate_size"))
+    return Ffn(None, range(layers), routed(keys, count, width="intermediate_size"))
+
+
+SHARING = ("qwen2_moe", "qwen3_next", "qwen3_5_moe_text")
+"""Qwen's model types that have experts which every token passes."""
 
 
 def qwen_moe(keys: Keys, layers: int) -> Ffn:
@@ -82,17 +86,18 @@ def qwen_moe(keys: Keys, layers: int) -> Ffn:
 
     Layers in `mlp_only_layers` have none. The experts that every token passes are one FFN, whose
     width the file says; Qwen3 has none.
-    Source: Qwen2MoeDecoderLayer and Qwen3MoeDecoderLayer of transformers 5.23.
+    Source: Qwen2MoeDecoderLayer, Qwen3MoeDecoderLayer, Qwen3NextDecoderLayer and
+    Qwen3_5MoeDecoderLayer of transformers 5.23.
     """
     step = keys.whole("decoder_sparse_step")
     moe_at: Sequence[int] = range(step - 1, layers, step)
     without = set(keys.list_of("mlp_only_layers", int))
     if without:
         moe_at = [layer for layer in moe_at if layer not in without]
-    qwen2 = keys.text("model_type") == "qwen2_moe"
-    shared = keys.whole("shared_expert_intermediate_size", least=0) if qwen2 else 0
+    shares = keys.text("model_type") in SHARING
+    shared = keys.whole("shared_expert_intermediate_size", least=0) if shares else 0
     count = keys.one_of("num_experts", "num_local_experts")
-    return _mixed(keys, layers, moe_at, _experts(keys, count, shared_d_ff=shared))
+    return mixed(keys, layers, moe_at, routed(keys, count, shared_d_ff=shared))
 
 
 def first_dense(keys: Keys, layers: int) -> Ffn:
@@ -102,17 +107,15 @@ def first_dense(keys: Keys, layers: int) -> Ffn:
     Source: BailingMoeV2SparseMoeBlock of inclusionAI/Ling-V2, LLaDA2MoeSparseMoeBlock of
     inclusionAI/dFactory, Glm4MoeMoE of transformers 5.23.
     """
-    glm = keys.text("model_type") == "glm4_moe"
-    count, shared = (
-        ("n_routed_experts", "n_shared_experts") if glm else ("num_experts", "num_shared_experts")
-    )
+    count = keys.one_of("num_experts", "n_routed_experts")
+    shared = keys.one_of("num_shared_experts", "n_shared_experts")
     shared_experts = keys.whole(shared, least=0)
     shared_d_ff = shared_experts * keys.whole("moe_intermediate_size")
     key = "moe_shared_expert_intermediate_size"
     if keys.has(key) and shared_experts and keys.whole(key) * shared_experts != shared_d_ff:
         raise keys.wrong(key, "differs from moe_intermediate_size, and engines disagree on it")
     moe_at = range(keys.whole("first_k_dense_replace", least=0), layers)
-    return _mixed(keys, layers, moe_at, _experts(keys, count, shared_d_ff=shared_d_ff))
+    return mixed(keys, layers, moe_at, routed(keys, count, shared_d_ff=shared_d_ff))
 
 
 def ernie_moe(keys: Keys, layers: int) -> Ffn:
@@ -126,16 +129,23 @@ def ernie_moe(keys: Keys, layers: int) -> Ffn:
     end = layers - 1 if end == -1 else min(end, layers - 1)
     moe_at = range(start // interval * interval + interval - 1, end + 1, interval)
     shared = keys.whole("moe_num_shared_experts", least=0) * keys.whole("moe_intermediate_size")
-    experts = _experts(keys, "moe_num_experts", top_k="moe_k", shared_d_ff=shared)
-    return _mixed(keys, layers, moe_at, experts)
+    experts = routed(keys, "moe_num_experts", top_k="moe_k", shared_d_ff=shared)
+    return mixed(keys, layers, moe_at, experts)
 
 
-def _mixed(keys: Keys, layers: int, moe_at: Sequence[int], experts: Experts) -> Ffn:
-    d_ff = keys.whole("intermediate_size") if len(moe_at) < layers else None
+def mixed(
+    keys: Keys,
+    layers: int,
+    moe_at: Sequence[int],
+    experts: Experts,
+    width: str = "intermediate_size",
+) -> Ffn:
+    """Return the FFN of layers of which those in `moe_at` have experts, others a Dense FFN."""
+    d_ff = keys.whole(width) if len(moe_at) < layers else None
     return Ffn(d_ff, moe_at, experts if moe_at else None)
 
 
-def _experts(
+def routed(
     keys: Keys,
     count: str,
     *,
@@ -143,6 +153,7 @@ def _experts(
     width: str = "moe_intermediate_size",
     shared_d_ff: int = 0,
 ) -> Experts:
+    """Return the experts whose count, top k and width stand under some keys."""
     experts = Experts(
         experts=keys.whole(count),
         top_k=keys.whole(top_k),

@@ -1,17 +1,14 @@
 """What models store: as many elements as in transformers' own classes, by name and kind."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from nearfree.decoders.layouts import LAYOUTS
-from nearfree.decoders.weights import CacheLayer, stored
-from nearfree.errors import RefusedError
+from nearfree.decoders.weights import stored
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from decoders.files import CONFIG, change, write
+from decoders.files import write
 from decoders.stored_files import STORED
 
 

@@ -76,6 +76,11 @@ class Precision(Struct, frozen=True, kw_only=True):
     router: Product
     lm_head: Product
 
+    def said(self, kind: str) -> dict[str, Dtype]:
+        """Return how a precision is named: by the kind of matrices that holds most weights."""
+        weights, activations = getattr(self, kind)
+        return {"weights": weights, "activations": activations, "kv": self.kv}
+
 
 def uniform(dtype: Dtype) -> Precision:
     """Return the precision of a forward that has one format throughout."""
@@ -96,6 +101,11 @@ class Override(Struct, frozen=True, kw_only=True):
     weights: Dtype | None = None
     activations: Dtype | None = None
     kv: Dtype | None = None
+
+    @property
+    def stores_all(self) -> bool:
+        """Whether it says what all weights are stored in, whatever a model's files say."""
+        return (self.weights or self.dtype) is not None
 
     def of(self, own: Precision) -> Precision:
         """Return a model's precision with what is asked for instead.

@@ -28,8 +28,6 @@ _HYBRID = (
     "Give a model with the same attention in every layer",
 )
 _REFUSED = {
-    "quantization_config": _QUANTISED,
-    "compression_config": _QUANTISED,
     "text_config": _PARTS,
     "llm_config": _PARTS,
     "thinker_config": _PARTS,

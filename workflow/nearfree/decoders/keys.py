@@ -41,15 +41,16 @@ class Keys:
 
     def names(self) -> list[str]:
         """Return the keys that are there and not null."""
-        return [key for key in self._values if self.has(key)]
+        return [key for key in self.values if self.has(key)]
 
     def empty(self, key: str) -> bool:
         """Return whether a key is absent, false, zero, or holds an empty text, list or object."""
-        return not self._values.get(key)
+        return not self.values.get(key)
 
-    def is_text(self, key: str) -> bool:
-        """Return whether a key holds a text."""
-        return isinstance(self._values.get(key), str)
+    def is_text(self, key: str, text: str | None = None) -> bool:
+        """Return whether a key holds a text, or exactly this one."""
+        value = self.values.get(key)
+        return isinstance(value, str) if text is None else value == text
 
     def one_of(self, *names: str) -> str:
         """Return which of several names of one key is there.
@@ -131,10 +132,6 @@ class Keys:
         if not isinstance(value, str):
             raise self.wrong(key, "is no text")
         return value
-
-    def is_text(self, key: str, text: str) -> bool:
-        """Return whether a key holds exactly a text."""
-        return self.values.get(key) == text
 
     def wrong(
         self, key: str, why: str, remedy: str = "Compare with the model's published config.json"

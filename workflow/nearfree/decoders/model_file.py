@@ -8,8 +8,10 @@ from msgspec import Struct, structs
 from nearfree.core.precision import ELEMENT_BYTES, FORMATS, QUANTISED, Precision, Product
 from nearfree.decoders.config_file import config_file, file_name, find_file, read_decoder
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.keys import Keys
 from nearfree.decoders.precision import StoredPrecision, read_precision
 from nearfree.decoders.schemes import Scheme
+from nearfree.decoders.text_part import text_part
 from nearfree.decoders.weights import CacheLayer, Matrix, Stored, stored
 from nearfree.errors import Refusal, Refusals
 
@@ -25,10 +27,11 @@ class Weights(Struct, frozen=True):
 class ModelFile(Struct, frozen=True, kw_only=True):
     """A model as its files describe it.
 
-    `decoder` is None where its forward is not understood, `precision` where one of its kinds of
-    matrices is in none that is, and `weights` and `cache` are empty where it is not known what it
-    stores; `refusals` say why. `widest` is the most elements that a token's FFN or attention makes,
-    in which routed experts count `top_k` times.
+    `decoder` is None where its forward is not understood, and `weights` and `cache` are empty where
+    it is not known what it stores; `refusals` say why. `precision` is None where that is so, and
+    where a kind of matrices has several formats, which `mixed` says.
+    `widest` is the most elements that a token's FFN or attention makes, in which routed experts
+    count `top_k` times.
     """
 
     name: str
@@ -43,6 +46,12 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     cache_heads: int = 1
     notes: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    mixed: tuple[Refusal, ...] = ()
+
+    @property
+    def main(self) -> str:
+        """The kind of matrices that holds most weights: experts, or the FFN."""
+        return "experts" if any(each.kind == "experts" for each in self.weights) else "ffn"
 
     @property
     def parameters(self) -> int:
@@ -87,7 +96,7 @@ def read_model_file(path: Path) -> ModelFile:
     ConfigError
         A file is not there or is no JSON object.
     """
-    file, found = config_file(path), Refusals()
+    file, found, mixed = config_file(path), Refusals(), Refusals()
     decoder = said = held = None
     with found.gathered():
         decoder = read_decoder(path)
@@ -97,14 +106,17 @@ def read_model_file(path: Path) -> ModelFile:
         held = stored(path)
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
     if held is not None:
-        known = structs.replace(known, **_shape(held))
+        keys = text_part(file).keys
+        known = structs.replace(known, **_shape(held, _top_k(keys), _cache_heads(keys)))
     if held is not None and said is not None:
         schemes = Schemes(held, said)
         with found.gathered():
             known = structs.replace(known, weights=schemes.weights())
-        with found.gathered():
+        with mixed.gathered():
             known = structs.replace(known, precision=schemes.precision())
-    return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
+    refusals = tuple(dict.fromkeys(found.found))
+    others = tuple(each for each in dict.fromkeys(mixed.found) if each not in refusals)
+    return structs.replace(known, refusals=refusals, mixed=others)
 
 
 class Schemes:
@@ -138,7 +150,9 @@ class Schemes:
         plain = self._said.plain
         for kind in QUANTISED:
             matrices = [
-                each for each in self._held.weights if each.kind == kind and each.inputs > 1
+                each
+                for each in self._held.weights
+                if each.kind == kind and min(each.inputs, each.outputs) > 1
             ]
             formats = {
                 Product(scheme.weights, scheme.activations): matrix.name
@@ -172,11 +186,26 @@ class Schemes:
         return sum(s.bits * count for s, count in schemes.items()) / sum(schemes.values())
 
 
-def _shape(held: Stored) -> dict[str, Any]:
+_TOP_K = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "moe_top_k")
+
+
+def _top_k(keys: Keys) -> int:
+    """Return how many experts a token goes to, where a file says it in a known way; else all."""
+    named = [key for key in _TOP_K if keys.has(key)]
+    return keys.whole(named[0]) if named else 1 << 20
+
+
+def _cache_heads(keys: Keys) -> int:
+    """Return among how many GPUs a layer's cache can be parted: a latent one not at all."""
+    heads = "num_key_value_heads"
+    return 1 if keys.has("kv_lora_rank") or not keys.has(heads) else keys.whole(heads)
+
+
+def _shape(held: Stored, top_k: int, cache_heads: int) -> dict[str, Any]:
     """Return what memory asks of a model's shape."""
     made: dict[tuple[str, int], int] = {}
     for matrix in held.weights:
-        times = min(matrix.copies, held.top_k) if matrix.kind == "experts" else matrix.copies
+        times = min(matrix.copies, top_k) if matrix.kind == "experts" else matrix.copies
         for layer in matrix.layers:
             at = matrix.kind, layer
             made[at] = made.get(at, 0) + times * matrix.outputs
@@ -186,6 +215,6 @@ def _shape(held: Stored) -> dict[str, Any]:
         "d_model": embedding.inputs,
         "vocabulary": embedding.outputs,
         "widest": max(made.values(), default=0),
-        "cache_heads": held.cache_heads,
+        "cache_heads": cache_heads,
         "notes": held.notes,
     }

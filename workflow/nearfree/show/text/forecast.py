@@ -10,6 +10,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
+from nearfree.show.text.memory import memory_lines, unfit
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
 _LEAST_SHARE = 0.005
@@ -79,7 +80,9 @@ def report(
     accepted
         Tokens that a forward yields, as measured; then accepted / N_max is printed, too.
     """
-    yield title(forecast.deployments[place])
+    query = forecast.deployments[place]
+    lines = list(memory_lines(query.memory, query.platform))
+    yield from (*lines, title(query)) if unfit(query.memory) else (title(query), *lines)
     answers = forecast.answers.filter(deployment=place)
     for baseline in answers["baseline"].unique(maintain_order=True):
         yield ""

@@ -8,12 +8,13 @@ from msgspec import Struct, structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.routing import first_full
-from nearfree.core.precision import Precision, Product, uniform
+from nearfree.core.precision import Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Routing, Setting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
+from nearfree.derive.memory import Memory
 from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 
@@ -36,7 +37,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     """One model on one platform: backends, b, L, routing and element type.
 
     `moe` and `routing` are None where no layer has experts; `precision` None is the model file's
-    own dtype throughout.
+    own dtype throughout; `memory` None is not known.
     """
 
     decoder: Decoder
@@ -47,6 +48,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     batch: Positive = 1
     context: Positive = 4096
     precision: Precision | None = None
+    memory: Memory | None = None
 
     @property
     def full_baseline(self) -> int:
@@ -65,6 +67,11 @@ class Deployment(Struct, frozen=True, kw_only=True):
     def main(self) -> Product:
         """The formats of the products that most weights enter: the experts', or the FFN's."""
         return self.formats.experts if self.decoder.moe_layers else self.formats.ffn
+
+    @property
+    def said(self) -> dict[str, Dtype]:
+        """Its precision as answers name it: weights, activations, kv."""
+        return self.formats.said("experts" if self.decoder.moe_layers else "ffn")
 
     @property
     def about(self) -> dict[str, object]:
@@ -142,7 +149,7 @@ class Questions:
 
     def _uses_at_one(self, deployment: Deployment) -> tuple[ModuleUse, ...]:
         """Return the modules of a deployment's forward at batch 1: other batches have the same."""
-        alone = structs.replace(deployment, batch=1)
+        alone = structs.replace(deployment, batch=1, memory=None)
         if alone not in self._uses:
             self._uses[alone] = alone.uses()
         return self._uses[alone]

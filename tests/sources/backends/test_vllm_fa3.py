@@ -30,7 +30,7 @@ def recorded(version: str) -> Extraction:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("version", BINARIES)
-def test_tiles_are_those_of_the_binaries(version: str, causal: bool) -> None:
+def test_tiles_are_those_of_the_binaries(version: str, *, causal: bool) -> None:
     """At ten points a release, up to 64 rows and above, tiles are those of its own kernels."""
     rules = recorded(version).by_name()
 
@@ -51,17 +51,8 @@ def test_the_evidence_is_named(version: str) -> None:
     assert {"hopper/heuristics.h", "CMakeLists.txt"} <= {each.path for each in source.members}
 
 
-def test_packing_is_always_on_where_the_build_says_so() -> None:
-    """From 0.20.2 the build has packed kernels alone; before, heads of many positions stay apart."""
-    apart = [
-        vllm_fa3.tile(recorded(v).by_name(), replace(ASKED, page_size=512), 4096).rows_per_position
-        for v in BINARIES
-    ]
-    assert apart[2:] == [4, 4]
-
-
-def test_other_calls_and_devices_are_refused() -> None:
-    """What vLLM never calls, and a GPU that its build leaves out, have no tile."""
+def test_other_calls_are_refused() -> None:
+    """What vLLM never calls has no tile, nor has a call whose page size matters and is not said."""
     rules = recorded("0.20.2").by_name()
     with pytest.raises(EvidenceError, match="no dense call"):
         vllm_fa3.tile(rules, replace(ASKED, api="dense"), 1)

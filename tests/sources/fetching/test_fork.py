@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from nearfree.errors import SourceError
+from nearfree.sources.fetching import fork
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
-from nearfree.sources.fetching.fork import FORKS, Fork, pinned, read_commit
+from nearfree.sources.fetching.fork import Fork, pinned, read_commit
 
-from sources.fetching.indexserver import Server
-from sources.fetching.test_archives import make_sdist
+from sources.fetching.indexserver import Server, make_sdist
 
 URL = "https://forks.example/demo"
 WANTED = r"src/\w+\.h"
@@ -27,7 +27,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A repository of one commit, which git finds where the URL would be."""
+    """Return the one commit of a repository, which git finds where the URL would be."""
     folder = tmp_path / "repository"
     (folder / "src").mkdir(parents=True)
     (folder / "src" / "rule.h").write_text("int rows = 64;\n")
@@ -46,7 +46,7 @@ def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_commit_gives_its_wanted_files(commit: str) -> None:
     """Files are those of the commit whose paths match; another commit is refused by name."""
     assert read_commit(URL, commit, re.compile(WANTED)) == {"src/rule.h": b"int rows = 64;\n"}
-    with pytest.raises(SourceError, match=f"{URL} at {'0' * 40} is not to be had"):
+    with pytest.raises(SourceError, match=f"forks.example/demo at {'0' * 40} is not to be had"):
         read_commit(URL, "0" * 40, re.compile(WANTED))
 
 
@@ -57,3 +57,30 @@ def test_a_pin_is_one_commit_by_its_hash() -> None:
     for other in (text.format("main"), text.format("a" * 40) * 2, ""):
         with pytest.raises(SourceError, match="commits of a repository"):
             pinned(other, "x")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_release_is_read_at_its_pin_or_at_a_named_stand_in(
+    server: Server, tmp_path: Path, commit: str, monkeypatch: pytest.MonkeyPatch, *, lost: bool
+) -> None:
+    """The record says which commit was read, and for which one it stands in; else it refuses."""
+    pin = "f" * 40 if lost else commit
+    text = f"GIT_REPOSITORY {URL}.git GIT_TAG {pin}".encode()
+    digest = server.put("demo-1.0.tar.gz", make_sdist(("demo-1.0/pin.cmake", text)))
+    plain = Fork(package="demo", pin=r"pin\.cmake", stand_ins={})
+    monkeypatch.setitem(fork.FORKS, "demo-fork", plain._replace(stand_ins={"f" * 40: commit}))
+    monkeypatch.setitem(fork.FORKS, "bare-fork", plain)
+    cache = Cache(tmp_path / "cache")
+    source = fetch("demo-fork", "1.0", WANTED, cache=cache)
+    assert source.files == {"src/rule.h": b"int rows = 64;\n"}
+    assert source.record.artefact_sha256 == digest
+    assert source.record.verified == ("stand_in" if lost else "commit")
+    assert source.record.artefact.startswith(f"forks.example/demo at {commit}")
+    assert (pin in source.record.artefact, "not to be had" in source.record.artefact) == (
+        True,
+        lost,
+    )
+    assert fetch("demo-fork", "1.0", WANTED, cache=cache, offline=True) == source
+    if lost:
+        with pytest.raises(SourceError, match=f"at {pin} is not to be had"):
+            fetch("bare-fork", "1.0", WANTED, cache=cache)

@@ -14,7 +14,7 @@ from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched, SourceMember
 from nearfree.log.line import sha256
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.fork import FORKS, pinned, read_commit
+from nearfree.sources.fetching.fork import FORKS, named, pinned, read_commit
 from nearfree.sources.fetching.index import Artefact, releases
 from nearfree.sources.fetching.sdist import read_sdist
 from nearfree.sources.fetching.wheel import read_wheel
@@ -144,13 +144,13 @@ def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
     url, commit = pinned(sdist.text(path), f"{fork.package} {version}: {path}")
     stand_in = fork.stand_ins.get(commit)
     try:
-        files, name = read_commit(url, commit, re.compile(wanted)), f"{url} at {commit}"
+        files, name = read_commit(url, commit, re.compile(wanted)), named(url, commit)
         stand_in = None
     except SourceError:
         if stand_in is None:
             raise
         files = read_commit(url, stand_in, re.compile(wanted))
-        name = f"{url} at {stand_in}, for {commit}, which was not to be had"
+        name = f"{named(url, stand_in)}, for {commit}, which was not to be had"
     if not files:
         raise _without(package, version, wanted)
     record = SourceFetched(

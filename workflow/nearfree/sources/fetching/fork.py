@@ -54,6 +54,11 @@ def pinned(text: str, what: str) -> tuple[str, str]:
     return url, commit
 
 
+def named(url: str, commit: str) -> str:
+    """Return what a commit of a repository is called: no URL, which events may not hold."""
+    return f"{url.partition('://')[2]} at {commit}"
+
+
 def read_commit(url: str, commit: str, wanted: re.Pattern[str]) -> dict[str, bytes]:
     """Return the files of a commit whose path matches, by path.
 
@@ -65,7 +70,7 @@ def read_commit(url: str, commit: str, wanted: re.Pattern[str]) -> dict[str, byt
     with TemporaryDirectory() as folder:
         _git(folder, "init", "--quiet", "--bare")
         _git(folder, "remote", "add", "origin", url)
-        what = f"{url} at {commit}"
+        what = named(url, commit)
         _git(
             folder,
             "fetch",

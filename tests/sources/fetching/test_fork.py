@@ -11,7 +11,9 @@ from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.fetching.fork import Fork, pinned, read_commit
 
-from sources.fetching.indexserver import Server, make_sdist
+from sources.fetching.indexserver import Server, make_sdist, server
+
+__all__ = ["server"]
 
 URL = "https://forks.example/demo"
 WANTED = r"src/\w+\.h"

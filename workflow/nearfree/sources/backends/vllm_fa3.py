@@ -80,10 +80,10 @@ def built(files: Mapping[str, str]) -> CppFiles:
     found = re.search(
         r"target_compile_definitions\(\s*_vllm_fa3_C\s+PRIVATE([^)]*)\)", files[BUILD]
     )
-    if found is None:
+    names = re.findall(r"^\s*(FLASHATTENTION_\w+)", found[1], re.MULTILINE) if found else []
+    if not names:
         raise SourceError(f"{BUILD} defines nothing for _vllm_fa3_C", remedy=MOVED)
-    names = "|".join(re.findall(r"^\s*(FLASHATTENTION_\w+)", found[1], re.MULTILINE))
-    condition = re.compile(rf"#if(n?)def(?= (?:{names})\b)")
+    condition = re.compile(rf"#if(n?)def(?= (?:{'|'.join(names)})\b)")
     return CppFiles(
         {
             path: condition.sub(lambda each: "#ifdef" if each[1] else "#ifndef", text)

@@ -63,7 +63,8 @@ def test_other_calls_are_refused() -> None:
 def test_conditions_are_those_of_the_build() -> None:
     """A definition turns its conditions, others stay; no line moves, and no build is no guess."""
     text = "#ifdef FLASHATTENTION_A\nint f() { return 1; }\n#else\nint f() { return 2; }\n#endif\n"
-    build = "target_compile_definitions(_vllm_fa3_C PRIVATE\n  {}FLASHATTENTION_A # why\n FLASHATTENTION_C\n)"
+    names = "  {}FLASHATTENTION_A # why\n FLASHATTENTION_C\n"
+    build = f"target_compile_definitions(_vllm_fa3_C PRIVATE\n{names})"
     for mark, line in (("", 2), ("# ", 4)):
         files = {"a.cpp": text, vllm_fa3.BUILD: build.format(mark) + " FLASHATTENTION_B"}
         assert vllm_fa3.built(files).locate("f").node.start_point[0] + 1 == line

@@ -166,6 +166,18 @@ BACKENDS = (
         api="kvcache",
     ),
     Backend(
+        name="vllm_fa3",
+        names=("vllm-fa3",),
+        modules={"attention": None},
+        package="vllm",
+        imported="vllm",
+        # Its rules are the fork's, by vLLM's release; vLLM's own are those of its MoE kernels.
+        rules=Rules(package="vllm-fa3", reader="vllm_fa3"),
+        capabilities=frozenset({90}),
+        api="varlen",
+        page_size=16,
+    ),
+    Backend(
         name="flash_attn_4",
         names=("flash-attn-4",),
         modules={"attention": None},

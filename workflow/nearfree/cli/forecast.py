@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
 """Default batches of `surface` and `--positions`, and default contexts of `--positions`."""
-_SURFACE = {"batch": _BATCHES, "context": _CONTEXTS}
 _UNUSED = ("model", "attention", "moe", "batch", "context", "routing", "dtype", "weights",
            "activations", "kv_dtype", "epsilon", "positions", "accepted")  # fmt: skip
 """Options that `--curves` refuses."""
@@ -92,7 +91,7 @@ def run_predict(args: argparse.Namespace) -> int:
     epsilon = tolerance_of(args, config)
     grid = positions(max(args.largest, args.positions or 1))
     inverse = args.positions is not None
-    spec = make_spec(args, **(_SURFACE if inverse else {}))
+    spec = make_spec(args, batch=_BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
     queries, others = asked_about(config, spec)
     if inverse or args.format == "csv":
         refuse(others)

@@ -99,7 +99,7 @@ def _slowness(moved: pl.Expr) -> pl.Expr:
 
 def _speeds(platform: Platform, dtype: str) -> tuple[float | None, float, float]:
     """Return phi in FLOP/s, beta in byte/s and the bytes of the largest cache."""
-    peak = platform.peak_tflops.get(dtype)
+    peak = platform.peak(dtype)
     return (
         None if peak is None else peak * _FLOP_PER_TFLOP,
         (platform.bandwidth_gb_s or 0.0) * BYTES_PER_GB,

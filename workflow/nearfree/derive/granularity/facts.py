@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from nearfree.core.precision import ELEMENT_BYTES
+from nearfree.core.precision import FORMATS
 from nearfree.derive.tables.platforms import PLATFORMS, newest_balances, platform_rows
 from nearfree.hardware.platforms import Platform
 from nearfree.log.evidence import read_scope
@@ -29,7 +29,7 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
         {
             "platform": name,
             "dtype": dtype,
-            "peak_tflops": sheet.peak_tflops.get(dtype),
+            "peak_tflops": sheet.peak(dtype),
             "bandwidth_gb_s": sheet.bandwidth_gb_s,
             "balance_flop_per_byte": sheet.balance(dtype),
             "sm": sheet.sm,
@@ -37,7 +37,7 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
             "device_name": sheet.device_name,
         }
         for name, sheet in platforms.items()
-        for dtype in ELEMENT_BYTES
+        for dtype in FORMATS
     ]
     return pl.DataFrame(rows, schema=FACTS_SCHEMA)
 
@@ -110,8 +110,12 @@ def sheet_facts(sheets: Mapping[str, Platform], platforms: pl.DataFrame) -> pl.D
         Rows of the table `platforms`.
     """
     held = platforms.filter(basis="datasheet").select(
-        "platform", "dtype", pl.col("row_id").alias("fact_id")
+        "platform", pl.col("dtype").alias("_peak"), pl.col("row_id").alias("fact_id")
     )
-    return datasheet_facts(sheets).join(
-        held, on=["platform", "dtype"], how="left", maintain_order="left"
+    peaks = {name: format_.peak for name, format_ in FORMATS.items()}
+    return (
+        datasheet_facts(sheets)
+        .with_columns(pl.col("dtype").replace_strict(peaks).alias("_peak"))
+        .join(held, on=["platform", "_peak"], how="left", maintain_order="left")
+        .drop("_peak")
     )

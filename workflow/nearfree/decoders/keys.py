@@ -28,6 +28,18 @@ class Keys:
         """Return whether a key is there and not null."""
         return self._values.get(key) is not None
 
+    def names(self) -> list[str]:
+        """Return the keys that are there and not null."""
+        return [key for key in self._values if self.has(key)]
+
+    def empty(self, key: str) -> bool:
+        """Return whether a key is absent, false, zero, or holds an empty text, list or object."""
+        return not self._values.get(key)
+
+    def is_text(self, key: str) -> bool:
+        """Return whether a key holds a text."""
+        return isinstance(self._values.get(key), str)
+
     def one_of(self, *names: str) -> str:
         """Return which of several names of one key is there.
 

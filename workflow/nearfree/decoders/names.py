@@ -31,7 +31,7 @@ _GLOB = re.compile(r"(?P<many>\*+)|(?P<one>\?)|(?P<text>[^*?\[\]]+)")
 _CLASS = re.compile(r"[A-Z]\w*")
 _ROOT = re.compile(r"((?:model\.|backbone\.|transformer\.)?)layers\.")
 _TEXT_PART = "language_model."
-_MOST_PATTERNS = 200
+_MOST_PATTERNS = 50
 _FUSED = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     **dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj"),
@@ -71,7 +71,9 @@ class Names(Struct, frozen=True, kw_only=True):
         name = normal(name)
         if self.reading == "whole":
             return self._run(name)
-        inside = self.reading == "text"
+        inside, texts = self.reading == "text", tuple(self.exact)
+        if not inside and not (name.startswith(texts) or name.endswith(texts)):
+            return None
         if inside and self._fits(_modules(name)):
             return "*"
         return min(
@@ -81,6 +83,20 @@ class Names(Struct, frozen=True, kw_only=True):
                 if each in name and (inside or name.startswith(each) or name.endswith(each))
             ),
             default=None,
+        )
+
+    def tell_apart(self, module: str) -> bool:
+        """Return whether the list may treat a module's numbered parts differently.
+
+        It does not where no entry has a digit behind the module's name or an end of it, nor a
+        pattern one anywhere or a piece whose match a number's digits change.
+        """
+        name = normal(module)
+        texts = (text for pieces in self.patterns for piece in pieces for text in piece)
+        return any(re.search(r"[\d?#]", text) for text in texts) or any(
+            name.endswith(match[1] or "")
+            for text in (*self.exact, *self.prefixes)
+            for match in re.finditer(r"(?:^|(\w*)\.)\d", text)
         )
 
 

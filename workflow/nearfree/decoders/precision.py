@@ -1,8 +1,8 @@
 """Precision: how a checkpoint's matrices are stored and multiplied, from the files that say it."""
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import chain, product
+from collections.abc import Iterator, Sequence
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ them otherwise names them. Source: the models of vllm 0.33.0, where qwen3_moe.py
 whose files leave the gates out."""
 _LOOKED_UP = ("embed_tokens", "embeddings", "word_embeddings", "wte", "conv1d")
 """No products of a linear layer: quantised only where a file names them."""
-_MOST_NAMES = 10**5
+_MOST_NAMES = 20_000
 _LONGEST = 200
 
 
@@ -50,50 +50,59 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
         """The dtype of the cache, None where no file says it."""
         return self.quantised.kv
 
-    def of(self, name: str, *counts: int) -> Scheme:
+    def of(self, name: str, *numbers: Sequence[int]) -> Scheme:
         """Return the scheme of a matrix, or of several that have the same.
 
         Parameters
         ----------
         name
             In the checkpoint, without `.weight`, such as `model.layers.0.self_attn.q_proj`. A `*`
-            stands for each number below the count in its place among `counts`.
+            stands for each of the numbers in its place among `numbers`, such as those of layers.
 
         Raises
         ------
         RefusedError
             The matrices differ; or as `each` does.
         """
-        found = self.each(name, *counts)
+        found = self.each(name, *numbers)
         if len(found) != 1:
             shown = ", ".join(f"{count} are {scheme.weights}" for scheme, count in found.items())
             raise self._refused(f"stores the matrices {name} differently: {shown}", _ALIKE)
         return next(iter(found))
 
-    def each(self, name: str, *counts: int) -> dict[Scheme, int]:
+    def each(self, name: str, *numbers: Sequence[int]) -> dict[Scheme, int]:
         """Return how many of the matrices of a name have each scheme; `of` says what a name is.
 
         Raises
         ------
         RefusedError
             A file names a matrix in two schemes, engines differ on whether a list has it, the LM
-            head is not spoken of, the layers have another name in the file, or there are more
-            than 100,000 matrices.
+            head is not spoken of, the layers have another name in the file, or the lists tell
+            more than 20,000 matrices apart.
         """
-        if prod(counts) > _MOST_NAMES or len(name) > _LONGEST:
-            raise self._refused(f"has more than {_MOST_NAMES} matrices {name:.80}", _ALIKE)
         self._check_root(name)
-        spans = product(*map(range, counts))
-        return Counter(self._one(_filled(name, numbers)) for numbers in spans)
+        words = [part.rpartition(".")[0] for part in name.split("*")]
+        asked = [
+            each if self._tell_apart(word) else each[:1]
+            for word, each in zip(words, numbers, strict=False)
+        ]
+        if prod(map(len, asked)) > _MOST_NAMES or len(name) > _LONGEST:
+            raise self._refused(f"tells too many matrices {name:.80} apart", _ALIKE)
+        found = Counter(self._one(_filled(name, chosen)) for chosen in product(*asked))
+        times = prod(map(len, numbers)) // (prod(map(len, asked)) or 1)
+        return {scheme: count * times for scheme, count in found.items()}
 
-    def check(self, name: str, inputs: int, *counts: int) -> None:
-        """Raise RefusedError unless groups divide the inputs of the matrices; or as `each` does."""
-        for scheme in self.each(name, *counts):
+    def check(self, name: str, inputs: int, *numbers: Sequence[int]) -> None:
+        """Raise RefusedError unless groups divide the inputs of the matrices; or as `each` does.
+
+        Blocks of float8_block need not: the last is a part of one.
+        """
+        for scheme in self.each(name, *numbers):
             if scheme.group and scheme.weights != "float8_block" and inputs % scheme.group:
                 raise self._refused(
                     f"has groups of {scheme.group}, which do not divide the {inputs} inputs of "
                     f"{name}",
-                    "Compare hidden_size and the group size with the published config.json",
+                    "Compare the widths and the group size with the published config.json",
                 )
 
     def _one(self, name: str) -> Scheme:
@@ -127,9 +136,14 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
             )
         return False
 
+    def _lists(self) -> list[Names]:
+        return [self.quantised.ignored, *(names for names, _ in self.quantised.named)]
+
+    def _tell_apart(self, module: str) -> bool:
+        return any(names.tell_apart(module) for names in self._lists())
+
     def _check_root(self, name: str) -> None:
-        lists = (self.quantised.ignored, *(names for names, _ in self.quantised.named))
-        roots = frozenset(chain.from_iterable(names.roots for names in lists))
+        roots = {each for names in self._lists() for each in names.roots}
         mine = root(name)
         if mine is not None and roots and mine not in roots:
             theirs = " and ".join(f"{each}layers" for each in sorted(roots))

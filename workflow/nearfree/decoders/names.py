@@ -51,9 +51,10 @@ class Names(Struct, frozen=True, kw_only=True):
 
     def covers(self, name: str) -> bool:
         """Return whether a matrix is named, or the module that holds it."""
-        stem, dot, leaf = normal(name).rpartition(".")
-        forms = [f"{stem}{dot}{each}" for each in (leaf, _FUSED.get(leaf)) if each]
-        return any(self._covers(form) for form in forms)
+        name = normal(name)
+        leaf = name.rpartition(".")[2]
+        fused = name.removesuffix(leaf) + _FUSED.get(leaf, leaf)
+        return self._covers(name) or (fused != name and self._covers(fused))
 
     def _covers(self, name: str) -> bool:
         named = name in self.exact if self.reading == "whole" else self._run(name)

@@ -31,7 +31,7 @@ _GLOB = re.compile(r"(?P<many>\*+)|(?P<one>\?)|(?P<text>[^*?\[\]]+)")
 _CLASS = re.compile(r"[A-Z]\w*")
 _ROOT = re.compile(r"((?:model\.|backbone\.|transformer\.)?)layers\.")
 _TEXT_PART = "language_model."
-_MOST_PATTERNS = 50
+_MOST_PIECES = 500
 _FUSED = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     **dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj"),
@@ -51,9 +51,10 @@ class Names(Struct, frozen=True, kw_only=True):
 
     def covers(self, name: str) -> bool:
         """Return whether a matrix is named, or the module that holds it."""
-        stem, dot, leaf = normal(name).rpartition(".")
-        forms = [f"{stem}{dot}{each}" for each in (leaf, _FUSED.get(leaf)) if each]
-        return any(self._covers(form) for form in forms)
+        name = normal(name)
+        leaf = name.rpartition(".")[2]
+        fused = name.removesuffix(leaf) + _FUSED.get(leaf, leaf)
+        return self._covers(name) or (fused != name and self._covers(fused))
 
     def _covers(self, name: str) -> bool:
         named = name in self.exact if self.reading == "whole" else self._run(name)
@@ -129,7 +130,7 @@ def read_names(
     ------
     RefusedError
         It is no list of texts, an expression is outside the language that is read, a class of
-        modules is named, or more than 200 entries are patterns.
+        modules is named, or the patterns have more than 500 pieces.
     """
     exact, prefixes, patterns, unread = set[str](), set[str](), set[tuple[_Piece, ...]](), []
     for entry in keys.list_of(key, str) if entries is None else entries:
@@ -149,8 +150,9 @@ def read_names(
             f"has {len(unread)} entries that are not understood: {shown}",
             "Write them with names, `.*`, `\\d+` and (a|b) alone",
         )
-    if len(patterns) > _MOST_PATTERNS:
-        raise keys.wrong(key, f"has {len(patterns)} patterns", "Write names, or fewer patterns")
+    size = sum(len(piece) for pieces in patterns for piece in pieces)
+    if size > _MOST_PIECES:
+        raise keys.wrong(key, f"has patterns of {size} pieces", "Write names, or fewer patterns")
     starts = {root(text) for text in (*exact, *prefixes)} - {None}
     return Names(
         reading=reading,

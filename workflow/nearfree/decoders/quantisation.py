@@ -325,8 +325,9 @@ _SILENT = {
     "meta", "checkpoint_format", "pack_dtype", "damp_percent", "damp_auto_increment",
     "static_groups", "true_sequential", "model_name_or_path", "model_file_base_name",
     "model_seqlen", "tokenizer", "dataset", "use_exllama", "exllama_config", "cache_block_outputs",
-    "max_input_length", "pad_token_id", "use_cuda_fp16", "batch_size", "module_name_preceding_first_block",
-    "block_name_to_quantize", "do_fuse", "fuse_max_seq_len", "backend",
+    "max_input_length", "pad_token_id", "use_cuda_fp16", "batch_size",
+    "module_name_preceding_first_block", "block_name_to_quantize", "do_fuse", "fuse_max_seq_len",
+    "backend",
 }  # fmt: skip
 """Keys that say how a file was made or which kernel to take."""
 _OTHERS = {

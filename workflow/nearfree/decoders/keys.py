@@ -52,18 +52,6 @@ class Keys:
         value = self.values.get(key)
         return isinstance(value, str) if text is None else value == text
 
-    def names(self) -> list[str]:
-        """Return the keys that are there and not null."""
-        return [key for key in self._values if self.has(key)]
-
-    def empty(self, key: str) -> bool:
-        """Return whether a key is absent, false, zero, or holds an empty text, list or object."""
-        return not self._values.get(key)
-
-    def is_text(self, key: str) -> bool:
-        """Return whether a key holds a text."""
-        return isinstance(self._values.get(key), str)
-
     def one_of(self, *names: str) -> str:
         """Return which of several names of one key is there.
 

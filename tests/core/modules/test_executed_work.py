@@ -43,6 +43,19 @@ def test_bytes_follow_the_dtype(dtype: str, size: int) -> None:
     assert [work.bytes_compulsory for work in works] == [size * each for each in elements]
 
 
+def test_what_is_stored_has_bytes_of_its_own() -> None:
+    """Weights, and keys and values, count in their stored format, with their scales; rows do not.
+
+    An int4 element with a 16-bit scale for 128 of them takes 4.125 bits.
+    """
+    dense = dense_work(make_setting(weights="int4"), 1, "").bytes_compulsory
+    assert dense == 2 * 64 * 128 * 4.125 / 8 + 4 * 2 * (64 + 128)
+    experts = moe_work(make_moe(weights="float8"), [1, 1, 0, 0, 0, 0], "").bytes_compulsory
+    assert experts == 2 * 3 * 32 * 24 + 4 * (2 * 32 + 2 * (2 * 32 + 6 * 24))
+    cached = attention_work(make_sdpa(kv_dtype="float8"), 1, "", tile_rows=1).bytes_compulsory
+    assert cached == 2 * 2 * (2 * 41 + 4 * 4) * 16
+
+
 def test_routing_of_the_paper() -> None:
     """Seven tokens on 3 of 8 experts: balanced spreads 21 pairs evenly, skewed fills three."""
     setting = make_moe(experts=8, top_k=3)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from nearfree.core.precision import ELEMENT_BYTES
+from nearfree.core.precision import FORMATS
 from nearfree.derive.tables.platforms import PLATFORMS, newest_balances, platform_rows
 from nearfree.hardware.platforms import Platform
 from nearfree.log.evidence import read_scope
@@ -29,15 +29,15 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
         {
             "platform": name,
             "dtype": dtype,
-            "peak_tflops": sheet.peak_tflops.get(dtype),
+            "peak_tflops": sheet.peak_tflops.get(format_.peak),
             "bandwidth_gb_s": sheet.bandwidth_gb_s,
-            "balance_flop_per_byte": sheet.balance(dtype),
+            "balance_flop_per_byte": sheet.balance(format_.peak),
             "sm": sheet.sm,
             "sm_count": sheet.sm_count,
             "device_name": sheet.device_name,
         }
         for name, sheet in platforms.items()
-        for dtype in ELEMENT_BYTES
+        for dtype, format_ in FORMATS.items()
     ]
     return pl.DataFrame(rows, schema=FACTS_SCHEMA)
 

@@ -8,15 +8,19 @@ from nearfree.errors import SourceError
 from nearfree.log.events import LatencyImported, SourceFetched
 from nearfree.log.names import Layout
 from nearfree.log.seal import read_sealed
+from nearfree.public import aiconfigurator, perf_tables
 from nearfree.public.aiconfigurator import Imported, import_aiconfigurator
+from nearfree.public.curves import read_curves
+from nearfree.public.perf_tables import GuardedReader, read_rows
 from nearfree.sources.fetching.cache import Cache
 from sources.fetching.indexserver import Server, server
 
-from public.tables import GEMM, METADATA, ROOT, WHOLE, member, parquet, put_release
+from public.tables import GEMM, METADATA, ROOT, WHOLE, member, parquet, put_release, rows
 
 __all__ = ["server"]
 
 PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
+GEMM_PATH = member("gemm_perf")
 
 
 @pytest.fixture
@@ -85,6 +89,25 @@ def test_importing_twice_is_one_take(server: Server, layout: Layout, cache: Cach
     assert [take.stream for take in layout.takes()] == ["aiconfigurator_core_0_12_0"]
 
 
+def test_an_older_import_is_widened_by_a_new_take(
+    server: Server, layout: Layout, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an earlier form left out comes in a take of its own, and the newer take alone counts."""
+    eight = rows("gemm_perf", (1, 0.02), (2, 0.02), gemm_dtype="fp8_block")
+    put_release(server, {**WHOLE, GEMM_PATH: parquet([*GEMM, *eight])})
+    with monkeypatch.context() as older:
+        older.setattr(perf_tables, "_FORMATS", {"bfloat16": ("bfloat16", None)})
+        older.setattr(aiconfigurator, "FORM", 1)
+        older.setattr(GuardedReader, "read", lambda _, member, raw: read_rows(member, raw))
+        imported(layout, cache)
+    assert set(read_curves(layout).settings["dtype"]) == {"bfloat16"}
+    assert imported(layout, cache).fresh is not None
+    assert len(list(layout.takes())) == 2
+    assert read_curves(layout).settings.height == 5
+    assert set(read_curves(layout).settings["dtype"]) == {"bfloat16", "float8_block"}
+    assert imported(layout, cache).fresh is None
+
+
 def test_systems_by_their_names(server: Server, layout: Layout, cache: Cache) -> None:
     """An unknown system keeps its name; what is no NVIDIA GPU is left out."""
     tables = {member("gemm_perf", system): parquet(GEMM) for system in ("h100_sxm", "gb999", "b60")}
@@ -108,7 +131,6 @@ def test_other_facts_are_told(server: Server, layout: Layout, cache: Cache) -> N
     assert done.fresh.differences == ["h100: bandwidth, GB/s: 3350 here, 3000 in h100_sxm.yaml"]
 
 
-GEMM_PATH = member("gemm_perf")
 BAD_TABLES = {
     "no Parquet": b"PAR1 this is none PAR1",
     "empty": b"",

@@ -94,6 +94,18 @@ def test_columns_in_any_order_and_kernel_optional(tmp_path: Path) -> None:
     assert found.settings["kernel"].null_count() == found.settings.height
 
 
+def test_formats_of_what_is_stored(tmp_path: Path) -> None:
+    """A file may have a column for the format of weights, and one for that of the cache."""
+    lines = [*(f"{GEMM.format(n=n, us=30)},int4," for n in (1, 64)),
+             *(f"{ATTENTION.format(n=n, us=40)},,float8" for n in (1, 64))]  # fmt: skip
+    path = write(tmp_path, *lines, header=f"{HEADER},weights,kv_dtype")
+    found = curves_from_csv(path, CONFIG).settings
+    assert found.select("weights", "kv_dtype").rows() == [("int4", None), (None, "float8")]
+    with pytest.raises(ConfigError, match="'int4' says nothing of a gemm"):
+        curves_from_csv(write(tmp_path, f"{GEMM.format(n=1, us=30)},,int4",
+                              header=f"{HEADER},weights,kv_dtype"), CONFIG)  # fmt: skip
+
+
 def test_a_file_that_excel_wrote(tmp_path: Path) -> None:
     """A byte order mark, carriage returns, blank lines and blanks around fields do no harm."""
     path = tmp_path / "mine.csv"

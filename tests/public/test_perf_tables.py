@@ -8,16 +8,21 @@ from nearfree.public.perf_tables import read_rows
 from public.tables import member, parquet, rows
 
 LEFT_OUT = [
-    ("gemm_perf", {"gemm_dtype": "fp8_block"}, "dtype fp8_block has no place in a setting"),
+    ("gemm_perf", {"gemm_dtype": "fp6"}, "dtype fp6 has no place in a setting"),
     ("gemm_perf", {"device": "Intel B60"}, "not a GPU of NVIDIA"),
     ("gemm_perf", {"k": 0}, "a size is not positive"),
-    ("moe_perf", {"moe_dtype": "nvfp4"}, "dtype nvfp4 has no place in a setting"),
+    ("moe_perf", {"moe_dtype": "fp6"}, "dtype fp6 has no place in a setting"),
     ("moe_perf", {"moe_ep_size": 2}, "experts spread over several GPUs"),
     ("moe_perf", {"moe_tp_size": 3}, "d_ff is no whole number"),
     ("moe_perf", {"moe_tp_size": 0}, "d_ff is no whole number"),
     ("moe_perf", {"topk": 65}, "top_k is larger than experts"),
     ("moe_perf", {"distribution": "zipf"}, "distribution zipf is not known"),
-    ("context_attention_perf", {"kv_cache_dtype": "fp8"}, "dtype bfloat16 over a fp8 cache"),
+    ("context_attention_perf", {"attn_dtype": "nvfp4"}, "dtype nvfp4 has no place in a setting"),
+    (
+        "generation_attention_perf",
+        {"kv_cache_dtype": "nvfp4"},
+        "kv_cache_dtype nvfp4 has no place in a setting",
+    ),
     ("context_attention_perf", {"window_size": 128}, "attention within a window"),
     ("context_attention_perf", {"beam_width": 2}, "several beams"),
     ("context_attention_perf", {"num_key_value_heads": 5}, "heads is no multiple of kv_heads"),
@@ -40,15 +45,31 @@ def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) ->
 @pytest.mark.parametrize(
     ("table", "dtypes", "expected"),
     [
-        ("gemm_perf", {"gemm_dtype": "fp8"}, "float8"),
-        ("moe_perf", {"moe_dtype": "float16"}, "float16"),
-        ("context_attention_perf", {"attn_dtype": "fp8", "kv_cache_dtype": "fp8"}, "float8"),
+        ("gemm_perf", {"gemm_dtype": "fp8"}, ("float8", None, None)),
+        ("gemm_perf", {"gemm_dtype": "fp8_block"}, ("float8_block", None, None)),
+        ("gemm_perf", {"gemm_dtype": "sq"}, ("int8", None, None)),
+        ("gemm_perf", {"gemm_dtype": "int8_wo"}, ("bfloat16", "int8", None)),
+        ("moe_perf", {"moe_dtype": "float16"}, ("float16", None, None)),
+        ("moe_perf", {"moe_dtype": "nvfp4"}, ("nvfp4", None, None)),
+        ("moe_perf", {"moe_dtype": "int4_wo"}, ("bfloat16", "int4", None)),
+        ("moe_perf", {"moe_dtype": "w4afp8"}, ("float8", "int4", None)),
+        ("moe_perf", {"moe_dtype": "w4a16_mxfp4"}, ("bfloat16", "mxfp4", None)),
+        ("moe_perf", {"moe_dtype": "w4a8_mxfp4_mxfp8"}, ("float8", "mxfp4", None)),
+        ("context_attention_perf", {}, ("bfloat16", None, None)),
+        (
+            "context_attention_perf",
+            {"attn_dtype": "fp8", "kv_cache_dtype": "fp8"},
+            ("float8", None, None),
+        ),
+        ("generation_attention_perf", {"kv_cache_dtype": "fp8"}, ("bfloat16", None, "float8")),
     ],
 )
-def test_dtypes(table: str, dtypes: dict[str, str], expected: str) -> None:
-    """A dtype that all operands share has the project's name."""
+def test_formats(
+    table: str, dtypes: dict[str, str], expected: tuple[str, str | None, str | None]
+) -> None:
+    """A row says what enters a product, and the format of weights or cache where it differs."""
     found = read_rows(member(table), parquet(rows(table, (1, 1.0), **dtypes)))
-    assert found.points["dtype"].to_list() == [expected]
+    assert found.points.select("dtype", "weights", "kv_dtype").rows() == [expected]
 
 
 @pytest.mark.parametrize(

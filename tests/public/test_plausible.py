@@ -55,6 +55,7 @@ SETTINGS = st.one_of(
         module=st.sampled_from(["gemm", "dense_ffn"]),
         backend=st.just("any"),
         dtype=st.sampled_from(["bfloat16", "float16"]),
+        weights=st.sampled_from([None, "int4"]),
         batch=st.sampled_from([1, 8]),
         d_model=SIZES,
         d_ff=SIZES,
@@ -64,6 +65,7 @@ SETTINGS = st.one_of(
         module=st.just("moe_ffn"),
         backend=st.just("any"),
         dtype=st.just("bfloat16"),
+        weights=st.sampled_from([None, "int8"]),
         d_model=SIZES,
         d_ff=SIZES,
         experts=st.sampled_from([8, 64, 256]),
@@ -76,6 +78,7 @@ SETTINGS = st.one_of(
         module=st.just("attention"),
         backend=st.just("any"),
         dtype=st.just("bfloat16"),
+        kv_dtype=st.sampled_from([None, "float8"]),
         batch=st.sampled_from([1, 8]),
         context=st.sampled_from([0, 128, 8192]),
         heads=st.just(32),
@@ -118,6 +121,18 @@ def test_the_fastest_time_is_that_of_the_counted_work(setting: Setting) -> None:
     fastest_us = 1.0 / judged(setting, (1.0,) * len(NS))["slowness_cold"][-1]
     assert max(compute_us, 1.5) <= fastest_us * (1 + 1e-9)
     assert fastest_us <= max(compute_us, memory_us, 1.5) * (1 + 1e-9)
+
+
+def test_stored_bytes_and_the_formats_peak_decide() -> None:
+    """The limit is that of the bytes as stored, and of the phi of what enters the product."""
+    shape = {"module": "gemm", "backend": "any", "d_model": 16384, "d_ff": 16384}
+    formats = [{"dtype": "bfloat16"}, {"dtype": "bfloat16", "weights": "int4"}, {"dtype": "float8"}]
+    cold = [judged(Setting(**shape, **each), (1.0, 1.0, 1.0, 1.0, 1.0))["slowness_cold"].to_list()
+            for each in formats]  # fmt: skip
+    sixteen, four, eight = ([1.0 / cold for cold in each] for each in cold)
+    assert four[0] == pytest.approx(sixteen[0] * 4.125 / 16, rel=1e-3)
+    assert eight[0] == pytest.approx(sixteen[0] / 2)
+    assert (four[-1], eight[-1]) == pytest.approx((sixteen[-1], sixteen[-1] / 2), rel=1e-3)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "mars"])

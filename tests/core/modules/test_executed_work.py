@@ -8,7 +8,7 @@ from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.modules.attention import attention_work
-from nearfree.core.modules.dense_ffn import dense_work, gemm_work
+from nearfree.core.modules.dense_ffn import dense_work
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
@@ -43,15 +43,17 @@ def test_bytes_follow_the_dtype(dtype: str, size: int) -> None:
     assert [work.bytes_compulsory for work in works] == [size * each for each in elements]
 
 
-def test_stored_weights_have_their_own_bytes() -> None:
-    """Weights in int8 count with a byte each, rows and what lies between with their dtype's two."""
-    stored: dict[str, Any] = {"dtype": "bfloat16", "weights": "int8"}
-    rows = 2 * (2 * 64 + 2 * 128)
-    assert dense_work(make_setting(**stored), 1, "").bytes_compulsory == 2 * 64 * 128 + rows
-    assert gemm_work(make_setting(**stored), 1, "").bytes_compulsory == 64 * 128 + rows // 2
-    moved = 2 * (2 * 32 + 2 * (2 * 32 + 6 * 24))
-    work = moe_work(make_moe(**stored), [1, 1, 0, 0, 0, 0], "")
-    assert work.bytes_compulsory == 2 * 3 * 32 * 24 + moved
+def test_what_is_stored_has_bytes_of_its_own() -> None:
+    """Weights, and keys and values, count in their stored format, with their scales; rows do not.
+
+    An int4 element with a 16-bit scale for 128 of them takes 4.125 bits.
+    """
+    dense = dense_work(make_setting(weights="int4"), 1, "").bytes_compulsory
+    assert dense == 2 * 64 * 128 * 4.125 / 8 + 4 * 2 * (64 + 128)
+    experts = moe_work(make_moe(weights="float8"), [1, 1, 0, 0, 0, 0], "").bytes_compulsory
+    assert experts == 2 * 3 * 32 * 24 + 4 * (2 * 32 + 2 * (2 * 32 + 6 * 24))
+    cached = attention_work(make_sdpa(kv_dtype="float8"), 1, "", tile_rows=1).bytes_compulsory
+    assert cached == 2 * 2 * (2 * 41 + 4 * 4) * 16
 
 
 def test_routing_of_the_paper() -> None:

@@ -141,7 +141,15 @@ shapes = st.fixed_dictionaries(
     st.sampled_from([("vllm", "0.9.1"), ("vllm", "0.20.2"), ("sglang", "0.5.9")]),
     shapes,
     st.sampled_from(["NVIDIA H20", "NVIDIA H200", "NVIDIA B200"]),
-    st.sampled_from([("bfloat16", "bf16"), ("float8", "fp8")]),
+    st.sampled_from(
+        [
+            ("bfloat16", None, "bf16"),
+            ("float8", None, "fp8"),
+            ("float8_block", None, "fp8_block"),
+            ("bfloat16", "int8", "int8_w8a16"),
+            ("bfloat16", "int4", "int4"),
+        ]
+    ),
     st.lists(st.integers(1, 5000), min_size=1, max_size=5),
 )
 @settings(deadline=None, max_examples=40)
@@ -149,7 +157,7 @@ def test_shared_answers_are_each_layers_own(
     release: tuple[str, str],
     shape: dict[str, Any],
     device: str,
-    dtype: tuple[str, Any],
+    formats: tuple[str, str | None, Any],
     tokens: list[int],
 ) -> None:
     """Layers share what rules say of them; each gets what its release says of it alone."""
@@ -159,14 +167,19 @@ def test_shared_answers_are_each_layers_own(
     query = MoeQuery(
         **shape,
         d_model=4096,
-        dtype=dtype[1],
+        dtype=formats[2],
         device=device,
         triton=PINNED_TRITON.get(Release(*release)),
         sm=90,
         smem_per_block=227 * 1024,
     )
     question = layer(
-        **shape, backend=backend, backend_version=version, dtype=dtype[0], device_name=device
+        **shape,
+        backend=backend,
+        backend_version=version,
+        dtype=formats[0],
+        weights=formats[1],
+        device_name=device,
     )
     try:
         alone = MoeRules(said.by_name(), said.tuned, query, 4096)
@@ -186,6 +199,7 @@ def test_shared_answers_are_each_layers_own(
     [
         ({"backend_version": "0.0.1"}, "no rules of vllm 0.0.1 in the log"),
         ({"dtype": "float32"}, "no MoE rules of vllm for float32"),
+        ({"weights": "mxfp4"}, "no MoE rules of vllm for bfloat16 with mxfp4 weights"),
         ({"kernel": "marlin"}, "no rules of the MoE kernel marlin"),
         ({"top_k": 257}, "top_k 257 is larger than experts 256"),
         ({"experts": 8, "top_k": 2, "d_ff": 7168, "device_name": None}, "depends on the device"),
@@ -235,6 +249,7 @@ def test_a_cuda_graph_is_looked_at_up_to_its_capture() -> None:
         ),
         ({"backend": "vllm"}, "no rules of the attention kernels of vllm"),
         ({"dtype": "float8"}, "no tile rules of flash-attn for float8"),
+        ({"kv_dtype": "float8"}, "no tile rules of flash-attn for bfloat16 over a float8 cache"),
         ({"sm_count": None}, "number of SMs"),
         ({"kv_heads": 5}, "32 heads are no multiple of 5 kv_heads"),
     ],

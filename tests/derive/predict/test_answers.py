@@ -82,6 +82,31 @@ def test_what_was_calibrated_on_is_in_sample() -> None:
         assert sorted(names[key] for key in kept) == sorted(expected)
 
 
+def test_other_formats_are_answered_out_of_sample() -> None:
+    """Constants that are carried say so; they are out of sample anywhere, in twice the band."""
+    for formats in ({"dtype": "float8"}, {"dtype": "bfloat16", "weights": "int8"}):
+        (found,) = answered({**GEMM, **formats, "platform": "h100"})
+        assert not found["in_sample"]
+        assert found["constants"].startswith("gemm on a100, h100; bfloat16's constants carried to ")
+        assert found["constants"].endswith(", in 2 times the band")
+    timed = ANSWERER.timed(ask(GEMM, {**GEMM, "dtype": "float8"}))
+    plain, eight = sorted(timed.curves(), key=lambda each: each.asked)
+    assert (eight.band, eight.in_sample) == (2 * plain.band, [False])
+
+
+def test_bytes_and_peak_of_a_format_decide() -> None:
+    """With half the bytes and twice the peak a product's N_max is that of 16 bits.
+
+    Weights alone in 8 bits leave the peak, so that N_max is half of it.
+    """
+    plain, eight, stored = (
+        row["n_max"]
+        for formats in ({}, {"dtype": "float8"}, {"weights": "int8"})
+        for row in answered({**GEMM, "platform": "h200", **formats})
+    )
+    assert plain == eight == 2 * stored
+
+
 def test_what_limits_a_known_layer() -> None:
     """Balanced experts of vLLM 0.9.1 on H20 stop where its rule takes a larger block."""
     (found,) = answered({**MOE, "backend": "vllm_0_9_1"})

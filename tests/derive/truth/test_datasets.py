@@ -112,14 +112,21 @@ def test_a_file_of_curves(tmp_path: Path) -> None:
     assert found.settings.is_empty()
 
 
-@given(st.integers(1, 20000), st.integers(1, 20000), st.sampled_from(["bfloat16", "float8"]))
-def test_small_products_are_left_out(d_model: int, d_ff: int, element_type: str) -> None:
-    """The weights of a product decide; other modules are kept whatever their size."""
-    shape = {"d_model": d_model, "d_ff": d_ff, "dtype": element_type}
+@given(
+    st.integers(1, 20000),
+    st.integers(1, 20000),
+    st.sampled_from([("bfloat16", None, 2), ("float8", None, 1), ("bfloat16", "int8", 1)]),
+)
+def test_small_products_are_left_out(
+    d_model: int, d_ff: int, formats: tuple[str, str | None, int]
+) -> None:
+    """The weights of a product decide, as stored; other modules are kept whatever their size."""
+    element_type, stored, size = formats
+    shape = {"d_model": d_model, "d_ff": d_ff, "dtype": element_type, "weights": stored}
     settings, _ = make_curves(
         ({"module": "gemm", **shape}, {1: 1.0}), ({"module": "dense_ffn", **shape}, {1: 1.0})
     )
-    weights = d_model * d_ff * (2 if element_type == "bfloat16" else 1)
+    weights = d_model * d_ff * size
     kept = heavy_enough(settings, 64.0)["module"].to_list()
     assert kept == (["gemm", "dense_ffn"] if weights >= 64e6 else ["dense_ffn"])
 

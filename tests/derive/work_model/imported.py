@@ -53,7 +53,7 @@ def along_contexts(*platforms: str) -> Iterator[LatencyImported]:
             features = arrays(
                 [1] * len(CONTEXTS), **shape, phi=facts["peak_tflops"] * 1e6,
                 beta=facts["bandwidth_gb_s"] * 1e3, sms=facts["sm_count"], element_bytes=2,
-                tile_rows=64, rows_per_position=1,
+                cache_bytes=2, tile_rows=64, rows_per_position=1,
             ) | {"context": np.array([CONTEXTS], dtype=np.float64)}  # fmt: skip
             times = family.latency_us(features, known(family), "split_keys")[0]
             setting = Setting(**{**ATTENTION, **shape, "dtype": "bfloat16", "context": CONTEXTS[0]})

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 from nearfree.derive.granularity.facts import FACTS_SCHEMA
-from nearfree.derive.work_model.families import FAMILIES, family_of, times_refusal
+from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 
 from derive.questions import ATTENTION, DENSE, MOE
 from derive.work_model.forms import GEMM, OF_FAMILY, PREFILL, facts_of
@@ -54,8 +54,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (GEMM, {"peak_tflops": None}, "no phi of h20 for bfloat16"),
     (GEMM, {"bandwidth_gb_s": None}, "no beta of h20"),
     (GEMM, {"sm_count": None}, "no number of SMs of h20"),
-    ({**GEMM, "dtype": "float8"}, {"peak_tflops": 1.0},
-     "no constants of gemm are calibrated for float8"),
+    ({**GEMM, "dtype": "float32"}, {"peak_tflops": 1.0},
+     "no constants of gemm are calibrated for float32"),
     ({**TRITON, "kernel": "a_new_one"}, {},
      "no form of T(N) for the MoE kernel a_new_one of vllm"),
     ({**TRITON, "backend": "another"}, {}, "no form of T(N) for the MoE kernel ? of another"),
@@ -68,6 +68,22 @@ def test_what_is_missing_is_named(
 ) -> None:
     """A question without a form, a fact, constants or a field is refused by what is missing."""
     assert judged(question, **facts)[1] == why
+
+
+@pytest.mark.parametrize(
+    ("formats", "text"),
+    [
+        ({"dtype": "bfloat16"}, None),
+        ({"dtype": "float16", "weights": "bfloat16"}, None),
+        ({"dtype": "float8_block"}, "float8_block"),
+        ({"dtype": "bfloat16", "weights": "int4"}, "bfloat16 with int4 weights"),
+        ({"dtype": "bfloat16", "kv_dtype": "float8"}, "bfloat16 over a float8 cache"),
+    ],
+)
+def test_constants_are_carried_to_other_formats(formats: dict[str, Any], text: str | None) -> None:
+    """Constants were fitted to 16 bits; whatever else a setting holds is named as carried to."""
+    found = facts_of({**GEMM, **formats}).select(carried()).item()
+    assert found == (text and f"bfloat16's constants carried to {text}")
 
 
 def test_a_call_without_a_cache_is_answered() -> None:

@@ -71,7 +71,7 @@ def test_a_lone_platform_has_no_others(curves: ImportedCurves) -> None:
     answering = left_out(ImportedCurves(lone, points))
     assert answering.answers(asked, [0.2], [LEFT_OUT]).is_empty()
     assert answering.ratios(asked).is_empty()
-    refused = asked.with_columns(pl.lit("float8").alias("dtype"))
+    refused = asked.with_columns(pl.lit("float32").alias("dtype"))
     assert left_out(curves).answers(refused, [0.2], [LEFT_OUT]).is_empty()
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from nearfree.core.setting import FIELDS
+from nearfree.core.setting import FIELDS, STORED
 
 AXES = tuple(name for name, field in FIELDS.items() if field.role == "axis")
 """What studies vary."""
@@ -11,8 +11,6 @@ SIZES = tuple(name for name in AXES if FIELDS[name].kind is int)
 """Those of them that are numbers."""
 Style = Literal["paper", "short", "column"]
 """How numbers are written: `E = 8`, `experts 8` (letters of axes alone), or by their columns."""
-STORED = ("weights", "kv_dtype")
-"""Formats that would read as the element type, were their field not named beside them."""
 _SYMBOLS = {"n": "N"}
 """What columns that are no field of a setting are called beside their values."""
 

@@ -99,6 +99,8 @@ class ImportPlan(PlanBase, frozen=True, kw_only=True, tag="import"):
     """The reference files that one import takes in, by name and SHA-256."""
 
     files: dict[str, str]
+    form: int | UnsetType = UNSET
+    """What is read of them, where later versions read more: another form is another plan."""
 
 
 class ExtractPlan(PlanBase, frozen=True, kw_only=True, tag="extract"):

@@ -246,6 +246,10 @@ FIELDS = {field.name: field for field in _declared()}
 """Every field of a setting by name, in the order of tables."""
 
 
+STORED = ("weights", "kv_dtype")
+"""The fields that name a format of what is stored, where it is not the element type."""
+
+
 def required(module: Module) -> tuple[str, ...]:
     """Return the fields that a module's setting must say."""
     if module == "model":

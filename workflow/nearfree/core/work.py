@@ -33,23 +33,37 @@ class ExecutedWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What says so: the rule of a release, the setting, or how the adapter computes."""
 
 
-def unpadded(setting: Setting, products: int, weights: int, moved: int, basis: str) -> ExecutedWork:
-    """Return the work of multiply-adds, of weights read, and of other elements moved."""
+def unpadded(
+    setting: Setting, products: int, basis: str, *, weights: int, rest: int
+) -> ExecutedWork:
+    """Return the work of multiply-adds, and of elements moved: of weights, and all others."""
     return ExecutedWork(
         flop_logical=2 * products,
         flop_executed=2 * products,
-        bytes_compulsory=math.ceil(
-            weights * weight_bytes(setting) + moved * element_bytes(setting)
-        ),
+        bytes_compulsory=moved_bytes(setting, weights=weights, rest=rest),
         basis=basis,
     )
 
 
+def moved_bytes(setting: Setting, *, rest: int, weights: int = 0, cached: int = 0) -> int:
+    """Return the bytes of elements: of weights, of keys and values, and of all others."""
+    return math.ceil(
+        weights * weight_bytes(setting)
+        + cached * cache_bytes(setting)
+        + rest * element_bytes(setting)
+    )
+
+
 def element_bytes(setting: Setting) -> float:
-    """Return the bytes of an element, the paper's s."""
+    """Return the bytes of an element of what enters a product, the paper's s."""
     return ELEMENT_BYTES[setting.dtype]
 
 
 def weight_bytes(setting: Setting) -> float:
     """Return the bytes of an element of stored weights."""
     return ELEMENT_BYTES[setting.weights or setting.dtype]
+
+
+def cache_bytes(setting: Setting) -> float:
+    """Return the bytes of an element of stored keys and values."""
+    return ELEMENT_BYTES[setting.kv_dtype or setting.dtype]

@@ -2,6 +2,11 @@
 
 The tables are NVIDIA's, under the licence that the wheel states; the wheel's metadata is kept in
 the cache beside them, and each event names licence and copyright. No row is in this repository.
+
+Products are read with their activations in the product's own format. What makes them so is timed
+apart, in `scale_matrix_perf` (quantising [m, k]) and `computescale_perf` (what finding the scale
+adds: 0 in nearly all rows): a pass over activations without a weight, which is no module of a
+setting, so neither is read.
 """
 
 import re
@@ -34,7 +39,12 @@ OTHER_VENDORS = {"b60": "an Intel GPU"}
 SAME = 0.01
 """Up to this share two printed values of a fact are roundings of one another."""
 _FLOP_PER_TFLOP = GFLOP_PER_TFLOP * 1e9
-_PEAKS = {"bfloat16": "bfloat16_tc_flops", "float8": "fp8_tc_flops"}
+_PEAKS = {
+    "bfloat16": "bfloat16_tc_flops",
+    "float8": "fp8_tc_flops",
+    "int8": "int8_tc_flops",
+    "float4": "fp4_tc_flops",
+}
 _FACT = re.compile(r"^  (\w+): ([1-9]\d{0,17})(?:\s|$)", re.MULTILINE | re.ASCII)
 _COPYRIGHT = re.compile(r"^# SPDX-FileCopyrightText: ([^\n]{1,200})$", re.MULTILINE)
 
@@ -105,6 +115,9 @@ def _odd(name: str, what: str) -> SourceError:
 PACKAGE = "aiconfigurator-core"
 VERSION = "0.12.0"
 """The version that is read unless another is asked for."""
+FORM = 2
+"""Which rows become curves: a new number makes a new take of a release that is in the log. 2 has
+the formats beside bfloat16, float16 and float8, and caches in a format of their own."""
 _REMEDY = "Import a version whose form is known, such as 0.12.0"
 _ROOT = "aiconfigurator_core/systems/"
 _TABLE = re.compile(
@@ -273,7 +286,7 @@ def import_aiconfigurator(
     """
     source = fetch(PACKAGE, version, WANTED, cache=cache, offline=offline)
     record = source.record
-    plan = ImportPlan(files={record.artefact: record.artefact_sha256})
+    plan = ImportPlan(files={record.artefact: record.artefact_sha256}, form=FORM)
     name = take_name(IMPORTED, stream_name(PACKAGE, record.version), 1, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:

@@ -10,14 +10,26 @@ import msgspec
 from msgspec import Struct
 
 from nearfree.core.precision import ELEMENT_BYTES
-from nearfree.core.setting import FIELDS, MODULES, Field, Routing, Setting, check_setting
+from nearfree.core.setting import (
+    FIELDS,
+    MODULES,
+    STORED,
+    Field,
+    Routing,
+    Setting,
+    check_setting,
+)
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, resolve
 from nearfree.log.line import without_private
 
 CURVE_FIELDS = tuple(
     sorted(
-        (name for name, field in FIELDS.items() if field.role in ("axis", "shape")),
+        (
+            name
+            for name, field in FIELDS.items()
+            if field.role in ("axis", "shape") or name in STORED
+        ),
         key=lambda name: MODULES.index(FIELDS[name].modules[0]),
     )
 )
@@ -27,13 +39,13 @@ COLUMNS = (
     *("kernel", "n", "latency_us"),
 )
 """The columns of a curve file, in any order."""
-OPTIONAL = frozenset({"kernel", *(name for name in CURVE_FIELDS if FIELDS[name].optional)})
+OPTIONAL = frozenset({"kernel", *STORED, *(name for name in CURVE_FIELDS if FIELDS[name].optional)})
 """Columns that a file may lack."""
 _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 _REAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _CHOICES = {
     "module": MODULES,
-    "dtype": tuple(ELEMENT_BYTES),
+    **dict.fromkeys(("dtype", *STORED), tuple(ELEMENT_BYTES)),
     "routing": tuple(each for each in get_args(Routing) if each != "router"),
     "gated": ("true", "false"),
 }

@@ -77,8 +77,22 @@ _OPTIONAL = {"window_size": "window_size"}
 _TEXT = frozenset(
     {"dtype", "kv_cache_dtype", "distribution", "device", "backend_version", "kernel"}
 )
-_DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8"}
-"""Where weights, activations, keys and values are all of one type; `fp8` scales whole tensors."""
+_SHARED = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8"}
+"""Formats of queries, of caches, and of products of two alike; `fp8` scales whole tensors."""
+_FORMATS: dict[str, tuple[str, str | None]] = {
+    **{name: (dtype, None) for name, dtype in _SHARED.items()},
+    "fp8_block": ("float8_block", None),
+    "nvfp4": ("nvfp4", None),
+    "sq": ("int8", None),
+    "int8_wo": ("bfloat16", "int8"),
+    "int4_wo": ("bfloat16", "int4"),
+    "w4a16_mxfp4": ("bfloat16", "mxfp4"),
+    "w4afp8": ("float8", "int4"),
+    "w4a8_mxfp4_mxfp8": ("float8", "mxfp4"),
+}
+"""What enters a product, and the format of weights where it differs. Activations in mxfp8, eight
+bits with a scale of eight for 32 of them, count as float8; `sq` is SmoothQuant, and `wo`, weights
+alone, leaves the activations their 16 bits."""
 _NOT_GATED = "nongated"
 """What the name of a kernel holds whose experts have two matrices."""
 
@@ -149,8 +163,12 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
     """Yield why a row is no point of a setting, the first that holds counts."""
     column = pl.col
     yield ~column("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
-    plain = column("dtype").is_in(list(_DTYPES))
-    yield ~plain, pl.format("dtype {} has no place in a setting", column("dtype"))
+    attention = MODULES[table] == ATTENTION.name
+    formats = [("dtype", [*(_SHARED if attention else _FORMATS)])]
+    formats += [("kv_cache_dtype", [*_SHARED])] if attention else []
+    for name, names in formats:
+        text = pl.format(f"{name} {{}} has no place in a setting", column(name))
+        yield ~column(name).is_in(names), text
     if table == "moe_perf":
         yield column("moe_ep_size") != 1, pl.lit("experts spread over several GPUs")
         whole = column("inter_size") % column("moe_tp_size") == 0
@@ -159,10 +177,7 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
         named = column("distribution")
         known = (named == "balanced") | named.str.starts_with("power_law")
         yield ~known, pl.format("distribution {} is not known", named)
-    if MODULES[table] == ATTENTION.name:
-        mixed = column("dtype") != column("kv_cache_dtype")
-        text = pl.format("dtype {} over a {} cache", column("dtype"), column("kv_cache_dtype"))
-        yield mixed, text
+    if attention:
         if "window_size" in columns:
             yield column("window_size") != 0, pl.lit("attention within a window")
         yield column("beam_width") != 1, pl.lit("several beams")
@@ -176,18 +191,24 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
         )
     sizes = [new for new in COLUMNS[table].values() if new not in _TEXT and new != "context"]
     yield pl.any_horizontal(column(name) <= 0 for name in sizes), pl.lit("a size is not positive")
-    if MODULES[table] == ATTENTION.name:
+    if attention:
         yield column("context") < 0, pl.lit("a size is not positive")
 
 
 def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
     """Return rows with a setting's fields alone, by default what a table has not."""
     column = pl.col
+    dtype, weights = (
+        column("dtype").replace_strict(
+            {name: formats[place] for name, formats in _FORMATS.items()}, return_dtype=pl.String
+        )
+        for place in range(2)
+    )
     fields = {
         "module": pl.lit(MODULES[table]),
         "backend_version": column("backend_version"),
         "kernel": column("kernel"),
-        "dtype": column("dtype").replace_strict(_DTYPES, return_dtype=pl.String),
+        "dtype": dtype,
         "distribution": pl.lit(None, pl.String),
         "n": column("n"),
         "latency_ms": column("latency_ms").cast(pl.Float64),
@@ -195,6 +216,10 @@ def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
     for name in CURVE_FIELDS:
         default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
         fields[name] = column(name) if name in frame.columns else default
+    fields["weights"] = weights
+    if "kv_cache_dtype" in frame.columns:
+        cache = column("kv_cache_dtype").replace_strict(_SHARED, return_dtype=pl.String)
+        fields["kv_dtype"] = pl.when(cache != dtype).then(cache)
     if table == "moe_perf":
         balanced = column("distribution") == "balanced"
         plain = column("kernel").str.contains(_NOT_GATED, literal=True)

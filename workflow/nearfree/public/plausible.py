@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from nearfree.core.precision import ELEMENT_BYTES
+from nearfree.core.precision import ELEMENT_BYTES, FORMATS
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported
@@ -52,17 +52,17 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
     """
     facts = pl.DataFrame(
         [
-            (name, dtype, float(size), *_speeds(platform, dtype))
+            (name, dtype, *_speeds(platform, format_.peak))
             for name, platform in platforms.items()
             if platform.kind == "cuda" and platform.bandwidth_gb_s is not None
-            for dtype, size in ELEMENT_BYTES.items()
+            for dtype, format_ in FORMATS.items()
         ],
         schema=["platform", "dtype", *_FACTS],
         schema_overrides={"platform": pl.String, "dtype": pl.String}
         | dict.fromkeys(_FACTS, pl.Float64),
         orient="row",
     )
-    moved = _elements() * pl.col("_element_bytes")
+    moved = _moved()
     uncached = (moved - pl.col("_cache_bytes")).clip(lower_bound=0.0)
     return (
         points.join(facts, on=["platform", "dtype"], how="left", maintain_order="left")
@@ -83,7 +83,7 @@ def unit_too_small(slowness_cold: pl.Expr) -> pl.Expr:
     return (slowness_cold.count() > 0) & (slowness_cold.min() > TOO_SLOW)
 
 
-_FACTS = ("_element_bytes", "_peak", "_bandwidth", "_cache_bytes")
+_FACTS = ("_peak", "_bandwidth", "_cache_bytes")
 
 
 def _slowness(moved: pl.Expr) -> pl.Expr:
@@ -137,21 +137,30 @@ def _flop() -> pl.Expr:
     )
 
 
-def _elements() -> pl.Expr:
-    """Return the elements that a point must move at least: weights, or keys and values.
+def _bytes(stored: str | None = None) -> pl.Expr:
+    """Return the bytes of an element, where it is stored in a format of its own in that one."""
+    dtype = pl.col("dtype")
+    name = dtype if stored is None else pl.col(stored).fill_null(dtype)
+    return name.replace_strict(ELEMENT_BYTES, return_dtype=pl.Float64)
+
+
+def _moved() -> pl.Expr:
+    """Return the bytes that a point must move at least: weights, or keys and values.
 
     Of experts those that are surely active: all that balanced tokens reach, else one token's.
     """
     tokens, n = _number("batch") * _number("n"), _number("n")
     reached = pl.min_horizontal(_number("experts"), tokens * _number("top_k"))
     active = pl.when(pl.col("routing") == "balanced").then(reached).otherwise(_number("top_k"))
-    weights = _matrices() * _number("d_model") * _number("d_ff")
-    cached = _number("kv_heads") * (_number("context") + n)
+    size = _bytes()
+    weights = _matrices() * _number("d_model") * _number("d_ff") * _bytes("weights")
+    cached = _number("kv_heads") * (_number("context") + n) * _bytes("kv_dtype")
+    twice = 2.0 * _number("batch") * _number("head_dim")
     return _by_module(
-        gemm=weights + tokens * (_number("d_model") + _number("d_ff")),
-        dense_ffn=weights + 2.0 * tokens * _number("d_model"),
-        moe_ffn=weights * active + 2.0 * tokens * _number("d_model"),
-        attention=2.0 * _number("batch") * _number("head_dim") * (cached + _number("heads") * n),
+        gemm=weights + tokens * (_number("d_model") + _number("d_ff")) * size,
+        dense_ffn=weights + 2.0 * tokens * _number("d_model") * size,
+        moe_ffn=weights * active + 2.0 * tokens * _number("d_model") * size,
+        attention=twice * (cached + _number("heads") * n * size),
     )
 
 

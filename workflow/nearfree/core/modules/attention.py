@@ -13,7 +13,7 @@ from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Name, Setting, required
-from nearfree.core.work import ExecutedWork, element_bytes
+from nearfree.core.work import ExecutedWork, cache_bytes, moved_bytes
 from nearfree.errors import EvidenceError
 
 M_ATTN = "M_attn"
@@ -48,6 +48,7 @@ class AttentionQuestion(Struct, frozen=True, kw_only=True):
     backend: str
     backend_version: str | None
     dtype: str
+    kv_dtype: str | None = None
     batch: int
     context: int
     heads: int
@@ -113,12 +114,12 @@ def attention_work(
         computed += (tile_rows if padded else last - first) * wide
     per_pair = 4 * setting.batch * head_dim
     rows_of_heads = heads // group
-    elements = 2 * setting.batch * (kv_heads * keys + heads * n) * head_dim
+    cached, rest = (2 * setting.batch * each * head_dim for each in (kv_heads * keys, heads * n))
     grid = tiles * rows_of_heads * setting.batch * splits
     return ExecutedWork(
         flop_logical=per_pair * heads * visible_pairs,
         flop_executed=per_pair * rows_of_heads * computed,
-        bytes_compulsory=math.ceil(elements * element_bytes(setting)),
+        bytes_compulsory=moved_bytes(setting, cached=cached, rest=rest),
         blocks=tiles * rows_of_heads * setting.batch,
         block_rows=tile_rows,
         tiles=grid if sms else None,
@@ -138,11 +139,11 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
     """Return N_idle = rho s L / (2 g L - rho s), +inf if 2 g L <= rho s (paper, app. B.2).
 
     The paper's form has g = 1; extended, g = heads / kv_heads query heads share a key-value head.
-    Causal masking is not counted, as there. L is at least 1.
+    Causal masking is not counted, as there. L is at least 1, and s that of the cache.
     """
     context = setting.context or 0
     group = (setting.heads or 1) / (setting.kv_heads or 1) if extended else 1
-    moved = balance * element_bytes(setting)
+    moved = balance * cache_bytes(setting)
     room = 2 * group * context - moved
     return moved * context / room if room > 0 else float("inf")
 
@@ -171,9 +172,11 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
     del kernel
     split = setting.backend == "flash_attn" and setting.api == "kvcache"
     granularity = _SPLIT_KV if split else _PRINTED.get(setting.backend)
-    if granularity is None or setting.dtype not in _TILED:
+    cache = setting.kv_dtype or setting.dtype
+    if granularity is None or {setting.dtype, cache} - {*_TILED}:
+        over = "" if cache == setting.dtype else f" over a {cache} cache"
         raise EvidenceError(
-            f"the paper prints no M_attn of {setting.backend} for {setting.dtype}",
+            f"the paper prints no M_attn of {setting.backend} for {setting.dtype}{over}",
             remedy="Ask for a case that the paper prints",
         )
     return granularity
@@ -189,7 +192,7 @@ ATTENTION = ModuleKind(
     work=_work,
     laws=Laws(
         needs=required("attention"),
-        idle_fields=("context", "heads", "kv_heads"),
+        idle_fields=("kv_dtype", "context", "heads", "kv_heads"),
         idle_compute=idle_compute,
         idle_term="rho s L / (2 L - rho s)",
         idle_place="paper sec. 3.4, app. B.2",
@@ -197,7 +200,7 @@ ATTENTION = ModuleKind(
             "N_idle = rho s L / (2 L - rho s), unbounded where 2 L <= rho s",
             "sec. 3.4.1 and app. B.2",
         ),
-        term_fields=("api",),
+        term_fields=("kv_dtype", "api"),
         terms=principle_terms,
         principle_place="paper sec. 4.1",
         principle=Equation("N_max = M_attn", "sec. 4.1"),

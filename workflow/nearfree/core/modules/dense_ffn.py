@@ -12,7 +12,7 @@ from nearfree.core.modules.study import StudyBase
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, element_bytes, unpadded
+from nearfree.core.work import ExecutedWork, unpadded, weight_bytes
 
 _GATED_MATRICES = 3
 IDLE = "rho s / 2 b"
@@ -43,8 +43,8 @@ def gemm_work(
     """Return the work of one product: 2 b N d_model d_ff FLOPs, none of them padding."""
     del rows, group  # nothing is padded
     tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
-    moved = tokens * (d_model + d_ff)
-    return unpadded(setting, tokens * d_model * d_ff, d_model * d_ff, moved, basis)
+    weights, rest = d_model * d_ff, tokens * (d_model + d_ff)
+    return unpadded(setting, tokens * weights, basis, weights=weights, rest=rest)
 
 
 def dense_work(
@@ -58,8 +58,8 @@ def dense_work(
     del rows, group
     tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
     matrices, between = (_GATED_MATRICES, 6) if setting.gated else (2, 2)
-    weights, moved = matrices * d_model * d_ff, tokens * (2 * d_model + between * d_ff)
-    return unpadded(setting, tokens * weights, weights, moved, basis)
+    weights, rest = matrices * d_model * d_ff, tokens * (2 * d_model + between * d_ff)
+    return unpadded(setting, tokens * weights, basis, weights=weights, rest=rest)
 
 
 def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
@@ -67,10 +67,10 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
 
     C(N) = 4 b N d_model d_ff and B(N) = 2 d_model d_ff s. Only weights count as traffic, so the
     number of matrices cancels: one product (`gemm`), an FFN of two, and a gated one of three have
-    the same N_idle, and the extended form is the paper's.
+    the same N_idle, and the extended form is the paper's. So s is that of stored weights.
     """
     del extended
-    return balance * element_bytes(setting) / (2 * setting.batch)
+    return balance * weight_bytes(setting) / (2 * setting.batch)
 
 
 def principle_terms(
@@ -90,12 +90,12 @@ def principle_terms(
 
 LAWS = Laws(
     needs=("batch",),
-    idle_fields=("batch",),
+    idle_fields=("batch", "weights"),
     idle_compute=idle_compute,
     idle_term=IDLE,
     idle_place="paper sec. 3.2",
     idle=Equation("N_idle = rho s / (2 b)", "sec. 3.2.1"),
-    term_fields=("batch",),
+    term_fields=("batch", "weights"),
     terms=principle_terms,
     principle_place="paper sec. 4.1",
     principle=Equation("N_max = rho s / (2 b)", "sec. 4.1"),

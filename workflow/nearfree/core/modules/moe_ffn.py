@@ -4,7 +4,6 @@ Under balanced routing all E experts are active, under skewed routing the same k
 under other routings is not a number of the setting, so there is no law of those.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,7 +16,7 @@ from nearfree.core.modules.routing import active_experts, routed_pairs
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Controlled, Setting, required
-from nearfree.core.work import ExecutedWork, element_bytes, weight_bytes
+from nearfree.core.work import ExecutedWork, element_bytes, moved_bytes, weight_bytes
 from nearfree.errors import EvidenceError
 
 ETA = 2
@@ -58,6 +57,7 @@ class MoeQuestion(Struct, frozen=True, kw_only=True):
     backend_version: str | None
     kernel: str | None
     dtype: str
+    weights: str | None = None
     d_model: int
     d_ff: int
     experts: int
@@ -104,9 +104,7 @@ def moe_work(
     return ExecutedWork(
         flop_logical=2 * _GATED_MATRICES * rows * d_model * d_ff,
         flop_executed=2 * _GATED_MATRICES * padded * d_model * d_ff,
-        bytes_compulsory=math.ceil(
-            weights * weight_bytes(setting) + moved * element_bytes(setting)
-        ),
+        bytes_compulsory=moved_bytes(setting, weights=weights, rest=moved),
         blocks=blocks,
         block_rows=block_rows,
         tiles=tiles,
@@ -127,16 +125,17 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
 
     N_idle = 2 rho s E_act d_ff / (b (4 k d_ff - rho s (1 + 3 k + eta k))) for the two matrices of
     the paper's experts; extended to the matrices m of gated experts, the 4 and 2 become 2 m and m.
+    The first s is that of stored weights, the second that of activations.
     """
     top_k, d_ff = setting.top_k or 0, setting.d_ff or 0
     gated = extended and setting.gated is not False
     matrices = _GATED_MATRICES if gated else _MATRICES
     active = active_experts(setting.routing, setting.experts or 0, top_k)
-    moved = balance * element_bytes(setting)
+    moved, stored = balance * element_bytes(setting), balance * weight_bytes(setting)
     room = 2 * matrices * top_k * d_ff - moved * (1 + 3 * top_k + ETA * top_k)
     if room <= 0:
         return float("inf")
-    return matrices * moved * active * d_ff / (setting.batch * room)
+    return matrices * stored * active * d_ff / (setting.batch * room)
 
 
 def principle_terms(
@@ -180,8 +179,9 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
     """
     names = (name for name in _PRINTED if f"{setting.backend}_".startswith(f"{name}_"))
     table, rows = _PRINTED.get(next(names, ""), ("", {}))
-    if setting.dtype not in rows:
-        raise _unprinted(f"{setting.backend} for {setting.dtype}")
+    if setting.dtype not in rows or setting.weights not in (None, setting.dtype):
+        stored = f" with {setting.weights} weights" if setting.weights else ""
+        raise _unprinted(f"{setting.backend} for {setting.dtype}{stored}")
     if not is_triton_moe(kernel):
         raise _unprinted(f"the kernel {kernel}")
     until = setting.experts if setting.routing == "balanced" else None
@@ -205,7 +205,7 @@ MOE_FFN = ModuleKind(
     work=_work,
     laws=Laws(
         needs=required("moe_ffn"),
-        idle_fields=("batch", "d_ff", "experts", "top_k", "routing", "gated"),
+        idle_fields=("weights", "batch", "d_ff", "experts", "top_k", "routing", "gated"),
         idle_compute=idle_compute,
         idle_term="AI(N) = rho with E_act",
         idle_place="paper sec. 3.3, app. B.1",
@@ -214,7 +214,7 @@ MOE_FFN = ModuleKind(
             "where 4 k d_ff <= rho s (1 + 3 k + eta k)",
             "sec. 3.3.1 and app. B.1",
         ),
-        term_fields=("batch", "experts", "top_k", "routing"),
+        term_fields=("weights", "batch", "experts", "top_k", "routing"),
         terms=principle_terms,
         principle_place="paper sec. 4.2",
         principle=Equation(

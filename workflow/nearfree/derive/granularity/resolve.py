@@ -34,8 +34,18 @@ from nearfree.sources.record import find_extraction, recorded_extraction
 T = TypeVar("T")
 _Kept = dict[object, object]
 _Api = Literal["kvcache", "varlen", "dense"]
-_QUANTISATIONS: dict[str, Dtype] = {"bfloat16": "bf16", "float16": "fp16", "float8": "fp8"}
-"""What a release calls an element type; float8 is scaled per tensor."""
+_QUANTISATIONS: dict[tuple[str, str], Dtype] = {
+    ("bfloat16", "bfloat16"): "bf16",
+    ("float16", "float16"): "fp16",
+    ("float8", "float8"): "fp8",
+    ("float8_block", "float8_block"): "fp8_block",
+    ("int8", "int8"): "int8",
+    ("bfloat16", "int8"): "int8_w8a16",
+    ("float16", "int8"): "int8_w8a16",
+    ("bfloat16", "int4"): "int4",
+    ("float16", "int4"): "int4",
+}
+"""What a release calls the formats of activations and weights; float8 is scaled per tensor."""
 _TILED = ("bfloat16", "float16")
 """Element types of which tile rules are read."""
 
@@ -91,8 +101,10 @@ class Resolver:
 
     def _moe(self, asked: MoeQuestion) -> Steps[Block]:
         release = moe_release(asked.backend, asked.backend_version, asked.kernel)
-        if asked.dtype not in _QUANTISATIONS:
-            raise _unknown(f"no MoE rules of {release.package} for {asked.dtype} are read")
+        formats = asked.dtype, asked.weights or asked.dtype
+        if formats not in _QUANTISATIONS:
+            stored = f" with {formats[1]} weights" if asked.weights else ""
+            raise _unknown(f"no MoE rules of {release.package} for {formats[0]}{stored} are read")
         if asked.top_k > asked.experts:
             raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
         _check_device(asked)
@@ -102,7 +114,7 @@ class Resolver:
             top_k=asked.top_k,
             d_ff=asked.d_ff,
             d_model=asked.d_model,
-            dtype=_QUANTISATIONS[asked.dtype],
+            dtype=_QUANTISATIONS[formats],
             device=asked.device_name,
             triton=PINNED_TRITON.get(release),
             sm=asked.sm,
@@ -133,8 +145,10 @@ class Resolver:
 
     def _call(self, asked: AttentionQuestion) -> tuple[Call, Files]:
         release = attention_release(asked.backend, asked.backend_version)
-        if asked.dtype not in _TILED:
-            raise _unknown(f"no tile rules of {release.package} for {asked.dtype} are read")
+        cache = asked.kv_dtype or asked.dtype
+        if {asked.dtype, cache} - {*_TILED}:
+            over = "" if cache == asked.dtype else f" over a {cache} cache"
+            raise _unknown(f"no tile rules of {release.package} for {asked.dtype}{over} are read")
         if asked.heads % asked.kv_heads:
             raise _unknown(f"{asked.heads} heads are no multiple of {asked.kv_heads} kv_heads")
         _check_device(asked)

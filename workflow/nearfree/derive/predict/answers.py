@@ -17,6 +17,7 @@ from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
 from nearfree.derive.tables.store import seals_digest
 from nearfree.derive.work_model.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.derive.work_model.families import carried
 from nearfree.derive.work_model.left_out import LeftOut
 from nearfree.derive.work_model.own import recorded_own
 from nearfree.log.line import sha256
@@ -81,7 +82,7 @@ class Answerer:
         Returns
         -------
         The columns of ANSWERS_SCHEMA and `in_sample`: whether the platform is one of those that
-        the constants were calibrated on.
+        the constants were calibrated on, in the formats that they were fitted to.
         """
         laws = [name for name in predictors if name in LAWS]
         frames = [
@@ -114,7 +115,7 @@ class Answerer:
     def _seen(self, questions: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:
         """Return answers, with refusals on platforms of the calibration in sample too."""
         on = {name for event in self._constants.values() for name in event.data.platforms}
-        seen = questions.filter(pl.col("platform").is_in(on))["asked"]
+        seen = questions.filter(pl.col("platform").is_in(on), carried().is_null())["asked"]
         return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(seen.implode()))
 
     def _timed(self, questions: pl.DataFrame) -> TimedQuestions:

@@ -262,10 +262,11 @@ def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
     settings
         A row a curve.
     minimum_mb
-        Least size of a gemm's weights, d_model d_ff s, in decimal MB.
+        Least size of a gemm's weights as stored, d_model d_ff s, in decimal MB.
     """
-    element_bytes = pl.col("dtype").replace_strict(ELEMENT_BYTES, return_dtype=pl.Float64)
-    weights = pl.col("d_model") * pl.col("d_ff") * element_bytes
+    stored = pl.col("weights").fill_null(pl.col("dtype"))
+    weight_bytes = stored.replace_strict(ELEMENT_BYTES, return_dtype=pl.Float64)
+    weights = pl.col("d_model") * pl.col("d_ff") * weight_bytes
     return settings.filter((pl.col("module") != "gemm") | (weights >= minimum_mb * BYTES_PER_MB))
 
 

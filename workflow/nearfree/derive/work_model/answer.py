@@ -20,7 +20,7 @@ from nearfree.derive.work_model.family import (
     times_of,
 )
 from nearfree.derive.work_model.own import Own, own_text, with_own
-from nearfree.derive.work_model.prepare import Prepared, Refused, prepare
+from nearfree.derive.work_model.prepare import CARRIED_BAND, Prepared, Refused, prepare
 from nearfree.log.events import ConstantsCalibrated, Event
 
 _PLAIN = {
@@ -104,6 +104,7 @@ def rule_places(
 
 
 PREDICTOR = "work_model"
+_NO_OWN = pl.lit(None, pl.String)
 _RULED = {"moe_triton": "block_m", "attention_cached": "tile_rows"}
 """The feature of a family that the rules of a release say: rows of a block or tile."""
 
@@ -159,7 +160,7 @@ class TimedQuestions:
                 reason = pl.lit(f"no constants of {part.family.name} in the log")
                 self._refused.append(part.rows.select("asked", reason.alias("refusal")))
             else:
-                known = fitted(constants[part.family.name].data)
+                known = part.fitted(fitted(constants[part.family.name].data))
                 ratio = ratios_of(part.family, known, part.features)
                 self._parts.append((part, with_own(part, known, ratio, self._own)))
 
@@ -175,13 +176,14 @@ class TimedQuestions:
         """Yield T(N) by family, of platforms' shared constants alone."""
         for part, _ in self._parts:
             event = self._constants[part.family.name]
+            known = part.fitted(fitted(event.data))
             yield FamilyCurves(
                 asked=part.rows["asked"].to_list(),
-                latency_us=times_of(part.family, fitted(event.data), part.features),
-                band=event.data.band,
-                constants=_calibrated_on(event.data),
+                latency_us=times_of(part.family, known, part.features),
+                band=known.band,
+                constants=_calibrated_on(event.data, part.carried),
                 calibration=event.event_id,
-                in_sample=part.rows["platform"].is_in(event.data.platforms).to_list(),
+                in_sample=part.rows.select(_in_sample(part, event.data)).to_series().to_list(),
                 rows=part.features.get(_RULED.get(part.family.name, "")),
                 packed=part.features.get("rows_per_position")
                 if part.family.name in _RULED
@@ -229,7 +231,7 @@ class TimedQuestions:
         for part, ratio in self._parts:
             event: ConstantsCalibrated = self._constants[part.family.name].data
             for epsilon in epsilons:
-                found = boundaries(ratio, part.counts, epsilon, fitted(event))
+                found = boundaries(ratio, part.counts, epsilon, part.fitted(fitted(event)))
                 yield self._frame(part, ratio, found, epsilon)
 
     def _frame(
@@ -237,7 +239,7 @@ class TimedQuestions:
     ) -> pl.DataFrame:
         event = self._constants[part.family.name]
         own = own_text(self._own.get(part.family.name, {}))
-        text = _calibrated_on(event.data)
+        text = _calibrated_on(event.data, part.carried)
         grid, rows = part.features["grid"], np.arange(part.rows.height)
         last = grid[rows, found.last]
         after = np.minimum(found.last + 1, part.counts.sum(axis=1) - 1)
@@ -254,7 +256,7 @@ class TimedQuestions:
             pl.lit(event.event_id).alias("calibration"),
             pl.Series("margin", ratio[rows, after] / (1.0 + epsilon)),
             pl.concat_str(pl.lit(text), own, ignore_nulls=True).alias("constants"),
-            (pl.col("platform").is_in(event.data.platforms) | own.is_not_null()).alias("in_sample"),
+            _in_sample(part, event.data, own).alias("in_sample"),
             pl.lit(None, pl.String).alias("refusal"),
         )
 
@@ -282,5 +284,12 @@ def ratio_rows(parts: Iterable[tuple[Prepared, Array]]) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _calibrated_on(event: ConstantsCalibrated) -> str:
-    return f"{event.family} on {', '.join(event.platforms)}"
+def _in_sample(part: Prepared, event: ConstantsCalibrated, own: pl.Expr = _NO_OWN) -> pl.Expr:
+    """Return whether constants were fitted to a row's platform, in its formats."""
+    seen = pl.col("platform").is_in(event.platforms) | own.is_not_null()
+    return seen & pl.lit(part.carried is None)
+
+
+def _calibrated_on(event: ConstantsCalibrated, carried: str | None) -> str:
+    text = f"{event.family} on {', '.join(event.platforms)}"
+    return text if carried is None else f"{text}; {carried}, in {CARRIED_BAND:g} times the band"

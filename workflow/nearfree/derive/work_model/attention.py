@@ -31,7 +31,7 @@ def latency_us(features: Features, values: Values, _hypothesis: str, *, in_waves
     features
         `n`, `tile_rows` and `rows_per_position` [rows, grid] (query heads that share a row axis);
         `batch`, `context` (or [rows, grid] where it varies), `heads`, `kv_heads`, `head_dim`,
-        `element_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
+        `element_bytes`, `cache_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
     in_waves
         Whether a tile is a thread block of its own: without a cache, N queries among themselves.
     """
@@ -55,8 +55,10 @@ def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array
     one_us = 4.0 * tile * width * keys / rate + values["tile_us"]
     share = batch * features["heads"] / packed * tiles / features["sms"]
     on_chip = (np.ceil(share) if in_waves else share) * one_us
-    elements = 2.0 * batch * width * (n * features["heads"] + (context + n) * features["kv_heads"])
-    moved = elements * features["element_bytes"] / (values["bandwidth_share"] * features["beta"])
+    queries = n * features["heads"] * features["element_bytes"]
+    cached = (context + n) * features["kv_heads"] * features["cache_bytes"]
+    beta = values["bandwidth_share"] * features["beta"]
+    moved = 2.0 * batch * width * (queries + cached) / beta
     return np.asarray(on_chip), np.asarray(moved)
 
 

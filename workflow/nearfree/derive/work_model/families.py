@@ -4,6 +4,7 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
 from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PREFILL
 from nearfree.derive.work_model.family import Family
@@ -16,6 +17,8 @@ FAMILIES: dict[str, Family] = {
 }
 CALIBRATED_DTYPES = ("bfloat16", "float16")
 """Element types that the constants speak of; those of 16 bits run the same kernels."""
+_OTHER_UNITS = ("float32",)
+"""Element types whose products run outside the tensor cores, to which nothing is carried."""
 _family = pl.col("family")
 
 
@@ -36,6 +39,23 @@ def _form(question: dict[str, Any]) -> dict[str, str]:
     return {}
 
 
+def carried() -> pl.Expr:
+    """Return to which formats 16-bit constants are carried; null where they were fitted to them.
+
+    A carried form has today's constants with the bytes and the phi of the formats asked of.
+    """
+    dtype = pl.col("dtype")
+    fitted = [each.is_in(CALIBRATED_DTYPES) for each in (dtype, *map(pl.col, STORED))]
+    formats = pl.concat_str(
+        dtype,
+        pl.format(" with {} weights", pl.col("weights")),
+        pl.format(" over a {} cache", pl.col("kv_dtype")),
+        ignore_nulls=True,
+    )
+    stands = pl.all_horizontal(each.fill_null(value=True) for each in fitted)
+    return pl.when(~stands).then(pl.format("bfloat16's constants carried to {}", formats))
+
+
 def times_refusal() -> pl.Expr:
     """Return why no T(N) is known of a question with its family; null where one is."""
     lacking = [
@@ -50,7 +70,7 @@ def times_refusal() -> pl.Expr:
         *lacking,
         facts_refusal(),
         pl.when(pl.col("sm_count").is_null()).then(written("no number of SMs of {}", "platform")),
-        pl.when(~pl.col("dtype").is_in(CALIBRATED_DTYPES)).then(
+        pl.when(pl.col("dtype").is_in(_OTHER_UNITS)).then(
             written("no constants of {} are calibrated for {}", "module", "dtype")
         ),
         pl.when(_family.is_null()).then(

@@ -28,12 +28,13 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     Parameters
     ----------
     features
-        `rows` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `element_bytes` and, for
-        each product, `matrices` as (K, N) [rows, 1] with how often it is done.
+        `rows` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `weight_bytes` (the first s)
+        and `element_bytes` (the second) and, for each product, `matrices` as (K, N) [rows, 1] with
+        how often it is done.
     """
     m = features["rows"]
     # No library pads to a tile whose compute alone outlasts the weights' traffic.
-    fits = features["phi"] / features["beta"] * features["element_bytes"] / 2
+    fits = features["phi"] / features["beta"] * features["weight_bytes"] / 2
     tile = np.minimum(_TILES[hypothesis], np.exp2(np.floor(np.log2(fits))))
     phi = values["compute_share"] * features["phi"]
     beta = values["bandwidth_share"] * features["beta"]
@@ -42,7 +43,7 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     for wide, narrow, times in features["matrices"]:
         elements = wide * narrow
         compute = 2.0 * padded * elements / phi
-        weights = np.broadcast_to(elements * features["element_bytes"] / beta, m.shape)
+        weights = np.broadcast_to(elements * features["weight_bytes"] / beta, m.shape)
         moved = m * (wide + narrow) * features["element_bytes"] / beta
         core = power_mean_sum(values["sharpness"], compute, weights)
         total = total + times * (core + moved)

@@ -96,7 +96,7 @@ class LeftOut:
                     continue
                 fitted = self.fitted(part.family.name, str(platform))
                 if fitted is not None:
-                    yield part, fitted, ratios_of(part.family, fitted, part.features)
+                    yield part, part.fitted(fitted), ratios_of(part.family, fitted, part.features)
 
 
 def _fit(family: Family, others: dict[str, Measured], epsilon: float) -> Fitted:
@@ -117,6 +117,7 @@ def _judged(part: Prepared, fitted: Fitted, ratio: Array, epsilon: float) -> pl.
     found = boundaries(ratio, part.counts, epsilon, fitted)
     grid, rows = part.features["grid"], np.arange(part.rows.height)
     text = f"{part.family.name} on every platform but the one asked of, at most {MOST} curves each"
+    text += f"; {part.carried}" if part.carried else ""
     places = {"n_max": found.last, "low": found.low, "high": found.high}
     return part.rows.select(
         "asked",

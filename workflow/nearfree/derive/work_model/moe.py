@@ -72,12 +72,13 @@ def _executed(
     """Return T(N) of blocks of M rows, N columns and K; `slowdown` is that of narrow steps of K.
 
     Features: `tokens` (b N) [rows, grid]; `experts`, `top_k`, `skewed` (1 or 0), `d_model`,
-    `d_ff`, `matrices` (3 or 2 an expert), `element_bytes`, `phi` (FLOP/us), `beta` (bytes/us),
-    `sms` [rows, 1].
+    `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `phi` (FLOP/us),
+    `beta` (bytes/us), `sms` [rows, 1].
     """
     block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
-    size, beta = features["element_bytes"], values["bandwidth_share"] * features["beta"]
+    stored, size = features["weight_bytes"], features["element_bytes"]
+    beta = values["bandwidth_share"] * features["beta"]
     pairs = tokens * features["top_k"]
     active = np.where(
         features["skewed"] > 0, features["top_k"], np.minimum(features["experts"], pairs)
@@ -90,11 +91,12 @@ def _executed(
     flop = 2.0 * count * block_m * elements
     fed = values["tflop_s_per_sm"] * FLOP_PER_US * features["sms"]
     compute = slowdown * flop * (1.0 / features["phi"] + 1.0 / fed)
-    loaded = size * (count * elements + pairs * (d_model * columns_up + d_ff * columns_down))
+    inputs = pairs * (d_model * columns_up + d_ff * columns_down)
+    loaded = stored * (count * elements) + size * inputs
     l2 = values["l2_over_memory"] * features["beta"]
     tiles = values["tile_us"] * count * (columns_up + columns_down) / features["sms"]
     on_chip = np.maximum(compute, loaded / l2) + tiles
-    weights = slowdown * size * features["matrices"] * d_model * d_ff * active / beta
+    weights = slowdown * stored * features["matrices"] * d_model * d_ff * active / beta
     moved = size * (tokens * d_model + pairs * (3 * d_model + 2 * up + 2 * d_ff))
     off_chip = weights + values["routed_traffic"] * moved / beta
     return values["fixed_us"] + power_mean_sum(values["sharpness"], off_chip, on_chip)

@@ -1,19 +1,19 @@
 """Questions sorted by family, with the arrays that each family's form asks for."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
-from nearfree.derive.work_model.families import FAMILIES, family_of, times_refusal
-from nearfree.derive.work_model.family import Array, Family, Features, Flags
+from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
+from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
 from nearfree.errors import NearfreeError
 from nearfree.units import US_PER_S
 
@@ -36,12 +36,14 @@ def padded(lists: pl.Series, width: int) -> Array:
 
 
 def common(rows: pl.DataFrame, n: Array) -> dict[str, Array]:
-    """Return what every form asks for: phi in FLOP/us, beta in bytes/us, SMs, s, b N."""
+    """Return what every form asks for: phi in FLOP/us, beta in bytes/us, SMs, b N, and each s."""
     return {
         "phi": column(rows, "peak_tflops") * (_FLOP_PER_TFLOP / US_PER_S),
         "beta": column(rows, "bandwidth_gb_s") * (_BYTES_PER_GB / US_PER_S),
         "sms": column(rows, "sm_count"),
-        "element_bytes": _mapped(rows, "dtype", ELEMENT_BYTES.__getitem__),
+        "element_bytes": _sizes(rows["dtype"]),
+        "weight_bytes": _sizes(rows["weights"].fill_null(rows["dtype"])),
+        "cache_bytes": _sizes(rows["kv_dtype"].fill_null(rows["dtype"])),
         "n": n,
         "grid": n,
         "tokens": column(rows, "batch") * n,
@@ -81,23 +83,36 @@ def column(rows: pl.DataFrame, name: str) -> Array:
     return rows[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()[:, None]
 
 
-def _mapped(rows: pl.DataFrame, name: str, value: Callable[[str], float]) -> Array:
-    return np.array([value(each) for each in rows[name]], dtype=np.float64)[:, None]
+def _sizes(formats: pl.Series) -> Array:
+    """Return the bytes of an element of each format, as [rows, 1]."""
+    return np.array([ELEMENT_BYTES[each] for each in formats], dtype=np.float64)[:, None]
 
 
 ROWS_AT_ONCE = 20_000
 PACKING = r"(?i)flash|fa[234]\b"
 """Attention kernels that put the query heads of a key-value head on one row axis, by name."""
 _PREFILL_TILE = 128.0
+CARRIED_BAND = 2.0
+"""How many times wider a band is where constants are carried to formats they were not fitted to:
+fixed before any score of such a format was seen."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """Questions of one family: their keys, arrays, and which points are a row's own grid."""
+    """Questions of one family: their keys, arrays, and which points are a row's own grid.
+
+    `carried` says to which formats constants are carried, where they were not fitted to them.
+    """
 
     family: Family
     rows: pl.DataFrame
     features: Features
     counts: Flags
+    carried: str | None = None
+
+    def fitted(self, known: Fitted) -> Fitted:
+        """Return constants as they hold for these questions: carried, in a wider band."""
+        wider = known.band * CARRIED_BAND
+        return known if self.carried is None else structs.replace(known, band=wider)
 
 
 class Refused(Struct, frozen=True):
@@ -109,7 +124,7 @@ class Refused(Struct, frozen=True):
 def prepare(
     rows: pl.DataFrame, resolver: Resolver, at_once: int = ROWS_AT_ONCE
 ) -> Iterator[Prepared | Refused]:
-    """Yield questions by family and module, so many rows at once at most, and those refused.
+    """Yield questions by family, module and formats, so many at once at most, and those refused.
 
     Parameters
     ----------
@@ -117,12 +132,12 @@ def prepare(
         Questions with the facts of their platform; each grid rises and begins at its baseline.
     """
     formed = rows.with_columns(family_of(rows))
-    judged = formed.with_columns(times_refusal().alias("refusal"))
+    judged = formed.with_columns(times_refusal().alias("refusal"), carried().alias("carried"))
     yield Refused(judged.filter(pl.col("refusal").is_not_null()).select("asked", "refusal"))
     open_ = judged.filter(pl.col("refusal").is_null())
     for name in FAMILIES:
         mine = open_.filter(pl.col("family") == name)
-        for _, part in mine.group_by("module", maintain_order=True):
+        for _, part in mine.group_by("module", "carried", maintain_order=True):
             for begin in range(0, part.height, at_once):
                 yield from _prepared(FAMILIES[name], part[begin : begin + at_once], resolver)
 
@@ -145,7 +160,9 @@ def _prepared(
     n, counts = grids(rows)
     width = n.shape[1]
     features = _features(family, rows, n) | {k: v[:, :width] for k, v in rule_sizes.items()}
-    yield Prepared(family=family, rows=rows, features=features, counts=counts)
+    yield Prepared(
+        family=family, rows=rows, features=features, counts=counts, carried=rows["carried"][0]
+    )
 
 
 def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import CACHED
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
-from nearfree.derive.work_model.families import CALIBRATED_DTYPES
+from nearfree.derive.work_model.families import carried
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.prepare import (
@@ -60,7 +60,7 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
     facts
         phi, beta and the number of SMs, a row a platform and dtype.
     """
-    settings = curves.settings.filter(pl.col("dtype").is_in(CALIBRATED_DTYPES))
+    settings = curves.settings.filter(carried().is_null())
     kept = heavy_enough(settings, _LEAST_MB).filter(
         (pl.col("module") != "dense_ffn")
         & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))

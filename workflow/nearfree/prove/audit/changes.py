@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.core.label import AXES, STORED
+from nearfree.core.label import AXES
+from nearfree.core.setting import STORED
 from nearfree.derive.jobs import OBSERVED, TABLES
 from nearfree.prove.audit.causes import Cause, Causes
 from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from nearfree.core.label import AXES, STORED, label
+from nearfree.core.label import AXES, label
+from nearfree.core.setting import STORED
 from nearfree.prove.audit.graph import Graph, Node
 
 _FIRST = 3

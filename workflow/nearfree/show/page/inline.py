@@ -14,8 +14,8 @@ import polars as pl
 from markupsafe import Markup
 from msgspec import Struct, json
 
-from nearfree.core.label import AXES, STORED, ordered
-from nearfree.core.setting import FIELDS
+from nearfree.core.label import AXES, ordered
+from nearfree.core.setting import FIELDS, STORED
 from nearfree.derive.outlook.outlook import ABOUT
 from nearfree.derive.tables.columns import IDS
 from nearfree.derive.tables.schema import Table

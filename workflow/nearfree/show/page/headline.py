@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import polars as pl
 from msgspec import Struct
 
-from nearfree.core.label import AXES, STORED, label, ordered
-from nearfree.core.setting import FIELDS, MODULES
+from nearfree.core.label import AXES, label, ordered
+from nearfree.core.setting import FIELDS, MODULES, STORED
 from nearfree.show.page.models import SETTING
 from nearfree.show.page.sections import Cell, Row, cell, interval, n_max
 

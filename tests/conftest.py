@@ -50,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.no_cover)
 
 
+@pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+def pytest_what_waits_comes_first(items: list[pytest.Item]) -> None:
+    """Put SLURM's tests first: they wait, one cluster at a time, while other workers compute."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/slurm/"))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print at the end, with -q too, the option that gives the same order again."""
     seed = terminalreporter.config.getoption("randomly_seed", None)

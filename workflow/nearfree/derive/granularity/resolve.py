@@ -206,7 +206,7 @@ def _once(kept: _Kept, asked: object, answer: Callable[..., T]) -> T:
             kept[asked] = error
     found = kept[asked]
     if isinstance(found, NearfreeError):
-        raise found
+        raise found.with_traceback(None)  # else it keeps the frames of each time alive
     return cast("T", found)
 
 

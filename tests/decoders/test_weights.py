@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from nearfree.decoders.layouts import LAYOUTS
 from nearfree.decoders.weights import stored
 from nearfree.errors import RefusedError
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+)
 
 from decoders.files import CONFIG, change, refusal, write
 from decoders.stored_files import NO_CLASS, STORED
@@ -152,9 +157,34 @@ def test_the_text_of_a_model_of_several_parts(
     assert [each.name for each in found.weights] == [
         each.name.replace("model", root, 1).replace("lm_head", head) for each in alone.weights
     ]
-    assert found.notes == ("vision_config: what reads images or sound is not counted",)
+    assert [note.partition(":")[0] for note in found.notes] == ["vision_config"]
     tied = stored(write(tmp_path, {**outer, "tie_word_embeddings": True}))
     assert found.parameters - tied.parameters == 500 * 64
+
+
+TOWER = {
+    "depth": 3, "hidden_size": 24, "num_heads": 2, "intermediate_size": 40, "in_channels": 3,
+    "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("whole", "text", "deep"), [("qwen3_vl", "qwen3", [0, 1]), ("qwen3_5", "qwen3_5_text", [])]
+)
+def test_a_vision_tower_is_counted(tmp_path: Path, whole: str, text: str, deep: list[int]) -> None:
+    """Where a file says the size of what reads images, it is among the weights."""
+    tower = {**TOWER, "deepstack_visual_indexes": deep}
+    document = {"model_type": whole, "vision_config": tower}
+    document["text_config"] = {"model_type": whole + "_text", **STORED[text], "pad_token_id": 0}
+    write(tmp_path, document, "config.json")
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(tmp_path))
+    found = stored(tmp_path)
+    assert found.parameters == sum(each.numel() for each in model.parameters())
+    assert not found.notes
+    seen = sum(each.elements for each in found.weights if each.kind == "vision")
+    assert seen == sum(each.numel() for each in model.model.visual.parameters())
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,13 @@ Source: configurations of transformers 5.23."""
 
 
 class TextPart(NamedTuple):
-    """The keys of the part that decodes text, the whole that it is a part of, and what is taken."""
+    """The keys of the part that decodes text, and what is taken of what the file leaves out.
+
+    `outer` are the keys of the whole file, `whole` is the model of several parts, if it is one.
+    """
 
     keys: Keys
+    outer: Keys
     whole: Whole | None
     notes: tuple[str, ...] = ()
 
@@ -145,11 +149,7 @@ def text_part(file: Path) -> TextPart:
             f"is a part of {kind!r:.40}, a model of several parts that is not read",
             "Save the part that decodes text as a file of its own, and give that",
         )
-    notes = [
-        f"{key}: what reads images or sound is not counted"
-        for key in ("vision_config", "audio_config")
-        if outer.has(key)
-    ]
+    notes: list[str] = []
     if whole and parts:
         if parts != ["text_config"]:
             raise outer.wrong(parts[-1], "is not where this model type has its text")
@@ -160,13 +160,16 @@ def text_part(file: Path) -> TextPart:
         values = {**values, "model_type": whole.text}
     if whole and whole.tied and not outer.has("tie_word_embeddings"):
         values["tie_word_embeddings"] = True
-        notes.append(f"tie_word_embeddings is not said: true, as the class of {kind} has it")
+        notes.append(
+            f"tie_word_embeddings is not said: true, as the class of {kind} has it, though some "
+            "checkpoints hold an LM head"
+        )
     text = Keys(file, values, within)
     if text.has("quantization_config") and not (text.has("dtype") or text.has("torch_dtype")):
         values["dtype"] = "bfloat16"
         notes.append("dtype is not said: bfloat16, as engines take beside quantised weights")
     keys = _named(file, values, text.text("model_type"), within)
-    return TextPart(keys, whole, tuple(notes))
+    return TextPart(keys, outer, whole, tuple(notes))
 
 
 def _layers(values: dict[str, Any]) -> dict[str, int]:

@@ -174,7 +174,8 @@ class Schemes:
         return Precision(plain=plain, kv=self._said.kv or plain, **products)
 
     def _each(self, matrix: Matrix) -> dict[Scheme, int]:
-        numbers = (matrix.layers, range(matrix.copies))[: matrix.name.count("*")]
+        counted = [each for each in (matrix.layers, range(matrix.copies)) if each]
+        numbers = counted[: matrix.name.count("*")]
         self._said.check(matrix.name, matrix.inputs, *numbers)
         return self._said.each(matrix.name, *numbers)
 

@@ -50,7 +50,7 @@ def choice(tile: Tile) -> tuple[Any, ...]:
 
 
 # vLLM's asks for the page size at many positions, so it is on no surface without.
-@pytest.mark.parametrize(("package", "version"), (*RELEASES, ("vllm-fa3", "0.20.2")))
+@pytest.mark.parametrize(("package", "version"), [*RELEASES, ("vllm-fa3", "0.20.2")])
 @settings(deadline=None)
 @given(query=queries, points=points)
 def test_points_of_a_kind_have_one_tile(

@@ -53,6 +53,7 @@ from nearfree.decoders.pieces import (
 from nearfree.decoders.special import (
     BOTH,
     NEMOTRON_H,
+    STEP_3,
     WINDOW,
     chunks,
     decilm,
@@ -61,7 +62,6 @@ from nearfree.decoders.special import (
     hyper,
     hyper_head,
     indexers,
-    step_heads,
 )
 
 
@@ -105,10 +105,6 @@ def _alternating(period: int | str, **attention: Any) -> Plan:
         "full_attention": gqa(**attention),
     }
     return by_kind("layer_types", kinds, every(period, "full_attention", "sliding_attention"))
-
-
-def _step_kinds(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
-    return ["full_attention"] * layers
 
 
 _LLAMA = _block(gqa(window=unwindowed, **BOTH), ffn(bias="mlp_bias"))
@@ -325,16 +321,7 @@ LAYOUTS = {
         moe(some(marked("moe_layer_freq"))),
     ),
     "step3p5": _block(
-        by_kind(
-            "layer_types",
-            {
-                "sliding_attention": gqa(
-                    shape=step_heads, window=WINDOW, norm=True, gate="g_proj"
-                ),
-                "full_attention": gqa(norm=True, gate="g_proj"),
-            },
-            _step_kinds,
-        ),
+        STEP_3,
         moe(
             some(listed, shared=("share_expert_dim",)),
             Names(at="", router="moe.gate", experts="moe", shared="share_expert"),

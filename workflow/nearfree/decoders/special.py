@@ -86,10 +86,21 @@ def chunks(keys: Keys, layers: int) -> Sequence[str]:
     return every(period, "full_attention", "chunked_attention")(keys, layers)
 
 
-def step_heads(keys: Keys) -> Heads:
+def _step_heads(keys: Keys) -> Heads:
     """Return the heads of Step 3's layers with a window. Source: Step3p7TextConfig."""
     other, of = keys.inner("attention_other_setting"), heads(keys)
     return of._replace(queries=other.whole("num_attention_heads", default=of.queries))
+
+
+STEP_3 = by_kind(
+    "layer_types",
+    {
+        "sliding_attention": gqa(shape=_step_heads, window=WINDOW, norm=True, gate="g_proj"),
+        "full_attention": gqa(norm=True, gate="g_proj"),
+    },
+    lambda keys, layers: ["full_attention"] * layers,  # noqa: ARG005
+)
+"""Attention with a gate for each head. Source: Step3p7TextAttention of transformers 5.23."""
 
 
 def decilm(keys: Keys, layers: int) -> Layer:

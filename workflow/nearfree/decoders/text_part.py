@@ -60,7 +60,6 @@ _NAMES = {
         "moe_top_k": "num_experts_per_tok", "share_expert_dims": "share_expert_dim",
     },
     "nemotron_h": {"attention_head_dim": "head_dim"},
-    "falcon": {"n_head": "num_attention_heads", "n_layer": "num_hidden_layers"},
     "hunyuan_v1_moe": {"moe_topk": "num_experts_per_tok"},
 }  # fmt: skip
 """What a model type calls the keys of all others. Source: attribute_map of its configuration."""
@@ -86,7 +85,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "smollm3": _TIED,
     "ernie4_5": _TIED,
     "ernie4_5_moe": _TIED,
-    "falcon": {**_TIED, "bias": False, "multi_query": True, "parallel_attn": True},
     **dict.fromkeys(("qwen2", "qwen2_5_vl_text", "qwen2_vl_text", "qwen2_moe"), _QKV_BIAS),
     "mistral4": {"first_k_dense_replace": 0},
     "qwen3_next": _HYBRID,

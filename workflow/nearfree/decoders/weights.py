@@ -109,21 +109,17 @@ def stored(path: Path) -> Stored:
 
 
 def _tower(outer: Keys) -> tuple[tuple[Part, ...], list[str]]:
-    """Return what reads images, and what is said of what is not counted."""
-    notes = []
-    parts: tuple[Part, ...] = ()
-    for key in ("vision_config", "audio_config"):
-        if not outer.has(key):
-            continue
-        tower = TOWERS.get(outer.text("model_type")) if key == "vision_config" else None
-        why = "it is not counted"
-        try:
-            parts += tower(outer.inner(key)) if tower else ()
-        except RefusedError as error:
-            tower, why = None, f"it is not counted, as {error.what}"
-        if not tower:
-            notes.append(f"{key}: {why}")
-    return parts, notes
+    """Return what reads images, and notes on what is not counted."""
+    notes = [f"{key}: it is not counted" for key in ("audio_config",) if outer.has(key)]
+    if not outer.has("vision_config"):
+        return (), notes
+    tower = TOWERS.get(outer.text("model_type"))
+    if tower is None:
+        return (), ["vision_config: it is not counted", *notes]
+    try:
+        return tower(outer.inner("vision_config")), notes
+    except RefusedError as error:
+        return (), [f"vision_config: it is not counted, as {error.what}", *notes]
 
 
 def _layout(keys: Keys) -> Layout:

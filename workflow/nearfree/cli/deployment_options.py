@@ -121,9 +121,19 @@ def make_answerer(
 
 
 def fit(args: argparse.Namespace, queries: "Sequence[Deployment]") -> bool:
-    """Return whether no deployment is known not to fit in memory, or that is to be ignored."""
-    unfit = any(query.memory is not None and query.memory.fits is False for query in queries)
-    return bool(args.ignore_memory) or not unfit
+    """Return whether each model fits on each platform under each condition named in the options.
+
+    It does where memory is not known or to be ignored. Of batch sizes and contexts that no option
+    names, so that a grid or list stands for them, one that fits is enough.
+    """
+    fits: dict[tuple[object, ...], bool] = {}
+    for query in queries:
+        batch = query.batch if getattr(args, "batch", None) else None
+        context = query.context if args.context else None
+        named = query.decoder.name, query.platform, batch, context
+        holds = query.memory is None or query.memory.fits is not False
+        fits[named] = fits.get(named, False) or holds
+    return bool(args.ignore_memory) or all(fits.values())
 
 
 def tolerance_of(args: argparse.Namespace, config: "Config") -> float:

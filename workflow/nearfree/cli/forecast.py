@@ -118,7 +118,7 @@ def _answer(
     """Return the answer in the chosen format, with what is known where there is none."""
     from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
     from nearfree.show.text.forecast import report
-    from nearfree.show.text.memory import unanswered_json, unanswered_lines
+    from nearfree.show.text.memory import unanswered_json, unanswered_lines, unfit_lines
     from nearfree.show.text.surface import inverse_report
 
     used = epsilon, args.accepted
@@ -134,7 +134,8 @@ def _answer(
     if args.positions is None:
         return curve_rows(answers).write_csv().rstrip("\n")
     if args.format == "text":
-        return "\n".join(inverse_report(answers, args.positions, *used))
+        told = inverse_report(answers, args.positions, *used)
+        return "\n".join((*unfit_lines(answers.deployments), *told))
     rows = inverse_rows(answers, args.positions, *used)
     return json_text(rows.to_dicts()) if args.format == "json" else rows.write_csv().rstrip("\n")
 
@@ -216,7 +217,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
         print(with_about(answers.deployments, rows).write_csv().rstrip("\n"))
     else:
         print("\n".join((*unfit_lines(queries), *lookup_report(answers, epsilon))))
-    return 0 if fit(args, queries) else 2
+    return 2 if any(answers.total.refusals) or not fit(args, queries) else 0
 
 
 def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]":
@@ -283,4 +284,5 @@ def run_surface(args: argparse.Namespace) -> int:
     if args.output:
         write_points(args.output, queries, points)
     print("\n".join((*unfit_lines(queries), *surface_report(queries, boundaries, epsilon))))
-    return 0 if fit(args, queries) else 2
+    refused = boundaries["refusal"].is_not_null().any()
+    return 2 if refused or not fit(args, queries) else 0

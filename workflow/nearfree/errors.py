@@ -22,6 +22,16 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 
+def printable(text: str) -> str:
+    """Return a text as one line without control characters; unprintable ones are escaped."""
+    return "".join(
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "surrogatepass").decode()
+        for character in text
+    )
+
+
 class NearfreeError(Exception):
     """A mistake or fault that the user can act on; ends the command with exit code 2.
 

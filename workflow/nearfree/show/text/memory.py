@@ -6,6 +6,7 @@ from typing import Any
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import Unanswered
+from nearfree.errors import printable
 from nearfree.units import BYTES_PER_GB
 
 _SHOWN = (
@@ -83,7 +84,7 @@ def unanswered_lines(each: Unanswered) -> Iterator[str]:
     yield "Its forward is not predicted:"
     for refusal in each.refusals:
         where = f"{refusal.file}: " if refusal.file else ""
-        yield f"  {where}{refusal}. {refusal.remedy}"
+        yield f"  {printable(f'{where}{refusal}. {refusal.remedy}')}"
 
 
 def memory_json(memory: Memory | None) -> dict[str, Any] | None:
@@ -96,7 +97,10 @@ def unanswered_json(each: Unanswered) -> dict[str, Any]:
     return {
         "deployment": each.about | {"precision": each.precision},
         "memory": memory_json(each.memory),
-        "refusals": [refusal._asdict() for refusal in each.refusals],
+        "refusals": [
+            {name: printable(text) for name, text in refusal._asdict().items()}
+            for refusal in each.refusals
+        ],
         "answers": [],
         "modules": [],
         "curve": [],

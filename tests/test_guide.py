@@ -1,10 +1,11 @@
-"""The guide: what it points to is there."""
+"""The guide: what it points to is there, and what it says of memory is what is computed with."""
 
 import re
 from pathlib import Path
 
 import nearfree
 import pytest
+from nearfree.derive import memory
 
 PACKAGE = Path(nearfree.__file__).parent
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
@@ -37,3 +38,20 @@ def test_an_answer_names_files_that_are_there(question: str) -> None:
         path = PACKAGE / name if "/" in name else folder / name
         assert path.exists(), name
         folder = path.parent if path.suffix else path
+
+
+PRECISION = GUIDE.partition("## Precision and memory\n")[2].partition("\n## ")[0]
+
+
+def test_the_guide_names_every_option_of_precision() -> None:
+    """The table of options has those that ask for formats, GPUs and memory."""
+    named = set(re.findall(r"^\| `(--[a-z-]+)`", PRECISION, re.MULTILINE))
+    asked = {"--weights", "--activations", "--kv-dtype", "--dtype"}
+    assert named == asked | {"--gpus", "--ignore-memory"}
+
+
+def test_the_guide_has_the_constants_of_memory() -> None:
+    """What is assumed is what is computed with."""
+    assert f"pages of {memory.PAGE_POSITIONS}" in PRECISION
+    assert f"{memory.PROMPT_TOKENS} prompt tokens" in PRECISION
+    assert f"{memory.ENGINE_BYTES / 1e9} GB a GPU" in PRECISION

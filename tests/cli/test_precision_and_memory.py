@@ -2,6 +2,8 @@
 
 import csv
 import io
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from decoders.test_model_file import FP8, LATENT, NVFP4
 from derive.test_memory import SHAPES
 from msgspec import json
 
-from cli.conftest import Call
+from cli.conftest import ROOT, Call
 
 pytestmark = pytest.mark.usefixtures("recorded")
 H100 = ("--platform", "h100", "--largest", "16")
@@ -161,3 +163,16 @@ def test_what_is_refused_has_a_remedy(call: Call) -> None:
     )
     assert code == 2
     assert "no phi of a100 for float8. Choose a platform, release or format" in out
+
+
+SECTION = (ROOT / "docs" / "guide.md").read_text().partition("## Precision and memory\n")[2]
+COMMANDS = re.findall(r"^nearfree (.*)$", SECTION.partition("\n## ")[0], re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_of_the_guide_run(call: Call, line: str) -> None:
+    """Each ends as its comment says, with 0 where it says nothing, and says what is in memory."""
+    command, _, comment = line.partition("#")
+    code, out, err = call(*shlex.split(command))
+    assert (code, err) == (2 if "exit code 2" in comment else 0, "")
+    assert "memory" in out or "DOES NOT FIT" in out

@@ -31,7 +31,7 @@ _TOKEN = re.compile(
 _GLOB = re.compile(r"(?P<many>\*+)|(?P<one>\?)|(?P<text>[^*?\[\]]+)")
 _CLASS = re.compile(r"[A-Z]\w*")
 _ROOT = re.compile(r"((?:model\.|backbone\.|transformer\.)?)layers\.")
-_NUMBER = re.compile(r"(?:^|(\w*)\.)\d")
+_NUMBER = re.compile(r"(?:^|\.)\d")
 _TEXT_PART = "language_model."
 _MOST_PIECES = 500
 _FUSED = {
@@ -112,8 +112,8 @@ def root(name: str) -> str | None:
 @cache
 def _numbered(texts: frozenset[str]) -> tuple[str, ...]:
     """Return the words behind which some of the texts have a number."""
-    found = (match[1] or "" for text in texts for match in _NUMBER.finditer(text))
-    return tuple({*found})
+    heads = {text[: match.start()] for text in texts for match in _NUMBER.finditer(text)}
+    return tuple({re.split(r"\W", head)[-1] for head in heads})
 
 
 def _starts(name: str) -> Iterator[str]:

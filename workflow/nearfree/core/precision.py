@@ -47,6 +47,9 @@ DTYPES: tuple[Dtype, ...] = tuple(name for name in get_args(Dtype) if name in FO
 """The formats of numbers."""
 ELEMENT_BYTES = {name: format_.element_bytes for name, format_ in FORMATS.items()}
 """Bytes of an element with its part of a scale, the paper's s, by dtype."""
+RESULT_BYTES = {name: max(size, 2.0) for name, size in ELEMENT_BYTES.items()}
+"""Bytes of an element of what a product writes, by the dtype of what enters it: 16 bits at least,
+since engines quantise anew before each product."""
 PLAIN: tuple[Dtype, ...] = ("bfloat16", "float16", "float32")
 """The formats that have no scales."""
 

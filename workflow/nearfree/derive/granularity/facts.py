@@ -99,6 +99,13 @@ def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def of_formats(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of the table `platforms`, one for each dtype whose products have a row's phi."""
+    peaks = {"format": list(FORMATS), "dtype": [format_.peak for format_ in FORMATS.values()]}
+    found = rows.join(pl.DataFrame(peaks), on="dtype", maintain_order="left_right")
+    return found.with_columns(pl.col("format").alias("dtype")).select(rows.columns)
+
+
 def sheet_facts(sheets: Mapping[str, Platform], platforms: pl.DataFrame) -> pl.DataFrame:
     """Return the facts of datasheets with `fact_id`, null where the table holds none.
 
@@ -109,7 +116,7 @@ def sheet_facts(sheets: Mapping[str, Platform], platforms: pl.DataFrame) -> pl.D
     platforms
         Rows of the table `platforms`.
     """
-    held = platforms.filter(basis="datasheet").select(
+    held = of_formats(platforms.filter(basis="datasheet")).select(
         "platform", "dtype", pl.col("row_id").alias("fact_id")
     )
     return datasheet_facts(sheets).join(

@@ -43,7 +43,7 @@ $(VENV)/tested: envs/dev.lock $(VENV)/installed
 	@touch $@
 
 test: $(VENV)/tested
-	$(BIN)/python -m pytest $(ALL_TESTS) --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest $(ALL_TESTS) --numprocesses 3 --dist worksteal
 
 history: $(VENV)/tested
 	NEARFREE_HISTORY=all $(BIN)/python -m pytest -m "" tests/sources/test_real_history.py

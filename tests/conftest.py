@@ -1,5 +1,6 @@
 """Small factories that the tests share: settings, plans, payloads, and whole takes on disk."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from nearfree.measure.rounds import whole_rounds
 from nearfree.sources.fetching.cache import Cache, default_cache
 from once import made_once, session_folder
 
-from workflow import Project, make_project
+from workflow import NO_NETWORK, ROOT, Project, make_project
 
 hypothesis.settings.register_profile("any_machine", deadline=None)
 hypothesis.settings.load_profile("any_machine")  # a slow machine breaks no rule
@@ -50,6 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.no_cover)
 
 
+@pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
+def pytest_what_waits_comes_first(items: list[pytest.Item]) -> None:
+    """Put SLURM's tests first: they wait, one cluster at a time, while other workers compute."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/slurm/"))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print at the end, with -q too, the option that gives the same order again."""
     seed = terminalreporter.config.getoption("randomly_seed", None)
@@ -65,6 +72,40 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
         project.snakemake()
 
     return Project(made_once(tmp_path_factory, "built", make))
+
+
+RECORDED = ("public/constants", "sources/vllm_0_33_0", "sources/flashinfer_python_0_6_13")
+DEPLOYED = """
+moe:
+  models: [qwen3_30b_a3b]
+  platforms: [h100]
+  attention: [flashinfer-python==0.6.13]
+  moe: [vllm==0.33.0]
+  batch: [1, 64]
+  context: [1024]
+"""
+
+
+@pytest.fixture(scope="session")
+def answering(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Return that project with the rules and constants that an MoE model on a GPU needs.
+
+    The repository has them on record; the workflow ran without a network.
+    """
+
+    def make(folder: Path) -> None:
+        project = built.copy(folder)
+        for name in RECORDED:
+            shutil.copytree(ROOT / "results/events" / name, project / "results/events" / name)
+        (project / "config/deployments.yaml").write_text(DEPLOYED)
+        releases = "releases: [vllm==0.33.0, flashinfer-python==0.6.13]"
+        (project / "config/sources.yaml").write_text(releases)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in NO_NETWORK.items():
+                patch.setenv(name, value)
+            project.snakemake()
+
+    return Project(made_once(tmp_path_factory, "answering", make))
 
 
 @pytest.fixture(scope="session")

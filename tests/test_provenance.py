@@ -6,9 +6,7 @@ Rows and events are read here from Parquet and JSON lines themselves, without th
 import json
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,11 +21,8 @@ from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.log.names import Layout
 from nearfree.show.page.sections import n_max
 from nearfree.show.text.answer_json import answer
-from once import made_once
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-
-from workflow import ROOT, Project
 
 pytestmark = pytest.mark.browser
 REPORT = "results/report/index.html"
@@ -48,34 +43,6 @@ def rows(built) -> dict[str, Row]:
     """Return every row of every table by its id."""
     files = sorted((built / "results/tables").rglob("*.parquet"))
     return {row["row_id"]: row for file in files for row in pl.read_parquet(file).to_dicts()}
-
-
-RECORDED = ("public/constants", "sources/vllm_0_33_0", "sources/flashinfer_python_0_6_13")
-DEPLOYED = """
-moe:
-  models: [qwen3_30b_a3b]
-  platforms: [h100]
-  attention: [flashinfer-python==0.6.13]
-  moe: [vllm==0.33.0]
-  batch: [1, 64]
-  context: [1024]
-"""
-
-
-@pytest.fixture(scope="module")
-def answering(built, tmp_path_factory: pytest.TempPathFactory):
-    """Return a project with the rules and constants that an MoE model on a GPU needs."""
-
-    def make(folder: Path) -> None:
-        project = built.copy(folder)
-        for name in RECORDED:
-            shutil.copytree(ROOT / "results/events" / name, project / "results/events" / name)
-        (project / "config/deployments.yaml").write_text(DEPLOYED)
-        releases = "releases: [vllm==0.33.0, flashinfer-python==0.6.13]"
-        (project / "config/sources.yaml").write_text(releases)
-        project.snakemake()
-
-    return Project(made_once(tmp_path_factory, "answering", make))
 
 
 @pytest.fixture(scope="module")

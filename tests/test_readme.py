@@ -13,11 +13,10 @@ from nearfree.log.events import LatencyMeasured
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 
-from workflow import ROOT, Project, make_project
+from workflow import NO_NETWORK, ROOT, Project, make_project
 
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BIN = Path(sys.executable).parent
-NO_NETWORK = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "NEARFREE_CACHE": "no/cache"}
 
 
 def commands(name: str) -> list[str]:

@@ -74,8 +74,15 @@ def test_the_page_s_script_names_no_axis(path: Path) -> None:
         ({"batch": 1, "context": 0, "routing": "skewed"}, "b = 1, L = 0, skewed"),
         ({"kv_heads": 4, "cuda_graph": True, "gated": None}, "KV heads = 4, CUDA graph"),
         ({"cuda_graph": False, "top_k": None}, ""),
+        (
+            {"dtype": "bfloat16", "weights": "int8", "kv_dtype": "float8"},
+            "bfloat16, weights = int8, cache = float8",
+        ),
     ],
 )
 def test_a_label_tells_what_is_given(values: dict[str, object], text: str) -> None:
-    """Numbers stand by their letters, texts alone, flags by name; what is not given is left out."""
+    """Numbers stand by their letters, texts alone, flags by name; what is not given is left out.
+
+    Formats stand by what is stored in them.
+    """
     assert label(values, FIELDS) == text

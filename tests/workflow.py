@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+NO_NETWORK = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "NEARFREE_CACHE": "no/cache"}
 PARTS = ("Snakefile", "rules", "workflow", "config", "profiles", "slurm", "envs")
 
 

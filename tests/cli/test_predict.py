@@ -224,7 +224,7 @@ def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
         ("--accepted 0", "0"),
         ("--accepted inf", "inf"),
         ("--routing random", "'random'"),
-        ("--dtype int4", "int4"),
+        ("--dtype int3", "int3"),
         ("--format yaml", "yaml"),
     ],
 )

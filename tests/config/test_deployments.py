@@ -66,7 +66,7 @@ def test_the_least_that_is_said(folder: Path) -> None:
         (f"a: {{{LEAST}, moe: [1]}}", "moe"),
         (f"a: {{{LEAST}, moe: [{'x' * 300}]}}", "moe"),
         (f"a: {{{LEAST}, drawn: perhaps}}", "drawn"),
-        (f"a: {{{LEAST}, dtype: int4}}", "dtype"),
+        (f"a: {{{LEAST}, dtype: int3}}", "dtype"),
         (f"a: {{{LEAST}, speed: 9}}", "speed"),
         (f"A b: {{{LEAST}}}", "A b"),
         (f"a: {{models: [{'x' * 300}], platforms: [h20]}}", "models"),

@@ -111,7 +111,7 @@ MISTAKES: list[tuple[str, Change, str]] = [
     ("studies.yaml", drop(STUDY, "shape", "d_ff"), "d_ff"),
     ("studies.yaml", put(STUDY, "protocol", "rounds", value=2), "rounds"),
     ("studies.yaml", put(STUDY, "protocol", "name", value="sweep"), "protocol"),
-    ("studies.yaml", put(STUDY, "dtype", value="int4"), "dtype"),
+    ("studies.yaml", put(STUDY, "dtype", value="int3"), "dtype"),
     ("studies.yaml", put(STUDY, "module", value="conv"), "module"),
     ("studies.yaml", drop(STUDY, "protocol"), "protocol"),
     ("studies.yaml", put(STUDY, "colour", value="red"), "colour"),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
+from nearfree.core.precision import uniform
 from nearfree.core.setting import Setting
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
@@ -134,7 +135,9 @@ def test_a_window_shortens_the_context() -> None:
 
 def test_an_asked_dtype_wins() -> None:
     """All modules have the dtype that is asked for, else the model's own."""
-    assert {use.setting.dtype for use in of(MOE, dtype="float16").values()} == {"float16"}
+    assert {use.setting.dtype for use in of(MOE, precision=uniform("float16")).values()} == {
+        "float16"
+    }
 
 
 @pytest.mark.parametrize(("missing", "said"), [("moe", "--moe"), ("routing", "routing")])

@@ -12,6 +12,7 @@ from nearfree.hardware.identity import (
     check_device,
     check_identity,
     known_probe,
+    machine_fingerprint,
     require_probe,
 )
 from nearfree.hardware.platforms import Platform, driver_names
@@ -100,3 +101,9 @@ def test_a_platform_without_a_known_name_takes_any_device() -> None:
     """Where no document tells the device's name, as of a CPU, nothing is compared."""
     assert driver_names("cpu", Platform(kind="cpu")) == ()
     check_device("cpu", Fingerprint(kind="cpu", model="any", features=(), cores=1, caches={}), ())
+
+
+def test_nothing_is_measured_on_an_amd_gpu() -> None:
+    """A platform of kind rocm is a datasheet: no machine is taken for it."""
+    with pytest.raises(HardwareError, match="nothing is measured on AMD's GPUs"):
+        machine_fingerprint("rocm")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from nearfree.config.files import Config
+from nearfree.core.precision import FORMATS
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve, shared_memory
 
@@ -134,3 +135,40 @@ def test_a_shared_name_is_refused(clash: dict[str, tuple[str, ...]]) -> None:
     platforms = {name: Platform(kind="cuda", aliases=aliases) for name, aliases in known.items()}
     with pytest.raises(ConfigError, match="share the name"):
         check_platforms(platforms)
+
+
+LACKING = {
+    "Ampere": {"float8", "float4"},
+    "Ada Lovelace": {"float4"},
+    "Hopper": {"int4", "float4"},
+    "Blackwell": {"int4"},
+    "Blackwell Ultra": {"int4"},
+    "CDNA 3": {"int4", "float4"},
+    "CDNA 4": {"int4"},
+}
+"""The peaks of formats that an architecture's tensor cores have no products in."""
+
+
+@pytest.mark.parametrize("name", [name for name, p in PLATFORMS.items() if p.kind != "cpu"])
+def test_every_format_that_a_gpu_has_products_in_has_a_peak(name: str) -> None:
+    """A datasheet has the peaks of its architecture's formats, but those said to be unknown."""
+    platform = PLATFORMS[name]
+    unknown = {each.partition(".")[2] for each in platform.unknown}
+    peaks = {format_.peak for format_ in FORMATS.values()}
+    assert set(platform.peak_tflops) == peaks - LACKING[platform.architecture or ""] - unknown
+
+
+def test_a_format_has_the_peak_of_its_products() -> None:
+    """FP8 in blocks multiplies as FP8, NVFP4 and MXFP4 as FP4; a peak's own name is one, too."""
+    sheet = PLATFORMS["b200"]
+    assert sheet.peak("float8_block") == sheet.peak("float8") == sheet.peak_tflops["float8"]
+    assert sheet.peak("nvfp4") == sheet.peak("mxfp4") == sheet.peak("float4") == 9000
+    assert sheet.balance("nvfp4") == 9000 * 1000 / 7700
+    assert PLATFORMS["h100"].balance("nvfp4") is None
+
+
+@pytest.mark.parametrize("name", [name for name, p in PLATFORMS.items() if p.kind == "rocm"])
+def test_an_amd_gpu_has_no_compute_capability(name: str) -> None:
+    """What asks for a compute capability, as every backend's rule does, has no answer for it."""
+    assert PLATFORMS[name].sm is None
+    assert PLATFORMS[name].balance("bfloat16")

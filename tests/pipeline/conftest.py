@@ -5,13 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from workflow import ROOT, Project
+from workflow import NO_NETWORK, ROOT, Project
 
 
 @pytest.fixture
 def project(built: Project, tmp_path: Path) -> Project:
     """Return a copy of the built project to change."""
     return built.copy(tmp_path / "project")
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be fetched, or found where it was fetched to."""
+    for name, value in NO_NETWORK.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

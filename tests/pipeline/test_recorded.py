@@ -16,10 +16,8 @@ CONSTANTS = "results/events/public/constants"
 IMPORTED_SEAL = "results/events/imported/aiconfigurator_core_0_12_0/1-00000000.seal.json"
 
 
-def test_rules_on_record_need_no_network(with_rules, monkeypatch):
+def test_rules_on_record_need_no_network(with_rules, no_network):
     """A recorded release is not fetched again; its tables are made, and what they can change."""
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("NEARFREE_CACHE", str(with_rules / "no" / "cache"))
     assert with_rules.jobs() == {"extract": 1, "project": 1, **AFTER_RULES}
     before = with_rules.events()
     with_rules.snakemake(LEDGER)
@@ -27,14 +25,17 @@ def test_rules_on_record_need_no_network(with_rules, monkeypatch):
 
 
 @pytest.mark.slow
-def test_rules_on_record_are_shown(with_rules, monkeypatch):
-    """Without a network, the report shows them; then nothing is left to do, and all verifies."""
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("NEARFREE_CACHE", str(with_rules / "no" / "cache"))
-    with_rules.snakemake()
-    assert with_rules.jobs() == {}
-    assert "flashinfer-python 0.6.13" in (with_rules / "results/report/index.html").read_text()
-    assert "0 damaged, 0 notices" in with_rules.nearfree("verify")
+def test_what_is_on_record_is_shown(answering, no_network):
+    """The report shows rules and names what constants were calibrated on, and their event.
+
+    Made without a network, nothing is left to do, and all verifies.
+    """
+    assert answering.jobs() == {}
+    page = (answering / "results/report/index.html").read_text()
+    assert "flashinfer-python 0.6.13" in page
+    assert "calibrated on a100, h100" in page
+    assert "public/constants/" in page
+    assert "0 damaged, 0 notices" in answering.nearfree("verify")
 
 
 def test_adopted_constants_are_used(project):
@@ -43,17 +44,6 @@ def test_adopted_constants_are_used(project):
     jobs = project.jobs()
     # the scope of the paper holds them, so its tables are made again from its seals
     assert jobs == {**AFTER_RULES, "project": 1, "boundaries": 1}
-
-
-@pytest.mark.slow
-def test_adopted_constants_are_cited(project):
-    """The report names what they were calibrated on and their event; then nothing is left to do."""
-    shutil.copytree(ROOT / CONSTANTS, project / CONSTANTS)
-    project.snakemake()
-    assert project.jobs() == {}
-    page = (project / "results/report/index.html").read_text()
-    assert "calibrated on a100, h100" in page
-    assert "public/constants/" in page
 
 
 def test_imported_curves_are_not_a_platform(project):
@@ -83,10 +73,8 @@ def test_the_names_that_rules_use_are_those_of_the_log():
 
 
 @pytest.mark.slow
-def test_a_release_that_is_not_on_record_is_extracted(with_rules, monkeypatch):
+def test_a_release_that_is_not_on_record_is_extracted(with_rules, no_network):
     """One more release is one more job; without a network it fails and says so."""
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("NEARFREE_CACHE", str(with_rules / "no" / "cache"))
     with (with_rules / "config/sources.yaml").open("a") as file:
         file.write("  - vllm==0.20.2\n")
     assert with_rules.jobs()["extract"] == 2

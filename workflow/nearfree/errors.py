@@ -93,7 +93,11 @@ class Refusals:
         try:
             yield
         except RefusedError as error:
-            self.found += error.refusals
+            self.add(error)
+
+    def add(self, error: RefusedError) -> None:
+        """Keep what was refused."""
+        self.found += error.refusals
 
     def check(self) -> None:
         """Raise RefusedError with all that was found, if anything was."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -99,7 +100,7 @@ def signature_of(text: str, name: str) -> inspect.Signature:
     *classes, last = name.split(".")
     if not re.search(rf"\b(def|class)\s+{last}\b", text):
         raise LookupError(name)  # parsing takes long
-    body = ast.parse(text).body
+    body = _parsed(text).body
     for each in classes:
         body = _find(body, each, ast.ClassDef).body
     node = _find(body, last, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -107,6 +108,10 @@ def signature_of(text: str, name: str) -> inspect.Signature:
         return _construction(node)
     parameters = _parameters(node.args)
     return inspect.Signature(parameters[1:] if classes and not _static(node) else parameters)
+
+
+_parsed = lru_cache(maxsize=1024)(ast.parse)
+"""The tree of a text, which names and neighbouring releases share."""
 
 
 def versions_between(package: str, first: str, last: str) -> list[str]:

@@ -81,6 +81,23 @@ def test_a_device_that_a_backend_does_not_run_on() -> None:
     assert find_adapter(setting.module, setting.backend, "cuda").package == "vllm"
 
 
+@pytest.mark.parametrize(
+    ("setting", "device"),
+    [
+        (make_setting(backend="torch", weights="int8"), "cuda"),
+        (make_setting(backend="torch", weights="nvfp4"), "cpu"),
+        (make_moe(weights="int8"), "cpu"),
+        (make_setting(module="model", backend="torch_sdpa", weights="int8"), "cpu"),
+    ],
+)
+def test_weights_that_a_backend_does_not_take(setting: Setting, device: str) -> None:
+    """A format of weights that a backend has no product for on a device is refused by all names."""
+    text = f"{setting.backend} runs {setting.module} on {device} .* stored as {setting.weights}"
+    with pytest.raises(EvidenceError, match=text) as caught:
+        make_kernel(setting, (1,), ExecutionContext(device=device))
+    assert "leave `weights` out" in caught.value.remedy
+
+
 def test_a_package_that_is_not_installed() -> None:
     """A backend whose package is missing is refused with the command that makes its environment."""
     with pytest.raises(EvidenceError, match="needs the package sglang") as caught:

@@ -30,7 +30,9 @@ POSITIONS = st.sets(st.integers(1, 40), min_size=1, max_size=4).map(lambda each:
 DENSE = make_setting(backend="torch")
 GATED = make_setting(backend="torch", gated=True)
 GEMM = make_setting(backend="torch", module="gemm")
-EVERY = [DENSE, GATED, GEMM, make_moe(), make_sdpa()]
+INT8 = make_setting(backend="torch", gated=True, weights="int8")
+INT4 = make_setting(backend="torch", d_model=128, dtype="bfloat16", weights="int4")
+EVERY = [DENSE, GATED, GEMM, INT8, INT4, make_moe(), make_sdpa()]
 by_backend = pytest.mark.parametrize("setting", EVERY, ids=range(len(EVERY)))
 
 
@@ -61,6 +63,12 @@ def turns_of(kernel: Kernel) -> Turns[Any]:
     return found
 
 
+def stored(weights: str | None) -> st.SearchStrategy[dict[str, Any]]:
+    """Return the widths of weights that can be stored in a format."""
+    widths = st.sampled_from([128, 256]) if weights == "int4" else WIDTHS
+    return st.fixed_dictionaries({"weights": st.just(weights), "d_model": widths, "d_ff": widths})
+
+
 @st.composite
 def asked(draw: st.DrawFn) -> Setting:
     """Draw a setting of any module that runs in torch."""
@@ -73,8 +81,7 @@ def asked(draw: st.DrawFn) -> Setting:
             batch=batch,
             dtype=dtype,
             gated=draw(st.sampled_from([None, True])) if module == "dense_ffn" else None,
-            d_model=draw(WIDTHS),
-            d_ff=draw(WIDTHS),
+            **draw(st.sampled_from([None, "int8", "int4"]).flatmap(stored)),
         )
     if module == "attention":
         kv_heads = draw(st.integers(1, 3))
@@ -170,6 +177,14 @@ def test_weights_of_another_dtype_are_not_shared() -> None:
     make_kernel(make_setting(backend="torch"), (1,), execution)
     other = make_setting(backend="torch", dtype="bfloat16")
     assert bytes_needed(other, (1,), execution) == bytes_needed(other, (1,), ExecutionContext())
+
+
+@pytest.mark.parametrize(("made", "asked"), [(GATED, INT8), (INT8, GATED)])
+def test_weights_of_another_format_are_not_shared(made: Setting, asked: Setting) -> None:
+    """Weights stored as int8 spare nothing to those of the element type, nor the other way."""
+    execution = ExecutionContext()
+    make_kernel(made, (1,), execution)
+    assert bytes_needed(asked, (1,), execution) == bytes_needed(asked, (1,), ExecutionContext())
 
 
 def test_a_page_is_needed_whole() -> None:

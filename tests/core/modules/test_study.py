@@ -62,6 +62,17 @@ def test_a_dense_study_goes_over_batch_sizes() -> None:
     ]
 
 
+def test_a_dense_study_goes_over_formats_of_weights() -> None:
+    """Each format has a setting a batch size; settings without a format keep their keys."""
+    assert axes(DENSE | {"weights": [None, "int8"]}, "weights", "batch") == [
+        (None, 1), (None, 2), ("int8", 1), ("int8", 2)
+    ]  # fmt: skip
+    plain, named = study(DENSE), study(DENSE, weights=[None])
+    assert [setting_key(each) for each in plain.settings()] == [
+        setting_key(each) for each in named.settings()
+    ]
+
+
 def test_an_moe_study_goes_over_routing_batch_and_k() -> None:
     """An MoE study has a setting a routing, batch size and k, in that order."""
     assert axes(MOE | {"batch": [1, 4]}, "routing", "batch", "top_k", "experts") == [
@@ -126,6 +137,7 @@ def test_a_sweep_starts_at_its_own_baseline() -> None:
     ("document", "changes", "text"),
     [
         (DENSE, {"batch": [1, 2, 1]}, r"batch \[1, 2, 1\] names a value twice"),
+        (DENSE, {"weights": [None, None]}, r"weights \[None, None\] names a value twice"),
         (MOE, {"top_k": [2, 2]}, r"top_k \[2, 2\] names a value twice"),
         (MOE, {"routing": ["skewed", "skewed"]}, "routing .* names a value twice"),
         (ATTENTION, {"context": [64, 64]}, r"context \[64, 64\] names a value twice"),
@@ -165,7 +177,13 @@ def test_an_unknown_key_is_refused_by_name(document: dict[str, Any], tmp_path: P
 
 @pytest.mark.parametrize(
     ("document", "key"),
-    [(DENSE, "top_k"), (DENSE, "context"), (MOE, "page_size"), (ATTENTION, "routing")],
+    [
+        (DENSE, "top_k"),
+        (DENSE, "context"),
+        (MOE, "page_size"),
+        (MOE, "weights"),
+        (ATTENTION, "routing"),
+    ],
 )
 def test_a_key_of_another_module_is_refused(
     document: dict[str, Any], key: str, tmp_path: Path

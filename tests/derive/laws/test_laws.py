@@ -266,7 +266,7 @@ REFUSED: list[tuple[dict[str, Any], set[str], str]] = [
     (ATTENTION | {"backend": "vllm"}, {"principle"}, "no M_attn of vllm for bfloat16"),
     (ATTENTION | {"backend": "vllm"}, {"principle_resolved"}, "attention kernels of vllm"),
     (ATTENTION | {"backend": "flash_attn"}, {"principle"}, "no M_attn of flash_attn"),
-    (ATTENTION | {"platform": "mars"}, {"principle_resolved"}, "number of SMs"),
+    (ATTENTION | {"platform": "mars"}, {"principle_resolved"}, "no compute capability"),
 ]
 
 

@@ -11,7 +11,7 @@ from conftest import make_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.files import Config
-from nearfree.core.precision import ELEMENT_BYTES, FORMATS, Dtype
+from nearfree.core.precision import ELEMENT_BYTES, Dtype
 from nearfree.core.setting import Module, Setting
 from nearfree.derive.granularity.facts import probed_facts
 from nearfree.derive.laws.laws import LAWS
@@ -107,7 +107,7 @@ def test_a_prediction_names_its_setting_and_its_facts() -> None:
 def test_the_width_of_an_element_counts(element_type: str) -> None:
     """N_max follows from the bytes of the setting's own dtype, where the facts name its phi."""
     found = predicted(("h20", dense(element_type)))
-    rho = SHEETS["h20"].balance(FORMATS[element_type].peak)
+    rho = SHEETS["h20"].balance(element_type)
     expected = rho * ELEMENT_BYTES[element_type] / 2 if rho else None
     assert found.filter(pl.col("predictor").is_in(LAWS))["n_max"].unique().to_list() == [expected]
 

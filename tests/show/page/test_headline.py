@@ -58,6 +58,14 @@ def test_no_two_settings_of_a_line_have_one_label(made: Layout) -> None:
     assert {chip.label for chip in line.chips} == {"", "block size 16"}
 
 
+def test_stored_weights_are_a_line_of_their_own(made: Layout) -> None:
+    """A format of weights stands beside the element type in a line's name."""
+    at = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).head(1)
+    packed = at.with_columns(pl.lit("int8").alias("weights"))
+    lines = answers(pl.concat([at, packed]), read_table(made, "cpu", COMPOSITION), 0.2)
+    assert {line.about for line in lines} == {"torch, float32", "torch, float32, weights int8"}
+
+
 def test_each_model_is_told_with_its_limiter() -> None:
     """A model's settings stand in one line, each with the module that grew most."""
     models = model_rows()

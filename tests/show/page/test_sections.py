@@ -118,6 +118,7 @@ def test_the_subject_leaves_out_what_a_row_lacks() -> None:
     """A row is described by the fields that it has, numbers with their names."""
     row: Row = {"module": "dense_ffn", "platform": "cpu", "batch": 4, "context": None, "take": 0}
     assert subject(row) == "cpu, dense_ffn, batch 4"
+    assert subject(row | {"weights": "int8"}) == "cpu, dense_ffn, weights int8, batch 4"
     assert subject({"platform": "h20", "basis": "datasheet", "dtype": "bfloat16"}) == (
         "h20, datasheet, bfloat16"
     )

@@ -7,6 +7,7 @@ import pytest
 from derive.predict.forecast.pool import POOL, SPARSE, asked, deployment, pool
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.core.precision import uniform
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast
 from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
 from nearfree.show.text.forecast import amount, columns, report, telling, title
@@ -52,7 +53,7 @@ def test_the_places_that_tell(ratio: list[float], epsilon: float) -> None:
 
 def test_a_title_says_what_is_asked() -> None:
     """One line has the model, platform, element type, b, L, backends and routing."""
-    assert title(deployment(batch=3, context=77, dtype="float16")) == (
+    assert title(deployment(batch=3, context=77, precision=uniform("float16"))) == (
         "qwen3_8b on h800, float16, b = 3, L = 77, attention flash_attn 2.8.3"
     )
     assert title(deployment(SPARSE[0], "skewed")).endswith("MoE vllm 0.20.2, skewed routing")

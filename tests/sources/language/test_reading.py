@@ -6,6 +6,7 @@ import pytest
 from nearfree.errors import SourceError
 from nearfree.sources.language import paths
 from nearfree.sources.language import reading as reading_module
+from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Program
 from nearfree.sources.language.reading import axis_points, read_rule, shown
 from nearfree.sources.language.statements import REFUSED
@@ -364,13 +365,12 @@ def test_nested_conditions_are_read() -> None:
 
 def test_the_two_ways_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single point at which the two ways differ refuses the rule, and is named."""
-    old = reading_module._interpreted
+    old = Interpreter.run
 
-    def wrong(*given: Any) -> Any:
-        value = old(*given)
-        return value + 1 if given[1].inputs["M"] == 23 else value
+    def wrong(interpreter: Interpreter, name: str) -> Any:
+        return old(interpreter, name) + (interpreter.inputs["M"] == 23)
 
-    monkeypatch.setattr(reading_module, "_interpreted", wrong)
+    monkeypatch.setattr(Interpreter, "run", wrong)
     reading_module._COMPARED.clear()
     with pytest.raises(SourceError, match="differ at M=23"):
         read_python("def f(M):\n    return 3")

@@ -43,6 +43,8 @@ class Backend(NamedTuple):
     in_model: str | None = None
     """What runs it inside a whole model's forward; None where nothing does."""
     devices: tuple[Device, ...] = ("cuda",)
+    weights: Mapping[str, tuple[str, ...]] = {}
+    """Formats of stored weights that it takes besides the element type, by device."""
     package: str = "torch"
     """PyPI's name of the package that it calls."""
     imported: str = "torch"
@@ -73,6 +75,7 @@ BACKENDS = (
             "dense_ffn": f"{_ADAPTERS}.torch_dense:TorchDenseFfn",
         },
         devices=_EVERYWHERE,
+        weights={"cpu": ("int8", "int4")},
         environment="cpu",
     ),
     Backend(
@@ -161,6 +164,18 @@ BACKENDS = (
         rules=Rules(package="xformers", reader="flash_attn_3"),
         capabilities=frozenset({80, 86, 89, 90}),
         api="kvcache",
+    ),
+    Backend(
+        name="vllm_fa3",
+        names=("vllm-fa3",),
+        modules={"attention": None},
+        package="vllm",
+        imported="vllm",
+        # Its rules are the fork's, by vLLM's release; vLLM's own are those of its MoE kernels.
+        rules=Rules(package="vllm-fa3", reader="vllm_fa3"),
+        capabilities=frozenset({90}),
+        api="varlen",
+        page_size=16,
     ),
     Backend(
         name="flash_attn_4",

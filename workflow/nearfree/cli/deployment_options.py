@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.deployment import Deployment
 
 ROUTINGS = ("balanced", "skewed")
-DTYPES = ("bfloat16", "float16", "float8", "float32")
+DTYPES = (
+    "bfloat16", "float16", "float32", "float8", "float8_block", "int8", "int4", "nvfp4", "mxfp4",
+)  # fmt: skip
 ATTENTION, MOE = "flash-attn", "vllm"
 Value = TypeVar("Value")
 
@@ -67,11 +69,25 @@ def add_deployment(
     parser.add_argument(
         "--routing", type=of(_routing), help=f"balanced or skewed, the two bounds{listed}"
     )
-    parser.add_argument("--dtype", choices=DTYPES, help="element type (default: the model's)")
+    parser.add_argument(
+        "--gpus", type=positive, default=1, help="GPUs that share the model (default: 1)"
+    )
+    for option, what in (
+        ("--dtype", "element type of all"),
+        ("--weights", "format of stored weights"),
+        ("--activations", "format of what enters products"),
+        ("--kv-dtype", "format of the KV cache"),
+    ):
+        parser.add_argument(option, choices=DTYPES, help=f"{what} (default: the model's)")
 
 
 def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True) -> None:
     """Add the options of all answers: tolerance, largest N, and fetching of releases."""
+    parser.add_argument(
+        "--ignore-memory",
+        action="store_true",
+        help="exit with 0 also where a deployment does not fit in memory",
+    )
     parser.add_argument("--epsilon", type=tolerance, help="tolerance (default: config.yaml's)")
     if largest:
         parser.add_argument(
@@ -104,6 +120,12 @@ def make_answerer(
     return answerer.on(known_facts(layout, config.platforms))
 
 
+def fit(args: argparse.Namespace, queries: "Sequence[Deployment]") -> bool:
+    """Return whether no deployment is known not to fit in memory, or that is to be ignored."""
+    unfit = any(query.memory is not None and query.memory.fits is False for query in queries)
+    return bool(args.ignore_memory) or not unfit
+
+
 def tolerance_of(args: argparse.Namespace, config: "Config") -> float:
     """Return the tolerance of `--epsilon`, or the config's."""
     return float(args.epsilon or config.site.epsilon)
@@ -129,6 +151,10 @@ def make_spec(
         context=tuple(args.context or context),
         routing=tuple(args.routing or routing),  # type: ignore[arg-type]
         dtype=args.dtype,
+        weights=args.weights,
+        activations=args.activations,
+        kv_dtype=args.kv_dtype,
+        gpus=args.gpus,
     )
 
 

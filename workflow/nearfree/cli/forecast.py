@@ -18,22 +18,26 @@ from nearfree.cli.common import (
 from nearfree.cli.deployment_options import (
     add_answer_options,
     add_deployment,
+    fit,
     make_answerer,
     make_spec,
     tolerance_of,
 )
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nearfree.config.files import Config, DeploymentSpec
+    from nearfree.derive.predict.forecast.expand_deployments import Unanswered
     from nearfree.derive.predict.forecast.forecast import Forecast
 
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
 """Default batches of `surface` and `--positions`, and default contexts of `--positions`."""
-_UNUSED = ("model", "attention", "moe", "batch", "context", "routing", "dtype", "epsilon",
-           "positions", "accepted")  # fmt: skip
+_UNUSED = ("model", "attention", "moe", "batch", "context", "routing", "dtype", "weights",
+           "activations", "kv_dtype", "epsilon", "positions", "accepted")  # fmt: skip
 """Options that `--curves` refuses."""
 
 
@@ -77,8 +81,8 @@ def run_predict(args: argparse.Namespace) -> int:
     if args.curves:
         write_curves(args, args.curves)
         return 0
-    from nearfree.derive.predict.forecast.expand_deployments import deployments
-    from nearfree.derive.predict.forecast.forecast import forecast, positions
+    from nearfree.derive.predict.forecast.expand_deployments import asked_about
+    from nearfree.derive.predict.forecast.forecast import PREDICTORS, forecast, positions
 
     if not args.model or not args.platform:
         missing = "model" if not args.model else "platform"
@@ -86,34 +90,60 @@ def run_predict(args: argparse.Namespace) -> int:
     config = config_of(args)
     epsilon = tolerance_of(args, config)
     grid = positions(max(args.largest, args.positions or 1))
-    if args.positions is None:
-        queries = deployments(config, make_spec(args))
-        answers = forecast(queries, make_answerer(args, config, queries), [epsilon], grid=grid)
-    else:
-        queries = deployments(config, make_spec(args, batch=_BATCHES, context=_CONTEXTS))
-        answerer = make_answerer(args, config, queries)
-        answers = forecast(queries, answerer, [epsilon], grid=grid, predictors=["work_model"])
-    print(_answer(args, answers, epsilon))
-    return 0
+    inverse = args.positions is not None
+    spec = make_spec(args, batch=_BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
+    queries, others = asked_about(config, spec)
+    if inverse or args.format == "csv":
+        refuse(others)
+    predictors = ["work_model"] if inverse else PREDICTORS
+    answers = (
+        forecast(
+            queries, make_answerer(args, config, queries), [epsilon], grid=grid,
+            predictors=predictors,
+        )
+        if queries
+        else None
+    )  # fmt: skip
+    print(_answer(args, answers, others, epsilon))
+    unknown = others or answers is None or any(answers.total.refusals)
+    return 2 if unknown or not fit(args, queries) else 0
 
 
-def _answer(args: argparse.Namespace, answers: "Forecast", epsilon: float) -> str:
-    """Return the answer in the chosen format."""
+def _answer(
+    args: argparse.Namespace,
+    answers: "Forecast | None",
+    others: "Sequence[Unanswered]",
+    epsilon: float,
+) -> str:
+    """Return the answer in the chosen format, with what is known where there is none."""
     from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
     from nearfree.show.text.forecast import report
+    from nearfree.show.text.memory import unanswered_json, unanswered_lines
     from nearfree.show.text.surface import inverse_report
 
-    used, places = (epsilon, args.accepted), range(len(answers.deployments))
+    used = epsilon, args.accepted
+    known = [(answers, place) for place in range(len(answers.deployments))] if answers else []
+    if args.positions is None and args.format == "text":
+        told = [report(*each, *used) for each in known] + [unanswered_lines(e) for e in others]
+        return "\n\n".join("\n".join(lines) for lines in told)
+    if args.positions is None and args.format == "json":
+        said = [answer(*each, *used) for each in known] + [unanswered_json(e) for e in others]
+        return json_text(said)
+    if answers is None:
+        return ""
     if args.positions is None:
-        if args.format == "text":
-            return "\n\n".join("\n".join(report(answers, place, *used)) for place in places)
-        if args.format == "json":
-            return json_text([answer(answers, place, *used) for place in places])
         return curve_rows(answers).write_csv().rstrip("\n")
     if args.format == "text":
         return "\n".join(inverse_report(answers, args.positions, *used))
     rows = inverse_rows(answers, args.positions, *used)
     return json_text(rows.to_dicts()) if args.format == "json" else rows.write_csv().rstrip("\n")
+
+
+def refuse(others: "Sequence[Unanswered]") -> None:
+    """Raise RefusedError with every reason where a deployment's forward is not predicted."""
+    reasons = [refusal for each in others for refusal in each.refusals]
+    if reasons:
+        raise RefusedError(reasons)
 
 
 def write_curves(args: argparse.Namespace, folder: Path) -> None:
@@ -164,14 +194,17 @@ def run_lookup(args: argparse.Namespace) -> int:
     the sources.
     """
     config = config_of(args)
-    print("\n".join(_published(args, config) if args.published else _lookup(args, config)))
-    return 0
+    if args.published:
+        print("\n".join(_published(args, config)))
+        return 0
+    return _lookup(args, config)
 
 
-def _lookup(args: argparse.Namespace, config: "Config") -> list[str]:
+def _lookup(args: argparse.Namespace, config: "Config") -> int:
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.answer_json import with_about
+    from nearfree.show.text.memory import unfit_lines
     from nearfree.show.text.surface import lookup_report
 
     epsilon = tolerance_of(args, config)
@@ -180,8 +213,10 @@ def _lookup(args: argparse.Namespace, config: "Config") -> list[str]:
     answers = forecast(queries, make_answerer(args, config, queries), [epsilon], grid=grid)
     if args.format == "csv":
         rows = answers.answers.drop("calibration")
-        return [with_about(answers.deployments, rows).write_csv().rstrip("\n")]
-    return list(lookup_report(answers, epsilon))
+        print(with_about(answers.deployments, rows).write_csv().rstrip("\n"))
+    else:
+        print("\n".join((*unfit_lines(queries), *lookup_report(answers, epsilon))))
+    return 0 if fit(args, queries) else 2
 
 
 def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]":
@@ -231,6 +266,7 @@ def run_surface(args: argparse.Namespace) -> int:
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import positions
     from nearfree.derive.predict.forecast.surface import surface
+    from nearfree.show.text.memory import unfit_lines
     from nearfree.show.text.surface import check_points_file, surface_report, write_points
 
     if args.output:
@@ -246,5 +282,5 @@ def run_surface(args: argparse.Namespace) -> int:
     )
     if args.output:
         write_points(args.output, queries, points)
-    print("\n".join(surface_report(queries, boundaries, epsilon)))
-    return 0
+    print("\n".join((*unfit_lines(queries), *surface_report(queries, boundaries, epsilon))))
+    return 0 if fit(args, queries) else 2

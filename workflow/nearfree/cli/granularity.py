@@ -34,7 +34,8 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "release",
         help=f"package==version, such as vllm==0.20.2; of MoE layers {', '.join(of_moe)}, of "
-        f"attention {', '.join(of_attention)} (xformers brings FlashAttention 3)",
+        f"attention {', '.join(of_attention)} (vllm-fa3 is FlashAttention 3 of a vLLM release, "
+        "xformers brings another)",
     )
     TABLE_OR_JSON(parser)
     OFFLINE(parser)

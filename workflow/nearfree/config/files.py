@@ -40,7 +40,9 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     `models` are names under config/models or paths of files, `attention` and `moe` releases as
     package==version, or packages alone for the newest recorded release. `batch` is b, `context` L;
-    `moe` and `routing` count where a model has experts. `drawn` says whether figures show them.
+    `moe` and `routing` count where a model has experts. `dtype` sets the format of all, `weights`,
+    `activations` and `kv_dtype` each its own; the model's files say the rest. `gpus`
+    share a model. `drawn` says whether figures show them.
     """
 
     models: Texts
@@ -51,6 +53,10 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     context: Listed = (4096,)
     routing: Annotated[tuple[Bound, ...], Meta(min_length=1)] = BOUNDS
     dtype: Dtype | None = None
+    weights: Dtype | None = None
+    activations: Dtype | None = None
+    kv_dtype: Dtype | None = None
+    gpus: Positive = 1
     drawn: bool = True
 
 

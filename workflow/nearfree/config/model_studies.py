@@ -11,6 +11,7 @@ from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.routing import first_full
 from nearfree.core.plan import Sweep
+from nearfree.core.precision import uniform
 from nearfree.core.setting import Controlled, Setting
 from nearfree.decoders.model import Model
 from nearfree.decoders.modules import ModuleUse, modules
@@ -80,7 +81,7 @@ def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tu
         attention=BackendRelease(setting.backend),
         moe=BackendRelease(setting.moe) if setting.moe else None,
         routing=routing,
-        dtype=setting.dtype,
+        precision=uniform(setting.dtype),
     )
     return tuple(
         structs.replace(use, setting=_as_in_a_model(use.setting, setting))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from nearfree.core.setting import FIELDS
+from nearfree.core.setting import FIELDS, STORED
 
 AXES = tuple(name for name, field in FIELDS.items() if field.role == "axis")
 """What studies vary."""
@@ -27,14 +27,14 @@ def label(values: Mapping[str, Any], names: Iterable[str], style: Style = "paper
     names
         Which columns, in the order of the text.
     style
-        How numbers are written; texts stand alone, and a flag by its name.
+        How numbers are written; most texts stand alone, and a flag by its name.
     """
     columns = ((name, values.get(name)) for name in names)
     return ", ".join(_text(*column, style) for column in columns if not _omitted(*column))
 
 
 def _text(name: str, value: object, style: Style) -> str:
-    if isinstance(value, str):
+    if isinstance(value, str) and name not in STORED:
         return value
     symbol = _symbol(name, style)
     if value is True:
@@ -65,7 +65,7 @@ def ordered(names: Iterable[str], *first: str) -> tuple[str, ...]:
 NESTED = ordered(AXES, "context", "routing", "top_k")
 """The axes as settings of models are sorted: batch varies fastest."""
 _FACT = ("platform", "basis", "dtype", "package", "versions", "path", "condition", "place")
-_WHAT = ("backend", "moe", "mask", "dtype", *AXES)
+_WHAT = ("backend", "moe", "mask", "dtype", *STORED, *AXES)
 _WHICH = ("take", "n", "role", "epsilon", "predictor", "basis")
 
 

@@ -1,8 +1,10 @@
 """Formats of numbers: what an element of each takes in memory, and which peak its products have."""
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
+
+from nearfree.errors import ConfigError
 
 Dtype = Literal[
     "auto", "bfloat16", "float16", "float32", "float8",
@@ -54,13 +56,87 @@ PLAIN: tuple[Dtype, ...] = ("bfloat16", "float16", "float32")
 """The formats that have no scales."""
 
 
-class Precision(Struct, frozen=True, kw_only=True):
-    """In what numbers a forward computes.
-
-    `weights` is what most matrices are stored in, `activations` what enters their products, `kv`
-    what the cache holds.
-    """
+class Product(NamedTuple):
+    """The formats of a product: what its weights are stored in, and what enters it."""
 
     weights: Dtype
     activations: Dtype
+
+
+class Precision(Struct, frozen=True, kw_only=True):
+    """In what numbers a forward computes, by kind of matrix.
+
+    `plain` is what is never quantised: queries, norms, embeddings, and sums of products; `kv` what
+    the cache holds.
+    """
+
+    plain: Dtype
     kv: Dtype
+    attention: Product
+    ffn: Product
+    experts: Product
+    shared_experts: Product
+    router: Product
+    lm_head: Product
+
+    def said(self, kind: str) -> dict[str, Dtype]:
+        """Return how a precision is named: by the kind of matrices that holds most weights."""
+        weights, activations = getattr(self, kind)
+        return {"weights": weights, "activations": activations, "kv": self.kv}
+
+
+def uniform(dtype: Dtype) -> Precision:
+    """Return the precision of a forward that has one format throughout."""
+    return Precision(plain=dtype, kv=dtype, **dict.fromkeys(QUANTISED, Product(dtype, dtype)))
+
+
+QUANTISED = tuple(name for name in Precision.__struct_fields__ if name not in ("plain", "kv"))
+"""The kinds of matrices, as fields of a precision."""
+LEFT_PLAIN = ("router", "lm_head")
+"""The kinds that engines leave as they are where weights are quantised."""
+_WEIGHT_ONLY = ("int4", "mxfp4")
+
+
+class Override(Struct, frozen=True, kw_only=True):
+    """What a user asks for instead of what a model's files say; `dtype` stands for all three."""
+
+    dtype: Dtype | None = None
+    weights: Dtype | None = None
+    activations: Dtype | None = None
+    kv: Dtype | None = None
+
+    @property
+    def stores_all(self) -> bool:
+        """Whether it says what all weights are stored in, whatever a model's files say."""
+        return (self.weights or self.dtype) is not None
+
+    def of(self, own: Precision) -> Precision:
+        """Return a model's precision with what is asked for instead.
+
+        A format without scales holds for the whole forward, another one for what engines quantise:
+        neither the router nor the LM head. Where weights alone are named they enter products of
+        their own format, and int4 and mxfp4 are unpacked to the plain one.
+
+        Raises
+        ------
+        ConfigError
+            What enters the products would have fewer bits than plain weights.
+        """
+        base = uniform(self.dtype) if self.dtype in PLAIN else own
+        weights = self.weights or self.dtype
+        activations = self.activations or self.dtype
+        products = {}
+        for kind in QUANTISED:
+            stored, entering = getattr(base, kind)
+            if weights and (weights in PLAIN or kind not in LEFT_PLAIN):
+                stored = weights
+                entering = base.plain if weights in (*_WEIGHT_ONLY, *PLAIN) else weights
+            if activations and (stored not in PLAIN or activations in PLAIN):
+                entering = activations
+            products[kind] = Product(stored, entering)
+        if activations and activations not in PLAIN and products["ffn"].activations != activations:
+            raise ConfigError(
+                f"{products['ffn'].weights} weights enter no product with {activations}",
+                remedy=f"Give --weights, too, such as --weights {activations}",
+            )
+        return structs.replace(base, kv=self.kv or self.dtype or base.kv, **products)

@@ -74,7 +74,11 @@ def dense(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for al
 def all_experts(keys: Keys, layers: int) -> Ffn:
     """Return the FFN of models with experts in every layer, such as Mixtral and OLMoE."""
     count = keys.one_of("num_local_experts", "num_experts")
-    return Ffn(None, range(layers), _experts(keys, count, width="intermediate_size"))
+    return Ffn(None, range(layers), routed(keys, count, width="intermediate_size"))
+
+
+SHARING = ("qwen2_moe", "qwen3_next", "qwen3_5_moe_text")
+"""Qwen's model types that have experts which every token passes."""
 
 
 def qwen_moe(keys: Keys, layers: int) -> Ffn:
@@ -82,17 +86,18 @@ def qwen_moe(keys: Keys, layers: int) -> Ffn:
 
     Layers in `mlp_only_layers` have none. The experts that every token passes are one FFN, whose
     width the file says; Qwen3 has none.
-    Source: Qwen2MoeDecoderLayer and Qwen3MoeDecoderLayer of transformers 5.23.
+    Source: Qwen2MoeDecoderLayer, Qwen3MoeDecoderLayer, Qwen3NextDecoderLayer and
+    Qwen3_5MoeDecoderLayer of transformers 5.23.
     """
     step = keys.whole("decoder_sparse_step")
     moe_at: Sequence[int] = range(step - 1, layers, step)
     without = set(keys.list_of("mlp_only_layers", int))
     if without:
         moe_at = [layer for layer in moe_at if layer not in without]
-    qwen2 = keys.text("model_type") == "qwen2_moe"
-    shared = keys.whole("shared_expert_intermediate_size", least=0) if qwen2 else 0
+    shares = keys.text("model_type") in SHARING
+    shared = keys.whole("shared_expert_intermediate_size", least=0) if shares else 0
     count = keys.one_of("num_experts", "num_local_experts")
-    return _mixed(keys, layers, moe_at, _experts(keys, count, shared_d_ff=shared))
+    return mixed(keys, layers, moe_at, routed(keys, count, shared_d_ff=shared))
 
 
 def first_dense(keys: Keys, layers: int) -> Ffn:
@@ -102,17 +107,15 @@ def first_dense(keys: Keys, layers: int) -> Ffn:
     Source: BailingMoeV2SparseMoeBlock of inclusionAI/Ling-V2, LLaDA2MoeSparseMoeBlock of
     inclusionAI/dFactory, Glm4MoeMoE of transformers 5.23.
     """
-    glm = keys.text("model_type") == "glm4_moe"
-    count, shared = (
-        ("n_routed_experts", "n_shared_experts") if glm else ("num_experts", "num_shared_experts")
-    )
+    count = keys.one_of("num_experts", "n_routed_experts")
+    shared = keys.one_of("num_shared_experts", "n_shared_experts")
     shared_experts = keys.whole(shared, least=0)
     shared_d_ff = shared_experts * keys.whole("moe_intermediate_size")
     key = "moe_shared_expert_intermediate_size"
     if keys.has(key) and shared_experts and keys.whole(key) * shared_experts != shared_d_ff:
         raise keys.wrong(key, "differs from moe_intermediate_size, and engines disagree on it")
     moe_at = range(keys.whole("first_k_dense_replace", least=0), layers)
-    return _mixed(keys, layers, moe_at, _experts(keys, count, shared_d_ff=shared_d_ff))
+    return mixed(keys, layers, moe_at, routed(keys, count, shared_d_ff=shared_d_ff))
 
 
 def ernie_moe(keys: Keys, layers: int) -> Ffn:
@@ -126,16 +129,36 @@ def ernie_moe(keys: Keys, layers: int) -> Ffn:
     end = layers - 1 if end == -1 else min(end, layers - 1)
     moe_at = range(start // interval * interval + interval - 1, end + 1, interval)
     shared = keys.whole("moe_num_shared_experts", least=0) * keys.whole("moe_intermediate_size")
-    experts = _experts(keys, "moe_num_experts", top_k="moe_k", shared_d_ff=shared)
-    return _mixed(keys, layers, moe_at, experts)
+    experts = routed(keys, "moe_num_experts", top_k="moe_k", shared_d_ff=shared)
+    return mixed(keys, layers, moe_at, experts)
 
 
-def _mixed(keys: Keys, layers: int, moe_at: Sequence[int], experts: Experts) -> Ffn:
-    d_ff = keys.whole("intermediate_size") if len(moe_at) < layers else None
+def hunyuan_moe(keys: Keys, layers: int) -> Ffn:
+    """Return the FFN of Hunyuan's MoE models: experts in every layer, as wide as the shared ones.
+
+    Source: HunYuanMoEV1Moe of transformers 5.23.
+    """
+    width = keys.whole("intermediate_size")
+    if keys.whole("moe_intermediate_size", default=width) != width:
+        raise keys.wrong("moe_intermediate_size", f"differs from intermediate_size {width}")
+    shared = width * keys.whole("num_shared_expert", least=0, default=1)
+    experts = routed(keys, "num_experts", width="intermediate_size", shared_d_ff=shared)
+    return Ffn(None, range(layers), experts)
+
+
+def mixed(
+    keys: Keys,
+    layers: int,
+    moe_at: Sequence[int],
+    experts: Experts,
+    width: str = "intermediate_size",
+) -> Ffn:
+    """Return the FFN of layers of which those in `moe_at` have experts, others a Dense FFN."""
+    d_ff = keys.whole(width) if len(moe_at) < layers else None
     return Ffn(d_ff, moe_at, experts if moe_at else None)
 
 
-def _experts(
+def routed(
     keys: Keys,
     count: str,
     *,
@@ -143,6 +166,7 @@ def _experts(
     width: str = "moe_intermediate_size",
     shared_d_ff: int = 0,
 ) -> Experts:
+    """Return the experts whose count, top k and width stand under some keys."""
     experts = Experts(
         experts=keys.whole(count),
         top_k=keys.whole(top_k),
@@ -152,6 +176,18 @@ def _experts(
     if experts.top_k > experts.experts:
         raise keys.wrong(top_k, f"is larger than {count} {experts.experts}")
     return experts
+
+
+def head_width(keys: Keys) -> int:
+    """Return `head_dim`, or how wide a head is where the heads part the model's width."""
+    if keys.has("head_dim"):
+        return keys.whole("head_dim")
+    d_model, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    if d_model % heads:
+        raise keys.wrong(
+            "hidden_size", f"is no multiple of num_attention_heads {heads}", "Add head_dim"
+        )
+    return d_model // heads
 
 
 _MIXED = "Give a model whose layers all have the same attention"
@@ -195,12 +231,13 @@ def switched(keys: Keys, layers: int) -> int | None:
     return None if without else keys.whole("sliding_window")
 
 
-def check_layer_types(keys: Keys, layers: int, window: int | None) -> None:
+def check_layer_types(keys: Keys, window: int | None) -> None:
     """Raise ConfigError unless `layer_types`, where given, says the same of every layer."""
     kind = "sliding_attention" if window else "full_attention"
     kinds = keys.list_of("layer_types", str)
     if not kinds:
         return
+    layers = keys.whole("num_hidden_layers")
     if len(kinds) != layers:
         raise keys.wrong("layer_types", f"has {len(kinds)} entries for {layers} layers")
     others = sorted(set(kinds) - {kind})
@@ -221,20 +258,33 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "llama": Family(dense, unwindowed),
+    "llada": Family(dense, unwindowed),
+    "cohere": Family(dense, unwindowed),
     "granite": Family(dense, unwindowed),
+    "hunyuan_v1_dense": Family(dense, unwindowed),
     "olmo2": Family(dense, unwindowed),
     "ernie4_5": Family(dense, unwindowed, says_head_dim=True),
     "seed_oss": Family(dense, unwindowed, says_head_dim=True),
     "mistral": Family(dense, windowed),
+    "ministral3": Family(dense, windowed, says_head_dim=True),
     "phi3": Family(dense, windowed),
+    "mimo": Family(dense, switched),
     "qwen2": Family(dense, switched),
+    "qwen2_vl_text": Family(dense, switched),
+    "qwen2_5_vl_text": Family(dense, switched),
     "qwen3": Family(dense, switched, says_head_dim=True),
+    "qwen3_vl_text": Family(dense, unwindowed, says_head_dim=True),
+    "smollm3": Family(dense, switched_off),
     "wedlm": Family(dense, switched_off, says_head_dim=True),
     "mixtral": Family(all_experts, windowed),
+    "phimoe": Family(all_experts, windowed),
+    "minimax_m2": Family(all_experts, unwindowed, says_head_dim=True),
     "olmoe": Family(all_experts, unwindowed),
     "granitemoe": Family(all_experts, unwindowed),
+    "hunyuan_v1_moe": Family(hunyuan_moe, unwindowed),
     "qwen2_moe": Family(qwen_moe, switched_off),
     "qwen3_moe": Family(qwen_moe, switched_off, says_head_dim=True),
+    "qwen3_vl_moe_text": Family(qwen_moe, unwindowed, says_head_dim=True),
     "bailing_moe": Family(first_dense, switched_off),
     "bailing_moe_v2": Family(first_dense, switched_off),
     "llada2_moe": Family(first_dense, switched_off),
@@ -244,7 +294,9 @@ FAMILIES = {
 """By `model_type`. All have gated FFNs and grouped-query attention in every layer.
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
-(llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape)."""
+(llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);
+XiaomiMiMo/MiMo-7B (mimo, of Qwen2's). Parts of models of several parts have names that end in
+text."""
 
 
 def family(keys: Keys) -> Family:

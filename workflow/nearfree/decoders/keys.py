@@ -4,7 +4,7 @@ An error names the file, the key and the value.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -17,16 +17,40 @@ _LIMIT = 10**7
 
 
 class Keys:
-    """The keys of one file; a key that is null counts as one that is not there."""
+    """The keys of one file; a key that is null counts as one that is not there.
 
-    def __init__(self, path: Path, values: Mapping[str, Any], within: str = "") -> None:
+    `within` names the object that holds them, with a stop behind it; `own` says how the file
+    itself calls a key that is read under another name.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        values: Mapping[str, Any],
+        within: str = "",
+        own: Mapping[str, str] | None = None,
+    ) -> None:
         self.path = path
-        self._values = values
+        self.values = values
         self._within = within
+        self._own = own or {}
 
     def has(self, key: str) -> bool:
         """Return whether a key is there and not null."""
-        return self._values.get(key) is not None
+        return self.values.get(key) is not None
+
+    def names(self) -> list[str]:
+        """Return the keys that are there and not null."""
+        return [key for key in self.values if self.has(key)]
+
+    def empty(self, key: str) -> bool:
+        """Return whether a key is absent, false, zero, or holds an empty text, list or object."""
+        return not self.values.get(key)
+
+    def is_text(self, key: str, text: str | None = None) -> bool:
+        """Return whether a key holds a text, or exactly this one."""
+        value = self.values.get(key)
+        return isinstance(value, str) if text is None else value == text
 
     def one_of(self, *names: str) -> str:
         """Return which of several names of one key is there.
@@ -37,20 +61,23 @@ class Keys:
             None is there, or two are and differ.
         """
         present = [name for name in names if self.has(name)]
-        if len({_shown(self._values[name]) for name in present}) > 1:
+        if len({_shown(self.values[name]) for name in present}) > 1:
             raise self.wrong(present[0], f"differs from {present[1]}", "Leave one of them out")
         return present[0] if present else self._missing(" or ".join(names))
 
-    def whole(self, key: str, *, least: int = 1) -> int:
-        """Return a whole number from `least` to ten million; ConfigError if it is none."""
-        value = self._required(key)
+    def whole(self, key: str, *, least: int = 1, default: int | None = None) -> int:
+        """Return a whole number from `least` to ten million; ConfigError if it is none.
+
+        Without a `default` the key must be there.
+        """
+        value = default if default is not None and not self.has(key) else self._required(key)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LIMIT:
             raise self.wrong(key, f"is no whole number from {least} to {_LIMIT}")
         return value
 
     def whole_or_null(self, key: str) -> int | None:
         """Return a whole number from one on, None where null is written; a key must be there."""
-        return None if key in self._values and not self.has(key) else self.whole(key)
+        return None if key in self.values and not self.has(key) else self.whole(key)
 
     def number(self, key: str, *, above: float = 0.0, most: float = 1e12) -> float:
         """Return a number above `above` and up to `most`; ConfigError if it is none."""
@@ -63,21 +90,38 @@ class Keys:
 
     def inner(self, key: str) -> "Keys":
         """Return the keys of the object that a key holds; there are none where it is not there."""
-        value = self._values[key] if self.has(key) else {}
+        value = self.values[key] if self.has(key) else {}
         if not isinstance(value, dict):
             raise self.wrong(key, "is no object")
         return Keys(self.path, value, f"{self._within}{key}.")
 
+    def inners(self, key: str) -> list["Keys"]:
+        """Return the keys of each object in a list."""
+        value = self._required(key)
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise self.wrong(key, "is no list of objects")
+        place = f"{self._within}{key}"
+        return [Keys(self.path, each, f"{place}[{at}].") for at, each in enumerate(value)]
+
     def list_of(self, key: str, kind: type[T]) -> list[T]:
         """Return a list whose entries all are of one type, empty where the key is not there."""
-        value = self._values[key] if self.has(key) else []
+        value = self.values[key] if self.has(key) else []
         if not isinstance(value, list) or any(type(item) is not kind for item in value):
             raise self.wrong(key, f"is no list of {_KINDS[kind]}")
         return value
 
+    def each(self, key: str) -> Sequence[int | str]:
+        """Return a list of whole numbers or of texts, or the letters of a text."""
+        value = self._required(key)
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, list) or any(type(item) not in {int, str} for item in value):
+            raise self.wrong(key, "is neither a text nor a list of whole numbers or texts")
+        return value
+
     def flag(self, key: str) -> bool:
         """Return true or false, false where the key is not there."""
-        value = self._values.get(key)
+        value = self.values.get(key)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(key, "is neither true nor false")
         return bool(value)
@@ -93,16 +137,17 @@ class Keys:
         self, key: str, why: str, remedy: str = "Compare with the model's published config.json"
     ) -> RefusedError:
         """Return the error that a key's value cannot be used, and why."""
-        return self._refused(key, f"{_shown(self._values.get(key))} {why}", remedy)
+        return self._refused(key, f"{_shown(self.values.get(key))} {why}", remedy)
 
     def _required(self, key: str) -> Any:
-        return self._values[key] if self.has(key) else self._missing(key)
+        return self.values[key] if self.has(key) else self._missing(key)
 
     def _missing(self, key: str) -> NoReturn:
         raise self._refused(key, "is missing", "Add it from the model's published config.json")
 
     def _refused(self, key: str, reason: str, remedy: str) -> RefusedError:
-        return RefusedError([Refusal(str(self.path), f"{self._within}{key}", reason, remedy)])
+        name = f"{self._within}{self._own.get(key, key)}"
+        return RefusedError([Refusal(str(self.path), name, reason, remedy)])
 
 
 def _shown(value: object) -> str:
@@ -112,23 +157,22 @@ def _shown(value: object) -> str:
     return "{...}" if isinstance(value, dict) else f"{value!r:.60}"
 
 
-_SIZE_LIMIT = 10**6
-"""Bytes; published config.json files have a few thousand."""
+_SIZE_LIMIT = 4 * 10**6
+"""Bytes; published config.json files have a few thousand, and up to three million where each
+quantised tensor is named."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object that a file holds.
+    """Return the JSON object that a file holds; NaN and Infinity count as numbers.
 
     Raises
     ------
     ConfigError
-        There is no such file, it has more than a megabyte, is not UTF-8 or not JSON, is nested too
-        deeply, holds NaN or infinity, has a key twice in one object, or is no object.
+        There is no such file, it has more than four megabytes, is not UTF-8 or not JSON, is nested
+        too deeply, has a key twice in one object, or is no object.
     """
     try:
-        document = json.loads(
-            _text(path), object_pairs_hook=_object, parse_constant=_refuse_constant
-        )
+        document = json.loads(_text(path), object_pairs_hook=_object)
     except OSError as error:
         raise _no_config(path, f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -159,7 +203,3 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key!r:.80} stands twice")
         values[key] = value
     return values
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")

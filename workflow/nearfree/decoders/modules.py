@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
-from nearfree.core.precision import Dtype
+from nearfree.core.precision import Precision, uniform
 from nearfree.core.setting import Routing, Setting, check_setting
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.errors import ConfigError
@@ -18,6 +18,16 @@ QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
 DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
 HEAD = "LM head"
 """The modules of a forward, in the order in which they first run."""
+MATRICES = {
+    QKV: "attention",
+    OUTPUT: "attention",
+    DENSE: "ffn",
+    ROUTER: "router",
+    MOE: "experts",
+    SHARED: "shared_experts",
+    HEAD: "lm_head",
+}
+"""The kind of matrices that a module multiplies by, as a precision names it."""
 
 
 class Laps:
@@ -54,7 +64,7 @@ def modules(
     attention: BackendRelease,
     moe: BackendRelease | None,
     routing: Routing | None,
-    dtype: Dtype | None = None,
+    precision: Precision | None = None,
 ) -> tuple[ModuleUse, ...]:
     """Return the modules of a decoder's forward, in the order in which they first run.
 
@@ -75,15 +85,15 @@ def modules(
         What runs the routed experts; not asked for where there are none.
     routing
         How tokens fall on experts; not asked for where there are none.
-    dtype
-        Of weights and activations; the decoder's own if None.
+    precision
+        In what numbers it computes; all in the decoder's own dtype if None.
 
     Raises
     ------
     ConfigError
         The decoder has experts, and `moe` or `routing` is None.
     """
-    use = partial(_use, dtype=dtype or decoder.dtype, batch=batch)
+    use = partial(_use, precision=precision or uniform(decoder.dtype), batch=batch)
     gemm = partial(use, backend=_TORCH, module="gemm")
     ffn = partial(use, backend=_TORCH, module="dense_ffn", d_model=decoder.d_model, gated=True)
     d_model, layers, width = decoder.d_model, decoder.layers, decoder.heads * decoder.head_dim
@@ -132,13 +142,28 @@ def modules(
 
 
 def _use(
-    role: str, count: int, *, backend: BackendRelease, main: bool = False, **fields: Any
+    role: str,
+    count: int,
+    *,
+    backend: BackendRelease,
+    precision: Precision,
+    main: bool = False,
+    **fields: Any,
 ) -> ModuleUse:
-    setting = Setting(backend=backend.name, **fields)
+    setting = Setting(backend=backend.name, **_formats(role, precision), **fields)
     check_setting(setting)
     return ModuleUse(
         role=role, count=count, setting=setting, backend_version=backend.version, main=main
     )
+
+
+def _formats(role: str, precision: Precision) -> dict[str, Any]:
+    """Return a setting's formats: those that are not its element type are said beside it."""
+    if role == ATTENTION:
+        kv = precision.kv
+        return {"dtype": precision.plain, "kv_dtype": None if kv == precision.plain else kv}
+    weights, activations = getattr(precision, MATRICES[role])
+    return {"dtype": activations, "weights": None if weights == activations else weights}
 
 
 def _required(moe: BackendRelease | None, decoder: Decoder, experts: Experts) -> BackendRelease:

@@ -104,6 +104,11 @@ def cuda_fingerprint() -> Fingerprint:
 
 def machine_fingerprint(kind: str) -> Fingerprint:
     """Return the fingerprint of this machine's CPU or first GPU; HardwareError without one."""
+    if kind == "rocm":
+        raise HardwareError(
+            "nothing is measured on AMD's GPUs: their platforms are datasheets",
+            remedy="Choose a platform of kind cpu or cuda",
+        )
     return cpu_fingerprint() if kind == "cpu" else cuda_fingerprint()
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from nearfree.core.precision import FORMATS
 from nearfree.core.setting import Name
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.units import balance_flop_per_byte
@@ -23,10 +24,12 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     `peak_tflops` is phi by dtype, dense; `bandwidth_gb_s` is beta in decimal GB/s; caches and
     shared memory are in binary units, memory in decimal GB as vendors print it. `device_name` is
-    what the driver calls the device: backends look for tuned files by it.
+    what the driver calls the device: backends look for tuned files by it. Of `rocm`, AMD's GPUs,
+    `sm_count` counts compute units, and there is no `sm`: nothing is measured on them, and no
+    backend's rule answers for them.
     """
 
-    kind: Literal["cpu", "cuda"]
+    kind: Literal["cpu", "cuda", "rocm"]
     vendor_name: str | None = None
     device_name: str | None = None
     aliases: tuple[Name, ...] = ()
@@ -44,9 +47,13 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     sources: dict[str, str] = {}
     unknown: tuple[str, ...] = ()
 
+    def peak(self, dtype: str) -> float | None:
+        """Return phi of products in a format, or of a peak's own name, TFLOP/s; None if unknown."""
+        return self.peak_tflops.get(FORMATS[dtype].peak if dtype in FORMATS else dtype)
+
     def balance(self, dtype: str) -> float | None:
         """Return rho = phi / beta of a dtype in FLOP per byte, None without both facts."""
-        peak = self.peak_tflops.get(dtype)
+        peak = self.peak(dtype)
         if peak is None or self.bandwidth_gb_s is None:
             return None
         return balance_flop_per_byte(peak, self.bandwidth_gb_s)

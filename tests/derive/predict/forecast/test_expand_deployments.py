@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 from decoders.files import refusal
 from nearfree.config.files import BOUNDS, Config, DeploymentSpec
+from nearfree.core.precision import uniform
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
 from nearfree.errors import NearfreeError
 from packaging.version import Version
@@ -111,5 +112,7 @@ def test_too_many_at_once() -> None:
 def test_the_dtype_is_the_models_own() -> None:
     """Every module has the element type that is asked for, or the model's."""
     assert {use.setting.dtype for use in deployment().uses()} == {"bfloat16"}
-    assert {use.setting.dtype for use in deployment(dtype="float16").uses()} == {"float16"}
+    assert {use.setting.dtype for use in deployment(precision=uniform("float16")).uses()} == {
+        "float16"
+    }
     assert GRID[0] == 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
-from nearfree.backends.records import BACKENDS, Device, in_models, load
+from nearfree.backends.records import BACKENDS, BY_NAME, Device, in_models, load
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.setting import Module, Setting
 from nearfree.core.work import ExecutedWork
@@ -105,12 +105,14 @@ def adapters_of(setting: Setting, device: str) -> list[Adapter]:
     Raises
     ------
     EvidenceError
-        None runs one of them on that device, or the package of one is not installed.
+        None runs one of them on that device, one takes no such weights, or its package is not
+        installed.
     """
     found = [find_adapter(setting.module, setting.backend, device)]
     if setting.moe:
         found.append(find_adapter("moe_ffn", setting.moe, device))
     for adapter in found:
+        _refuse_weights(setting, adapter.backend, device)
         if find_spec(adapter.package) is None:
             raise EvidenceError(
                 f"{adapter.backend} needs the package {adapter.package}, "
@@ -119,6 +121,16 @@ def adapters_of(setting: Setting, device: str) -> list[Adapter]:
                 "interpreter made from that lock under `python:` in config/config.yaml",
             )
     return found
+
+
+def _refuse_weights(setting: Setting, backend: str, device: str) -> None:
+    formats = BY_NAME[backend].weights.get(device, ())
+    if setting.weights is not None and setting.weights not in formats:
+        raise EvidenceError(
+            f"{backend} runs {setting.module} on {device} with no weights stored as "
+            f"{setting.weights}",
+            remedy=f"Choose from {', '.join(formats) or 'none'}, or leave `weights` out",
+        )
 
 
 def make_kernel(

@@ -7,6 +7,7 @@ import torch
 
 from nearfree.backends.adapters.experts import windows
 from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.stored import stored_bytes, stored_keys
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
 from nearfree.core.modules.attention import is_causal
 from nearfree.core.precision import ELEMENT_BYTES
@@ -18,8 +19,8 @@ RESERVE = 0.9
 """The share of free memory that a kernel may take; the rest is for what it makes meanwhile."""
 
 
-class _Elements(NamedTuple):
-    """Elements of a copy of the weights, or of keys and values, and of all that there is once."""
+class _Needed(NamedTuple):
+    """Bytes of a copy of the weights, or of keys and values, and of all that there is once."""
 
     copy: int
     once: int
@@ -31,64 +32,74 @@ def bytes_needed(setting: Setting, positions: tuple[int, ...], execution: Execut
     These are weights, but those in `execution.shared`, or keys and values in whole pages; inputs
     and masks; and the activations of the largest N.
     """
-    size, needed = int(ELEMENT_BYTES[setting.dtype]), _elements(setting, positions, execution)
+    needed = _needed(setting, positions, execution)
     copies = copies_needed(setting, positions, execution)
     held = copies * needed.copy
     if setting.module == "moe_ffn":
         held = (
             windows(setting, positions, execution).experts * needed.copy // (setting.experts or 1)
         )
-    return (held + needed.once) * size - _shared_bytes(setting, positions, execution)
+    return held + needed.once - _shared_bytes(setting, positions, execution)
 
 
 def copies_needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
     """Return the copies that take turns: where `execution` gives 0, as many as fill the cache."""
     if setting.module == "moe_ffn":
         return len(windows(setting, positions, execution).starts)
-    copy_bytes = _elements(setting, positions, execution).copy * ELEMENT_BYTES[setting.dtype]
+    copy_bytes = _needed(setting, positions, execution).copy
     return execution.copies or copies_for(copy_bytes, execution.cache_bytes)
 
 
-def _elements(
-    setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-) -> _Elements:
-    most = max(positions)
+def _needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> _Needed:
+    size, most = int(ELEMENT_BYTES[setting.dtype]), max(positions)
     rows = setting.batch * most
     d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
     if setting.module == "gemm":
-        return _Elements(d_model * d_ff, rows * (d_model + d_ff))
+        return _Needed(_dense_bytes(setting), size * rows * (d_model + d_ff))
     if setting.module == "dense_ffn":
-        matrices, wide = (3, 3) if setting.gated else (2, 1)
-        return _Elements(matrices * d_model * d_ff, rows * (2 * d_model + wide * d_ff))
+        wide = 3 if setting.gated else 1
+        return _Needed(_dense_bytes(setting), size * rows * (2 * d_model + wide * d_ff))
     if setting.module == "moe_ffn":
         experts = setting.experts or 0
         pairs = rows * (setting.top_k or 0) + experts * (setting.block_size_m or 128)
         activations = 2 * rows * d_model + pairs * (2 * d_model + 3 * d_ff)
-        return _Elements(3 * experts * d_model * d_ff, activations)
+        return _Needed(size * 3 * experts * d_model * d_ff, size * activations)
     head_dim, page = setting.head_dim or 0, setting.page_size or 1
     keys = -(-((setting.context or 0) + most) // page) * page
     queries = setting.batch * (sum(positions) + 2 * most) * (setting.heads or 0) * head_dim
     masks = sum(positions) * keys if execution.device == "cpu" and is_causal(setting) else 0
-    return _Elements(2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim, queries + masks)
+    held = 2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim
+    return _Needed(size * held, size * (queries + masks))
+
+
+def _matrices(setting: Setting) -> list[tuple[str, int, int]]:
+    """Return projection, rows and columns of each weight of a product or Dense FFN."""
+    d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
+    if setting.module == "gemm":
+        return [("", d_ff, d_model)]
+    up = 2 * d_ff if setting.gated else d_ff
+    return [("up", up, d_model), ("down", d_model, d_ff)]
+
+
+def _dense_bytes(setting: Setting) -> int:
+    return sum(stored_bytes(setting, *shape) for _, *shape in _matrices(setting))
 
 
 def _shared_bytes(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
     """Return the bytes of a setting's weights that another one has allocated already."""
-    dtype, d_model, d_ff = torch_dtype(setting), setting.d_model or 0, setting.d_ff or 0
-    up = 2 * d_ff if setting.gated else d_ff
-    copies, experts = copies_needed(setting, positions, execution), 0
-    if setting.module == "moe_ffn":
-        copies, experts = 1, windows(setting, positions, execution).experts
-    parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {
-        "gemm": [("", (d_ff, d_model))],
-        "dense_ffn": [("up", (up, d_model)), ("down", (d_model, d_ff))],
-        "moe_ffn": [("", (experts, 2 * d_ff, d_model)), ("", (experts, d_model, d_ff))],
-    }
-    keys = [
-        (str(dtype), *shape, copy, projection)
-        for projection, shape in parts.get(setting.module, [])
-        for copy in range(copies)
-    ]
+    keys: list[tuple[object, ...]] = []
+    if setting.module in ("gemm", "dense_ffn"):
+        keys = [
+            key
+            for copy in range(copies_needed(setting, positions, execution))
+            for projection, *shape in _matrices(setting)
+            for key in stored_keys(setting, *shape, copy=copy, projection=projection)
+        ]
+    elif setting.module == "moe_ffn":
+        dtype, experts = torch_dtype(setting), windows(setting, positions, execution).experts
+        d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
+        shapes = (experts, 2 * d_ff, d_model), (experts, d_model, d_ff)
+        keys = [(str(dtype), *shape, 0, "") for shape in shapes]
     return sum(execution.shared[key].nbytes for key in keys if key in execution.shared)
 
 

@@ -15,7 +15,7 @@ _BLOCK = 2**20
 """Elements that are random; a larger tensor repeats them."""
 TURNING = 64 * 2**20
 """Bytes that copies take turns over where they are to fill a cache, and the cache is larger."""
-Item = TypeVar("Item", bound="Tensor | tuple[Tensor, ...]")
+Item = TypeVar("Item", bound="Tensor | tuple[Tensor | tuple[Tensor, ...], ...]")
 
 
 def torch_dtype(setting: Setting) -> torch.dtype:
@@ -113,8 +113,8 @@ def copies_for(read_bytes: float, cache_bytes: int) -> int:
     return 1 + math.ceil(min(cache_bytes, TURNING) / read_bytes)
 
 
-def _bytes(item: Tensor | tuple[Tensor, ...]) -> int:
-    return item.nbytes if isinstance(item, Tensor) else sum(part.nbytes for part in item)
+def _bytes(item: Tensor | tuple[Tensor | tuple[Tensor, ...], ...]) -> int:
+    return item.nbytes if isinstance(item, Tensor) else sum(_bytes(part) for part in item)
 
 
 def evenly(batch: int, length: int, device: str) -> Tensor:

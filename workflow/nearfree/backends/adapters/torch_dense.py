@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.tensors import filled, torch_dtype, turns, weight
+from nearfree.backends.adapters.stored import PRODUCTS, stored
+from nearfree.backends.adapters.tensors import filled, torch_dtype, turns
 from nearfree.core.modules.dense_ffn import dense_work, gemm_work
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -22,17 +23,17 @@ class TorchGemm:
     ) -> None:
         self._setting = setting
         d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
-        dtype = torch_dtype(setting)
+        self._product = PRODUCTS[setting.weights]
         self._weights = turns(
-            execution, lambda copy: weight(execution, dtype, d_ff, d_model, copy=copy)
+            execution, lambda copy: stored(setting, execution, d_ff, d_model, copy=copy)
         )
         self.cache = self._weights.cache
-        rows = filled(execution, dtype, setting.batch * max(positions), d_model)
+        rows = filled(execution, torch_dtype(setting), setting.batch * max(positions), d_model)
         self._inputs = {n: rows[: setting.batch * n] for n in positions}
 
     def forward(self, n: int) -> Tensor:
         """Run one forward over N positions a request: [batch * N, d_model] in, d_ff out."""
-        return functional.linear(self._inputs[n], self._weights.next())
+        return self._product(self._inputs[n], self._weights.next())
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work of the product; torch tells of no padding."""
@@ -52,27 +53,27 @@ class TorchDenseFfn:
     ) -> None:
         self._setting = setting
         d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
-        dtype = torch_dtype(setting)
+        self._product = PRODUCTS[setting.weights]
         up = 2 * d_ff if setting.gated else d_ff
         self._weights = turns(
             execution,
             lambda copy: (
-                weight(execution, dtype, up, d_model, copy=copy, projection="up"),
-                weight(execution, dtype, d_model, d_ff, copy=copy, projection="down"),
+                stored(setting, execution, up, d_model, copy=copy, projection="up"),
+                stored(setting, execution, d_model, d_ff, copy=copy, projection="down"),
             ),
         )
         self.cache = self._weights.cache
-        rows = filled(execution, dtype, setting.batch * max(positions), d_model)
+        rows = filled(execution, torch_dtype(setting), setting.batch * max(positions), d_model)
         self._inputs = {n: rows[: setting.batch * n] for n in positions}
 
     def forward(self, n: int) -> Tensor:
         """Run one forward over N positions a request: [batch * N, d_model] in and out."""
         up, down = self._weights.next()
-        hidden = self._inputs[n] @ up.t()
+        hidden = self._product(self._inputs[n], up)
         if self._setting.gated:
             gate, up_part = hidden.chunk(2, -1)
             hidden = functional.silu(gate) * up_part
-        return hidden @ down.t()
+        return self._product(hidden, down)
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work of the projections; torch tells of no padding."""

@@ -3,10 +3,13 @@
 One is a projection of a model. (Paper, sec. 3.2, 4.1 and app. C.2.)
 """
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.study import StudyBase
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork, unpadded, weight_bytes
@@ -24,9 +27,14 @@ class DenseShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DenseStudy(StudyBase, frozen=True, kw_only=True, tag="dense_ffn"):
-    """A Dense FFN over batch sizes (paper, app. C.2)."""
+    """A Dense FFN over batch sizes (paper, app. C.2), and over formats of its stored weights.
 
+    `weights` null is the element type.
+    """
+
+    axes = ("weights", "batch")
     shape: DenseShape
+    weights: Annotated[tuple[Dtype | None, ...], Meta(min_length=1)] = (None,)
 
 
 def gemm_work(

@@ -29,15 +29,15 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
         {
             "platform": name,
             "dtype": dtype,
-            "peak_tflops": sheet.peak_tflops.get(format_.peak),
+            "peak_tflops": sheet.peak(dtype),
             "bandwidth_gb_s": sheet.bandwidth_gb_s,
-            "balance_flop_per_byte": sheet.balance(format_.peak),
+            "balance_flop_per_byte": sheet.balance(dtype),
             "sm": sheet.sm,
             "sm_count": sheet.sm_count,
             "device_name": sheet.device_name,
         }
         for name, sheet in platforms.items()
-        for dtype, format_ in FORMATS.items()
+        for dtype in FORMATS
     ]
     return pl.DataFrame(rows, schema=FACTS_SCHEMA)
 

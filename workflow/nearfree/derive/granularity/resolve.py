@@ -107,6 +107,7 @@ class Resolver:
             raise _unknown(f"no MoE rules of {release.package} for {formats[0]}{stored} are read")
         if asked.top_k > asked.experts:
             raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
+        _check_device(asked)
         known = _once(self._releases, release, self._read)
         query = MoeQuery(
             experts=asked.experts,
@@ -150,6 +151,7 @@ class Resolver:
             raise _unknown(f"no tile rules of {release.package} for {asked.dtype}{over} are read")
         if asked.heads % asked.kv_heads:
             raise _unknown(f"{asked.heads} heads are no multiple of {asked.kv_heads} kv_heads")
+        _check_device(asked)
         backend = ruled_backend(asked.backend, ATTENTION.name)
         if backend.capabilities and asked.sm and asked.sm not in backend.capabilities:
             raise _unknown(f"{asked.backend} has no kernels for compute capability {asked.sm}")
@@ -204,7 +206,7 @@ def _once(kept: _Kept, asked: object, answer: Callable[..., T]) -> T:
             kept[asked] = error
     found = kept[asked]
     if isinstance(found, NearfreeError):
-        raise found
+        raise found.with_traceback(None)  # else it keeps the frames of each time alive
     return cast("T", found)
 
 
@@ -223,6 +225,12 @@ def _smem_per_block(sm: int | None) -> int | None:
         return None if sm is None else shared_memory(sm).per_block
     except EvidenceError:
         return None  # a rule that asks for it then has no answer, and says so
+
+
+def _check_device(asked: MoeQuestion | AttentionQuestion) -> None:
+    """Refuse a device without compute capability: rules are read as a build for CUDA has them."""
+    if asked.sm is None:
+        raise _unknown(f"the device has no compute capability, which {asked.backend} asks for")
 
 
 def _unknown(what: str) -> EvidenceError:

@@ -7,7 +7,7 @@ themselves stand in `core.modules`; each distinct question is asked once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import polars as pl
@@ -29,6 +29,7 @@ ROUTED = [name for name, kind in KINDS.items() if kind.routed]
 CACHED = [name for name, kind in KINDS.items() if kind.has_cache]
 
 
+@cache
 def law_refusal(*, by_balance: bool) -> pl.Expr:
     """Return why a law cannot be asked; null where it can.
 
@@ -217,10 +218,15 @@ def _answers(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataF
             pl.lit(None, ANSWERS_SCHEMA[name]).alias(name)
             for name in ("low", "high", "constants", "calibration")
         ),
-    ).with_columns(
-        pl.when(stands).then(pl.col(name)).alias(name)
-        for name in ANSWERS_SCHEMA
-        if name not in _KEYS
+    ).select(
+        "asked",
+        "predictor",
+        *(
+            pl.when(stands).then(pl.col(name)).alias(name)
+            for name in ANSWERS_SCHEMA
+            if name not in _KEYS
+        ),
+        "refusal",
     )
 
 
@@ -302,17 +308,16 @@ def _ask(
 
     `names` are the columns that the law asks for of a module: questions that agree in them are one.
     """
-    numbered = rows.with_row_index(_ROW)
+    asked_of = {module: names(KINDS[module], laws) for module, laws in LAWFUL.items()}
+    columns = dict.fromkeys(name for each in asked_of.values() for name in each)
+    free = rows.select("module", "refusal", *columns).with_row_index(_ROW)
     frames = [pl.DataFrame(schema={_ROW: pl.UInt32, **_ANSWER})]
-    for module, laws in LAWFUL.items():
-        mine = numbered.filter(pl.col("refusal").is_null() & (_module == module))
-        ask = partial(answer, KINDS[module], laws)
-        own = list(dict.fromkeys(names(KINDS[module], laws)))
-        found = ask_distinct(mine.select(own), ask, _ANSWER)
+    parts = free.filter(pl.col("refusal").is_null()).partition_by("module", as_dict=True)
+    for (module,), mine in parts.items():
+        ask = partial(answer, KINDS[module], LAWFUL[module])
+        found = ask_distinct(mine.select(*dict.fromkeys(asked_of[module])), ask, _ANSWER)
         frames.append(mine.select(_ROW).hstack(found))
-    found = numbered.select(_ROW).join(
-        pl.concat(frames), on=_ROW, how="left", maintain_order="left"
-    )
+    found = free.select(_ROW).join(pl.concat(frames), on=_ROW, how="left", maintain_order="left")
     refusal = pl.coalesce("refusal", found["refusal"])
     return rows.hstack(found.drop(_ROW, "refusal")).with_columns(refusal.alias("refusal"))
 

@@ -15,6 +15,7 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
 from nearfree.core.plan import MeasurePlan
+from nearfree.core.precision import uniform
 from nearfree.core.setting import Setting, setting_key
 from nearfree.decoders.model import Model, model_of
 from nearfree.derive.predict.answers import Answerer
@@ -199,5 +200,5 @@ def _deployment(
         routing=setting.routing,
         batch=setting.batch,
         context=setting.context or 1,
-        dtype=setting.dtype,
+        precision=uniform(setting.dtype),
     )

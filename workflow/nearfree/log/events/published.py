@@ -80,7 +80,11 @@ class SourceFetched(Payload, frozen=True, kw_only=True):
     """The files of a release that rules are read from, and what their hashes were checked against.
 
     `member`: each file against the wheel's own RECORD, the wheel as a whole was not read;
-    `artefact`: the whole artefact against the package index.
+    `artefact`: the whole artefact against the package index;
+    `commit`: each file against the commit of a repository that the release's sdist pins; the
+    artefact is that commit, and `artefact_sha256` is the sdist's;
+    `stand_in`: the same of an earlier commit, for one that was not to be had: that the release's
+    binary names the kernels that it builds is the evidence.
     """
 
     type_name = "nearfree.source.fetched.v1"
@@ -88,7 +92,7 @@ class SourceFetched(Payload, frozen=True, kw_only=True):
     version: str
     artefact: str
     artefact_sha256: str
-    verified: Literal["member", "artefact"]
+    verified: Literal["member", "artefact", "commit", "stand_in"]
     members: tuple[SourceMember, ...]
 
 

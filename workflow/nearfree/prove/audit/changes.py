@@ -8,12 +8,13 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.core.label import AXES
+from nearfree.core.setting import STORED
 from nearfree.derive.jobs import OBSERVED, TABLES
 from nearfree.prove.audit.causes import Cause, Causes
 from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot
 from nearfree.prove.audit.table_index import TableIndex
 
-_SETTING = ("module", "model", "backend", "dtype", *AXES)
+_SETTING = ("module", "model", "backend", "dtype", *STORED, *AXES)
 _IDENTITY = ("row_id", "from_ids")
 _AFTER = ":after"
 Kind = Literal["changed", "gone", "added", "superseded", "newest again"]

@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from nearfree.core.label import AXES, label
+from nearfree.core.setting import STORED
 from nearfree.prove.audit.graph import Graph, Node
 
 _FIRST = 3
 _LONGEST = 160
 _IDENTIFYING = (
     *("platform", "origin", "model", "module", "backend", "package", "version", "versions"),
-    *("dtype", *AXES, "n", "epsilon", "predictor", "basis"),
+    *("dtype", *STORED, *AXES, "n", "epsilon", "predictor", "basis"),
     *("condition", "place", "lines", "claim"),
 )
 _RESULTS = (

@@ -163,5 +163,5 @@ def in_rows(layers: Layers, drawn: pl.DataFrame, columns: int | None = None) -> 
         ),
         columns=columns,
     )
-    own_axes: alt.FacetChart = rows.resolve_axis(x="independent")
-    return own_axes
+    rows.resolve = alt.Resolve(axis=alt.AxisResolveMap(x="independent"))
+    return rows

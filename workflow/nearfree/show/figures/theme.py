@@ -193,18 +193,21 @@ def label_beside(chart: alt.Chart, **marks: Any) -> alt.Chart:
 
 def styled(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:
     """Return a chart with its title and the project's look."""
-    titled = chart.properties(
-        title=alt.TitleParams(title, subtitle=subtitle, anchor="start", offset=12)
-    )
-    drawn: alt.FacetChart = (
-        titled.configure(font="sans-serif", background="white", padding=12)
-        .configure_axis(
+    # Each `configure_axis` and the like would copy the whole chart, twice.
+    config = alt.Config(
+        font="sans-serif",
+        background="white",
+        padding=12,
+        axis=alt.AxisConfig(
             grid=True, gridColor="#e6e6e6", labelFontSize=11, titleFontSize=12, labelSeparation=4
-        )
-        .configure_header(labelFontSize=12, titleFontSize=12)
-        .configure_legend(labelFontSize=11, titleFontSize=11, labelLimit=0, symbolOpacity=1)
-        .configure_view(stroke="#cccccc")
-        .configure_title(fontSize=15, subtitleFontSize=12, subtitleColor="#555555")
+        ),
+        header=alt.HeaderConfig(labelFontSize=12, titleFontSize=12),
+        legend=alt.LegendConfig(labelFontSize=11, titleFontSize=11, labelLimit=0, symbolOpacity=1),
+        view=alt.ViewConfig(stroke="#cccccc"),
+        title=alt.TitleConfig(fontSize=15, subtitleFontSize=12, subtitleColor="#555555"),
+    )
+    drawn: alt.FacetChart = chart.properties(
+        title=alt.TitleParams(title, subtitle=subtitle, anchor="start", offset=12), config=config
     )
     return drawn
 

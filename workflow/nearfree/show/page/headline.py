@@ -6,11 +6,12 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.label import AXES, label, ordered
-from nearfree.core.setting import FIELDS, MODULES
+from nearfree.core.setting import FIELDS, MODULES, STORED
 from nearfree.show.page.models import SETTING
 from nearfree.show.page.sections import Cell, Row, cell, interval, n_max
 
 _SHOWN = ("idle_compute", "principle", "principle_resolved", "work_model")
+_ABOUT = ("backend", "moe", "dtype", *STORED)
 _FACTS = ("datasheet", "probed_gemm", "probed_stream")
 """Which hardware facts count for the first screen: the first of these that there is."""
 _FIELDS = ordered(
@@ -78,7 +79,7 @@ def answers(boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float)
 
 
 def _line(row: Row) -> tuple[str, str]:
-    about = ", ".join(filter(None, (row["backend"], row["moe"], row["dtype"])))
+    about = label(row, _ABOUT, "short")
     return (row["model"] or row["module"].replace("_", " "), about)
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from msgspec import Struct, json
 
 from nearfree.core.label import AXES, ordered
-from nearfree.core.setting import FIELDS
+from nearfree.core.setting import FIELDS, STORED
 from nearfree.derive.outlook.outlook import ABOUT
 from nearfree.derive.tables.columns import IDS
 from nearfree.derive.tables.schema import Table
@@ -109,9 +109,9 @@ def facts() -> dict[str, object]:
     return {
         "FIELDS": {
             name: {
-                "letter": field.letter,
+                "letter": field.letter or (field.words if name in STORED else ""),
                 "label": " ".join(dict.fromkeys(filter(None, (field.words, field.letter)))),
-                "axis": field.role == "axis",
+                "axis": name in (*AXES, *STORED),
                 "quiet": field.default if field.optional else None,
             }
             for name, field in FIELDS.items()

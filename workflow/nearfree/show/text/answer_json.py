@@ -10,6 +10,8 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
 from nearfree.derive.predict.forecast.surface import inverse
+from nearfree.errors import Refusal
+from nearfree.show.text.memory import memory_json
 
 
 def answer(
@@ -24,14 +26,23 @@ def answer(
     """
     answers = forecast.answers.filter(deployment=place).drop("deployment")
     rows = _with_share(answers, accepted).to_dicts()
-    known = forecast.total.refusals[place] is None
+    query, refusal = forecast.deployments[place], forecast.total.refusals[place]
+    known = refusal is None
     return {
-        "deployment": forecast.deployments[place].about
-        | {"decoder": structs.asdict(forecast.deployments[place].decoder)},
+        "deployment": query.about
+        | {"precision": query.said, "decoder": structs.asdict(query.decoder)},
+        "memory": memory_json(query.memory),
+        "refusals": [] if refusal is None else [NO_FORWARD._replace(reason=refusal)._asdict()],
         "answers": [_finite(row) for row in rows],
         "modules": _modules(forecast, place, epsilon) if known else [],
         "curve": forecast.curve(place).to_dicts(),
     }
+
+
+NO_FORWARD = Refusal(
+    "", "", "", "Choose a platform, release or format whose kernels and constants are known"
+)
+"""What is said where no T(N) of a deployment is known."""
 
 
 def inverse_rows(

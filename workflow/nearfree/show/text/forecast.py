@@ -10,6 +10,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
+from nearfree.show.text.memory import memory_lines, unfit
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
 _LEAST_SHARE = 0.005
@@ -46,13 +47,20 @@ def title(query: Deployment) -> str:
     decoder = query.decoder
     parts = [
         f"{decoder.name} on {query.platform}",
-        query.dtype or decoder.dtype,
+        _formats(query),
         f"b = {query.batch}",
         f"L = {query.context}{_window(query)}",
         f"attention {query.attention}",
         *([f"MoE {query.moe}", f"{query.routing} routing"] if query.moe else []),
     ]
     return ", ".join(parts)
+
+
+def _formats(query: Deployment) -> str:
+    """Return the formats of weights, of what enters products, and of the cache."""
+    (weights, activations), kv = query.main, query.formats.kv
+    stored = activations if weights == activations else f"{weights} weights with {activations}"
+    return stored if kv == query.formats.plain == activations else f"{stored}, {kv} cache"
 
 
 def _window(query: Deployment) -> str:
@@ -72,7 +80,9 @@ def report(
     accepted
         Tokens that a forward yields, as measured; then accepted / N_max is printed, too.
     """
-    yield title(forecast.deployments[place])
+    query = forecast.deployments[place]
+    lines = list(memory_lines(query.memory, query.platform))
+    yield from (*lines, title(query)) if unfit(query.memory) else (title(query), *lines)
     answers = forecast.answers.filter(deployment=place)
     for baseline in answers["baseline"].unique(maintain_order=True):
         yield ""

@@ -59,7 +59,7 @@ CALL = {
 }
 CALL_OWN = {
     r"\w+_\.has_value\(\)": "False",
-    r"(opaque\(')?\w+(\.value\(\))?\.data_ptr(<int>)?\(\)('\))?": "True",
+    r"(opaque\(')?\w+(\.value\(\))?\.(mutable_)?data_ptr(<int>)?\(\)('\))?": "True",
     r"cu_seqlens_[qk]\.size\(0\)": "batch + 1",
     r"sizes\[0\]": "batch",
     r"sizes\[1\]|max_seqlen_q_\.value\(\)": "positions",
@@ -71,13 +71,14 @@ CALL_OWN = {
     r"page_table\.size\(0\)": "batch",
     r"page_table\.size\(1\)": "quotient(context + tokens_per_page - 1, tokens_per_page)",
 }
+_DEVICE = r"opaque\('(?:at::cuda::getCurrentDeviceProperties|get_device_prop)\(\)"
 CALL_LEAVES = {
     # Neither of the types that the source asks for by name: half precision.
     r"q\.(dtype|scalar_type)\(\)": "'half'",
-    r"opaque\('((?:at|torch)::[\w:]+)'\)": r"'\1'",
-    r"opaque\('at::cuda::getCurrentDeviceProperties\(\)->major'\)": "cc_major",
-    r"opaque\('at::cuda::getCurrentDeviceProperties\(\)->minor'\)": "cc_minor",
-    r"opaque\('at::cuda::getCurrentDeviceProperties\(\)->multiProcessorCount'\)": "sms",
+    r"opaque\('((?:at|torch|ScalarType)::[\w:]+)'\)": r"'\1'",
+    rf"{_DEVICE}->major'\)": "cc_major",
+    rf"{_DEVICE}->minor'\)": "cc_minor",
+    rf"{_DEVICE}->multiProcessorCount'\)": "sms",
 }
 KERNEL = ("Arch", "Split", "PagedKVNonTMA", "PackGQA")
 """What a launch makes constant for the kernel: names of the source's template parameters."""
@@ -130,10 +131,20 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     return [*calls, launch_rule(parsed), tile_rule(parsed)]
 
 
-def call_rule(files: CppFiles, way: str) -> Reading:
-    """Return how to read what one way of calling passes on: splits and packing included."""
+def call_rule(files: CppFiles, way: str, also: tuple[str, ...] = ()) -> Reading:
+    """Return how to read what one way of calling passes on: splits and packing included.
+
+    Parameters
+    ----------
+    files
+        The release's C++ files.
+    way
+        The way, one of `GIVEN`.
+    also
+        What a call gives beyond that.
+    """
     page = "tokens_per_page" if "page_table_" in GIVEN[way] else "context"
-    given = {rf"{name}\.has_value\(\)": "True" for name in GIVEN[way]}
+    given = {rf"{name}\.has_value\(\)": "True" for name in (*GIVEN[way], *also)}
     return Reading(
         f"{way}_call",
         *cpp_program(
@@ -146,7 +157,7 @@ def call_rule(files: CppFiles, way: str) -> Reading:
                 records=frozenset({"params"}),
                 harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
             ),
-            constants=CALL,
+            constants=CALL | files.numbers,
         ),
         axis="positions",
         contexts=contexts(way),
@@ -251,14 +262,7 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         raise EvidenceError(
             f"{PACKAGE}: a {query.api} call has no paged cache", remedy="Ask for another call"
         )
-    one, other = rule_queries(query, point_of(query, positions))
-    passed, call = _passed(rules, one)
-    whole, _ = _passed(rules, other)
-    if query.page_size is None and whole["pagedkv_tma"]:
-        raise EvidenceError(
-            f"{PACKAGE}: at {positions} positions the tile depends on the cache's page size",
-            remedy="Name it with --page-size",
-        )
+    passed, call = passed_on(rules, rule_queries(query, point_of(query, positions)), query)
     launch = rule_answer(rules, "launch", passed)
     kernel = dict(zip(KERNEL, launch.value, strict=True))
     rows, more = (rule_answer(rules, "tile", passed | kernel | {"blocks": n}) for n in (1, 2))
@@ -278,7 +282,26 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
     )
 
 
+def passed_on(
+    rules: Mapping[str, Rule], queries: tuple[RuleQuery, ...], query: AttentionQuery
+) -> tuple[dict[str, Any], RuleAnswer]:
+    """Return what a call passes on, with all that is known, and the answer that says so.
+
+    Raises
+    ------
+    EvidenceError
+        A fact is missing, the page size where it matters among them.
+    """
+    (passed, call), (whole, _) = (_passed(rules, each) for each in queries)
+    if query.page_size is None and whole["pagedkv_tma"]:
+        raise EvidenceError(
+            f"{call.rule.package}: at {passed['positions']} positions the tile depends on the"
+            " cache's page size",
+            remedy="Name it with --page-size",
+        )
+    return passed, call
+
+
 def _passed(rules: Mapping[str, Rule], rule_query: RuleQuery) -> tuple[dict[str, Any], RuleAnswer]:
-    """Return what a call passes on, with all that is known, and the answer that says so."""
     call = rule_answer(rules, rule_query.name, rule_query.facts)
     return {**rule_query.facts, **dict(zip(PASSED, call.value, strict=True))}, call

@@ -18,6 +18,7 @@ LANGUAGE = Language(tree_sitter_cuda.language())
 MOST_BYTES = 4 << 20
 ALIAS = re.compile(rb"\busing\s+\w+\s*=[^;{}]*;")
 DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+NUMBER = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)[ \t]*$", re.MULTILINE)
 _AROUND = {
     "translation_unit",
     "namespace_definition",
@@ -153,6 +154,14 @@ class CppFiles:
     def _defined(self) -> set[str]:
         texts = (text.content for text in self.texts.values())
         return {name for text in texts for name in DEFINE.findall(text)}
+
+    @cached_property
+    def numbers(self) -> dict[str, str]:
+        """Names that `#define` makes a whole number, with it; none that two lines define."""
+        found = [pair for text in self.texts.values() for pair in NUMBER.findall(text.content)]
+        return {
+            name: number for name, number in found if len({n for m, n in found if m == name}) == 1
+        }
 
     def defines(self, name: str) -> bool:
         """Return whether a function of that name is defined once."""

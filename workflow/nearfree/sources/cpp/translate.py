@@ -39,7 +39,7 @@ from nearfree.sources.cpp.statements import Statements
 from nearfree.sources.cpp.types import kind_named
 from nearfree.sources.language.program import Function, Text
 
-CHECKS = {"TORCH_CHECK", "FLASHINFER_CHECK", "CHECK"}
+CHECKS = {"TORCH_CHECK", "STD_TORCH_CHECK", "FLASHINFER_CHECK", "CHECK"}
 SILENT = {"reserve", "printf", "C10_CUDA_CHECK"}
 ENDS = {"push_back": "append", "emplace_back": "append"}
 

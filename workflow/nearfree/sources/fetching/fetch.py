@@ -14,6 +14,7 @@ from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched, SourceMember
 from nearfree.log.line import sha256
 from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.fork import FORKS, named, pinned, read_commit
 from nearfree.sources.fetching.index import Artefact, releases
 from nearfree.sources.fetching.sdist import read_sdist
 from nearfree.sources.fetching.wheel import read_wheel
@@ -61,7 +62,8 @@ def fetch(
     """Return the files of a release whose path inside the artefact matches a pattern as a whole.
 
     The cache serves what it has. Else one wheel is tried, then the sdist; a yanked release is
-    as good as another for who names its version.
+    as good as another for who names its version. Of a fork, the commit is read that the release
+    pins.
 
     Parameters
     ----------
@@ -93,6 +95,8 @@ def fetch(
             f"{package} {version} is not in the cache",
             remedy="Run once without --offline, which fetches it",
         )
+    if source is None and package in FORKS:
+        return _forked(package, version, wanted, cache)
     return source or _fetched(package, version, wanted, cache)
 
 
@@ -125,14 +129,51 @@ def _fetched(package: str, version: str, wanted: str, cache: Cache) -> Source:
                 artefact=artefact.filename,
                 artefact_sha256=artefact.sha256,
                 verified="member" if artefact.kind == "wheel" else "artefact",
-                members=tuple(
-                    SourceMember(path=path, sha256=sha256(raw), size=len(raw))
-                    for path, raw in sorted(files.items())
-                ),
+                members=_members(files),
             )
             cache.keep(wanted, record, files)
             return Source(record, files)
-    raise SourceError(
+    raise _without(package, version, wanted)
+
+
+def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
+    """Return a fork's files at the pinned commit, else at the one that may stand in for it."""
+    fork = FORKS[package]
+    sdist = fetch(fork.package, version, fork.pin, cache=cache)
+    ((path, _),) = sdist.files.items()
+    url, commit = pinned(sdist.text(path), f"{fork.package} {version}: {path}")
+    stand_in = fork.stand_ins.get(commit)
+    try:
+        files, name = read_commit(url, commit, re.compile(wanted)), named(url, commit)
+        stand_in = None
+    except SourceError:
+        if stand_in is None:
+            raise
+        files = read_commit(url, stand_in, re.compile(wanted))
+        name = f"{named(url, stand_in)}, for {commit}, which was not to be had"
+    if not files:
+        raise _without(package, version, wanted)
+    record = SourceFetched(
+        package=package,
+        version=version,
+        artefact=name,
+        artefact_sha256=sdist.record.artefact_sha256,
+        verified="stand_in" if stand_in else "commit",
+        members=_members(files),
+    )
+    cache.keep(wanted, record, files)
+    return Source(record, files)
+
+
+def _members(files: dict[str, bytes]) -> tuple[SourceMember, ...]:
+    return tuple(
+        SourceMember(path=path, sha256=sha256(raw), size=len(raw))
+        for path, raw in sorted(files.items())
+    )
+
+
+def _without(package: str, version: str, wanted: str) -> SourceError:
+    return SourceError(
         f"{package} {version} holds no file that matches {wanted}",
         remedy="Take a version that has it",
     )

@@ -57,6 +57,11 @@ OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }
 LARGEST = 1 << 62
 """No number of a rule is larger; a source that makes one is hostile or misread."""
+# A union such as `int | float` would be made anew at each of millions of checks.
+NUMBERS = (int, float)
+CONSTANTS = (int, float, str, type(None))
+_SINGLES = (bool, type(None))
+_IDENTITY = (ast.Is, ast.IsNot)
 
 
 MISTAKES = (
@@ -148,9 +153,9 @@ def checked(value: Any, node: ast.AST | None = None) -> Any:
         A number above 2**62 or none at all, a long text, a long or deep group.
     """
     kind = type(value)
-    if value is None or kind is bool or (kind in (int, float) and -LARGEST <= value <= LARGEST):
+    if value is None or kind is bool or (kind in NUMBERS and -LARGEST <= value <= LARGEST):
         return value  # nearly all values are small numbers
-    large = isinstance(value, int | float) and not abs(value) <= LARGEST
+    large = isinstance(value, NUMBERS) and not abs(value) <= LARGEST
     if large or _bulk(value) > MOST_TEXT:
         raise UnknownConstructError(f"{name_of(node) if node else 'a value'} is too large", node)
     return value
@@ -191,24 +196,25 @@ class _Evaluation:
         self.call = call
 
     def value(self, node: ast.expr) -> Any:
-        kind = type(node)
-        if kind not in self.methods:
-            # Most nodes are of a kind that was met before, and its name is looked up once.
-            self.methods[kind] = getattr(_Evaluation, f"_{kind.__name__.lower()}", None)
-        method = self.methods[kind]
+        method = self.methods.get(type(node))
         if method is None:
-            raise outside(node)
+            # Most nodes are of a kind that was met before, and its name is looked up once.
+            method = getattr(_Evaluation, f"_{type(node).__name__.lower()}", None)
+            if method is None:
+                raise outside(node)
+            self.methods[type(node)] = method
         return method(self, node)
 
     def _constant(self, node: ast.Constant) -> Any:
-        if not isinstance(node.value, int | float | str | None):
+        if not isinstance(node.value, CONSTANTS):
             raise outside(node)
         return checked(node.value, node)
 
     def _name(self, node: ast.Name) -> Any:
-        if node.id not in self.inputs:
-            raise UnknownConstructError(f"the name {node.id!r} is unknown", node)
-        return self.inputs[node.id]
+        try:
+            return self.inputs[node.id]
+        except KeyError:
+            raise UnknownConstructError(f"the name {node.id!r} is unknown", node) from None
 
     def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
         return checked(tuple(map(self.value, node.elts)), node)  # type: ignore[no-any-return]
@@ -240,7 +246,7 @@ class _Evaluation:
 
     def _binop(self, node: ast.BinOp) -> Any:
         left, right = self.value(node.left), self.value(node.right)
-        if not isinstance(left, int | float) or not isinstance(right, int | float):
+        if not isinstance(left, NUMBERS) or not isinstance(right, NUMBERS):
             raise UnknownConstructError(f"{name_of(node)} is no arithmetic of numbers", node)
         if isinstance(node.op, ast.LShift) and right > 62:
             raise UnknownConstructError(f"{name_of(node)} is too large", node)
@@ -250,8 +256,9 @@ class _Evaluation:
         left = self.value(node.left)
         for op, comparator in zip(node.ops, node.comparators, strict=True):
             right = self.value(comparator)
-            singles = isinstance(left, bool | None) or isinstance(right, bool | None)
-            if isinstance(op, ast.Is | ast.IsNot) and not singles:
+            if isinstance(op, _IDENTITY) and not (
+                isinstance(left, _SINGLES) or isinstance(right, _SINGLES)
+            ):
                 raise UnknownConstructError(f"{name_of(node)} compares no singletons", node)
             if isinstance(right, range) and not isinstance(left, int):
                 raise outside(node)
@@ -261,9 +268,10 @@ class _Evaluation:
         return True
 
     def _apply(self, op: ast.AST, node: ast.expr, *values: Any) -> Any:
-        if type(op) not in OPERATORS:
+        apply = OPERATORS.get(type(op))
+        if apply is None:
             raise outside(node)
-        return checked(OPERATORS[type(op)](*values), node)
+        return checked(apply(*values), node)
 
     def _ifexp(self, node: ast.IfExp) -> Any:
         return self.value(node.body if self.value(node.test) else node.orelse)

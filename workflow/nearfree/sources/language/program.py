@@ -9,7 +9,7 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nearfree.log.events import Quote
 from nearfree.sources.language.expressions import UnknownConstructError, parse
@@ -44,6 +44,11 @@ class Program:
 
     functions: Mapping[str, Function] = field(default_factory=dict)
     constants: Mapping[str, ast.expr] = field(default_factory=dict)
+    runs: dict[tuple[str, str], dict[int, tuple[Any, int]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Values and steps of the interpreter, by function, axis and context, and by place: rules that
+    are entries of one answer share them."""
 
     def knowing(self, constants: Mapping[str, ast.expr]) -> "Program":
         """Return the program with further constants."""
@@ -70,9 +75,8 @@ def defaults(function: Function) -> dict[str, ast.expr]:
     return found
 
 
-def default_of(function: Function, name: str) -> ast.expr:
+def own_default(name: str, value: ast.expr) -> ast.expr:
     """Return a parameter's default; one that calls share is an error."""
-    value = defaults(function)[name]
     changing = (ast.List, ast.Dict, ast.Set, ast.Call, ast.ListComp, ast.DictComp, ast.SetComp)
     if any(isinstance(node, changing) for node in nodes_of(value)):
         raise UnknownConstructError(f"the default of {name} is shared by all calls", value)

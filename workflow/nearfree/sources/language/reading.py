@@ -148,12 +148,15 @@ def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
     for number, context in enumerate([*reading.contexts, *reading.also]):
         special = rule.specialised(context)
         values: dict[int, Any] = {}
+        runs = program.runs.setdefault((reading.root, repr((reading.axis, context))), {})
         for place in axis_points(reading, context, limits):
             inputs = dict(context) if reading.axis is None else {**context, reading.axis: place}
             first = special.value(inputs).value
-            interpreter = Interpreter(program, inputs)
-            second = _interpreted(reading, interpreter)
-            steps += interpreter.steps
+            if place not in runs:
+                interpreter = Interpreter(program, inputs)
+                runs[place] = interpreter.run(reading.root), interpreter.steps
+            second = _interpreted(reading, runs[place][0])
+            steps += runs[place][1]
             if steps > MOST_STEPS:
                 raise UnknownConstructError(f"{reading.root} takes too many steps to compare")
             if not same(first, second):
@@ -188,8 +191,7 @@ def _answers(reading: Reading, values: Mapping[int, Any]) -> list[tuple[int, Any
     return [(place, value) for place, value in values.items() if place in fixed | steps]
 
 
-def _interpreted(reading: Reading, interpreter: Interpreter) -> Any:
-    value = interpreter.run(reading.root)
+def _interpreted(reading: Reading, value: Any) -> Any:
     if reading.key is not None and isinstance(value, dict):
         if reading.key not in value and not reading.absent:
             raise UnknownConstructError(f"{reading.root} sets no {reading.key}")

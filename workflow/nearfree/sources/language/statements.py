@@ -7,6 +7,7 @@ expression's value is, which way a condition goes, and what a group is; the rest
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from nearfree.sources.language.expressions import UnknownConstructError, name_of, outside
@@ -16,8 +17,8 @@ from nearfree.sources.language.program import (
     Program,
     at,
     bound_by,
-    default_of,
     defaults,
+    own_default,
     parameters,
     plain_nested,
 )
@@ -35,6 +36,11 @@ class Nested:
 
     function: Function
     frame: Frame
+
+
+@cache
+def _method(kind: str) -> str:
+    return f"s_{kind.lower()}"
 
 
 class RefusedError(Exception):
@@ -107,9 +113,9 @@ class Statements:
         if self.depth > MOST_DEPTH:
             raise UnknownConstructError(f"{function.name} calls itself without end", function)
         frame = nested.frame | given
-        for name in defaults(function):
+        for name, value in defaults(function).items():
             if name not in given:
-                frame[name] = self.expr(default_of(function, name), {})
+                frame[name] = self.expr(own_default(name, value), {})
         try:
             self.block(function.body, frame)
         except _Return as result:
@@ -122,7 +128,7 @@ class Statements:
         """Run statements."""
         for statement in body:
             self.count(statement)
-            method = getattr(self, f"s_{type(statement).__name__.lower()}", None)
+            method = getattr(self, _method(type(statement).__name__), None)
             if method is None:
                 raise outside(statement)
             method(statement, frame)
@@ -133,17 +139,19 @@ class Statements:
 
     def s_assign(self, node: ast.Assign, frame: Frame) -> None:
         """Assign; a tuple to a tuple part by part, so that lists among them stay lists."""
-        match node:
-            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=parts)) if len(
-                targets
-            ) == len(parts):
-                values = [self.expr(part, frame) for part in parts]
-                for target, value in zip(targets, values, strict=True):
-                    self.store(target, value, frame)
-            case _:
-                value = self.expr(node.value, frame)
-                for target in node.targets:
-                    self.store(target, value, frame)
+        targets, value = node.targets, node.value
+        if (
+            isinstance(value, ast.Tuple)
+            and len(targets) == 1
+            and isinstance(targets[0], ast.Tuple)
+            and len(targets[0].elts) == len(value.elts)
+        ):
+            targets = targets[0].elts
+            values = [self.expr(part, frame) for part in value.elts]
+        else:
+            values = [self.expr(value, frame)] * len(targets)
+        for target, part in zip(targets, values, strict=True):
+            self.store(target, part, frame)
 
     def s_annassign(self, node: ast.AnnAssign, frame: Frame) -> None:
         """Assign, if there is a value."""

@@ -8,12 +8,13 @@ from msgspec import Struct, structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.routing import first_full
-from nearfree.core.precision import Dtype
+from nearfree.core.precision import Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Routing, Setting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
+from nearfree.derive.memory import Memory
 from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 
@@ -35,7 +36,8 @@ MOST_POINTS = 1_000_000
 class Deployment(Struct, frozen=True, kw_only=True):
     """One model on one platform: backends, b, L, routing and element type.
 
-    `moe` and `routing` are None where no layer has experts; `dtype` None is the model file's own.
+    `moe` and `routing` are None where no layer has experts; `precision` None is the model file's
+    own dtype throughout; `memory` None is not known.
     """
 
     decoder: Decoder
@@ -45,7 +47,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     routing: Routing | None = None
     batch: Positive = 1
     context: Positive = 4096
-    dtype: Dtype | None = None
+    precision: Precision | None = None
+    memory: Memory | None = None
 
     @property
     def full_baseline(self) -> int:
@@ -56,6 +59,21 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return first_full(self.routing, experts.experts, experts.top_k, self.batch)
 
     @property
+    def formats(self) -> Precision:
+        """In what numbers it computes."""
+        return self.precision or uniform(self.decoder.dtype)
+
+    @property
+    def main(self) -> Product:
+        """The formats of the products that most weights enter: the experts', or the FFN's."""
+        return self.formats.experts if self.decoder.moe_layers else self.formats.ffn
+
+    @property
+    def said(self) -> dict[str, Dtype]:
+        """Its precision as answers name it: weights, activations, kv."""
+        return self.formats.said("experts" if self.decoder.moe_layers else "ffn")
+
+    @property
     def about(self) -> dict[str, object]:
         """What is asked about, in the words of the command line."""
         return {
@@ -64,7 +82,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             "attention": str(self.attention),
             "moe": str(self.moe) if self.moe else None,
             "routing": self.routing,
-            "dtype": self.dtype or self.decoder.dtype,
+            "dtype": self.main.activations,
             "batch": self.batch,
             "context": self.context,
         }
@@ -78,7 +96,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             attention=self.attention,
             moe=self.moe,
             routing=self.routing,
-            dtype=self.dtype,
+            precision=self.precision,
         )
 
 
@@ -131,7 +149,7 @@ class Questions:
 
     def _uses_at_one(self, deployment: Deployment) -> tuple[ModuleUse, ...]:
         """Return the modules of a deployment's forward at batch 1: other batches have the same."""
-        alone = structs.replace(deployment, batch=1)
+        alone = structs.replace(deployment, batch=1, memory=None)
         if alone not in self._uses:
             self._uses[alone] = alone.uses()
         return self._uses[alone]

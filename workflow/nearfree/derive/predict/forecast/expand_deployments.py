@@ -3,21 +3,33 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, product
+from typing import Any
 
+from msgspec import Struct
 from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.decoders.config_file import find_decoder
-from nearfree.decoders.decoder import Decoder
+from nearfree.core.precision import Dtype, Override
+from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.granularity.releases import ruled_release
+from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.errors import ConfigError, NearfreeError
-from nearfree.hardware.platforms import resolve
+from nearfree.errors import ConfigError, NearfreeError, Refusal, RefusedError
+from nearfree.hardware.platforms import Platform, resolve
 
 MOST = 20_000
 """Deployments that one question may ask about."""
+
+
+class Unanswered(Struct, frozen=True, kw_only=True):
+    """A deployment whose forward is not predicted, and every reason why."""
+
+    about: dict[str, Any]
+    precision: dict[str, Dtype] | None
+    memory: Memory | None
+    refusals: tuple[Refusal, ...]
 
 
 def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
@@ -29,15 +41,37 @@ def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
     ------
     ConfigError
         A model, platform or backend that nothing knows, or more combinations than MOST.
+    RefusedError
+        A model's forward is not predicted, with every reason.
     """
-    decoders = [find_decoder(config.folder, name) for name in spec.models]
+    answerable, others = asked_about(config, spec)
+    if others:
+        raise RefusedError([refusal for each in others for refusal in each.refusals])
+    return answerable
+
+
+def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment], list[Unanswered]]:
+    """Return the deployments whose forward can be predicted, and those of which it cannot.
+
+    Raises
+    ------
+    ConfigError
+        As `deployments`.
+    """
+    files = [find_model_file(config.folder, name) for name in spec.models]
+    override = Override(
+        dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
+    )
+    read = [_Read(file, override, spec.gpus) for file in dict.fromkeys(files)]
+    decoders = [each.decoder for each in read if each.decoder]
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
     attention = [newest(config, release, attention_backend) for release in spec.attention]
     sparse = any(decoder.experts for decoder in decoders)
     moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in spec.moe]
     routed = tuple(product(moe, spec.routing))
-    _distinct(decoders)
+    _distinct([each.file for each in read])
     kinds = sum(len(routed) if decoder.experts else 1 for decoder in decoders)
+    kinds += sum(each.decoder is None for each in read)
     count = kinds * len(platforms) * len(attention) * len(spec.batch) * len(spec.context)
     if count > MOST:
         raise ConfigError(
@@ -45,20 +79,76 @@ def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
         )
     expanded = [
         Deployment(
-            decoder=decoder,
+            decoder=each.decoder,
             platform=platform,
             attention=runs,
             moe=experts,
             routing=routing,
             batch=batch,
             context=context,
-            dtype=spec.dtype,
+            precision=each.precision,
+            memory=each.memory(config.platforms[platform], batch, context),
         )
-        for decoder, platform, runs in product(decoders, platforms, attention)
-        for experts, routing in (routed if decoder.experts else ((None, None),))
+        for each, platform, runs in product(read, platforms, attention)
+        if each.decoder
+        for experts, routing in (routed if each.decoder.experts else ((None, None),))
         for batch, context in product(spec.batch, spec.context)
     ]
-    return list(dict.fromkeys(expanded))
+    others = [
+        each.unanswered(platform, config.platforms[platform], batch, context)
+        for each, platform in product(read, platforms)
+        if each.decoder is None
+        for batch, context in product(spec.batch, spec.context)
+    ]
+    return list(dict.fromkeys(expanded)), others
+
+
+class _Read:
+    """A model's files, in the precision that is asked for."""
+
+    def __init__(self, file: ModelFile, override: Override, gpus: int) -> None:
+        self.file, self._gpus = file, gpus
+        several = _SEVERAL_GPUS._replace(reason=f"{gpus} {_SEVERAL_GPUS.reason}")
+        self.refusals = (
+            *file.refusals,
+            *(() if override.stores_all else file.mixed),
+            *((several,) if gpus > 1 else ()),
+        )
+        self.precision = override.of(file.precision) if file.precision else None
+        self.decoder = None if self.refusals else file.decoder
+        self._needs = needs(file, self.precision)
+
+    def memory(self, platform: Platform, batch: int, context: int) -> Memory | None:
+        """Return what it takes on a platform; None where that is not known."""
+        if self._needs is None:
+            return None
+        return memory(
+            self._needs, platform.memory_gb, gpus=self._gpus, batch=batch, context=context
+        )
+
+    def unanswered(self, name: str, platform: Platform, batch: int, context: int) -> Unanswered:
+        """Return what is known of it on a platform, and why its forward is not."""
+        precision = self.precision.said(self.file.main) if self.precision else None
+        return Unanswered(
+            about={
+                "model": self.file.name,
+                "platform": name,
+                "dtype": precision["activations"] if precision else None,
+                "batch": batch,
+                "context": context,
+            },
+            precision=precision,
+            memory=self.memory(platform, batch, context),
+            refusals=self.refusals,
+        )
+
+
+_SEVERAL_GPUS = Refusal(
+    "",
+    "gpus",
+    "GPUs share the model, and forwards on one alone are predicted",
+    "Ask about one GPU, or read what the memory says",
+)
 
 
 @contextmanager
@@ -71,9 +161,9 @@ def entry(config: Config, name: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {error.what}", remedy=error.remedy) from error
 
 
-def _distinct(decoders: Sequence[Decoder]) -> None:
+def _distinct(files: Sequence[ModelFile]) -> None:
     """Refuse two models of one name, which no answer could tell apart."""
-    for one, other in combinations(dict.fromkeys(decoders), 2):
+    for one, other in combinations(files, 2):
         if one.name == other.name:
             raise ConfigError(
                 f"two different models are named {one.name}", remedy="Rename one of the files"

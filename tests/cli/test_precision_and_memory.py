@@ -1,0 +1,133 @@
+"""Precision and memory on the command line: what is said first, what is refused, exit codes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoders.files import change, write
+from decoders.test_model_file import FP8, LATENT, NVFP4
+from derive.test_memory import SHAPES
+from msgspec import json
+
+from cli.conftest import Call
+
+pytestmark = pytest.mark.usefixtures("recorded")
+H100 = ("--platform", "h100", "--largest", "16")
+BIG = {**SHAPES["llama_70b"], "tie_word_embeddings": False}
+
+
+def predict(call: Call, path: Path, *argv: str) -> tuple[int, list[dict[str, Any]]]:
+    """Return the exit code of `predict`, and what it prints as JSON."""
+    code, out, err = call("predict", "--model", str(path), *argv, "--format", "json")
+    assert err == ""
+    return code, json.decode(out)
+
+
+def test_what_does_not_fit_is_said_first(call: Call, tmp_path: Path) -> None:
+    """A 70B model in bf16 on one card of 80 GB: the first line says so, and the exit code is 2."""
+    asked = ("predict", "--model", str(write(tmp_path, BIG)), *H100)
+    code, out, _ = call(*asked)
+    assert code == 2
+    assert out.startswith("DOES NOT FIT: 145.6 GB of 80.0 GB on 1 h100 (weights 141.1 GB")
+    assert "2 h100 hold it" in out.splitlines()[0]
+    code, out, _ = call(*asked, "--ignore-memory")
+    assert code == 0
+    assert out.startswith("DOES NOT FIT")
+
+
+def test_lookup_says_it_too(call: Call, tmp_path: Path) -> None:
+    """The table is headed by the deployments that do not fit."""
+    code, out, _ = call("lookup", "--model", str(write(tmp_path, BIG)), *H100)
+    assert code == 2
+    assert out.startswith("small on h100, from b = 1 at L = 4096 on: DOES NOT FIT: 145.6 GB")
+
+
+def test_what_fits_says_how_much_more_would(call: Call) -> None:
+    """Beside an answer stand the memory, the largest batch and the largest context."""
+    code, out, _ = call("predict", "--model", "qwen3_8b", *H100)
+    assert code == 0
+    title, memory, largest, *_ = out.splitlines()
+    assert title.startswith("qwen3_8b on h100")
+    assert memory.startswith("memory: 19.2 GB of 80.0 GB on 1 h100 (weights 16.4 GB")
+    assert "largest batch at this context: 101;" in largest
+
+
+def test_json_has_precision_memory_and_refusals(call: Call, tmp_path: Path) -> None:
+    """An answer keeps its keys, and adds precision, memory and refusals by their names."""
+    path = write(tmp_path, change("qwen3", quantization_config=FP8, hidden_size=256))
+    code, (found,) = predict(call, path, *H100)
+    assert code == 0
+    assert {"deployment", "answers", "modules", "curve", "memory", "refusals"} == {*found}
+    assert found["deployment"]["precision"] == {
+        "weights": "float8_block", "activations": "float8_block", "kv": "bfloat16",
+    }  # fmt: skip
+    assert {*found["memory"]} == {
+        "fits", "weights_bytes", "kv_bytes", "peak_bytes", "capacity_bytes", "gpus_needed",
+        "largest_batch", "largest_context",
+    }  # fmt: skip
+    assert found["refusals"] == []
+
+
+def test_a_refused_forward_has_memory_and_every_reason(call: Call, tmp_path: Path) -> None:
+    """Latent attention on several GPUs: no answer, all reasons, and what the model takes."""
+    path = write(tmp_path, LATENT | {"quantization_config": FP8})
+    code, (found,) = predict(call, path, *H100, "--gpus", "4")
+    assert code == 2
+    assert found["answers"] == found["modules"] == found["curve"] == []
+    keys = [refusal["key"] for refusal in found["refusals"]]
+    assert {"kv_lora_rank", "gpus"} <= {*keys}
+    assert all({*each} == {"file", "key", "reason", "remedy"} for each in found["refusals"])
+    assert found["memory"]["fits"]
+    assert found["deployment"]["precision"]["weights"] == "float8_block"
+    code, out, err = call("predict", "--model", str(path), *H100, "--gpus", "4")
+    assert (code, err) == (2, "")
+    assert all(key in out for key in keys)
+
+
+def test_bad_files_are_one_message(call: Call, tmp_path: Path) -> None:
+    """Files that contradict each other, and a group that divides nothing, are told together."""
+    path = write(tmp_path, change("llama", quantization_config=FP8), "config.json")
+    write(tmp_path, NVFP4, "hf_quant_config.json")
+    code, (found,) = predict(call, path, *H100)
+    assert code == 2
+    assert any(each["file"].endswith("hf_quant_config.json") for each in found["refusals"])
+    assert found["memory"] is None
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"quant_method": "squeeze"}, "squeeze"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 48, "zero_point": True}, "48"),
+        ({"quant_method": "awq", "bits": 5, "group_size": 32, "zero_point": True}, "5"),
+    ],
+)
+def test_quantisation_that_is_not_understood(
+    call: Call, tmp_path: Path, section: dict[str, Any], said: str
+) -> None:
+    """An unknown method, a group that divides nothing, odd bits: refused, never taken for bf16."""
+    code, (found,) = predict(
+        call, write(tmp_path, change("llama", quantization_config=section)), *H100
+    )
+    assert code == 2
+    assert found["answers"] == []
+    assert any(said in f"{each['key']} {each['reason']}" for each in found["refusals"])
+
+
+def test_a_format_is_asked_for(call: Call) -> None:
+    """`--weights` and `--kv-dtype` stand in the title, the precision and the memory."""
+    code, (found,) = predict(call, Path("qwen3_8b"), *H100, "--weights", "float8")
+    assert code == 0
+    assert found["deployment"]["precision"]["weights"] == "float8"
+    assert found["memory"]["weights_bytes"] < 10e9
+    code, out, err = call("predict", "--model", "qwen3_8b", *H100, "--activations", "float8")
+    assert (code, out) == (2, "")
+    assert "bfloat16 weights enter no product with float8" in err
+
+
+def test_one_of_several_models_is_refused(call: Call, tmp_path: Path) -> None:
+    """What can be answered is; the exit code says that something is not."""
+    path = write(tmp_path, LATENT)
+    code, found = predict(call, Path(f"qwen3_8b,{path}"), *H100)
+    assert code == 2
+    assert [bool(each["answers"]) for each in found] == [True, False]

@@ -1,0 +1,89 @@
+"""Formats of numbers, and what a forward computes in where a user asks for something else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.core.precision import (
+    DTYPES,
+    ELEMENT_BYTES,
+    LEFT_PLAIN,
+    PLAIN,
+    QUANTISED,
+    Override,
+    Product,
+    uniform,
+)
+from nearfree.errors import ConfigError
+
+OWN = uniform("bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [
+        ("float32", 4),
+        ("bfloat16", 2),
+        ("float8", 1),
+        ("float8_block", (8 + 32 / 16384) / 8),
+        ("int4", 4.125 / 8),
+        ("nvfp4", 4.5 / 8),
+        ("mxfp4", 4.25 / 8),
+    ],
+)
+def test_scales_are_counted(dtype: str, size: float) -> None:
+    """An element takes its bits and its part of the scale of its group."""
+    assert ELEMENT_BYTES[dtype] == size
+
+
+@given(st.sampled_from(PLAIN))
+def test_a_plain_dtype_holds_throughout(dtype: str) -> None:
+    """A format without scales that is set for all leaves no matrix and no cache out."""
+    assert Override(dtype=dtype).of(OWN) == uniform(dtype)  # type: ignore[arg-type]
+
+
+@given(st.sampled_from([dtype for dtype in DTYPES if dtype not in PLAIN]))
+def test_routers_and_heads_stay_plain(dtype: str) -> None:
+    """Weights in a format with scales are all but the router's and the LM head's."""
+    asked = Override(weights=dtype).of(OWN)  # type: ignore[arg-type]
+    for kind in QUANTISED:
+        stored = "bfloat16" if kind in LEFT_PLAIN else dtype
+        assert getattr(asked, kind).weights == stored
+    assert (asked.plain, asked.kv) == ("bfloat16", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("asked", "product"),
+    [
+        (Override(weights="float8"), ("float8", "float8")),
+        (Override(weights="int4"), ("int4", "bfloat16")),
+        (Override(weights="mxfp4"), ("mxfp4", "bfloat16")),
+        (Override(weights="int8", activations="bfloat16"), ("int8", "bfloat16")),
+        (Override(weights="mxfp4", activations="float8"), ("mxfp4", "float8")),
+        (Override(dtype="float8", weights="int4"), ("int4", "float8")),
+        (Override(weights="float16"), ("float16", "bfloat16")),
+    ],
+)
+def test_what_enters_a_product(asked: Override, product: tuple[str, str]) -> None:
+    """Weights enter products of their format; those of 4 bits in groups are unpacked."""
+    assert asked.of(OWN).ffn == Product(*product)  # type: ignore[arg-type]
+
+
+@given(st.sampled_from(DTYPES))
+def test_the_cache_is_asked_for_by_itself(dtype: str) -> None:
+    """Another format of the cache changes nothing else."""
+    asked = Override(kv=dtype).of(OWN)  # type: ignore[arg-type]
+    assert asked.kv == dtype
+    assert Override(kv="bfloat16").of(asked) == OWN
+
+
+def test_plain_weights_enter_no_product_of_fewer_bits() -> None:
+    """Activations alone quantise nothing: the message says what to give."""
+    with pytest.raises(ConfigError, match=r"bfloat16 weights enter no product.*--weights float8"):
+        Override(activations="float8").of(OWN)
+
+
+def test_a_model_s_own_precision_is_kept() -> None:
+    """Where nothing is asked for, the files' precision holds."""
+    own = Override(weights="int4", kv="float8").of(OWN)
+    assert Override().of(own) == own
+    assert Override(activations="float16").of(own).ffn == Product("int4", "float16")

@@ -1,0 +1,26 @@
+"""Sections of config files that say how a model is quantised, one a method."""
+
+from typing import Any
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+BLOCK = {**FP8, "weight_block_size": [128, 128]}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+EIGHT = {"type": "float", "num_bits": 8}
+TOKEN = {**EIGHT, "strategy": "token", "dynamic": True}
+CHANNEL = {**EIGHT, "strategy": "channel"}
+INT4 = {"type": "int", "num_bits": 4, "strategy": "group", "group_size": 128}
+FOUR = {"type": "float", "num_bits": 4, "group_size": 16}
+LIST = "modules_to_not_convert"
+
+
+def group(weights: object, inputs: object = None, **others: Any) -> dict[str, Any]:
+    """Return a group of compressed-tensors."""
+    return {"targets": ["Linear"], "weights": weights, "input_activations": inputs, **others}
+
+
+def compressed(*groups: dict[str, Any], **others: Any) -> dict[str, Any]:
+    """Return a section of compressed-tensors."""
+    named = {f"group_{number}": each for number, each in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "config_groups": named, **others}

@@ -1,0 +1,127 @@
+"""Model files: all that they say, understood or not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nearfree.core.precision import ELEMENT_BYTES, Override, Product, uniform
+from nearfree.decoders.model_file import read_model_file
+from nearfree.decoders.weights import stored
+
+from decoders.files import SMALL, change, write
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+NVFP4 = {"quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}}
+LATENT = {
+    "model_type": "deepseek_v3", "torch_dtype": "bfloat16", "vocab_size": 512, "hidden_size": 64,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "intermediate_size": 128, "moe_intermediate_size": 32, "n_routed_experts": 8,
+    "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1,
+    "kv_lora_rank": 16, "q_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 16, "n_group": 1, "topk_group": 1, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(SMALL))
+def test_a_plain_file_is_in_its_dtype_throughout(tmp_path: Path, kind: str) -> None:
+    """Without a word of quantisation every weight has the file's dtype, and all are counted."""
+    path = write(tmp_path, SMALL[kind])
+    file = read_model_file(path)
+    assert file.refusals == file.mixed == ()
+    assert file.precision == uniform("bfloat16")
+    assert file.decoder is not None
+    assert file.parameters == stored(path).parameters
+    assert file.weights_bytes(None) == 2 * file.parameters
+
+
+def test_quantised_weights_are_not_plain(tmp_path: Path) -> None:
+    """A block-wise FP8 file has FP8 products, and a plain LM head and embedding."""
+    file = read_model_file(write(tmp_path, change("qwen3", quantization_config=FP8)))
+    assert file.precision is not None
+    assert file.precision.ffn == file.precision.attention
+    assert file.precision.ffn == Product("float8_block", "float8_block")
+    assert file.precision.lm_head == Product("bfloat16", "bfloat16")
+    plain = {each.kind: each.size_bytes / each.elements for each in file.weights}
+    assert plain["embedding"] == plain["lm_head"] == 2
+    assert plain["ffn"] == ELEMENT_BYTES["float8_block"]
+    assert file.weights_bytes(None) < 2 * file.parameters
+
+
+def test_a_file_beside_is_read(tmp_path: Path) -> None:
+    """ModelOpt's hf_quant_config.json makes a file of bf16 one of NVFP4."""
+    path = write(tmp_path, SMALL["llama"], "config.json")
+    assert read_model_file(path).precision == uniform("bfloat16")
+    write(tmp_path, NVFP4, "hf_quant_config.json")
+    precision = read_model_file(path).precision
+    assert precision is not None
+    assert precision.ffn == Product("nvfp4", "nvfp4")
+
+
+def test_contradicting_files_are_refused_with_every_reason(tmp_path: Path) -> None:
+    """A config that says FP8 beside one that says NVFP4 has no precision, and neither forward."""
+    path = write(tmp_path, LATENT | {"quantization_config": FP8}, "config.json")
+    write(tmp_path, NVFP4, "hf_quant_config.json")
+    file = read_model_file(path)
+    assert file.precision is None
+    assert file.decoder is None
+    keys = [refusal.key for refusal in file.refusals]
+    assert "kv_lora_rank" in keys
+    assert any(refusal.file.endswith("hf_quant_config.json") for refusal in file.refusals)
+
+
+def test_what_is_stored_is_known_of_a_refused_forward(tmp_path: Path) -> None:
+    """A model with latent attention is refused, and its weights and precision are known."""
+    file = read_model_file(write(tmp_path, LATENT | {"quantization_config": FP8}))
+    assert file.decoder is None
+    assert file.parameters > 0
+    assert file.precision is not None
+    assert file.precision.said(file.main)["weights"] == "float8_block"
+
+
+def test_layers_left_out_are_said(tmp_path: Path) -> None:
+    """A kind that one layer has plain is in two formats: it is said, bytes are right."""
+    left_out = FP8 | {"modules_to_not_convert": ["model.layers.0.mlp.down_proj"]}
+    whole = read_model_file(write(tmp_path, change("llama", quantization_config=FP8)))
+    some = read_model_file(write(tmp_path, change("llama", quantization_config=left_out)))
+    (refusal,) = some.mixed
+    assert "ffn in several formats" in refusal.reason
+    assert some.precision == whole.precision
+    more = 64 * 96 * (2 - ELEMENT_BYTES["float8_block"])
+    assert some.weights_bytes(None) - whole.weights_bytes(None) == pytest.approx(more)
+
+
+@given(st.sampled_from(["float8", "int4", "nvfp4", "mxfp4", "float32", "float16"]))
+def test_other_weights_have_other_bytes(weights: Any) -> None:
+    """Asked for in another format, a model takes that format's bytes where engines quantise."""
+    file = read_model_file(Path(__file__).parents[2] / "config" / "models" / "qwen3_8b.json")
+    assert file.precision is not None
+    asked = Override(weights=weights).of(file.precision)
+    found = sum(
+        each.elements
+        * (ELEMENT_BYTES[getattr(asked, each.kind).weights] if hasattr(asked, each.kind) else 2)
+        for each in file.weights
+    )
+    assert file.weights_bytes(asked) == pytest.approx(found)
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 10**9) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=5,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(kind=st.sampled_from(["qwen3", "glm4_moe"]), data=st.data())
+def test_any_value_is_read_or_refused(tmp_path: Path, kind: str, data: st.DataObject) -> None:
+    """Whatever a key holds, the file is read or refused by words, never by a traceback."""
+    keys = [*SMALL[kind], "quantization_config", "text_config", "dtype", "layer_types"]
+    key = data.draw(st.sampled_from(keys))
+    document = SMALL[kind] | {key: data.draw(_VALUES)}
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    file = read_model_file(path)
+    assert file.decoder is not None or file.refusals

@@ -1,0 +1,289 @@
+"""Precision: how each matrix of a checkpoint is stored, from the files that say it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.core.precision import PLAIN
+from nearfree.decoders.precision import StoredPrecision, read_precision
+from nearfree.errors import ConfigError, RefusedError
+
+from decoders.files import SHIPPED, refusal, write
+from decoders.quantised import (
+    AWQ,
+    BLOCK,
+    CHANNEL,
+    FOUR,
+    FP8,
+    INT4,
+    LIST,
+    MODELOPT,
+    TOKEN,
+    compressed,
+    group,
+)
+
+LLAMA = {"model_type": "llama", "torch_dtype": "bfloat16"}
+Q, UP = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.up_proj"
+EXPERT, GATE = "model.layers.0.mlp.experts.3.up_proj", "model.layers.0.mlp.gate"
+MXFP4 = {"quant_method": "mxfp4", LIST: ["model.layers.*.self_attn", "lm_head"]}
+NORM, EMBEDDING = "model.layers.0.input_layernorm", "model.embed_tokens"
+
+
+def read(folder: Path, section: dict[str, Any] | None, **others: Any) -> StoredPrecision:
+    """Return the precision of a Llama with a quantisation."""
+    extra = {} if section is None else {"quantization_config": section}
+    return read_precision(write(folder, {**LLAMA, **extra, **others}, "config.json"))
+
+
+def weights(precision: StoredPrecision, *names: str) -> list[str]:
+    """Return what some matrices are stored in."""
+    return [precision.of(name).weights for name in names]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_models_are_plain(path: Path) -> None:
+    """A file without a quantisation is in its dtype throughout."""
+    precision = read_precision(path)
+    assert {precision.plain} == set(weights(precision, Q, EXPERT, GATE, "lm_head"))
+    assert precision.of(Q).bits == 16
+    assert precision.kv is None
+
+
+@pytest.mark.parametrize(
+    ("section", "stored"),
+    [
+        (BLOCK, ["float8_block", "float8_block", "bfloat16", "bfloat16"]),
+        (AWQ, ["int4", "int4", "bfloat16", "bfloat16"]),
+        ({**AWQ, "lm_head": True}, ["int4", "int4", "bfloat16", "int4"]),
+        (MXFP4, ["bfloat16", "mxfp4", "bfloat16", "bfloat16"]),
+        (MODELOPT, ["nvfp4", "nvfp4", "bfloat16", "nvfp4"]),
+        (
+            {**MODELOPT, "ignore": ["lm_head", "*.self_attn*"]},
+            ["bfloat16", "nvfp4", "bfloat16", "bfloat16"],
+        ),
+        (
+            compressed(group(CHANNEL, TOKEN), ignore=["lm_head"]),
+            ["float8", "float8", "bfloat16", "bfloat16"],
+        ),
+        (
+            compressed(group(INT4, targets=["re:.*experts.*", "lm_head"])),
+            ["bfloat16", "int4", "bfloat16", "int4"],
+        ),
+    ],
+)
+def test_each_method_leaves_out_its_own(
+    tmp_path: Path, section: dict[str, Any], stored: list[str]
+) -> None:
+    """Norms and embeddings are never quantised, routers if named; methods differ on the LM head."""
+    precision = read(tmp_path, section)
+    assert weights(precision, Q, EXPERT, GATE, "lm_head") == stored
+    assert weights(precision, NORM, EMBEDDING) == ["bfloat16", "bfloat16"]
+
+
+def test_a_router_that_is_named_is_quantised(tmp_path: Path) -> None:
+    """A file's own word on a router goes before the rule."""
+    precision = read(tmp_path, compressed(group(CHANNEL, TOKEN, targets=["re:.*gate$"])))
+    assert weights(precision, GATE, Q) == ["float8", "bfloat16"]
+
+
+def test_a_group_by_name_goes_before_the_class(tmp_path: Path) -> None:
+    """A matrix that one group names and another has by class is in the first."""
+    groups = group(CHANNEL, TOKEN), group(INT4, targets=[Q])
+    assert weights(read(tmp_path, compressed(*groups)), Q, UP) == ["int4", "float8"]
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "reason"),
+    [
+        (compressed(group(CHANNEL, TOKEN)), "lm_head", "does not say whether lm_head"),
+        (compressed(group(INT4, targets=["re:.*q_proj"]), group(FOUR, targets=[Q])), Q,
+         "2 schemes"),
+        (compressed(group(INT4), ignore=["model.layers.0.mlp"]), UP, "to some engines alone"),
+        ({**AWQ, LIST: ["mlp.up"]}, UP, "to some engines alone"),
+        ({**MODELOPT, "ignore": ["backbone.layers.1.mixer"]}, Q, "names backbone.layers, and"),
+    ],
+)  # fmt: skip
+def test_a_matrix_that_files_leave_open_is_refused(
+    tmp_path: Path, section: dict[str, Any], name: str, reason: str
+) -> None:
+    """What a file does not settle is refused where it is asked for, with the file's name."""
+    precision = read(tmp_path, section)
+    error = refusal(lambda: precision.of(name))
+    assert isinstance(error, RefusedError)
+    assert reason in str(error)
+    assert str(tmp_path) in str(error)
+
+
+def test_layers_that_differ_are_counted_and_refused_as_one(tmp_path: Path) -> None:
+    """A layer that is left out is counted apart, and the scheme of all layers is refused."""
+    section = {**BLOCK, LIST: ["model.layers.0.mlp.down_proj", "model.layers.3.mlp"]}
+    precision, name = read(tmp_path, section), "model.layers.*.mlp.down_proj"
+    found = {scheme.weights: count for scheme, count in precision.each(name, range(10)).items()}
+    assert found == {"float8_block": 8, "bfloat16": 2}
+    with pytest.raises(RefusedError, match="2 are bfloat16, 8 are float8_block"):
+        precision.of(name, range(10))
+    assert precision.of(name, range(4, 10)).weights == "float8_block"
+
+
+ENTRIES = (
+    "model.layers.1.mlp", "model.layers.0*", "*.experts.2.*", "re:.*experts.*", "experts",
+    r"re:model\.layers\.\d+\.mlp\.experts\.1\..*", "model.layers.11.mlp.experts.3.up", "up",
+)  # fmt: skip
+
+
+@given(ignored=st.lists(st.sampled_from(ENTRIES), max_size=3, unique=True))
+def test_counts_are_those_of_each_matrix(
+    tmp_path_factory: pytest.TempPathFactory, ignored: list[str]
+) -> None:
+    """Matrices of numbered layers and experts are counted as if each were asked for."""
+    precision = read(tmp_path_factory.mktemp("model"), {**FP8, LIST: ignored})
+    layers, experts = range(12), range(5)
+    alone = [
+        precision.of(f"model.layers.{layer}.mlp.experts.{expert}.up")
+        for layer in layers
+        for expert in experts
+    ]
+    expected = {scheme: alone.count(scheme) for scheme in alone}
+    assert precision.each("model.layers.*.mlp.experts.*.up", layers, experts) == expected
+
+
+def test_work_on_names_is_bounded(tmp_path: Path) -> None:
+    """Ten million layers are counted where a list treats them alike, and refused where not."""
+    many = range(10**7)
+    assert read(tmp_path, BLOCK).each("model.layers.*.up", many)[
+        read(tmp_path, BLOCK).of(UP)
+    ] == len(many)
+    precision = read(tmp_path, {**BLOCK, LIST: ["model.layers.5.up"]})
+    with pytest.raises(RefusedError, match="too many"):
+        precision.each("model.layers.*.up", many)
+
+
+def test_groups_divide_the_inputs(tmp_path: Path) -> None:
+    """Inputs that a group does not divide are refused; a block may hang over."""
+    precision = read(tmp_path, AWQ)
+    precision.check(UP, 1024)
+    with pytest.raises(RefusedError, match="groups of 128, which do not divide the 1000"):
+        precision.check(UP, 1000)
+    read(tmp_path, BLOCK).check(UP, 1000)
+
+
+@pytest.mark.parametrize("level", ["", "text_config", "thinker_config"])
+@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
+def test_a_section_is_found_at_each_level(tmp_path: Path, level: str, key: str) -> None:
+    """A quantisation is read wherever in a file it stands."""
+    section: dict[str, Any] = {key: BLOCK}
+    document = {**LLAMA, **({level: section} if level else section)}
+    assert weights(read_precision(write(tmp_path, document)), Q) == ["float8_block"]
+
+
+def test_modelopts_own_file_is_read_beside(tmp_path: Path) -> None:
+    """A config.json without a word on it is quantised as hf_quant_config.json says."""
+    said = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    write(tmp_path, {"quantization": said}, "hf_quant_config.json")
+    precision = read(tmp_path, None)
+    assert weights(precision, Q, "lm_head") == ["nvfp4", "bfloat16"]
+    assert precision.kv == "float8"
+    agreeing = {**MODELOPT, "ignore": ["lm_head"], "kv_cache_scheme": "FP8"}
+    assert read(tmp_path, agreeing) == precision
+
+
+@pytest.mark.parametrize(
+    ("section", "differs"),
+    [
+        (BLOCK, "the dtype of the cache, the scheme, what is left out, the LM head"),
+        ({**MODELOPT, "ignore": ["lm_head"]}, "in the dtype of the cache"),
+        ({**MODELOPT, "kv_cache_scheme": "FP8"}, "in what is left out"),
+    ],
+)
+def test_files_that_differ_are_refused(
+    tmp_path: Path, section: dict[str, Any], differs: str
+) -> None:
+    """Two sections that say different things are refused with what differs."""
+    said = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    write(tmp_path, {"quantization": said}, "hf_quant_config.json")
+    with pytest.raises(RefusedError, match=differs):
+        read(tmp_path, section)
+
+
+def test_levels_that_differ_are_refused(tmp_path: Path) -> None:
+    """A section of the text's part that differs from the whole's is refused."""
+    with pytest.raises(RefusedError, match="in the scheme"):
+        read(tmp_path, BLOCK, text_config={"quantization_config": FP8})
+
+
+@pytest.mark.parametrize("name", ["quantize_config.json", "quant_config.json"])
+def test_a_quantisation_in_a_file_that_is_not_read_is_refused(tmp_path: Path, name: str) -> None:
+    """A file of GPTQ or AWQ beside a config.json that says nothing is not passed over."""
+    write(tmp_path, {"bits": 4}, name)
+    with pytest.raises(RefusedError, match="and config"):
+        read(tmp_path, None)
+
+
+@pytest.mark.parametrize(
+    "others", [{"quantization": {"bits": 4}}, {"expert_dtype": "fp4"}, {"text_config": 3}]
+)
+def test_other_words_on_a_quantisation_are_refused(tmp_path: Path, others: dict[str, Any]) -> None:
+    """A key that says that weights are stored otherwise is never passed over."""
+    with pytest.raises(RefusedError, match=next(iter(others))):
+        read(tmp_path, None, **others)
+
+
+@pytest.mark.parametrize("dtype", PLAIN)
+def test_the_dtype_is_what_the_file_says(tmp_path: Path, dtype: str) -> None:
+    """Under either key and in the text's part, the dtype is read."""
+    text = {"model_type": "llama", "text_config": {"dtype": dtype}}
+    assert read_precision(write(tmp_path, text)).plain == dtype
+    assert read(tmp_path, None, torch_dtype=dtype).plain == dtype
+
+
+def test_a_missing_dtype_is_taken_from_the_method_alone(tmp_path: Path) -> None:
+    """What fp8 and mxfp4 leave out is bfloat16; nothing else is taken for it by silence."""
+    for section in (BLOCK, MXFP4):
+        assert read(tmp_path, section, torch_dtype=None).plain == "bfloat16"
+    for other in (None, AWQ, MODELOPT):
+        with pytest.raises(RefusedError, match="dtype or torch_dtype is missing"):
+            read(tmp_path, other, torch_dtype=None)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float8_e4m3fn", "int4", 3])
+def test_other_dtypes_are_refused(tmp_path: Path, dtype: object) -> None:
+    """A dtype that is none of a plain model is refused, and so are two that differ."""
+    with pytest.raises(RefusedError, match="torch_dtype"):
+        read(tmp_path, None, torch_dtype=dtype)
+    with pytest.raises(RefusedError, match="differs between levels"):
+        read(tmp_path, None, text_config={"dtype": "float16"})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 300) | st.sampled_from(["FP8", "float", "re:.*"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["weights", "targets", "type", "num_bits", "group_size", "a"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    section=st.sampled_from([BLOCK, AWQ, MODELOPT, MXFP4, compressed(group(INT4))]),
+    key=st.sampled_from(
+        ["quant_method", "bits", "group_size", "quant_algo", "ignore", "config_groups", LIST,
+         "weight_block_size", "kv_cache_scheme", "quantized_layers", "zero_point", "format"]
+    ),
+    value=JSON,
+)  # fmt: skip
+def test_any_value_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, section: dict[str, Any], key: str, value: object
+) -> None:
+    """No value of a key is a fault of the program: a file is read, or refused as one."""
+    folder = tmp_path_factory.mktemp("model")
+    try:
+        precision = read(folder, {**section, key: value})
+    except ConfigError:
+        return
+    assert precision.quantised.others or precision.quantised.named

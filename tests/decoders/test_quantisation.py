@@ -1,0 +1,161 @@
+"""Quantisation: what each method's section says, and what is refused of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nearfree.core.precision import Dtype
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.quantisation import Quantised, read_quantised
+from nearfree.errors import RefusedError
+
+from decoders.quantised import (
+    AWQ,
+    BLOCK,
+    CHANNEL,
+    EIGHT,
+    FOUR,
+    FP8,
+    GPTQ,
+    INT4,
+    LIST,
+    MODELOPT,
+    TOKEN,
+    compressed,
+    group,
+)
+
+
+def read(section: dict[str, Any], plain: Dtype = "bfloat16") -> Quantised:
+    """Return what a section says."""
+    return read_quantised(Keys(Path("config.json"), section), plain)
+
+
+@pytest.mark.parametrize(
+    ("section", "weights", "enters", "bits"),
+    [
+        (FP8, "float8", "float8", 8),
+        ({**FP8, "activation_scheme": "static", "ignored_layers": None}, "float8", "float8", 8),
+        (BLOCK, "float8_block", "float8_block", 8 + 32 / 128**2),
+        ({**BLOCK, "weight_block_size": [1, 64]}, "float8_block", "float8_block", 8.5),
+        ({"quant_method": "fbgemm_fp8", LIST: None}, "float8", "float8", 8),
+        ({"quant_method": "mxfp4"}, "mxfp4", "bfloat16", 4.25),
+        (AWQ, "int4", "bfloat16", 4 + 20 / 128),
+        ({**AWQ, "zero_point": False}, "int4", "bfloat16", 4.125),
+        (GPTQ, "int4", "bfloat16", 4.125),
+        ({**GPTQ, "bits": 8, "group_size": 32}, "int8", "bfloat16", 8.5),
+        ({**GPTQ, "group_size": -1}, "int4", "bfloat16", 4),
+        ({**GPTQ, "sym": False}, "int4", "bfloat16", 4 + 20 / 128),
+        (MODELOPT, "nvfp4", "nvfp4", 4.5),
+        ({"quant_algo": "FP8", "kv_cache_scheme": "FP8"}, "float8", "float8", 8),
+        ({**MODELOPT, "quant_algo": "W4A16_NVFP4"}, "nvfp4", "bfloat16", 4.5),
+        ({**MODELOPT, "quant_algo": "W4A8_AWQ", "group_size": 128}, "int4", "float8", 4.125),
+        ({**MODELOPT, "config_groups": {"a": group(FOUR, FOUR)}}, "nvfp4", "nvfp4", 4.5),
+        (compressed(group(CHANNEL, TOKEN)), "float8", "float8", 8),
+        (compressed(group(EIGHT)), "float8", "bfloat16", 8),
+        (
+            compressed(group({**EIGHT, "block_structure": [128, 128]}, TOKEN)),
+            "float8_block",
+            "float8_block",
+            8 + 32 / 128**2,
+        ),
+        (compressed(group(INT4)), "int4", "bfloat16", 4.125),
+        (compressed(group({**INT4, "symmetric": False})), "int4", "bfloat16", 4 + 20 / 128),
+        (compressed(group({**INT4, "scale_dtype": "torch.float32"})), "int4", "bfloat16", 4.25),
+        (
+            compressed(group({**CHANNEL, "type": "int"}, {**TOKEN, "type": "int"})),
+            "int8",
+            "int8",
+            8,
+        ),
+        (compressed(group(FOUR, {**FOUR, "dynamic": "local"})), "nvfp4", "nvfp4", 4.5),
+        (compressed(group(FOUR)), "nvfp4", "bfloat16", 4.5),
+        (compressed(group({**FOUR, "group_size": 32})), "mxfp4", "bfloat16", 4.25),
+    ],
+)
+def test_each_method_says_its_scheme(
+    section: dict[str, Any], weights: str, enters: str, bits: float
+) -> None:
+    """A weight takes its bits and its part of scales and zero points; plain numbers may enter."""
+    scheme = read(section).others
+    assert scheme is not None
+    assert (scheme.weights, scheme.activations) == (weights, enters)
+    assert scheme.bits == pytest.approx(bits)
+
+
+def test_plain_numbers_enter_weight_only_products() -> None:
+    """What enters a product with weights alone quantised is the file's dtype."""
+    scheme = read(AWQ, "float16").others
+    assert scheme is not None
+    assert scheme.activations == "float16"
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "decoded before each product"),
+        ({"quant_method": "quark"}, "not read"),
+        ({"quant_method": "torchao"}, "not read"),
+        ({"quant_method": "exl2"}, "not known"),
+        ({}, "quant_method is missing"),
+        ({**FP8, "fmt": "e5m2"}, "is none of e4m3"),
+        ({**FP8, "scale_fmt": "int"}, "is none of ue8m0"),
+        ({**FP8, "activation_scheme": "other"}, "is none of dynamic, static"),
+        ({**BLOCK, "activation_scheme": "static"}, "beside weight_block_size"),
+        ({**BLOCK, "weight_block_size": [128]}, "no pair"),
+        ({**BLOCK, "weight_block_size": [0, 128]}, "no pair"),
+        ({**FP8, "ignored_layers": ["a"], LIST: ["b"]}, "differs from"),
+        ({**FP8, "store_dtype": "mxfp4"}, "store_dtype 'mxfp4' is not understood"),
+        ({**AWQ, "bits": 8}, "is none of 4"),
+        ({**AWQ, "group_size": 0}, "no size of a group"),
+        ({**AWQ, "group_size": -2}, "whole number from -1"),
+        ({**AWQ, "zero_point": None}, "zero_point is missing"),
+        ({**GPTQ, "bits": 3}, "is none of 4, 8"),
+        ({**GPTQ, "dynamic": {"-:.*": {}}}, "rules of their own"),
+        ({**MODELOPT, "quant_algo": "MXFP8"}, "is none of FP8"),
+        ({**MODELOPT, "group_size": 32}, "is not the 16 of NVFP4"),
+        ({**MODELOPT, "quant_algo": "W4A16_AWQ"}, "group_size is missing"),
+        ({**MODELOPT, "ignore": ["a"], "exclude_modules": ["b"]}, "differs from"),
+        ({**MODELOPT, "config_groups": {"a": group(CHANNEL, TOKEN)}}, "differs from quant_algo"),
+        ({**MODELOPT, "kv_cache_quant_algo": "FP6"}, "is none of FP8"),
+        ({**MODELOPT, "quant_algo": "MIXED_PRECISION"}, "names no matrices"),
+        ({**MODELOPT, "quantized_layers": {"a": {"quant_algo": "FP8"}}}, "one quant_algo for all"),
+        (compressed(), "has no groups"),
+        (compressed(group(None)), "weights.type is missing"),
+        (compressed(group(CHANNEL, TOKEN, targets=[])), "names no matrices"),
+        (compressed(group({**EIGHT, "num_bits": 5})), "5 of type 'float'"),
+        (compressed(group({**FOUR, "group_size": 64})), "in groups of 64"),
+        (compressed(group({**INT4, "group_size": 0})), "no size of a group"),
+        (compressed(group({**CHANNEL, "strategy": "odd"})), "is none of tensor"),
+        (compressed(group({**CHANNEL, "dynamic": True})), "anew in each forward"),
+        (compressed(group({**CHANNEL, "symmetric": False})), "gives zero points to float8"),
+        (compressed(group({**INT4, "scale_dtype": "torch.odd"})), "is none of torch.uint8"),
+        (compressed(group({**CHANNEL, "type": "int"}, TOKEN)), "no int8 is multiplied by"),
+        (compressed(group(CHANNEL, TOKEN), group(INT4)), "gives Linear two schemes"),
+        (compressed(group(CHANNEL, TOKEN), format="marlin-24"), "is none of naive-quantized"),
+        (compressed(group(INT4), kv_cache_scheme={**EIGHT, "num_bits": 6}), "none that caches"),
+        (compressed(group(INT4), sparsity_config={"a": 1}), "changes what is stored"),
+        (compressed(group(INT4, output_activations=TOKEN)), "output_activations"),
+    ],
+)
+def test_what_is_not_understood_is_refused(section: dict[str, Any], reason: str) -> None:
+    """A method, a value or a key that is not known is refused, and the refusal says why."""
+    with pytest.raises(RefusedError) as refused:
+        read(section)
+    assert reason in str(refused.value)
+
+
+def test_all_reasons_are_told_at_once() -> None:
+    """A section with several faults is refused with each of them."""
+    with pytest.raises(RefusedError) as refused:
+        read({**BLOCK, "fmt": "odd", "weight_block_size": [0], "odd": 1, LIST: ["re:["]})
+    keys = {each.key for each in refused.value.refusals}
+    assert keys == {"fmt", "weight_block_size", "odd", LIST}
+
+
+def test_algorithms_of_many_matrices_are_refused_once() -> None:
+    """Thousands of matrices in one unknown algorithm are one reason."""
+    layers = {f"layers.{number}.up": {"quant_algo": "MXFP8"} for number in range(5000)}
+    with pytest.raises(RefusedError) as refused:
+        read({**MODELOPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
+    assert len(refused.value.refusals) == 1

@@ -1,0 +1,232 @@
+"""What models store: as many elements as in transformers' own classes, by name and kind."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.decoders.layouts import LAYOUTS
+from nearfree.decoders.weights import stored
+from nearfree.errors import RefusedError
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+)
+
+from decoders.files import CONFIG, change, refusal, write
+from decoders.stored_files import NO_CLASS, STORED
+from decoders.test_config_file import VALUES
+
+
+def theirs(folder: Path, document: dict[str, Any]) -> int:
+    """Return the parameters of transformers' model, which takes no memory."""
+    write(folder, {**document, "pad_token_id": 0}, "config.json")
+    config = AutoConfig.from_pretrained(folder)
+    with torch.device("meta"):
+        try:
+            model = AutoModelForCausalLM.from_config(config)
+        except ValueError:  # a text part that has no class of its own with an LM head
+            model = AutoModel.from_config(config)
+            return sum(each.numel() for each in model.parameters()) + (
+                0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+            )
+    return sum(each.numel() for each in model.parameters())
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_as_many_parameters_as_the_class_has(tmp_path: Path, name: str) -> None:
+    """What is read of a file has the elements of the model that transformers makes of it."""
+    document = {"model_type": name, **STORED[name]}
+    assert stored(write(tmp_path, document)).parameters == theirs(tmp_path, document)
+
+
+def test_every_model_type_is_compared() -> None:
+    """No model type is without a small file of a class, or a published count of its parameters."""
+    compared = {document.get("model_type", name) for name, document in STORED.items()}
+    aliases = {
+        "deepseek_ref", "kimi_k2", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_text",
+        "qwen3_vl_moe_text", "step3p5",
+    }  # fmt: skip
+    published = {*NO_CLASS, "nemotron-nas"}
+    assert compared | aliases | published == set(LAYOUTS)
+
+
+_LLADA = {
+    "model_type": "llada", "d_model": 4096, "n_heads": 32, "n_kv_heads": 32, "n_layers": 32,
+    "mlp_hidden_size": 12288, "vocab_size": 126464, "embedding_size": 126464,
+    "weight_tying": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("document", "published"),
+    [
+        (_LLADA, 8_015_581_184),
+        (CONFIG / "models" / "llada_2_1_mini.json", 16_255_643_392 - 19 * 256),
+        (CONFIG / "models" / "ling_2_0_mini.json", 16_255_643_392 - 19 * 256),
+        (CONFIG / "models" / "wedlm_8b.json", 8_190_735_360),
+        (CONFIG / "models" / "qwen3_8b.json", 8_190_735_360),
+        (CONFIG / "models" / "llama_3_1_8b.json", 8_030_261_248),
+        (CONFIG / "models" / "mixtral_8x7b.json", 46_702_792_704),
+    ],
+    ids=["llada", "llada2", "ling2", "wedlm", "qwen3", "llama", "mixtral"],
+)
+def test_as_many_parameters_as_published(
+    tmp_path: Path, document: dict[str, Any] | Path, published: int
+) -> None:
+    """Models whose class is not in transformers have the count that their checkpoint has.
+
+    The checkpoints of Ling 2.0 and LLaDA 2 hold a buffer of 256 biases in each of 19 layers too.
+    """
+    path = document if isinstance(document, Path) else write(tmp_path, document)
+    assert stored(path).parameters == published
+
+
+def kept(folder: Path, name: str, **changes: Any) -> set[tuple[int, int, int | None, int]]:
+    """Return what the layers of a small file keep."""
+    cache = stored(write(folder, {"model_type": name, **STORED[name], **changes})).cache
+    return {(each.layers, each.elements, each.window, each.state_elements) for each in cache}
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    [
+        ("llama", {(6, 2 * 2 * 8, None, 0)}),
+        ("gpt_oss", {(3, 2 * 2 * 16, 32, 0), (3, 2 * 2 * 16, None, 0)}),
+        ("gemma3_text", {(5, 2 * 2 * 16, 32, 0), (1, 2 * 2 * 16, None, 0)}),
+        ("gemma4_text", {(3, 2 * 2 * 16, 32, 0), (3, 2 * 32, None, 0)}),
+        ("llama4_text", {(5, 2 * 2 * 16, 8192, 0), (1, 2 * 2 * 16, None, 0)}),
+        ("mimo_v2_flash", {(2, 2 * (16 + 12), None, 0), (4, 4 * (16 + 12), 32, 0)}),
+        ("deepseek_v3", {(6, 12 + 4, None, 0)}),
+        ("deepseek_v32", {(6, 12 + 4 + 14, None, 0)}),
+        ("glm_moe_dsa", {(3, 12 + 4 + 14, None, 0), (3, 12 + 4, None, 0)}),
+        ("deepseek_v4", {(6, 128, 32, 0), (2, (128 + 16) // 4, None, 0), (2, 1, None, 0)}),
+        ("minimax_m3_vl_text", {(6, 2 * 2 * 16, None, 0), (5, 12, None, 0)}),
+        (
+            "qwen3_5_text",
+            {(2, 2 * 2 * 16, None, 0), (4, 0, None, 4 * 6 * 10 + (2 * 2 * 6 + 40) * 2)},
+        ),
+        ("jamba", {(1, 2 * 2 * 8, None, 0), (7, 0, None, 128 * (16 + 3))}),
+        ("falcon_h1", {(6, 2 * 2 * 16, None, 0), (6, 0, None, 48 * 10 + (48 + 40) * 3)}),
+        ("nemotron_h", {(1, 2 * 2 * 16, None, 0), (2, 0, None, 24 * 10 + (24 + 40) * 2)}),
+    ],
+)
+def test_what_layers_keep(tmp_path: Path, name: str, cache: set[Any]) -> None:
+    """Each kind of attention keeps what its class caches of a position and of a request."""
+    assert kept(tmp_path, name) == cache
+
+
+def test_weights_have_the_names_of_the_checkpoint(tmp_path: Path) -> None:
+    """A layer and an expert are a star; layers of one kind alone are named by number."""
+    found = {each.name: each for each in stored(write(tmp_path, change("mixtral"))).weights}
+    experts = found["model.layers.*.block_sparse_moe.experts.*.w2"]
+    assert (experts.kind, experts.inputs, experts.outputs, experts.count) == ("experts", 96, 64, 24)
+    nemotron = {"model_type": "nemotron_h", **STORED["nemotron_h"]}
+    found = {each.name: each for each in stored(write(tmp_path, nemotron)).weights}
+    assert found["backbone.layers.*.mixer.in_proj"].layers == (0, 4)
+    assert found["backbone.layers.*.mixer.q_proj"].layers == (3,)
+    assert found["lm_head"].kind == "lm_head"
+
+
+WHOLES = [
+    ("qwen3_vl", "qwen3", "model.language_model", "lm_head"),
+    ("mistral3", "ministral3", "language_model.model", "language_model.lm_head"),
+    ("gemma3", "gemma3_text", "language_model.model", "language_model.lm_head"),
+    ("kimi_k25", "deepseek_v3", "language_model.model", "language_model.lm_head"),
+]
+
+
+@pytest.mark.parametrize(("whole", "part", "root", "head"), WHOLES)
+def test_the_text_of_a_model_of_several_parts(
+    tmp_path: Path, whole: str, part: str, root: str, head: str
+) -> None:
+    """It stores what its text alone does, under names of its own; what sees is said to be left out.
+
+    Whether the LM head is the embedding is said outside of its text.
+    """
+    text = {"model_type": part, **STORED[part], "tie_word_embeddings": False}
+    outer = {"model_type": whole, "text_config": text, "vision_config": {"depth": 2}}
+    alone = stored(write(tmp_path, text))
+    found = stored(write(tmp_path, {**outer, "tie_word_embeddings": False}))
+    assert found.cache == alone.cache
+    assert [each.name for each in found.weights] == [
+        each.name.replace("model", root, 1).replace("lm_head", head) for each in alone.weights
+    ]
+    assert [note.partition(":")[0] for note in found.notes] == ["vision_config"]
+    tied = stored(write(tmp_path, {**outer, "tie_word_embeddings": True}))
+    assert found.parameters - tied.parameters == 500 * 64
+
+
+TOWER = {
+    "depth": 3, "hidden_size": 24, "num_heads": 2, "intermediate_size": 40, "in_channels": 3,
+    "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("whole", "text", "deep"), [("qwen3_vl", "qwen3", [0, 1]), ("qwen3_5", "qwen3_5_text", [])]
+)
+def test_a_vision_tower_is_counted(tmp_path: Path, whole: str, text: str, deep: list[int]) -> None:
+    """Where a file says the size of what reads images, it is among the weights."""
+    tower = {**TOWER, "deepstack_visual_indexes": deep}
+    document = {"model_type": whole, "vision_config": tower}
+    document["text_config"] = {"model_type": whole + "_text", **STORED[text], "pad_token_id": 0}
+    write(tmp_path, document, "config.json")
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(tmp_path))
+    found = stored(tmp_path)
+    assert found.parameters == sum(each.numel() for each in model.parameters())
+    assert not found.notes
+    seen = sum(each.elements for each in found.weights if each.kind == "vision")
+    assert seen == sum(each.numel() for each in model.model.visual.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("llama", {"model_type": "lama"}, "model_type 'lama' is not read"),
+        ("llama", {"text_config": {}}, "text_config {...} is a part of 'llama'"),
+        ("llama", {"num_hidden_layers": 1001}, "num_hidden_layers 1001 is more than 1000"),
+        ("llama", {"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide"),
+        ("nemotron_h", {"hybrid_override_pattern": "M-E*MX"}, "a layer of the kind 'X'"),
+        ("nemotron_h", {"hybrid_override_pattern": "M", "num_hidden_layers": 6}, "has 1 entries"),
+        ("gpt_oss", {"layer_types": ["full_attention"]}, "has 1 entries for 6 layers"),
+        ("gemma4_text", {"num_kv_shared_layers": 2}, "num_kv_shared_layers 2 is not read"),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq 2 is not understood"),
+        ("llama4_text", {"moe_layers": [6]}, "moe_layers [...] names others than 6 layers"),
+        ("hunyuan_v1_moe", {"moe_intermediate_size": 95}, "moe_intermediate_size 95 differs"),
+    ],
+)
+def test_what_is_not_understood_is_refused(
+    tmp_path: Path, name: str, changes: dict[str, Any], said: str
+) -> None:
+    """Nothing is counted of a file that asks for what is not known, and the key is named."""
+    path = write(tmp_path, {"model_type": name, **STORED[name], **changes})
+    with pytest.raises(RefusedError, match=re.escape(said)):
+        stored(path)
+
+
+@given(st.sampled_from(sorted(STORED)), st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_value_of_any_key_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    """Whatever a key holds, there is an answer of positive counts or one message of the file's."""
+    document: dict[str, Any] = {"model_type": name, **STORED[name]}
+    key = data.draw(st.sampled_from(sorted(document)))
+    document[key] = data.draw(VALUES)
+    path = write(tmp_path_factory.getbasetemp(), document)
+    error = refusal(lambda: stored(path))
+    assert str(path) in error.what if error else stored(path).parameters > 0
+
+
+def test_an_own_name_of_a_key_is_the_one_that_is_told(tmp_path: Path) -> None:
+    """An error names a key as the file calls it."""
+    with pytest.raises(RefusedError, match=r"n_heads 3\.5 is no whole number"):
+        stored(write(tmp_path, {**_LLADA, "n_heads": 3.5}))

@@ -1,0 +1,72 @@
+"""vLLM's FlashAttention 3: few rows take a tile of one warp group, from the commits it pins."""
+
+import pytest
+from derive.questions import LOG
+from msgspec.structs import replace
+from nearfree.errors import EvidenceError, SourceError
+from nearfree.sources.attention import AttentionQuery
+from nearfree.sources.backends import vllm_fa3
+from nearfree.sources.extraction import Extraction
+from nearfree.sources.record import recorded_extraction
+
+DIMENSIONS = (64, 96, 128, 192, 256)
+ASKED = AttentionQuery(
+    heads=32, kv_heads=8, head_dim=128, sm=90, sms=132, api="varlen", paged=True, page_size=16
+)
+BINARIES = {
+    "0.9.1": [192, 192, 64, 128, 128],
+    "0.14.0": [64, 192, 64, 128, 128],
+    "0.20.2": [64, 192, 64, 128, 128],
+    "0.33.0": [64, 192, 64, 128, 128],
+}
+"""Rows of a tile for up to 64 rows, by dimension, as the kernels in `_vllm_fa3_C` are named."""
+
+
+def recorded(version: str) -> Extraction:
+    found = recorded_extraction(LOG, "vllm-fa3", version)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("version", BINARIES)
+def test_tiles_are_those_of_the_binaries(version: str, *, causal: bool) -> None:
+    """At ten points a release, up to 64 rows and above, tiles are those of its own kernels."""
+    rules = recorded(version).by_name()
+
+    def rows(head_dim: int, positions: int) -> int:
+        query = replace(ASKED, head_dim=head_dim, causal=causal)
+        return vllm_fa3.tile(rules, query, positions).tile
+
+    assert [rows(d, 16) for d in DIMENSIONS] == BINARIES[version]
+    assert [rows(d, 17) for d in DIMENSIONS] == [192, 192, 128, 128, 128]
+
+
+@pytest.mark.parametrize("version", BINARIES)
+def test_the_evidence_is_named(version: str) -> None:
+    """An answer says which commit it rests on, and that of 0.33.0 that another stands in."""
+    (source,) = recorded(version).fetched
+    assert source.verified == ("stand_in" if version == "0.33.0" else "commit")
+    assert ("which was not to be had" in source.artefact) == (version == "0.33.0")
+    assert {"hopper/heuristics.h", "CMakeLists.txt"} <= {each.path for each in source.members}
+
+
+def test_other_calls_are_refused() -> None:
+    """What vLLM never calls has no tile, nor has a call whose page size matters and is not said."""
+    rules = recorded("0.20.2").by_name()
+    with pytest.raises(EvidenceError, match="no dense call"):
+        vllm_fa3.tile(rules, replace(ASKED, api="dense"), 1)
+    with pytest.raises(EvidenceError, match="page size"):
+        vllm_fa3.tile(rules, replace(ASKED, page_size=None), 4096)
+
+
+def test_conditions_are_those_of_the_build() -> None:
+    """A definition turns its conditions, others stay; no line moves, and no build is no guess."""
+    text = "#ifdef FLASHATTENTION_A\nint f() { return 1; }\n#else\nint f() { return 2; }\n#endif\n"
+    names = "  {}FLASHATTENTION_A # why\n FLASHATTENTION_C\n"
+    build = f"target_compile_definitions(_vllm_fa3_C PRIVATE\n{names})"
+    for mark, line in (("", 2), ("# ", 4)):
+        files = {"a.cpp": text, vllm_fa3.BUILD: build.format(mark) + " FLASHATTENTION_B"}
+        assert vllm_fa3.built(files).locate("f").node.start_point[0] + 1 == line
+    with pytest.raises(SourceError, match="defines nothing"):
+        vllm_fa3.built({"a.cpp": text, vllm_fa3.BUILD: ""})

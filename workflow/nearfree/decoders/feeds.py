@@ -1,0 +1,228 @@
+"""Kinds of FFN as weights: dense ones, routed experts, shared ones, and routers."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from nearfree.decoders.decoder import Ffn, mixed, routed
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.pieces import (
+    Kind,
+    Layer,
+    Part,
+    Piece,
+    Plan,
+    flag,
+    linear,
+    same,
+    under,
+    vector,
+)
+
+Rule = Callable[[Keys, int], Ffn]
+
+
+class Form(NamedTuple):
+    """The matrices of one FFN in a checkpoint: those into its width, of which `fused` are one."""
+
+    ups: tuple[str, ...]
+    down: str
+    fused: int = 1
+
+    def parts(
+        self, at: str, kind: Kind, d_model: int, d_ff: int, *, bias: bool = False, copies: int = 1
+    ) -> list[Part]:
+        """Return the matrices of `copies` FFNs under a name."""
+        parts: list[Part] = []
+        for up in self.ups:
+            wide = d_ff * self.fused
+            parts += linear(under(at, up), kind, d_model, wide, bias=bias, copies=copies)
+        parts += linear(under(at, self.down), kind, d_ff, d_model, bias=bias, copies=copies)
+        return parts
+
+
+GATED = Form(("gate_proj", "up_proj"), "down_proj")
+PLAIN = Form(("up_proj",), "down_proj")
+FUSED = Form(("gate_up_proj",), "down_proj", 2)
+NUMBERED = Form(("w1", "w3"), "w2")
+
+
+def ffn(
+    *,
+    at: str = "mlp",
+    width: str = "intermediate_size",
+    form: Form = GATED,
+    bias: str | bool = False,
+) -> Plan:
+    """Return the plan of a Dense FFN whose width stands under a key."""
+
+    def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+        d_model, d_ff = keys.whole("hidden_size"), keys.whole(width)
+        return same(Piece(tuple(form.parts(at, "ffn", d_model, d_ff, bias=flag(keys, bias)))))
+
+    return plan
+
+
+class Names(NamedTuple):
+    """What a checkpoint calls the parts of an MoE FFN, under `at`; `dense` is a whole name.
+
+    `latent` is the key of the width that routed experts work in, where it is not the model's.
+    """
+
+    at: str = "mlp"
+    experts: str = "experts.*"
+    form: Form = GATED
+    router: str = "gate"
+    shared: str = "shared_experts"
+    shared_form: Form = GATED
+    shared_gate: str = ""
+    dense: str = "mlp"
+    bias: bool = False
+    dense_bias: str | bool = False
+    router_vector: str = ""
+    latent: str = ""
+
+
+_NAMES = Names()
+
+
+def moe(rule: Rule, names: Names = _NAMES) -> Plan:
+    """Return the plan of layers with experts or a Dense FFN, as a rule says.
+
+    The bias by which some routers correct scores is a buffer, not a parameter; it is left out.
+    """
+
+    def plan(keys: Keys, layers: int) -> Layer:
+        found, d_model = rule(keys, layers), keys.whole("hidden_size")
+        moe_at = found.moe_at if isinstance(found.moe_at, range) else frozenset(found.moe_at)
+        dense: list[Part] = []
+        if found.d_ff:
+            bias = flag(keys, names.dense_bias)
+            dense = names.shared_form.parts(names.dense, "ffn", d_model, found.d_ff, bias=bias)
+        plain, sparse = Piece(tuple(dense)), Piece(tuple(_sparse(keys, found, names, d_model)))
+        return lambda layer: sparse if layer in moe_at else plain
+
+    return plan
+
+
+def _sparse(keys: Keys, found: Ffn, names: Names, d_model: int) -> list[Part]:
+    experts = found.experts
+    if experts is None:
+        return []
+    at, count = names.at, experts.experts
+    inner = keys.whole(names.latent, default=d_model) if names.latent else d_model
+    place = under(at, names.experts)
+    parts = [
+        *linear(under(at, names.router), "router", d_model, count, bias=names.bias),
+        *names.form.parts(place, "experts", inner, experts.d_ff, bias=names.bias, copies=count),
+    ]
+    if names.router_vector:
+        parts += vector(under(at, names.router_vector), count, "router")
+    if inner != d_model:
+        parts += linear(f"{at}.fc1_latent_proj", "ffn", d_model, inner)
+        parts += linear(f"{at}.fc2_latent_proj", "ffn", inner, d_model)
+    if experts.shared_d_ff:
+        shared, bias = under(at, names.shared), flag(keys, names.dense_bias)
+        width = experts.shared_d_ff
+        parts += names.shared_form.parts(shared, "shared_experts", d_model, width, bias=bias)
+        if names.shared_gate:
+            parts += linear(under(at, names.shared_gate), "shared_experts", d_model, 1)
+    return parts
+
+
+Where = Callable[[Keys, int], Sequence[int]]
+
+
+def everywhere(keys: Keys, layers: int) -> Sequence[int]:  # noqa: ARG001 (one signature for all)
+    """Return all layers."""
+    return range(layers)
+
+
+def behind_first(keys: Keys, layers: int) -> Sequence[int]:
+    """Return the layers that `mlp_layer_types` names, else those behind the first dense ones.
+
+    Source: configurations of DeepSeek-V3 and GLM's DSA of transformers 5.23.
+    """
+    if keys.has("mlp_layer_types"):
+        return marked("mlp_layer_types")(keys, layers)
+    if keys.has("moe_layer_freq") and keys.whole("moe_layer_freq", least=0) != 1:
+        raise keys.wrong("moe_layer_freq", "is not understood", "Give a model with 1")
+    return range(keys.whole("first_k_dense_replace", least=0), layers)
+
+
+def marked(key: str) -> Where:
+    """Return what reads a list that marks layers with experts by 1 or "sparse"."""
+
+    def where(keys: Keys, layers: int) -> Sequence[int]:
+        marks = keys.each(key)
+        if len(marks) < layers or set(marks) - {0, 1, "sparse", "dense"}:
+            raise keys.wrong(key, f"does not say of {layers} layers whether they have experts")
+        return [layer for layer in range(layers) if marks[layer] in {1, "sparse"}]
+
+    return where
+
+
+def interleaved(keys: Keys, layers: int) -> Sequence[int]:
+    """Return Llama 4's layers with experts. Source: Llama4TextConfig of transformers 5.23."""
+    if keys.has("moe_layers"):
+        found = sorted(set(keys.list_of("moe_layers", int)))
+        if found and not (found[0] >= 0 and found[-1] < layers):
+            raise keys.wrong("moe_layers", f"names others than {layers} layers")
+        return found
+    step = keys.whole("interleave_moe_layer_step")
+    return range(step - 1, layers, step)
+
+
+def periodic(keys: Keys, layers: int) -> Sequence[int]:
+    """Return Jamba's layers with experts. Source: JambaConfig of transformers 5.23."""
+    if keys.whole("num_experts") == 1:
+        return ()
+    period = keys.whole("expert_layer_period")
+    return range(keys.whole("expert_layer_offset", least=0), layers, period)
+
+
+def some(
+    where: Where,
+    *,
+    count: tuple[str, ...] = ("n_routed_experts", "num_experts", "num_local_experts"),
+    top_k: str = "num_experts_per_tok",
+    width: str = "moe_intermediate_size",
+    shared: tuple[str, ...] = (),
+    dense: str = "intermediate_size",
+) -> Rule:
+    """Return the rule of models in which some layers have experts.
+
+    Parameters
+    ----------
+    where
+        Which.
+    count, top_k, width, dense
+        The keys of the experts, of those that a token takes, of an expert's width, of a Dense
+        FFN's.
+    shared
+        The keys whose product is the width of what every token passes, none without such.
+    """
+
+    def rule(keys: Keys, layers: int) -> Ffn:
+        shared_d_ff = int(bool(shared))
+        for key in shared:
+            shared_d_ff *= keys.whole(key, least=0)
+        experts = routed(
+            keys, keys.one_of(*count), top_k=top_k, width=width, shared_d_ff=shared_d_ff
+        )
+        return mixed(keys, layers, where(keys, layers), experts, dense)
+
+    return rule
+
+
+def listed(keys: Keys, layers: int) -> Sequence[int]:
+    """Return Step 3's layers with experts: those of a text, else those behind the first three.
+
+    Source: Step3p7TextConfig of transformers 5.23.
+    """
+    if not keys.has("moe_layers_enum"):
+        return behind_first(keys, layers)
+    found = keys.text("moe_layers_enum").replace(" ", "").split(",")
+    if not all(re.fullmatch(r"\d{1,4}", each) for each in found):
+        raise keys.wrong("moe_layers_enum", "is no list of layers")
+    return sorted({int(each) for each in found} & set(range(layers)))

@@ -1,0 +1,338 @@
+"""Kinds of attention and of what stands in its place: their weights, and what they keep."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nearfree.decoders.decoder import head_width
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.pieces import (
+    Kept,
+    Layer,
+    Part,
+    Piece,
+    Plan,
+    flag,
+    linear,
+    same,
+    under,
+    vector,
+)
+
+Window = Callable[[Keys, int], int | None]
+
+
+class Heads(NamedTuple):
+    """Heads of queries and of keys, and the elements of one of each and of a value's."""
+
+    queries: int
+    keys: int
+    width: int
+    values: int
+
+
+def heads(keys: Keys) -> Heads:
+    """Return the heads of most models: where no head_dim is given, they part the width."""
+    queries = keys.whole("num_attention_heads")
+    width = head_width(keys)
+    return Heads(queries, keys.whole("num_key_value_heads", default=queries), width, width)
+
+
+def named_heads(queries: str, kv_heads: str, width: str, values: str) -> Callable[[Keys], Heads]:
+    """Return what reads the heads under other names."""
+    return lambda keys: Heads(
+        keys.whole(queries), keys.whole(kv_heads), keys.whole(width), keys.whole(values)
+    )
+
+
+def all_positions(keys: Keys, layers: int) -> int | None:  # noqa: ARG001 (one signature for all)
+    """Return None: a layer that looks at all positions."""
+    return None
+
+
+def window_of(key: str) -> Window:
+    """Return what reads the window of a layer that has one."""
+    return lambda keys, layers: keys.whole(key)  # noqa: ARG005
+
+
+def gqa(
+    *,
+    module: str = "self_attn",
+    shape: Callable[[Keys], Heads] = heads,
+    window: Window = all_positions,
+    qkv_bias: str | bool = False,
+    output_bias: str | bool = False,
+    fused: str = "",
+    output: str = "o_proj",
+    norm: str | bool = False,
+    norm_names: tuple[str, str] = ("q_norm", "k_norm"),
+    whole_norm: bool = False,
+    gate: str = "",
+    sinks: str | bool = False,
+    values: bool = True,
+) -> Plan:
+    """Return the plan of attention with grouped queries.
+
+    Parameters
+    ----------
+    module, fused, output, norm_names
+        Names in the checkpoint; `fused` is that of query, key and value where they are one matrix.
+    shape, window
+        How the file says them.
+    qkv_bias, output_bias, norm
+        Whether there are biases, and norms of queries and keys, or the key that says so.
+    whole_norm
+        A norm's weight is as wide as all heads, not as one.
+    gate
+        "query" where the query is twice as wide, its other half a gate; else the name of a matrix
+        with a gate for each head, if any.
+    sinks
+        Whether each head has a logit that is no position's, or the key that says so.
+    values
+        Whether values have a matrix of their own; they are cached either way.
+    """
+
+    def plan(keys: Keys, layers: int) -> Layer:
+        d_model, of = keys.whole("hidden_size"), shape(keys)
+        if of.queries % of.keys:
+            why = f"does not divide num_attention_heads {of.queries}"
+            raise keys.wrong("num_key_value_heads", why)
+        query = of.queries * of.width * (1 + (gate == "query"))
+        widths = {"q_proj": query, "k_proj": of.keys * of.width}
+        if values:
+            widths["v_proj"] = of.keys * of.values
+        if fused:
+            widths = {fused: sum(widths.values())}
+        parts: list[Part] = []
+        for name, width in widths.items():
+            bias = flag(keys, qkv_bias)
+            parts += linear(under(module, name), "attention", d_model, width, bias=bias)
+        inner, bias = of.queries * of.values, flag(keys, output_bias)
+        parts += linear(under(module, output), "attention", inner, d_model, bias=bias)
+        if flag(keys, norm):
+            for name, count in zip(norm_names, (of.queries, of.keys), strict=True):
+                parts += vector(under(module, name), of.width * (count if whole_norm else 1))
+        if gate and gate != "query":
+            parts += linear(under(module, gate), "attention", d_model, of.queries)
+        if flag(keys, sinks):
+            parts += vector(under(module, "sinks"), of.queries, "attention")
+        elements = of.keys * (of.width + of.values)
+        return same(Piece(tuple(parts), (Kept(elements, window(keys, layers)),)))
+
+    return plan
+
+
+def mla(*, index: bool = False) -> Plan:
+    """Return the plan of multi-head latent attention; `index` with an indexer of its positions.
+
+    What is cached of a position is the latent of keys and values, the rotated part of the key and,
+    with an indexer, its key.
+    Source: DeepseekV3Attention and DeepseekV32Indexer of transformers 5.23.
+    """
+
+    def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+        d_model, queries = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+        latent, rotated = keys.whole("kv_lora_rank"), keys.whole("qk_rope_head_dim")
+        plain, value = keys.whole("qk_nope_head_dim"), keys.whole("v_head_dim")
+        bias = keys.flag("attention_bias")
+        query = queries * (plain + rotated)
+        parts: list[Part] = []
+
+        def add(name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
+            parts.extend(linear(f"self_attn.{name}", "attention", inputs, outputs, bias=bias))
+
+        if keys.has("q_lora_rank"):
+            rank = keys.whole("q_lora_rank")
+            add("q_a_proj", d_model, rank, bias=bias)
+            parts += vector("self_attn.q_a_layernorm", rank)
+            add("q_b_proj", rank, query)
+        else:
+            add("q_proj", d_model, query)
+        add("kv_a_proj_with_mqa", d_model, latent + rotated, bias=bias)
+        parts += vector("self_attn.kv_a_layernorm", latent)
+        add("kv_b_proj", latent, queries * (plain + value))
+        add("o_proj", queries * value, d_model, bias=bias)
+        kept = latent + rotated
+        if index:
+            indexers, width = keys.whole("index_n_heads"), keys.whole("index_head_dim")
+            add("indexer.wq_b", keys.whole("q_lora_rank"), indexers * width)
+            add("indexer.wk", d_model, width)
+            parts += vector("self_attn.indexer.k_norm", width)
+            parts += vector("self_attn.indexer.k_norm.bias", width)
+            add("indexer.weights_proj", d_model, indexers)
+            kept += width
+        return same(Piece(tuple(parts), (Kept(kept),)))
+
+    return plan
+
+
+def block_index(keys: Keys, layers: int) -> Layer:
+    """Read MiniMax M3's indexer of blocks, which some layers have beside attention.
+
+    Source: MiniMaxM3VLIndexer of transformers 5.23.
+    """
+    if not keys.has("sparse_attention_config"):
+        return same(Piece(()))
+    inner, d_model = keys.inner("sparse_attention_config"), keys.whole("hidden_size")
+    width, count = inner.whole("sparse_index_dim"), inner.whole("sparse_num_index_heads")
+    marks = inner.each("sparse_attention_freq")
+    if len(marks) < layers:
+        raise inner.wrong("sparse_attention_freq", f"has {len(marks)} entries for {layers} layers")
+    parts = (
+        *linear("self_attn.index_q_proj", "attention", d_model, count * width),
+        *linear("self_attn.index_k_proj", "attention", d_model, width),
+        *vector("self_attn.index_q_norm", width),
+        *vector("self_attn.index_k_norm", width),
+    )
+    return lambda layer: Piece(parts, (Kept(width),)) if marks[layer] else Piece(())
+
+
+def delta_net(*, split: bool) -> Plan:
+    """Return the plan of a gated delta net, its projections `split` in four or in two.
+
+    A request keeps a matrix a value head and the convolution's last inputs.
+    Source: Qwen3NextGatedDeltaNet and Qwen3_5GatedDeltaNet of transformers 5.23.
+    """
+
+    def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+        d_model, kernel = keys.whole("hidden_size"), keys.whole("linear_conv_kernel_dim")
+        count, values = keys.whole("linear_num_key_heads"), keys.whole("linear_num_value_heads")
+        key, value = keys.whole("linear_key_head_dim"), keys.whole("linear_value_head_dim")
+        inner, mixed = values * value, 2 * count * key + values * value
+        widths = (
+            {"in_proj_qkv": mixed, "in_proj_z": inner, "in_proj_b": values, "in_proj_a": values}
+            if split
+            else {"in_proj_qkvz": mixed + inner, "in_proj_ba": 2 * values}
+        )
+        parts: list[Part] = []
+        for name, width in widths.items():
+            parts += linear(f"linear_attn.{name}", "state", d_model, width)
+        parts += linear("linear_attn.out_proj", "state", inner, d_model)
+        parts += linear("linear_attn.conv1d", "state", kernel, mixed)
+        parts += vector("linear_attn.dt_bias", values, "state")
+        parts += vector("linear_attn.A_log", values, "state")
+        parts += vector("linear_attn.norm", value)
+        state = values * key * value + mixed * (kernel - 1)
+        return same(Piece(tuple(parts), (Kept(state=state),)))
+
+    return plan
+
+
+def mamba2(
+    *,
+    module: str,
+    names: tuple[str, str, str, str, str],
+    flags: tuple[str, str, str],
+    norm: str | bool = True,
+) -> Plan:
+    """Return the plan of a state space layer of Mamba's second version.
+
+    Parameters
+    ----------
+    module
+        Its name in the checkpoint.
+    names
+        The keys of its heads, the elements of a head, of a state, its groups and its kernel.
+    flags
+        The keys of biases: of the convolution, of the input's projection and of the output's.
+    norm
+        Whether its output is normalised, or the key that says so.
+
+    Source: NemotronHMamba2Mixer and FalconH1Mixer of transformers 5.23.
+    """
+
+    def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+        count, width, states, groups, kernel = (keys.whole(name) for name in names)
+        convolution, inputs, outputs = (keys.flag(name) for name in flags)
+        d_model, inner = keys.whole("hidden_size"), count * width
+        mixed = inner + 2 * groups * states
+        parts = [
+            *linear(f"{module}.in_proj", "state", d_model, inner + mixed + count, bias=inputs),
+            *linear(f"{module}.conv1d", "state", kernel, mixed, bias=convolution),
+            *linear(f"{module}.out_proj", "state", inner, d_model, bias=outputs),
+        ]
+        for name in ("dt_bias", "A_log", "D"):
+            parts += vector(under(module, name), count, "state")
+        if flag(keys, norm):
+            parts += vector(f"{module}.norm", inner)
+        return same(Piece(tuple(parts), (Kept(state=inner * states + mixed * (kernel - 1)),)))
+
+    return plan
+
+
+def mamba1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+    """Read a state space layer of Mamba's first version, with Jamba's norms.
+
+    Source: JambaMambaMixer of transformers 5.23.
+    """
+    d_model, states = keys.whole("hidden_size"), keys.whole("mamba_d_state")
+    inner, kernel = keys.whole("mamba_expand") * d_model, keys.whole("mamba_d_conv")
+    bias = keys.flag("mamba_proj_bias")
+    rank = math.ceil(d_model / 16)
+    if not keys.is_text("mamba_dt_rank", "auto"):
+        rank = keys.whole("mamba_dt_rank")
+    convolution = keys.flag("mamba_conv_bias")
+    parts = [
+        *linear("mamba.in_proj", "state", d_model, 2 * inner, bias=bias),
+        *linear("mamba.conv1d", "state", kernel, inner, bias=convolution),
+        *linear("mamba.x_proj", "state", inner, rank + 2 * states),
+        *linear("mamba.dt_proj", "state", rank, inner, bias=True),
+        Part("mamba.A_log", "state", states, inner),
+        *vector("mamba.D", inner, "state"),
+        *linear("mamba.out_proj", "state", inner, d_model, bias=bias),
+        *vector("mamba.dt_layernorm", rank),
+        *vector("mamba.b_layernorm", states),
+        *vector("mamba.c_layernorm", states),
+    ]
+    return same(Piece(tuple(parts), (Kept(state=inner * (states + kernel - 1)),)))
+
+
+def compressed(ratio: int, *, index: bool = False) -> Plan:
+    """Return the plan of DeepSeek V4's attention: a window, and one entry for `ratio` positions.
+
+    With ratio 0 there is the window alone; `index` adds an indexer of entries, which then overlap.
+    Source: DeepseekV4Attention, its compressors and indexer of transformers 5.23.
+    """
+
+    def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+        d_model, width = keys.whole("hidden_size"), keys.whole("head_dim")
+        rank, queries = keys.whole("q_lora_rank"), keys.whole("num_attention_heads")
+        groups, low = keys.whole("o_groups"), keys.whole("o_lora_rank")
+        if queries * width % groups:
+            raise keys.wrong("o_groups", f"does not divide the width of {queries} heads")
+        parts: list[Part] = []
+
+        def add(name: str, inputs: int, outputs: int) -> None:
+            parts.extend(linear(f"attn.{name}", "attention", inputs, outputs))
+
+        def compressor(where: str, size: int) -> None:
+            wide = size * (1 + index)
+            parts.append(Part(f"{where}.ape", "attention", 1, ratio * wide))
+            parts.extend(linear(f"{where}.wkv", "attention", d_model, wide))
+            parts.extend(linear(f"{where}.wgate", "attention", d_model, wide))
+            parts.extend(vector(f"{where}.norm", size))
+
+        add("wq_a", d_model, rank)
+        parts += vector("attn.q_norm", rank)
+        add("wq_b", rank, queries * width)
+        add("wkv", d_model, width)
+        parts += vector("attn.kv_norm", width)
+        add("wo_a", queries * width // groups, groups * low)
+        add("wo_b", groups * low, d_model)
+        parts += vector("attn.attn_sink", queries, "attention")
+        kept = [Kept(width, keys.whole("sliding_window"))]
+        if ratio:
+            compressor("attn.compressor", width)
+            elements = width
+            if index:
+                indexers, size = keys.whole("index_n_heads"), keys.whole("index_head_dim")
+                compressor("attn.indexer.compressor", size)
+                add("indexer.wq_b", rank, indexers * size)
+                add("indexer.weights_proj", d_model, indexers)
+                elements += size
+            if elements % ratio:
+                raise keys.wrong("head_dim", f"is no multiple of {ratio} with its indexer's")
+            kept.append(Kept(elements // ratio))
+        return same(Piece(tuple(parts), tuple(kept)))
+
+    return plan

@@ -1,0 +1,210 @@
+"""All that a model's files say, understood or not: its forward, its precision, what it stores."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import Struct, structs
+
+from nearfree.core.precision import ELEMENT_BYTES, FORMATS, QUANTISED, Precision, Product
+from nearfree.decoders.config_file import config_file, file_name, find_file, read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.precision import StoredPrecision, read_precision
+from nearfree.decoders.schemes import Scheme
+from nearfree.decoders.text_part import text_part
+from nearfree.decoders.weights import CacheLayer, Matrix, Stored, stored
+from nearfree.errors import Refusal, Refusals
+
+
+class Weights(Struct, frozen=True):
+    """The weights of a kind: how many elements, and their bytes as stored, with scales."""
+
+    kind: str
+    elements: int
+    size_bytes: float
+
+
+class ModelFile(Struct, frozen=True, kw_only=True):
+    """A model as its files describe it.
+
+    `decoder` is None where its forward is not understood; `weights`, `cache` and `precision` are
+    empty where it is not known what it stores, or in what. `refusals` say why. `mixed` says which
+    kinds of matrices have several formats, of which `precision` has that of most elements. `widest`
+    is the most elements that a token's FFN or attention makes, in which routed experts count
+    `top_k` times.
+    """
+
+    name: str
+    file: str
+    decoder: Decoder | None = None
+    precision: Precision | None = None
+    weights: tuple[Weights, ...] = ()
+    cache: tuple[CacheLayer, ...] = ()
+    d_model: int = 0
+    vocabulary: int = 0
+    widest: int = 0
+    cache_heads: int = 1
+    notes: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    mixed: tuple[Refusal, ...] = ()
+
+    @property
+    def main(self) -> str:
+        """The kind of matrices that holds most weights: experts, or the FFN."""
+        return "experts" if any(each.kind == "experts" for each in self.weights) else "ffn"
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all weights."""
+        return sum(each.elements for each in self.weights)
+
+    def weights_bytes(self, precision: Precision | None) -> float:
+        """Return the bytes of all weights, stored in a precision, or as the files say if None.
+
+        What is no matrix of a product, such as embeddings and norms, is stored as the files say.
+        """
+        return sum(self._size(each, precision) for each in self.weights)
+
+    def _size(self, each: Weights, precision: Precision | None) -> float:
+        own, kind = self.precision, each.kind
+        if precision is None or precision == own:
+            return each.size_bytes
+        if kind not in QUANTISED:
+            was = ELEMENT_BYTES[own.plain] if own else each.size_bytes / each.elements
+            return each.size_bytes * ELEMENT_BYTES[precision.plain] / was
+        format_ = getattr(precision, kind).weights
+        if own and getattr(own, kind).weights == format_:
+            return each.size_bytes
+        return each.elements * ELEMENT_BYTES[format_]
+
+
+def find_model_file(config_folder: Path, model: str) -> ModelFile:
+    """Return a model by its name or path; the errors are those of `find_file` and `read_object`."""
+    return read_model_file(find_file(config_folder, model))
+
+
+def read_model_file(path: Path) -> ModelFile:
+    """Return all that a model's files say; what is not understood is in `refusals`.
+
+    Parameters
+    ----------
+    path
+        The config.json, or the folder that holds it; hf_quant_config.json beside it is read, too.
+
+    Raises
+    ------
+    ConfigError
+        A file is not there or is no JSON object.
+    """
+    file, found = config_file(path), Refusals()
+    decoder = said = held = None
+    with found.gathered():
+        decoder = read_decoder(path)
+    with found.gathered():
+        said = read_precision(path)
+    with found.gathered():
+        held = stored(path)
+    known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
+    if held is not None:
+        keys = text_part(file).keys
+        known = structs.replace(known, **_shape(held, _top_k(keys), _cache_heads(keys)))
+    if held is not None and said is not None:
+        parts = list[_Part]()
+        for matrix in held.weights:
+            with found.gathered():
+                parts += _parts(matrix, said)
+        if not found.found or len({part.matrix for part in parts}) == len(held.weights):
+            precision, mixed = _precision(parts, said)
+            known = structs.replace(
+                known, weights=_weights(parts), precision=precision, mixed=mixed
+            )
+    return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
+
+
+class _Part(NamedTuple):
+    """Elements of a matrix that are in one scheme."""
+
+    matrix: Matrix
+    scheme: Scheme
+    elements: float
+
+
+def _parts(matrix: Matrix, said: StoredPrecision) -> list[_Part]:
+    """Return the elements of a matrix by scheme; RefusedError where files say none of one."""
+    if matrix.inputs == 1:  # a vector is never quantised
+        plain = Scheme(weights=said.plain, activations=said.plain, bits=FORMATS[said.plain].bits)
+        return [_Part(matrix, plain, matrix.elements)]
+    counted = [each for each in (matrix.layers, range(matrix.copies)) if each]
+    numbers = counted[: matrix.name.count("*")]
+    said.check(matrix.name, matrix.inputs, *numbers)
+    schemes = said.each(matrix.name, *numbers)
+    each = matrix.elements / sum(schemes.values())
+    return [_Part(matrix, scheme, each * count) for scheme, count in schemes.items()]
+
+
+def _weights(parts: Sequence[_Part]) -> tuple[Weights, ...]:
+    """Return elements and bytes by kind."""
+    sizes: dict[str, tuple[float, float]] = {}
+    for matrix, scheme, elements in parts:
+        count, size = sizes.get(matrix.kind, (0.0, 0.0))
+        sizes[matrix.kind] = count + elements, size + elements * scheme.bits / 8
+    return tuple(Weights(kind, round(count), size) for kind, (count, size) in sizes.items())
+
+
+def _precision(
+    parts: Sequence[_Part], said: StoredPrecision
+) -> tuple[Precision, tuple[Refusal, ...]]:
+    """Return the formats of a forward, by kind that of most elements, and which kinds have more."""
+    products, mixed = dict[str, Product](), list[Refusal]()
+    for kind in QUANTISED:
+        formats: dict[Product, float] = {}
+        names: dict[Product, str] = {}
+        for matrix, scheme, elements in parts:
+            if matrix.kind == kind and min(matrix.inputs, matrix.outputs) > 1:
+                product = Product(scheme.weights, scheme.activations)
+                formats[product] = formats.get(product, 0.0) + elements
+                names.setdefault(product, f"{matrix.name} in {product.weights}")
+        plain = Product(said.plain, said.plain)
+        products[kind] = max(formats, key=lambda each: formats[each], default=plain)
+        if len(formats) > 1:
+            stored_in = ", ".join(names.values())
+            reason = f"stores {kind} in several formats, which no forward here has: {stored_in}"
+            remedy = "Name one for all: --weights, --activations"
+            mixed.append(Refusal(said.file, "", reason, remedy))
+    precision = Precision(plain=said.plain, kv=said.kv or said.plain, **products)
+    return precision, tuple(mixed)
+
+
+_TOP_K = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "moe_top_k")
+
+
+def _top_k(keys: Keys) -> int:
+    """Return how many experts a token goes to, where a file says it in a known way; else all."""
+    named = [key for key in _TOP_K if keys.has(key)]
+    return keys.whole(named[0]) if named else 1 << 20
+
+
+def _cache_heads(keys: Keys) -> int:
+    """Return among how many GPUs a layer's cache can be parted: a latent one not at all."""
+    heads = "num_key_value_heads"
+    return 1 if keys.has("kv_lora_rank") or not keys.has(heads) else keys.whole(heads)
+
+
+def _shape(held: Stored, top_k: int, cache_heads: int) -> dict[str, Any]:
+    """Return what memory asks of a model's shape."""
+    made: dict[tuple[str, int], int] = {}
+    for matrix in held.weights:
+        times = min(matrix.copies, top_k) if matrix.kind == "experts" else matrix.copies
+        for layer in matrix.layers:
+            at = matrix.kind, layer
+            made[at] = made.get(at, 0) + times * matrix.outputs
+    embedding = next(each for each in held.weights if each.kind == "embedding")
+    return {
+        "cache": held.cache,
+        "d_model": embedding.inputs,
+        "vocabulary": embedding.outputs,
+        "widest": max(made.values(), default=0),
+        "cache_heads": cache_heads,
+        "notes": held.notes,
+    }

@@ -1,0 +1,286 @@
+"""Precision: how a checkpoint's matrices are stored and multiplied, from the files that say it."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from nearfree.core.precision import FORMATS, PLAIN, Dtype
+from nearfree.decoders.config_file import config_file
+from nearfree.decoders.keys import Keys, read_object
+from nearfree.decoders.names import Names, root
+from nearfree.decoders.quantisation import METHODS, Quantised, method_of, read_quantised
+from nearfree.decoders.schemes import Scheme
+from nearfree.errors import Refusal, Refusals, RefusedError
+
+_SECTIONS = ("quantization_config", "compression_config")
+_BESIDE = "hf_quant_config.json"
+_UNREAD = ("quantize_config.json", "quant_config.json")
+"""Files of GPTQ and AWQ that say what config.json does not."""
+_TEXT = ("text_config", "llm_config")
+
+_HEADS = ("lm_head", "head")
+_ROUTERS = ("gate", "router", "shared_expert_gate")
+"""Engines build these without a quantisation and quantisers leave them out; a file that stores
+them otherwise names them. Source: the models of vllm 0.33.0, where qwen3_moe.py alone passes one,
+whose files leave the gates out."""
+_LOOKED_UP = ("embed_tokens", "embeddings", "word_embeddings", "wte", "conv1d")
+"""No products of a linear layer: quantised only where a file names them."""
+_MOST_NAMES = 20_000
+_LONGEST = 200
+
+
+class StoredPrecision(Struct, frozen=True, kw_only=True):
+    """How the matrices of a checkpoint are stored and multiplied.
+
+    `plain` is what is stored in where nothing is quantised, `kv` what the cache holds where a file
+    says it. `file` is the config.json.
+    """
+
+    file: str
+    plain: Dtype
+    quantised: Quantised = Quantised()
+
+    @property
+    def kv(self) -> Dtype | None:
+        """The dtype of the cache, None where no file says it."""
+        return self.quantised.kv
+
+    def of(self, name: str, *numbers: Sequence[int]) -> Scheme:
+        """Return the scheme of a matrix, or of several that have the same.
+
+        Parameters
+        ----------
+        name
+            In the checkpoint, without `.weight`, such as `model.layers.0.self_attn.q_proj`. A `*`
+            stands for each of the numbers in its place among `numbers`, such as those of layers.
+
+        Raises
+        ------
+        RefusedError
+            The matrices differ; or as `each` does.
+        """
+        found = self.each(name, *numbers)
+        if len(found) != 1:
+            shown = ", ".join(f"{count} are {scheme.weights}" for scheme, count in found.items())
+            raise self._refused(f"stores the matrices {name} differently: {shown}", _ALIKE)
+        return next(iter(found))
+
+    def each(self, name: str, *numbers: Sequence[int]) -> dict[Scheme, int]:
+        """Return how many of the matrices of a name have each scheme; `of` says what a name is.
+
+        Raises
+        ------
+        RefusedError
+            A file names a matrix in two schemes, engines differ on whether a list has it, the LM
+            head is not spoken of, the layers have another name in the file, or the lists tell
+            more than 20,000 matrices apart.
+        """
+        self._check_root(name)
+        words = [part.rpartition(".")[0] for part in name.split("*")]
+        asked = [
+            each if self._tell_apart(word) else each[:1]
+            for word, each in zip(words, numbers, strict=False)
+        ]
+        if prod(map(len, asked)) > _MOST_NAMES or len(name) > _LONGEST:
+            raise self._refused(f"tells too many matrices {name:.80} apart", _ALIKE)
+        found = Counter(self._one(_filled(name, chosen)) for chosen in product(*asked))
+        times = prod(map(len, numbers)) // (prod(map(len, asked)) or 1)
+        return {scheme: count * times for scheme, count in found.items()}
+
+    def check(self, name: str, inputs: int, *numbers: Sequence[int]) -> None:
+        """Raise RefusedError unless groups divide the inputs of the matrices; or as `each` does.
+
+        Blocks of float8_block need not: the last is a part of one.
+        """
+        for scheme in self.each(name, *numbers):
+            if scheme.group and scheme.weights != "float8_block" and inputs % scheme.group:
+                raise self._refused(
+                    f"has groups of {scheme.group}, which do not divide the {inputs} inputs of "
+                    f"{name}",
+                    "Compare the widths and the group size with the published config.json",
+                )
+
+    def _one(self, name: str) -> Scheme:
+        said, leaf = self.quantised, name.rpartition(".")[2]
+        if self._names(said.ignored, name):
+            return self._plain
+        found = {scheme for names, scheme in said.named if self._names(names, name)}
+        if len(found) > 1:
+            raise self._refused(f"gives {name} {len(found)} schemes", "Leave one of them out")
+        if found:
+            return found.pop()
+        if said.others is None or leaf in (*_LOOKED_UP, *_ROUTERS) or "norm" in leaf:
+            return self._plain
+        if leaf in _HEADS:
+            if said.head is None:
+                raise self._refused(
+                    f"does not say whether {name} is quantised, and engines differ",
+                    f"Add {name} to ignore or to the targets of a group",
+                )
+            return said.others if said.head else self._plain
+        return self._plain if said.experts and ".experts" not in name else said.others
+
+    def _names(self, names: Names, name: str) -> bool:
+        if names.covers(name):
+            return True
+        doubt = names.doubt(name)
+        if doubt:
+            raise self._refused(
+                f"lists {doubt!r:.120}, which names {name} to some engines alone",
+                "List the whole names of matrices",
+            )
+        return False
+
+    def _lists(self) -> list[Names]:
+        return [self.quantised.ignored, *(names for names, _ in self.quantised.named)]
+
+    def _tell_apart(self, module: str) -> bool:
+        return any(names.tell_apart(module) for names in self._lists())
+
+    def _check_root(self, name: str) -> None:
+        roots = {each for names in self._lists() for each in names.roots}
+        mine = root(name)
+        if mine is not None and roots and mine not in roots:
+            theirs = " and ".join(f"{each}layers" for each in sorted(roots))
+            raise self._refused(
+                f"names {theirs}, and {name} is asked for", "Ask by the checkpoint's names"
+            )
+
+    @property
+    def _plain(self) -> Scheme:
+        return Scheme(weights=self.plain, activations=self.plain, bits=FORMATS[self.plain].bits)
+
+    def _refused(self, reason: str, remedy: str) -> RefusedError:
+        return RefusedError([Refusal(self.file, "", reason, remedy)])
+
+
+_ALIKE = "Ask for each layer alone, or give a model whose layers are stored alike"
+
+
+def _filled(name: str, numbers: tuple[int, ...]) -> str:
+    first, *others = name.split("*")
+    pairs = zip(numbers, others, strict=True)
+    return first + "".join(f"{number}{other}" for number, other in pairs)
+
+
+def read_precision(path: Path) -> StoredPrecision:
+    """Return how a checkpoint is stored, from its config.json and hf_quant_config.json beside it.
+
+    Parameters
+    ----------
+    path
+        The config.json, or the folder that holds it.
+
+    Raises
+    ------
+    ConfigError
+        A file cannot be read.
+    RefusedError
+        With every reason: a method of quantisation is not read, a value is none that engines take,
+        sections differ, or no file says in what the rest is stored.
+    """
+    file = config_file(path)
+    values = read_object(file)
+    keys, found = Keys(file, values), Refusals()
+    sections = list[Keys]()
+    with found.gathered():
+        sections = [*_sections(file, values), *_beside(file)]
+    _check_elsewhere(keys, sections, found)
+    plain: Dtype = "bfloat16"
+    with found.gathered():
+        plain = _plain(keys, sections)
+    said = list[tuple[Keys, Quantised]]()
+    for section in sections:
+        with found.gathered():
+            said.append((section, read_quantised(section, plain)))
+    for section, quantised in said[1:]:
+        parts = [
+            part
+            for part in ("kv", "others", "named", "ignored", "head", "experts")
+            if getattr(quantised, part) != getattr(said[0][1], part)
+        ]
+        if parts:
+            what = ", ".join(_PARTS[part] for part in parts)
+            why = f"differs from {said[0][0].path.name} in {what}"
+            found.add(section.wrong("quant_algo", why, "Leave out the section that is wrong"))
+    found.check()
+    return StoredPrecision(
+        file=str(file), plain=plain, quantised=said[0][1] if said else Quantised()
+    )
+
+
+_PARTS = {
+    "kv": "the dtype of the cache",
+    "others": "the scheme",
+    "named": "the schemes by name",
+    "ignored": "what is left out",
+    "head": "the LM head",
+    "experts": "what is quantised",
+}
+
+
+def _sections(file: Path, values: dict[str, Any]) -> Iterator[Keys]:
+    """Return the sections on quantisation, at whatever level they stand."""
+    levels = [("", values)]
+    for within, level in levels:
+        for key, value in level.items():
+            if key in _SECTIONS and value is not None:
+                yield Keys(file, level, within).inner(key)
+            elif isinstance(value, dict):
+                levels.append((f"{within}{key}.", value))
+
+
+def _beside(file: Path) -> Iterator[Keys]:
+    """Return ModelOpt's section out of hf_quant_config.json, if that is there.
+
+    Source: convert_hf_config.py of modelopt 0.40.0.
+    """
+    beside = file.with_name(_BESIDE)
+    if beside.exists():
+        keys = Keys(beside, read_object(beside))
+        if not keys.has("quantization"):
+            raise keys.wrong("quantization", "is missing", "Give ModelOpt's own file")
+        yield keys.inner("quantization")
+
+
+def _check_elsewhere(keys: Keys, sections: list[Keys], found: Refusals) -> None:
+    """Refuse what says that weights are quantised in a place that is not read."""
+    if keys.has("quantization"):
+        found.add(keys.wrong("quantization", "is a section that is not read", _PUBLISHED))
+    with found.gathered():
+        for level in (keys, *map(keys.inner, _TEXT)):
+            if level.has("expert_dtype"):
+                raise level.wrong("expert_dtype", "stores experts apart from the rest", _PUBLISHED)
+    for name in _UNREAD:
+        other = keys.path.with_name(name)
+        if not sections and other.exists():
+            reason = "says that weights are quantised, and config.json does not"
+            remedy = "Write what it says as quantization_config into config.json"
+            found.add(RefusedError([Refusal(str(other), "", reason, remedy)]))
+
+
+_PUBLISHED = "Give a checkpoint whose quantization_config says all of it"
+
+
+def _plain(keys: Keys, sections: list[Keys]) -> Dtype:
+    """Return in what a file says that the model is stored, where it is not quantised."""
+    said = dict[str, Keys]()
+    for level in (keys, *map(keys.inner, _TEXT)):
+        for key in ("dtype", "torch_dtype"):
+            if level.has(key):
+                dtype = level.text(key)
+                if dtype not in PLAIN:
+                    raise level.wrong(key, f"is none of {', '.join(PLAIN)}")
+                said[dtype] = level
+    if len(said) > 1:
+        raise keys.wrong("dtype", f"differs between levels: {', '.join(said)}", "Leave one out")
+    usual = {METHODS[method_of(section)].usual for section in sections}
+    dtypes = {*said} or usual - {None}
+    if not dtypes:
+        keys.one_of("dtype", "torch_dtype")
+    return next(dtype for dtype in PLAIN if dtype in dtypes)

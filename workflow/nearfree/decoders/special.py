@@ -1,0 +1,195 @@
+"""Layers of single model types, which no other has."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nearfree.decoders.decoder import head_width
+from nearfree.decoders.feeds import FUSED, GATED, PLAIN, Names, everywhere, ffn, moe, some
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.mixers import Heads, gqa, heads, mamba2, window_of
+from nearfree.decoders.pieces import (
+    Layer,
+    Part,
+    Piece,
+    Plan,
+    by_kind,
+    every,
+    joined,
+    linear,
+    norms,
+    same,
+    together,
+    vector,
+)
+
+BOTH: dict[str, Any] = {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}
+"""Attention whose four products have a bias if the file says so."""
+WINDOW = window_of("sliding_window")
+
+
+def gemma4_attention(keys: Keys, layers: int) -> Layer:
+    """Read attention whose layers without a window have heads of their own.
+
+    Source: Gemma4TextAttention of transformers 5.23.
+    """
+    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp"):
+        if keys.has(key) and keys.values[key]:
+            raise keys.wrong(key, "is not read", "Give a model of Gemma 4 without it")
+    alone = keys.flag("attention_k_eq_v")
+
+    def shape(keys: Keys) -> Heads:
+        width = keys.whole("global_head_dim")
+        kv_heads = "num_global_key_value_heads" if alone else "num_key_value_heads"
+        return Heads(keys.whole("num_attention_heads"), keys.whole(kv_heads), width, width)
+
+    kinds = {
+        "sliding_attention": gqa(window=WINDOW, norm=True, **BOTH),
+        "full_attention": gqa(shape=shape, values=not alone, norm=True, **BOTH),
+    }
+    return by_kind("layer_types", kinds)(keys, layers)
+
+
+def gemma4_experts(keys: Keys, layers: int) -> Layer:
+    """Read the experts beside the Dense FFN. Source: Gemma4TextDecoderLayer."""
+    if not keys.flag("enable_moe_block"):
+        return same(Piece(()))
+    names = Names(at="", experts="experts", form=FUSED, router="router.proj")
+    more = norms(
+        "pre_feedforward_layernorm_2", "post_feedforward_layernorm_1",
+        "post_feedforward_layernorm_2", "router.scale",
+    )  # fmt: skip
+    experts = moe(
+        some(everywhere, top_k="top_k_experts"),
+        names._replace(router_vector="router.per_expert_scale"),
+    )
+    return together(experts, more)(keys, layers)
+
+
+def indexers(keys: Keys, layers: int) -> Sequence[str]:
+    """Return which layers of GLM's DSA have an indexer. Source: GlmMoeDsaConfig."""
+    if keys.has("index_topk_pattern"):
+        return [
+            {"F": "full", "S": "shared"}.get(str(at), str(at))
+            for at in keys.each("index_topk_pattern")
+        ]
+    step = keys.whole("index_topk_freq", default=1)
+    offset = keys.whole("index_skip_topk_offset", least=0, default=2)
+    return ["shared" if max(at - offset + 1, 0) % step else "full" for at in range(layers)]
+
+
+def chunks(keys: Keys, layers: int) -> Sequence[str]:
+    """Return Llama 4's layers whose attention stays in a chunk. Source: Llama4TextConfig."""
+    if keys.has("no_rope_layers") and keys.each("no_rope_layers"):
+        marks = keys.each("no_rope_layers")
+        return ["chunked_attention" if mark else "full_attention" for mark in marks]
+    period = "no_rope_layer_interval"
+    return every(period, "full_attention", "chunked_attention")(keys, layers)
+
+
+def _step_heads(keys: Keys) -> Heads:
+    """Return the heads of Step 3's layers with a window. Source: Step3p7TextConfig."""
+    other, of = keys.inner("attention_other_setting"), heads(keys)
+    return of._replace(queries=other.whole("num_attention_heads", default=of.queries))
+
+
+STEP_3 = by_kind(
+    "layer_types",
+    {
+        "sliding_attention": gqa(shape=_step_heads, window=WINDOW, norm=True, gate="g_proj"),
+        "full_attention": gqa(norm=True, gate="g_proj"),
+    },
+    lambda keys, layers: ["full_attention"] * layers,  # noqa: ARG005
+)
+"""Attention with a gate for each head. Source: Step3p7TextAttention of transformers 5.23."""
+
+
+def decilm(keys: Keys, layers: int) -> Layer:
+    """Read layers that each have an attention and an FFN of their own, or none.
+
+    Source: DeciLMForCausalLM of nvidia/Llama-3_3-Nemotron-Super-49B-v1.
+    """
+    blocks = keys.inners("block_configs")
+    if len(blocks) < layers:
+        raise keys.wrong("block_configs", f"has {len(blocks)} entries for {layers} layers")
+    queries, d_model = keys.whole("num_attention_heads"), keys.whole("hidden_size")
+
+    def attention(of: Keys) -> Plan:
+        group = of.whole("n_heads_in_group")
+        width = head_width(keys)
+        kv_heads = queries // group
+        if not kv_heads or queries % group:
+            raise of.wrong("n_heads_in_group", f"does not part {queries} heads")
+        shape = lambda keys: Heads(queries, kv_heads, width, width)  # noqa: E731, ARG005
+        return together(norms("input_layernorm"), gqa(shape=shape, **BOTH))
+
+    def feed(of: Keys) -> Piece:
+        wide = int(2 * of.number("ffn_mult", most=1e3) * d_model / 3)
+        d_ff = (wide + 255) // 256 * 256
+        bias = keys.flag("mlp_bias")
+        return Piece(tuple(GATED.parts("mlp", "ffn", d_model, d_ff, bias=bias)))
+
+    read: list[Piece] = []
+    for block in blocks[:layers]:
+        pieces = []
+        mix, ffn_of = block.inner("attention"), block.inner("ffn")
+        for part in (mix, ffn_of):
+            if part.flag("replace_with_linear"):
+                raise part.wrong("replace_with_linear", "is not read")
+        if not mix.flag("no_op"):
+            pieces.append(attention(mix)(keys, layers)(0))
+        if not ffn_of.flag("no_op"):
+            pieces.append(feed(ffn_of))
+            pieces.append(norms("post_attention_layernorm")(keys, layers)(0))
+        read.append(joined(pieces))
+    return lambda layer: read[layer]
+
+
+def hyper(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+    """Read DeepSeek V4's hyper connections. Source: DeepseekV4HyperConnection."""
+    streams = keys.whole("hc_mult")
+    mixes, width = (2 + streams) * streams, streams * keys.whole("hidden_size")
+    parts: list[Part] = []
+    for at in ("hc_attn", "hc_ffn"):
+        parts += linear(f"{at}_fn", "other", width, mixes)
+        parts += [*vector(f"{at}_base", mixes, "other"), *vector(f"{at}_scale", 3, "other")]
+    return same(Piece(tuple(parts)))
+
+
+def hyper_head(keys: Keys) -> Sequence[Part]:
+    """Return what joins the streams again. Source: DeepseekV4HyperHead."""
+    streams = keys.whole("hc_mult")
+    return (
+        *linear("hc_head_fn", "other", streams * keys.whole("hidden_size"), streams),
+        *vector("hc_head_base", streams, "other"),
+        *vector("hc_head_scale", 1, "other"),
+    )
+
+
+_NEMOTRON = {
+    "M": mamba2(
+        module="mixer",
+        names=("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"),
+        flags=("use_conv_bias", "use_bias", "use_bias"),
+    ),
+    "*": gqa(module="mixer"),
+    "-": ffn(at="mixer", form=PLAIN, bias="mlp_bias"),
+    "E": moe(
+        some(everywhere, shared=("moe_shared_expert_intermediate_size",)),
+        Names(
+            at="mixer",
+            form=PLAIN,
+            shared_form=PLAIN,
+            dense_bias="mlp_bias",
+            latent="moe_latent_size",
+        ),
+    ),
+}
+_BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+
+
+def _nemotron_blocks(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
+    return [_BLOCKS.get(str(each), str(each)) for each in keys.each("layers_block_type")]
+
+
+NEMOTRON_H = by_kind("hybrid_override_pattern", _NEMOTRON, _nemotron_blocks)
+"""Layers of one piece each. Source: NemotronHBlock of transformers 5.23."""

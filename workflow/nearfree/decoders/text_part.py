@@ -1,0 +1,189 @@
+"""The part of a model that decodes text: its keys, named and completed as Hugging Face does."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nearfree.decoders.keys import Keys, read_object
+
+_PARTS = ("text_config", "llm_config", "thinker_config")
+_OUTER = (
+    "tie_word_embeddings", "dtype", "torch_dtype", "quantization_config", "compression_config",
+)  # fmt: skip
+"""Keys of the whole model, where it says them, that hold for its parts."""
+
+
+class Whole(NamedTuple):
+    """A model of several parts: the model type of its text, where that says none, and its names.
+
+    `tied` says whether the LM head is the embedding where the file does not say it. In the
+    checkpoint the text stands under `root`, its LM head is `head`.
+    """
+
+    text: str
+    root: str
+    head: str
+    tied: bool = False
+
+
+_APART = ("language_model.model", "language_model.lm_head")
+_INNER = ("model.language_model", "lm_head")
+_PLAIN = ("model", "lm_head")
+
+WHOLES = {
+    "gemma3": Whole("gemma3_text", *_APART, tied=True),
+    "gemma4": Whole("gemma4_text", *_INNER, tied=True),
+    "kimi_k25": Whole("deepseek_v3", *_APART, tied=True),
+    "llama4": Whole("llama4_text", *_APART),
+    "minimax_m3": Whole("minimax_m3_vl_text", *_APART),
+    "minimax_m3_vl": Whole("minimax_m3_vl_text", *_APART),
+    "mistral3": Whole("mistral", *_APART, tied=True),
+    "qwen2_5_vl": Whole("qwen2_5_vl_text", *_PLAIN),
+    "qwen2_vl": Whole("qwen2_vl_text", *_PLAIN),
+    "qwen3_5": Whole("qwen3_5_text", *_INNER),
+    "qwen3_5_moe": Whole("qwen3_5_moe_text", *_INNER),
+    "qwen3_vl": Whole("qwen3_vl_text", *_INNER),
+    "qwen3_vl_moe": Whole("qwen3_vl_moe_text", *_INNER),
+    "step3p7": Whole("step3p5", *_PLAIN),
+}
+"""By model type. Source: configurations of transformers 5.23; minimax_m3 is AIConfigurator's name
+of the text part of minimax_m3_vl."""
+
+_NAMES = {
+    "llada": {
+        "d_model": "hidden_size", "n_heads": "num_attention_heads",
+        "n_kv_heads": "num_key_value_heads", "n_layers": "num_hidden_layers",
+        "mlp_hidden_size": "intermediate_size", "embedding_size": "vocab_size",
+        "weight_tying": "tie_word_embeddings",
+    },
+    "step3p5": {
+        "num_attention_groups": "num_key_value_heads", "moe_num_experts": "num_experts",
+        "moe_top_k": "num_experts_per_tok", "share_expert_dims": "share_expert_dim",
+    },
+    "nemotron_h": {"attention_head_dim": "head_dim"},
+    "hunyuan_v1_moe": {"moe_topk": "num_experts_per_tok"},
+}  # fmt: skip
+"""What a model type calls the keys of all others. Source: attribute_map of its configuration."""
+_UNIFORM = {
+    "hunyuan_v1_moe": (
+        "num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_shared_expert",
+    ),
+}  # fmt: skip
+"""Keys that may be a list with one number for each layer, read where all are the same."""
+_TIED = {"tie_word_embeddings": True}
+_QKV_BIAS = {"qkv_bias": True}
+_GEMMA = {**_TIED, "sliding_window_pattern": 6}
+_HYBRID = {
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "decoder_sparse_step": 1,
+}  # fmt: skip
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma2": {**_TIED, "sliding_window_pattern": 2},
+    "gemma3_text": {**_GEMMA, "vocab_size": 262208},
+    "gemma4_text": {**_GEMMA, "global_head_dim": 512, "hidden_size_per_layer_input": 256},
+    "cohere": _TIED,
+    "cohere2": {**_TIED, "sliding_window_pattern": 4},
+    "smollm3": _TIED,
+    "ernie4_5": _TIED,
+    "ernie4_5_moe": _TIED,
+    **dict.fromkeys(("qwen2", "qwen2_5_vl_text", "qwen2_vl_text", "qwen2_moe"), _QKV_BIAS),
+    "mistral4": {"first_k_dense_replace": 0},
+    "qwen3_next": _HYBRID,
+    "qwen3_5_text": _HYBRID,
+    "qwen3_5_moe_text": _HYBRID,
+    "qwen3_vl_moe_text": {"decoder_sparse_step": 1},
+    "gpt_oss": {"attention_bias": True},
+    "llama4_text": {"attention_chunk_size": 8192, "no_rope_layer_interval": 4},
+    "seed_oss": {"attention_bias": True},
+    "jamba": {
+        "mamba_dt_rank": "auto", "mamba_conv_bias": True, "mamba_d_state": 16, "mamba_d_conv": 4,
+        "mamba_expand": 2, "num_experts": 16, "num_experts_per_tok": 2, "expert_layer_period": 2,
+        "expert_layer_offset": 1, "attn_layer_period": 8, "attn_layer_offset": 4,
+    },
+    "falcon_h1": {"mamba_d_conv": 4, "mamba_conv_bias": True},
+    "nemotron_h": {
+        "head_dim": 128, "conv_kernel": 4, "n_groups": 8, "use_conv_bias": True,
+        "num_key_value_heads": 8,
+    },
+    "deepseek_v4": {"num_key_value_heads": 1},
+    "step3p5": {"head_dim": 128, "first_k_dense_replace": 3},
+    "hunyuan_v1_moe": {"num_shared_expert": 1},
+}  # fmt: skip
+"""What the class of a model type takes where its file is silent and published ones are.
+Source: configurations of transformers 5.23."""
+
+
+class TextPart(NamedTuple):
+    """The keys of the part that decodes text, and what is taken of what the file leaves out.
+
+    `outer` are the keys of the whole file, `whole` is the model of several parts, if it is one.
+    """
+
+    keys: Keys
+    outer: Keys
+    whole: Whole | None
+    notes: tuple[str, ...] = ()
+
+
+def text_part(file: Path) -> TextPart:
+    """Return the keys of a config.json that say how text is decoded.
+
+    Keys that its model type calls otherwise have the name that most files use. Of the keys of a
+    model of several parts those of its dtype, of tied embeddings and of quantisation hold for the
+    text.
+
+    Raises
+    ------
+    ConfigError
+        `read_object` refuses the file, it names no model type, or its parts are not understood.
+    """
+    values = read_object(file)
+    outer = Keys(file, values)
+    kind = outer.text("model_type")
+    parts = [part for part in _PARTS if outer.has(part)]
+    whole, within = WHOLES.get(kind), ""
+    if whole is None and parts:
+        raise outer.wrong(
+            parts[0],
+            f"is a part of {kind!r:.40}, a model of several parts that is not read",
+            "Save the part that decodes text as a file of its own, and give that",
+        )
+    notes: list[str] = []
+    if whole and parts:
+        if parts != ["text_config"]:
+            raise outer.wrong(parts[-1], "is not where this model type has its text")
+        within = "text_config."
+        values = {"model_type": whole.text, **outer.inner("text_config").values}
+        values |= {key: outer.values[key] for key in _OUTER if outer.has(key)}
+    elif whole:
+        values = {**values, "model_type": whole.text}
+    if whole and whole.tied and not outer.has("tie_word_embeddings"):
+        values["tie_word_embeddings"] = True
+        notes.append(
+            f"tie_word_embeddings is not said: true, as the class of {kind} has it, though some "
+            "checkpoints hold an LM head"
+        )
+    text = Keys(file, values, within)
+    if text.has("quantization_config") and not (text.has("dtype") or text.has("torch_dtype")):
+        values["dtype"] = "bfloat16"
+        notes.append("dtype is not said: bfloat16, as engines take beside quantised weights")
+    keys = _named(file, values, text.text("model_type"), within)
+    return TextPart(keys, outer, whole, tuple(notes))
+
+
+def _layers(values: dict[str, Any]) -> dict[str, int]:
+    """Return the count of layers that Nemotron-H's list of their kinds stands for."""
+    found = values.get("hybrid_override_pattern") or values.get("layers_block_type")
+    return {"num_hidden_layers": len(found)} if isinstance(found, str | list) else {}
+
+
+def _named(file: Path, values: dict[str, Any], kind: str, within: str = "") -> Keys:
+    names = _NAMES.get(kind, {})
+    own = {new: old for old, new in names.items() if old in values or new not in values}
+    renamed = {names.get(key, key): value for key, value in values.items() if key not in own}
+    for key in _UNIFORM.get(kind, ()):
+        value = renamed.get(key)
+        if isinstance(value, list) and value and all(each == value[0] for each in value):
+            renamed[key] = value[0]
+    if kind == "nemotron_h":
+        renamed = _layers(values) | renamed
+    return Keys(file, _DEFAULTS.get(kind, {}) | renamed, within, own)

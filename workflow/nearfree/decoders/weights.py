@@ -1,0 +1,180 @@
+"""What a model stores: its weight tensors by name and kind, and what it keeps of a request.
+
+This is read of more models than those whose forward is predicted.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+
+from msgspec import Struct
+
+from nearfree.core.protocols import Positive
+from nearfree.decoders.config_file import config_file
+from nearfree.decoders.decoder import Count
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.layouts import LAYOUTS, Layout
+from nearfree.decoders.pieces import Kept, Kind, Part, Piece, linear, under, vector
+from nearfree.decoders.text_part import TextPart, text_part
+from nearfree.decoders.towers import TOWERS
+from nearfree.errors import RefusedError
+
+_MOST_LAYERS = 1000
+_FURTHER = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Keys of the layers that predict further tokens, which serving loads where it drafts with them."""
+
+
+class Matrix(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Equal weight tensors of a model.
+
+    `name` is their module's path in the checkpoint, with `*` for the layer and for the expert; a
+    bias has `.bias` behind its matrix. `inputs` are the elements that a product sums over, 1 in a
+    vector, which no scheme quantises. `layers`, counted from 0, have `copies` of it each; without
+    any it stands outside of layers.
+    """
+
+    name: str
+    kind: Kind
+    inputs: Positive
+    outputs: Positive
+    layers: tuple[int, ...] = ()
+    copies: Positive = 1
+
+    @property
+    def count(self) -> int:
+        """How many tensors."""
+        return self.copies * max(1, len(self.layers))
+
+    @property
+    def elements(self) -> int:
+        """Elements of all of them."""
+        return self.count * self.inputs * self.outputs
+
+
+class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What each of `layers` layers keeps, in elements.
+
+    `elements` of each position, of the last `window` ones (None: of all), and `state_elements` of
+    each request, whatever its length. A layer can have several of these.
+    """
+
+    layers: Positive
+    elements: Count
+    window: Positive | None = None
+    state_elements: Count = 0
+
+
+class Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that a model stores to decode text; `notes` say what is left out or taken."""
+
+    model_type: str
+    weights: tuple[Matrix, ...]
+    cache: tuple[CacheLayer, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all weights; a tied LM head counts once, as the embedding."""
+        return sum(matrix.elements for matrix in self.weights)
+
+
+def stored(path: Path) -> Stored:
+    """Return what the model of a config.json stores, without running any code.
+
+    Buffers, such as the biases by which routers correct scores, are left out.
+
+    Parameters
+    ----------
+    path
+        The file, or the folder that holds it.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read; its model type is not read; or a key is missing or has a value that no
+        model has.
+    """
+    text = text_part(config_file(path))
+    layout = _layout(text.keys)
+    read = _pieces(text.keys, layout)
+    tower, left_out = _tower(text.outer)
+    further = [key for key in _FURTHER if text.keys.has(key) and text.keys.whole(key, least=0)]
+    left_out += [f"{key}: layers that predict further tokens are not counted" for key in further]
+    return Stored(
+        model_type=text.keys.text("model_type"),
+        weights=(*_weights(text, layout, read), *map(_matrix, tower)),
+        cache=tuple(_cache(read)),
+        notes=(*text.notes, *left_out),
+    )
+
+
+def _tower(outer: Keys) -> tuple[tuple[Part, ...], list[str]]:
+    """Return what reads images, and notes on what is not counted."""
+    notes = [f"{key}: it is not counted" for key in ("audio_config",) if outer.has(key)]
+    if not outer.has("vision_config"):
+        return (), notes
+    tower = TOWERS.get(outer.text("model_type"))
+    if tower is None:
+        return (), ["vision_config: it is not counted", *notes]
+    try:
+        return tower(outer.inner("vision_config")), notes
+    except RefusedError as error:
+        return (), [f"vision_config: it is not counted, as {error.what}", *notes]
+
+
+def _layout(keys: Keys) -> Layout:
+    kind = keys.text("model_type")
+    if kind not in LAYOUTS:
+        near = get_close_matches(kind[:80], LAYOUTS, n=3) or sorted(LAYOUTS)
+        raise keys.wrong(
+            "model_type",
+            "is not read: what its layers store is not known",
+            f"Nearest are {', '.join(near)}; others may store other weights",
+        )
+    return LAYOUTS[kind]
+
+
+def _pieces(keys: Keys, layout: Layout) -> list[Piece]:
+    layers = keys.whole("num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        raise keys.wrong("num_hidden_layers", f"is more than {_MOST_LAYERS}")
+    layer = layout.plan(keys, layers)
+    return [layer(number) for number in range(layers)]
+
+
+def _weights(text: TextPart, layout: Layout, pieces: list[Piece]) -> Iterator[Matrix]:
+    keys = text.keys
+    at = text.whole or layout
+    d_model, vocabulary = keys.whole("hidden_size"), keys.whole("vocab_size")
+    yield _matrix(Part(under(at.root, layout.embedding), "embedding", d_model, vocabulary))
+    found: dict[Part, list[int]] = {}
+    for layer, piece in enumerate(pieces):
+        for part in piece.parts:
+            found.setdefault(part, []).append(layer)
+    for part, layers in found.items():
+        name = under(at.root, layout.layers, "*", part.name)
+        yield _matrix(part._replace(name=name), tuple(layers))
+    norm = under(at.root, layout.norm)
+    last = [*vector(norm, d_model), *(vector(f"{norm}.bias", d_model) if layout.norm_bias else ())]
+    bias = bool(layout.head_bias) and keys.flag(layout.head_bias)
+    ends = linear(at.head, "lm_head", d_model, vocabulary, bias=bias)
+    if keys.flag("tie_word_embeddings"):
+        ends = ends[1:]
+    for part in (*last, *layout.outside(keys), *ends):
+        yield _matrix(part)
+
+
+def _matrix(part: Part, layers: tuple[int, ...] = ()) -> Matrix:
+    name, kind, inputs, outputs, copies = part
+    return Matrix(
+        name=name, kind=kind, inputs=inputs, outputs=outputs, layers=layers, copies=copies
+    )
+
+
+def _cache(pieces: list[Piece]) -> Iterator[CacheLayer]:
+    found: dict[Kept, int] = {}
+    for piece in pieces:
+        for kept in piece.kept:
+            found[kept] = found.get(kept, 0) + 1
+    for (elements, window, state), layers in found.items():
+        yield CacheLayer(layers=layers, elements=elements, window=window, state_elements=state)

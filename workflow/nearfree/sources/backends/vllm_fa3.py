@@ -1,0 +1,162 @@
+"""FlashAttention-3 as vLLM carries it: its own fork's rows of a query tile, splits, packed heads.
+
+Few rows take a tile of their own, of one warp group. The fork is read at the commit that the
+release pins, as its `CMakeLists.txt` builds it for vLLM; the call is vLLM's: lengths of each
+request, and keys in pages.
+"""
+
+import re
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from nearfree.errors import MOVED, EvidenceError, SourceError
+from nearfree.sources.attention import (
+    AttentionQuery,
+    Point,
+    RuleQuery,
+    Tile,
+    point_of,
+    rule_answer,
+    tiles_of,
+)
+from nearfree.sources.backends import flash_attn_3 as upstream
+from nearfree.sources.backends.flash_attn_grid import packed_grid
+from nearfree.sources.cpp.expressions import Meaning
+from nearfree.sources.cpp.program import cpp_program
+from nearfree.sources.cpp.source import CppFiles
+from nearfree.sources.language.reading import Mechanism, Reading
+from nearfree.sources.language.rule import Rule
+
+BUILD = "CMakeLists.txt"
+WANTED = (
+    rf"{BUILD}|hopper/(tile_size|heuristics|static_switch|flash_fwd_launch_template)\.h"
+    r"|hopper/flash_api\.cpp"
+)
+WAY = "varlen_paged"
+KERNEL = ("kBlockM", "Split", "PackGQA")
+KERNEL_LEAVES = (
+    upstream.TILE_LEAVES
+    | upstream.LAUNCH_LEAVES
+    | {
+        "params_cu_seqlens_q": "True",
+        "params_is_bf16": "True",
+        "params_seqlen_q": "positions",
+        "params_h": "heads",
+        "params_h_k": "kv_heads",
+        # Clusters take no ragged lengths, and how many heads a load brings changes no rows.
+        r"quotient\(params_seqlen_q \* .*kBlockM\)": "1",
+        r"quotient\(params_h \+ params_h_k - 1, params_h_k\)": "1",
+        r"opaque\('cute::is_same_v<\w+, cutlass::half_t>'\)": "False",
+    }
+)
+
+
+def readings(files: Mapping[str, str]) -> list[Reading]:
+    """Return how to read the rules of one release.
+
+    Raises
+    ------
+    SourceError
+        The fork is not of the known form.
+    """
+    parsed = built(files)
+    return [
+        upstream.call_rule(parsed, WAY, ("max_seqlen_q_", "max_seqlen_k_")),
+        kernel_rule(parsed),
+    ]
+
+
+def built(files: Mapping[str, str]) -> CppFiles:
+    """Return the C++ files as vLLM builds them: of conditions on its definitions the other part.
+
+    A reader takes the part for an undefined name; lines stay where they are.
+
+    Raises
+    ------
+    SourceError
+        The build names no definitions of the extension.
+    """
+    found = re.search(
+        r"target_compile_definitions\(\s*_vllm_fa3_C\s+PRIVATE([^)]*)\)", files[BUILD]
+    )
+    names = re.findall(r"^\s*(FLASHATTENTION_\w+)", found[1], re.MULTILINE) if found else []
+    if not names:
+        raise SourceError(f"{BUILD} defines nothing for _vllm_fa3_C", remedy=MOVED)
+    condition = re.compile(rf"#if(n?)def(?= (?:{'|'.join(names)})\b)")
+    return CppFiles(
+        {
+            path: condition.sub(lambda each: "#ifdef" if each[1] else "#ifndef", text)
+            for path, text in files.items()
+            if path != BUILD
+        }
+    )
+
+
+def kernel_rule(files: CppFiles) -> Reading:
+    """Return how to read rows, splits and packing, from the launch down to the kernel's grid."""
+    return Reading(
+        "kernel",
+        *cpp_program(
+            files,
+            "run_mha_fwd",
+            leaves=KERNEL_LEAVES,
+            meaning=Meaning(
+                answers={"get_grid_shape": KERNEL},
+                tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
+                harmless=frozenset({"prepare_varlen_num_blocks"}),
+            ),
+            constants={"params": "None", "stream": "None", "T_out": "None"},
+        ),
+        axis="d",
+        contexts=[
+            {"arch": 90, "num_splits": splits, "paged": True, "pagedkv_tma": tma, "pack_gqa": pack}
+            | {"is_causal": causal, "positions": positions, "heads": 32, "kv_heads": 8}
+            for splits, tma, pack in ((1, True, False), (1, False, True), (2, False, True))
+            for causal in (False, True)
+            for positions in (16, 17)
+        ],
+        whole=False,
+        dense=range(8, 265, 8),
+    )
+
+
+def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
+    """Return the lines that make the tile matter to the kernel."""
+    return [packed_grid(built(files), "run_flash_fwd", "grid")]
+
+
+FOLLOWING_RULES = ("kernel",)
+"""The rules that are given what a call passes on."""
+
+
+def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
+    """Return the call that is made, and the same with pages that every block divides."""
+    return upstream.rule_queries(replace(query, api="varlen", paged=True), point)
+
+
+def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
+    """Return how a call is tiled; packed heads share a tile, so a position takes several rows."""
+    if query.api == "dense":
+        raise EvidenceError(
+            "vLLM makes no dense call of FlashAttention-3", remedy="Ask for a varlen call"
+        )
+    queries = rule_queries(query, point_of(query, positions))
+    passed, call = upstream.passed_on(rules, queries, query)
+    kernel = rule_answer(rules, "kernel", passed)
+    rows, split, packed = kernel.value
+    rows_per_position = query.group if packed else 1
+    return Tile(
+        path=("split_kv" if split else "standard") + "+pack_gqa" * packed,
+        tile=rows,
+        rows_per_position=rows_per_position,
+        tiles=tiles_of(rows, positions * rows_per_position),
+        branches=(kernel.branch, call.branch),
+    )
+
+
+def notes(query: AttentionQuery) -> tuple[str, ...]:
+    """Return what an answer takes for granted."""
+    pages = query.page_size or "any number of"
+    asked = f"of vLLM's call: lengths of each request, pages of {pages} keys, no window, 16 bits"
+    return (asked, "splits are left to the launch; vLLM's captured graphs set a number of them")

@@ -121,9 +121,17 @@ def make_answerer(
 
 
 def fit(args: argparse.Namespace, queries: "Sequence[Deployment]") -> bool:
-    """Return whether no deployment is known not to fit in memory, or that is to be ignored."""
-    unfit = any(query.memory is not None and query.memory.fits is False for query in queries)
-    return bool(args.ignore_memory) or not unfit
+    """Return whether some condition of each model and platform may fit, or that is to be ignored.
+
+    Over a grid of conditions those that do not are said, and are no failure.
+    """
+    every = {(query.decoder.name, query.platform) for query in queries}
+    held = {
+        (query.decoder.name, query.platform)
+        for query in queries
+        if query.memory is None or query.memory.fits is not False
+    }
+    return bool(args.ignore_memory) or held == every
 
 
 def tolerance_of(args: argparse.Namespace, config: "Config") -> float:

@@ -118,7 +118,7 @@ def _answer(
     """Return the answer in the chosen format, with what is known where there is none."""
     from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
     from nearfree.show.text.forecast import report
-    from nearfree.show.text.memory import unanswered_json, unanswered_lines
+    from nearfree.show.text.memory import unanswered_json, unanswered_lines, unfit_lines
     from nearfree.show.text.surface import inverse_report
 
     used = epsilon, args.accepted
@@ -134,7 +134,8 @@ def _answer(
     if args.positions is None:
         return curve_rows(answers).write_csv().rstrip("\n")
     if args.format == "text":
-        return "\n".join(inverse_report(answers, args.positions, *used))
+        told = inverse_report(answers, args.positions, *used)
+        return "\n".join((*unfit_lines(answers.deployments), *told))
     rows = inverse_rows(answers, args.positions, *used)
     return json_text(rows.to_dicts()) if args.format == "json" else rows.write_csv().rstrip("\n")
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nearfree.core.label import AXES, NESTED, label, ordered
 from nearfree.core.setting import FIELDS
 from nearfree.decoders.modules import BETWEEN, HEAD
-from nearfree.derive.outlook.outlook import MODELS
+from nearfree.derive.outlook.about import MODELS
 from nearfree.derive.predict.forecast.forecast import PREDICTORS, headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.theme import rank

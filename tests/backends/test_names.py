@@ -22,6 +22,7 @@ from nearfree.errors import ConfigError
         ("xformers==0.0.33", "flash_attn_3", "0.0.33"),
         ("flash_attn_3", "flash_attn_3", None),
         ("vllm==0.20.2", "vllm", "0.20.2"),
+        ("vllm-fa3==0.20.2", "vllm_fa3", "0.20.2"),
         ("sglang==0.5.10.post1", "sglang", "0.5.10.post1"),
     ],
 )

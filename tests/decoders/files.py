@@ -27,9 +27,27 @@ _FIRST_DENSE = {
     "num_shared_experts": 2, "first_k_dense_replace": 1,
 }  # fmt: skip
 _FILES: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("llama", "granite", "olmo2", "qwen2"), _DENSE),
+    **dict.fromkeys(
+        (
+            "llama", "granite", "olmo2", "qwen2", "cohere", "hunyuan_v1_dense", "mimo", "smollm3",
+            "qwen2_vl_text", "qwen2_5_vl_text",
+        ),
+        _DENSE,
+    ),
     **dict.fromkeys(("mistral", "phi3"), _WINDOWED),
-    **dict.fromkeys(("qwen3", "wedlm", "seed_oss", "ernie4_5"), _WIDE),
+    **dict.fromkeys(("qwen3", "wedlm", "seed_oss", "ernie4_5", "qwen3_vl_text"), _WIDE),
+    "ministral3": {**_WIDE, "sliding_window": None},
+    "llada": {
+        "torch_dtype": "bfloat16", "d_model": 64, "n_layers": 6, "embedding_size": 500,
+        "n_heads": 8, "n_kv_heads": 2, "mlp_hidden_size": 96,
+    },
+    "phimoe": {**_WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "minimax_m2": {**_WIDE, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "hunyuan_v1_moe": {**_DENSE, "num_experts": 4, "moe_topk": 2},
+    "qwen3_vl_moe_text": {
+        **_ATTENTION, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "head_dim": 16,
+    },
     "mixtral": {**_WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2},
     "granitemoe": {**_DENSE, "num_local_experts": 4, "num_experts_per_tok": 2},
     "olmoe": {**_DENSE, "num_experts": 4, "num_experts_per_tok": 2},

@@ -29,11 +29,13 @@ _NEMOTRON = {
     "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40,
     "moe_latent_size": 32,
 }  # fmt: skip
+NO_CLASS = {"bailing_moe", "bailing_moe_v2", "llada2_moe", "wedlm", "llada", "mimo"}
+"""Model types that transformers has no class of."""
 STORED: dict[str, dict[str, Any]] = {
     **{
         kind: values
         for kind, values in SMALL.items()
-        if kind not in {"bailing_moe", "bailing_moe_v2", "llada2_moe", "wedlm", "ernie4_5"}
+        if kind not in NO_CLASS and not kind.endswith("_text")
     },
     "llama_biased": {**_SHAPE, "model_type": "llama", "attention_bias": True, "mlp_bias": True},
     "ministral3": {**_WIDE, "sliding_window": None},
@@ -46,7 +48,8 @@ STORED: dict[str, dict[str, Any]] = {
     "gemma4_text": {
         **_MOE, "sliding_window": 32, "top_k_experts": 2, "enable_moe_block": True,
         "attention_k_eq_v": True, "num_global_key_value_heads": 1, "global_head_dim": 32,
-        "hidden_size_per_layer_input": 0, "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "hidden_size_per_layer_input": 0,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
     },
     "gpt_oss": {**_WIDE, **_TOP, "num_local_experts": 4, "sliding_window": 32},
     "phimoe": {**_SHAPE, **_TOP, "num_local_experts": 4, "sliding_window": None,
@@ -64,7 +67,8 @@ STORED: dict[str, dict[str, Any]] = {
     "mistral4": {**_LATENT, "first_k_dense_replace": 2},
     "deepseek_v4": {
         "vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 8,
-        "n_routed_experts": 4, **_TOP, "moe_intermediate_size": 24, "head_dim": 128, "q_lora_rank": 20, "o_groups": 2, "o_lora_rank": 12, "index_n_heads": 3,
+        "n_routed_experts": 4, **_TOP, "moe_intermediate_size": 24, "head_dim": 128,
+        "q_lora_rank": 20, "o_groups": 2, "o_lora_rank": 12, "index_n_heads": 3,
         "index_head_dim": 16, "hc_mult": 3, "sliding_window": 32, "n_shared_experts": 1,
         "compress_ratios": [0, 4, 128, 4, 128, 0, 0], "qk_rope_head_dim": 64,
     },

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import FAMILIES, Decoder, Experts
 from nearfree.decoders.details import read_details
-from nearfree.errors import ConfigError
+from nearfree.decoders.text_part import text_part
+from nearfree.errors import ConfigError, RefusedError
 
 from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write
 
@@ -268,6 +270,64 @@ def test_shared_experts_are_one_ffn(tmp_path: Path, kind: str, shared: int) -> N
     experts = read(tmp_path, SMALL[kind]).experts
     assert experts is not None
     assert experts.shared_d_ff == shared
+
+
+def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
+    """Latent attention, hybrid layers, mixed windows and missing keys are in one message."""
+    changes = {
+        "kv_lora_rank": 512, "full_attention_interval": 4, "num_key_value_heads": 3,
+        "layer_types": ["full_attention"] * 5 + ["sliding_attention"], "vocab_size": ...,
+    }  # fmt: skip
+    path = write(tmp_path, change("llama", **changes))
+    with pytest.raises(RefusedError) as error:
+        read_decoder(path)
+    assert {each.key for each in error.value.refusals} == set(changes)
+    path = write(tmp_path, change("llama", model_type="lama", **changes))
+    with pytest.raises(RefusedError) as error:
+        read_decoder(path)
+    assert {each.key for each in error.value.refusals} == {
+        "model_type", "kv_lora_rank", "full_attention_interval", "layer_types",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("whole", "kind"),
+    [
+        ("qwen3_vl", "qwen3_vl_text"),
+        ("qwen3_vl_moe", "qwen3_vl_moe_text"),
+        ("qwen2_5_vl", "qwen2_5_vl_text"),
+        ("mistral3", "mistral"),
+    ],
+)
+def test_the_part_that_decodes_text_is_read(tmp_path: Path, whole: str, kind: str) -> None:
+    """Of a model of several parts its text is read, with the dtype of the whole."""
+    text = change(kind, torch_dtype=...)
+    found = read(tmp_path, {"model_type": whole, "dtype": "float16", "text_config": text})
+    assert found == structs.replace(read(tmp_path, SMALL[kind]), dtype="float16")
+    for key in ("llm_config", "thinker_config"):
+        document = {"model_type": whole, "text_config": text, key: text}
+        error = refusal(lambda document=document: read(tmp_path, document))
+        assert error
+        assert f"{key} {{...}} is not where" in error.what
+
+
+def test_an_outer_key_refuses_the_part(tmp_path: Path) -> None:
+    """What the whole says of quantisation is not lost with its part."""
+    document = {
+        "model_type": "qwen3_vl", "text_config": SMALL["qwen3_vl_text"],
+        "quantization_config": {"quant_method": "fp8"},
+    }  # fmt: skip
+    path = write(tmp_path, document)
+    assert text_part(path).keys.has("quantization_config")
+
+
+def test_a_dtype_that_is_left_out_is_told(tmp_path: Path) -> None:
+    """Beside quantised weights a missing dtype is bfloat16, and a note says so."""
+    quantised = {"quantization_config": {"quant_method": "fp8"}}
+    part = text_part(write(tmp_path, change("minimax_m2", torch_dtype=..., **quantised)))
+    assert part.keys.text("dtype") == "bfloat16"
+    assert part.notes == ("dtype is not said: bfloat16, as engines take beside quantised weights",)
+    assert not text_part(write(tmp_path, change("minimax_m2", **quantised))).notes
 
 
 def test_a_folder_gives_its_name(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def choice(tile: Tile) -> tuple[Any, ...]:
     return tile.path, tile.tile, tile.rows_per_position, tile.branches
 
 
-@pytest.mark.parametrize(("package", "version"), RELEASES)
+# vLLM's asks for the page size at many positions, so it is on no surface without.
+@pytest.mark.parametrize(("package", "version"), [*RELEASES, ("vllm-fa3", "0.20.2")])
 @settings(deadline=None)
 @given(query=queries, points=points)
 def test_points_of_a_kind_have_one_tile(

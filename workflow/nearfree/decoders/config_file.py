@@ -1,24 +1,28 @@
 """Hugging Face's config.json as a decoder, by name or path: unknown features are refused."""
 
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from nearfree.core.precision import Dtype
 from nearfree.core.setting import NAME
-from nearfree.decoders.decoder import Decoder, check_layer_types, family
-from nearfree.decoders.keys import Keys, read_object
-from nearfree.errors import ConfigError
+from nearfree.decoders.decoder import (
+    Decoder,
+    Family,
+    Ffn,
+    check_layer_types,
+    family,
+    head_width,
+)
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.text_part import text_part
+from nearfree.errors import ConfigError, Refusals, RefusedError
 
 _DTYPES: dict[str, Dtype] = {
     each: each for each in get_args(Dtype) if each in ("bfloat16", "float16", "float32")
 }
-_QUANTISED = ("says that weights are quantised", "Give the config of the unquantised model")
-_PARTS = (
-    "says that the model has several parts",
-    "Save the part that decodes text as a file of its own, and give that",
-)
 _LATENT = (
     "says that attention is multi-head latent attention (MLA)",
     "Give a model with grouped-query attention",
@@ -28,9 +32,6 @@ _HYBRID = (
     "Give a model with the same attention in every layer",
 )
 _REFUSED = {
-    "text_config": _PARTS,
-    "llm_config": _PARTS,
-    "thinker_config": _PARTS,
     "kv_lora_rank": _LATENT,
     "q_lora_rank": _LATENT,
     "layers_block_type": _HYBRID,
@@ -47,6 +48,8 @@ _MOST_NAME = 80
 def read_decoder(path: Path) -> Decoder:
     """Return the decoder that a config.json describes, without running any code.
 
+    Of a model of several parts it is the one that decodes text.
+
     Parameters
     ----------
     path
@@ -57,17 +60,19 @@ def read_decoder(path: Path) -> Decoder:
     ------
     ConfigError
         It cannot be read; a key is missing or has a value that no model has; or the model's
-        forward is none that is understood: another model type, quantised weights, several parts,
-        latent attention, or attention that differs between layers.
+        forward is none that is understood: another model type, latent
+        attention, or attention that differs between layers. All reasons are given at once.
     """
     file = config_file(path)
-    keys = Keys(file, read_object(file))
+    keys, refusals = text_part(file).keys, Refusals()
     for key, (why, remedy) in _REFUSED.items():
-        if keys.has(key):
-            raise keys.wrong(key, why, remedy)
-    if keys.flag("is_encoder_decoder"):
-        raise keys.wrong("is_encoder_decoder", "says that it is no decoder", "Give a decoder")
-    return _decoder(keys, file_name(file))
+        with refusals.gathered():
+            if keys.has(key):
+                raise keys.wrong(key, why, remedy)
+    with refusals.gathered():
+        if keys.flag("is_encoder_decoder"):
+            raise keys.wrong("is_encoder_decoder", "says that it is no decoder", "Give a decoder")
+    return _decoder(keys, file_name(file), refusals)
 
 
 def config_file(path: Path) -> Path:
@@ -78,41 +83,56 @@ def config_file(path: Path) -> Path:
         return path
 
 
-def _decoder(keys: Keys, name: str) -> Decoder:
-    rules = family(keys)
-    layers = keys.whole("num_hidden_layers")
-    window = rules.window(keys, layers)
-    check_layer_types(keys, layers, window)
-    ffn = rules.ffn(keys, layers)
-    heads, kv_heads = keys.whole("num_attention_heads"), keys.whole("num_key_value_heads")
-    if heads % kv_heads:
-        raise keys.wrong("num_key_value_heads", f"does not divide num_attention_heads {heads}")
+def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
+    rules = None
+    with refusals.gathered():
+        rules = family(keys)
+    if rules is None:
+        with refusals.gathered():
+            check_layer_types(keys, None)
+        raise RefusedError(refusals.found)
+    parts: dict[str, Callable[[], Any]] = {
+        "dtype": lambda: _dtype(keys),
+        "d_model": lambda: keys.whole("hidden_size"),
+        "layers": lambda: keys.whole("num_hidden_layers"),
+        "vocabulary": lambda: keys.whole("vocab_size"),
+        "heads": lambda: keys.whole("num_attention_heads"),
+        "kv_heads": lambda: _kv_heads(keys),
+        "head_dim": lambda: _head_dim(keys, required=rules.says_head_dim),
+        "window": lambda: _window(keys, rules),
+        "ffn": lambda: rules.ffn(keys, keys.whole("num_hidden_layers")),
+    }
+    read: dict[str, Any] = {}
+    for part, of in parts.items():
+        with refusals.gathered():
+            read[part] = of()
+    refusals.check()
+    ffn: Ffn = read.pop("ffn")
     return Decoder(
         name=name,
         model_type=keys.text("model_type"),
-        dtype=_dtype(keys),
-        d_model=keys.whole("hidden_size"),
-        layers=layers,
-        vocabulary=keys.whole("vocab_size"),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=_head_dim(keys, heads, required=rules.says_head_dim),
         d_ff=ffn.d_ff,
         moe_layers=len(ffn.moe_at),
         experts=ffn.experts,
-        window=window,
+        **read,
     )
 
 
-def _head_dim(keys: Keys, heads: int, *, required: bool) -> int:
-    if required or keys.has("head_dim"):
-        return keys.whole("head_dim")
-    d_model = keys.whole("hidden_size")
-    if d_model % heads:
-        raise keys.wrong(
-            "hidden_size", f"is no multiple of num_attention_heads {heads}", "Add head_dim"
-        )
-    return d_model // heads
+def _kv_heads(keys: Keys) -> int:
+    heads, kv_heads = keys.whole("num_attention_heads"), keys.whole("num_key_value_heads")
+    if heads % kv_heads:
+        raise keys.wrong("num_key_value_heads", f"does not divide num_attention_heads {heads}")
+    return kv_heads
+
+
+def _window(keys: Keys, rules: Family) -> int | None:
+    window = rules.window(keys, keys.whole("num_hidden_layers"))
+    check_layer_types(keys, window)
+    return window
+
+
+def _head_dim(keys: Keys, *, required: bool) -> int:
+    return keys.whole("head_dim") if required else head_width(keys)
 
 
 def _dtype(keys: Keys) -> Dtype:

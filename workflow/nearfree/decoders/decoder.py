@@ -133,6 +133,19 @@ def ernie_moe(keys: Keys, layers: int) -> Ffn:
     return mixed(keys, layers, moe_at, experts)
 
 
+def hunyuan_moe(keys: Keys, layers: int) -> Ffn:
+    """Return the FFN of Hunyuan's MoE models: experts in every layer, as wide as the shared ones.
+
+    Source: HunYuanMoEV1Moe of transformers 5.23.
+    """
+    width = keys.whole("intermediate_size")
+    if keys.whole("moe_intermediate_size", default=width) != width:
+        raise keys.wrong("moe_intermediate_size", f"differs from intermediate_size {width}")
+    shared = width * keys.whole("num_shared_expert", least=0, default=1)
+    experts = routed(keys, "num_experts", width="intermediate_size", shared_d_ff=shared)
+    return Ffn(None, range(layers), experts)
+
+
 def mixed(
     keys: Keys,
     layers: int,
@@ -163,6 +176,18 @@ def routed(
     if experts.top_k > experts.experts:
         raise keys.wrong(top_k, f"is larger than {count} {experts.experts}")
     return experts
+
+
+def head_width(keys: Keys) -> int:
+    """Return `head_dim`, or how wide a head is where the heads part the model's width."""
+    if keys.has("head_dim"):
+        return keys.whole("head_dim")
+    d_model, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    if d_model % heads:
+        raise keys.wrong(
+            "hidden_size", f"is no multiple of num_attention_heads {heads}", "Add head_dim"
+        )
+    return d_model // heads
 
 
 _MIXED = "Give a model whose layers all have the same attention"
@@ -206,12 +231,13 @@ def switched(keys: Keys, layers: int) -> int | None:
     return None if without else keys.whole("sliding_window")
 
 
-def check_layer_types(keys: Keys, layers: int, window: int | None) -> None:
+def check_layer_types(keys: Keys, window: int | None) -> None:
     """Raise ConfigError unless `layer_types`, where given, says the same of every layer."""
     kind = "sliding_attention" if window else "full_attention"
     kinds = keys.list_of("layer_types", str)
     if not kinds:
         return
+    layers = keys.whole("num_hidden_layers")
     if len(kinds) != layers:
         raise keys.wrong("layer_types", f"has {len(kinds)} entries for {layers} layers")
     others = sorted(set(kinds) - {kind})
@@ -232,20 +258,33 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "llama": Family(dense, unwindowed),
+    "llada": Family(dense, unwindowed),
+    "cohere": Family(dense, unwindowed),
     "granite": Family(dense, unwindowed),
+    "hunyuan_v1_dense": Family(dense, unwindowed),
     "olmo2": Family(dense, unwindowed),
     "ernie4_5": Family(dense, unwindowed, says_head_dim=True),
     "seed_oss": Family(dense, unwindowed, says_head_dim=True),
     "mistral": Family(dense, windowed),
+    "ministral3": Family(dense, windowed, says_head_dim=True),
     "phi3": Family(dense, windowed),
+    "mimo": Family(dense, switched),
     "qwen2": Family(dense, switched),
+    "qwen2_vl_text": Family(dense, switched),
+    "qwen2_5_vl_text": Family(dense, switched),
     "qwen3": Family(dense, switched, says_head_dim=True),
+    "qwen3_vl_text": Family(dense, unwindowed, says_head_dim=True),
+    "smollm3": Family(dense, switched_off),
     "wedlm": Family(dense, switched_off, says_head_dim=True),
     "mixtral": Family(all_experts, windowed),
+    "phimoe": Family(all_experts, windowed),
+    "minimax_m2": Family(all_experts, unwindowed, says_head_dim=True),
     "olmoe": Family(all_experts, unwindowed),
     "granitemoe": Family(all_experts, unwindowed),
+    "hunyuan_v1_moe": Family(hunyuan_moe, unwindowed),
     "qwen2_moe": Family(qwen_moe, switched_off),
     "qwen3_moe": Family(qwen_moe, switched_off, says_head_dim=True),
+    "qwen3_vl_moe_text": Family(qwen_moe, unwindowed, says_head_dim=True),
     "bailing_moe": Family(first_dense, switched_off),
     "bailing_moe_v2": Family(first_dense, switched_off),
     "llada2_moe": Family(first_dense, switched_off),
@@ -255,7 +294,9 @@ FAMILIES = {
 """By `model_type`. All have gated FFNs and grouped-query attention in every layer.
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
-(llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape)."""
+(llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);
+XiaomiMiMo/MiMo-7B (mimo, of Qwen2's). Parts of models of several parts have names that end in
+text."""
 
 
 def family(keys: Keys) -> Family:

@@ -226,16 +226,3 @@ def listed(keys: Keys, layers: int) -> Sequence[int]:
     if not all(re.fullmatch(r"\d{1,4}", each) for each in found):
         raise keys.wrong("moe_layers_enum", "is no list of layers")
     return sorted({int(each) for each in found} & set(range(layers)))
-
-
-def hunyuan(keys: Keys, layers: int) -> Ffn:
-    """Return the FFN of Hunyuan's MoE models: experts in every layer, of the Dense FFN's width.
-
-    Source: HunYuanMoEV1Moe of transformers 5.23.
-    """
-    width = keys.whole("intermediate_size")
-    if keys.whole("moe_intermediate_size", default=width) != width:
-        raise keys.wrong("moe_intermediate_size", f"differs from intermediate_size {width}")
-    return some(
-        everywhere, width="intermediate_size", shared=("num_shared_expert", "intermediate_size")
-    )(keys, layers)

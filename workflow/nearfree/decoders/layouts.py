@@ -7,6 +7,7 @@ from nearfree.decoders.decoder import (
     all_experts,
     ernie_moe,
     first_dense,
+    hunyuan_moe,
     qwen_moe,
     switched,
     switched_off,
@@ -22,7 +23,6 @@ from nearfree.decoders.feeds import (
     behind_first,
     everywhere,
     ffn,
-    hunyuan,
     interleaved,
     listed,
     marked,
@@ -84,6 +84,7 @@ class Layout(NamedTuple):
 
 
 _NORMS = norms("input_layernorm", "post_attention_layernorm")
+_NAMED_NORMS = ("query_layernorm", "key_layernorm")
 _ONE_NORM = norms("input_layernorm")
 _OLMO_NORMS = norms("post_attention_layernorm", "post_feedforward_layernorm")
 _WIDE: dict[str, Any] = {"whole_norm": True, **BOTH}
@@ -113,8 +114,6 @@ def _step_kinds(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
 _LLAMA = _block(gqa(window=unwindowed, **BOTH), ffn(bias="mlp_bias"))
 _MISTRAL = _block(gqa(window=windowed), ffn())
 _QWEN2 = _block(gqa(window=switched, qkv_bias="qkv_bias"), ffn())
-_QWEN3 = _block(gqa(window=switched, norm=True, **BOTH), ffn())
-_QWEN3_MOE = _block(gqa(window=switched_off, norm=True, **BOTH), moe(qwen_moe))
 _SHARED = Names(shared="shared_expert", shared_gate="shared_expert_gate")
 _DEEPSEEK = moe(some(behind_first, shared=("n_shared_experts", "moe_intermediate_size")))
 _LATENT = _block(mla(), _DEEPSEEK)
@@ -146,12 +145,14 @@ _LING = _block(
         qkv_bias="use_qkv_bias",
         output_bias="use_bias",
         norm="use_qk_norm",
-        norm_names=("query_layernorm", "key_layernorm"),
+        norm_names=_NAMED_NORMS,
     ),
     moe(first_dense),
 )._replace(embedding="word_embeddings")
 _ERNIE: dict[str, Any] = {"qkv_bias": "use_bias", "output_bias": "use_bias", "window": unwindowed}
-_HUNYUAN = gqa(norm=True, norm_names=("query_layernorm", "key_layernorm"), **BOTH)
+_HUNYUAN = gqa(
+    window=unwindowed, norm=True, norm_names=("query_layernorm", "key_layernorm"), **BOTH
+)
 
 
 def _hybrid(feed: Plan, *, split: bool) -> Layout:
@@ -168,8 +169,10 @@ LAYOUTS = {
     **dict.fromkeys(("llama", "granite"), _LLAMA),
     **dict.fromkeys(("mistral", "ministral3"), _MISTRAL),
     **dict.fromkeys(("qwen2", "qwen2_5_vl_text", "qwen2_vl_text"), _QWEN2),
-    **dict.fromkeys(("qwen3", "qwen3_vl_text"), _QWEN3),
-    **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe_text"), _QWEN3_MOE),
+    "qwen3": _block(gqa(window=switched, norm=True, **BOTH), ffn()),
+    "qwen3_vl_text": _block(gqa(window=unwindowed, norm=True, **BOTH), ffn()),
+    "qwen3_moe": _block(gqa(window=switched_off, norm=True, **BOTH), moe(qwen_moe)),
+    "qwen3_vl_moe_text": _block(gqa(window=unwindowed, norm=True, **BOTH), moe(qwen_moe)),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "mistral4"), _LATENT),
     **dict.fromkeys(("deepseek_v4", "deepseek_ref"), _V4),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING),
@@ -189,7 +192,9 @@ LAYOUTS = {
     ),
     "phi3": _block(gqa(window=windowed, fused="qkv_proj"), ffn(form=FUSED)),
     "hunyuan_v1_dense": _block(_HUNYUAN, ffn()),
-    "hunyuan_v1_moe": _block(_HUNYUAN, moe(hunyuan, Names(router="gate.wg", shared="shared_mlp"))),
+    "hunyuan_v1_moe": _block(
+        _HUNYUAN, moe(hunyuan_moe, Names(router="gate.wg", shared="shared_mlp"))
+    ),
     "llada": Layout(
         together(
             norms("attn_norm", "ff_norm"),
@@ -250,7 +255,7 @@ LAYOUTS = {
         moe(all_experts, Names(router="router", bias=True, experts="experts", form=FUSED)),
     ),
     "minimax_m2": _block(
-        gqa(norm="use_qk_norm", whole_norm=True), moe(all_experts, _BLOCK_SPARSE)
+        gqa(window=unwindowed, norm="use_qk_norm", whole_norm=True), moe(all_experts, _BLOCK_SPARSE)
     ),
     "minimax_m3_vl_text": _block(
         gqa(norm=True),

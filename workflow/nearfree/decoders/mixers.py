@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from nearfree.decoders.decoder import head_width
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import (
     Kept,
@@ -33,20 +34,8 @@ class Heads(NamedTuple):
 def heads(keys: Keys) -> Heads:
     """Return the heads of most models: where no head_dim is given, they part the width."""
     queries = keys.whole("num_attention_heads")
-    width = head_width(keys, queries)
+    width = head_width(keys)
     return Heads(queries, keys.whole("num_key_value_heads", default=queries), width, width)
-
-
-def head_width(keys: Keys, queries: int) -> int:
-    """Return `head_dim`, or the model's width by its heads."""
-    if keys.has("head_dim"):
-        return keys.whole("head_dim")
-    d_model = keys.whole("hidden_size")
-    if d_model % queries:
-        raise keys.wrong(
-            "hidden_size", f"is no multiple of num_attention_heads {queries}", "Add head_dim"
-        )
-    return d_model // queries
 
 
 def named_heads(queries: str, kv_heads: str, width: str, values: str) -> Callable[[Keys], Heads]:

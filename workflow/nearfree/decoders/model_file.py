@@ -1,7 +1,8 @@
 """All that a model's files say, understood or not: its forward, its precision, what it stores."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, structs
 
@@ -27,11 +28,11 @@ class Weights(Struct, frozen=True):
 class ModelFile(Struct, frozen=True, kw_only=True):
     """A model as its files describe it.
 
-    `decoder` is None where its forward is not understood, and `weights` and `cache` are empty where
-    it is not known what it stores; `refusals` say why. `precision` is None where that is so, and
-    where a kind of matrices has several formats, which `mixed` says.
-    `widest` is the most elements that a token's FFN or attention makes, in which routed experts
-    count `top_k` times.
+    `decoder` is None where its forward is not understood; `weights`, `cache` and `precision` are
+    empty where it is not known what it stores, or in what. `refusals` say why. `mixed` says which
+    kinds of matrices have several formats, of which `precision` has that of most elements. `widest`
+    is the most elements that a token's FFN or attention makes, in which routed experts count
+    `top_k` times.
     """
 
     name: str
@@ -96,7 +97,7 @@ def read_model_file(path: Path) -> ModelFile:
     ConfigError
         A file is not there or is no JSON object.
     """
-    file, found, mixed = config_file(path), Refusals(), Refusals()
+    file, found = config_file(path), Refusals()
     decoder = said = held = None
     with found.gathered():
         decoder = read_decoder(path)
@@ -109,81 +110,70 @@ def read_model_file(path: Path) -> ModelFile:
         keys = text_part(file).keys
         known = structs.replace(known, **_shape(held, _top_k(keys), _cache_heads(keys)))
     if held is not None and said is not None:
-        schemes = Schemes(held, said)
-        with found.gathered():
-            known = structs.replace(known, weights=schemes.weights())
-        with mixed.gathered():
-            known = structs.replace(known, precision=schemes.precision())
-    refusals = tuple(dict.fromkeys(found.found))
-    others = tuple(each for each in dict.fromkeys(mixed.found) if each not in refusals)
-    return structs.replace(known, refusals=refusals, mixed=others)
-
-
-class Schemes:
-    """The matrices of a model, each in the schemes that its files say.
-
-    Parameters
-    ----------
-    held
-        What it stores.
-    said
-        What its files say of precision.
-    """
-
-    def __init__(self, held: Stored, said: StoredPrecision) -> None:
-        self._held, self._said = held, said
-
-    def weights(self) -> tuple[Weights, ...]:
-        """Return elements and bytes by kind; RefusedError with every matrix that is in none."""
-        found, sizes = Refusals(), dict[str, tuple[int, float]]()
-        for matrix in self._held.weights:
+        parts = list[_Part]()
+        for matrix in held.weights:
             with found.gathered():
-                elements, size = sizes.get(matrix.kind, (0, 0.0))
-                bits = self._bits(matrix)
-                sizes[matrix.kind] = elements + matrix.elements, size + matrix.elements * bits / 8
-        found.check()
-        return tuple(Weights(kind, *size) for kind, size in sizes.items())
+                parts += _parts(matrix, said)
+        if not found.found or len({part.matrix for part in parts}) == len(held.weights):
+            precision, mixed = _precision(parts, said)
+            known = structs.replace(
+                known, weights=_weights(parts), precision=precision, mixed=mixed
+            )
+    return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
 
-    def precision(self) -> Precision:
-        """Return the formats of a forward; RefusedError with every kind that has several."""
-        found, products = Refusals(), dict[str, Product]()
-        plain = self._said.plain
-        for kind in QUANTISED:
-            matrices = [
-                each
-                for each in self._held.weights
-                if each.kind == kind and min(each.inputs, each.outputs) > 1
-            ]
-            formats = {
-                Product(scheme.weights, scheme.activations): matrix.name
-                for matrix in matrices
-                for scheme in self._each(matrix)
-            }
-            if len(formats) > 1:
-                names = ", ".join(f"{name} in {form.weights}" for form, name in formats.items())
-                found.found.append(
-                    Refusal(
-                        self._said.file,
-                        "",
-                        f"stores {kind} in several formats, which no forward here has: {names}",
-                        "Name one for all: --weights, --activations",
-                    )
-                )
-            products[kind] = next(iter(formats), Product(plain, plain))
-        found.check()
-        return Precision(plain=plain, kv=self._said.kv or plain, **products)
 
-    def _each(self, matrix: Matrix) -> dict[Scheme, int]:
-        numbers = (matrix.layers, range(matrix.copies))[: matrix.name.count("*")]
-        self._said.check(matrix.name, matrix.inputs, *numbers)
-        return self._said.each(matrix.name, *numbers)
+class _Part(NamedTuple):
+    """Elements of a matrix that are in one scheme."""
 
-    def _bits(self, matrix: Matrix) -> float:
-        """Return the bits of an element, the mean over all copies."""
-        if matrix.inputs == 1:  # a vector is never quantised
-            return FORMATS[self._said.plain].bits
-        schemes = self._each(matrix)
-        return sum(s.bits * count for s, count in schemes.items()) / sum(schemes.values())
+    matrix: Matrix
+    scheme: Scheme
+    elements: float
+
+
+def _parts(matrix: Matrix, said: StoredPrecision) -> list[_Part]:
+    """Return the elements of a matrix by scheme; RefusedError where files say none of one."""
+    if matrix.inputs == 1:  # a vector is never quantised
+        plain = Scheme(weights=said.plain, activations=said.plain, bits=FORMATS[said.plain].bits)
+        return [_Part(matrix, plain, matrix.elements)]
+    counted = [each for each in (matrix.layers, range(matrix.copies)) if each]
+    numbers = counted[: matrix.name.count("*")]
+    said.check(matrix.name, matrix.inputs, *numbers)
+    schemes = said.each(matrix.name, *numbers)
+    each = matrix.elements / sum(schemes.values())
+    return [_Part(matrix, scheme, each * count) for scheme, count in schemes.items()]
+
+
+def _weights(parts: Sequence[_Part]) -> tuple[Weights, ...]:
+    """Return elements and bytes by kind."""
+    sizes: dict[str, tuple[float, float]] = {}
+    for matrix, scheme, elements in parts:
+        count, size = sizes.get(matrix.kind, (0.0, 0.0))
+        sizes[matrix.kind] = count + elements, size + elements * scheme.bits / 8
+    return tuple(Weights(kind, round(count), size) for kind, (count, size) in sizes.items())
+
+
+def _precision(
+    parts: Sequence[_Part], said: StoredPrecision
+) -> tuple[Precision, tuple[Refusal, ...]]:
+    """Return the formats of a forward, by kind that of most elements, and which kinds have more."""
+    products, mixed = dict[str, Product](), list[Refusal]()
+    for kind in QUANTISED:
+        formats: dict[Product, float] = {}
+        names: dict[Product, str] = {}
+        for matrix, scheme, elements in parts:
+            if matrix.kind == kind and min(matrix.inputs, matrix.outputs) > 1:
+                product = Product(scheme.weights, scheme.activations)
+                formats[product] = formats.get(product, 0.0) + elements
+                names.setdefault(product, f"{matrix.name} in {product.weights}")
+        plain = Product(said.plain, said.plain)
+        products[kind] = max(formats, key=lambda each: formats[each], default=plain)
+        if len(formats) > 1:
+            stored_in = ", ".join(names.values())
+            reason = f"stores {kind} in several formats, which no forward here has: {stored_in}"
+            remedy = "Name one for all: --weights, --activations"
+            mixed.append(Refusal(said.file, "", reason, remedy))
+    precision = Precision(plain=said.plain, kv=said.kv or said.plain, **products)
+    return precision, tuple(mixed)
 
 
 _TOP_K = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "moe_top_k")

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from nearfree.decoders.decoder import head_width
 from nearfree.decoders.feeds import FUSED, GATED, PLAIN, Names, everywhere, ffn, moe, some
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.mixers import Heads, gqa, head_width, heads, mamba2, window_of
+from nearfree.decoders.mixers import Heads, gqa, heads, mamba2, window_of
 from nearfree.decoders.pieces import (
     Layer,
     Part,
@@ -103,7 +104,7 @@ def decilm(keys: Keys, layers: int) -> Layer:
 
     def attention(of: Keys) -> Plan:
         group = of.whole("n_heads_in_group")
-        width = head_width(keys, queries)
+        width = head_width(keys)
         kv_heads = queries // group
         if not kv_heads or queries % group:
             raise of.wrong("n_heads_in_group", f"does not part {queries} heads")

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 from nearfree.decoders.keys import Keys, read_object
 
 _PARTS = ("text_config", "llm_config", "thinker_config")
-_OUTER = ("tie_word_embeddings", "dtype", "torch_dtype")
+_OUTER = (
+    "tie_word_embeddings", "dtype", "torch_dtype", "quantization_config", "compression_config",
+)  # fmt: skip
 """Keys of the whole model, where it says them, that hold for its parts."""
 
 
@@ -113,9 +115,13 @@ Source: configurations of transformers 5.23."""
 
 
 class TextPart(NamedTuple):
-    """The keys of the part that decodes text, the whole that it is a part of, and what is taken."""
+    """The keys of the part that decodes text, and what is taken of what the file leaves out.
+
+    `outer` are the keys of the whole file, `whole` is the model of several parts, if it is one.
+    """
 
     keys: Keys
+    outer: Keys
     whole: Whole | None
     notes: tuple[str, ...] = ()
 
@@ -124,7 +130,8 @@ def text_part(file: Path) -> TextPart:
     """Return the keys of a config.json that say how text is decoded.
 
     Keys that its model type calls otherwise have the name that most files use. Of the keys of a
-    model with several parts those of its dtype and of tied embeddings hold for the text.
+    model of several parts those of its dtype, of tied embeddings and of quantisation hold for the
+    text.
 
     Raises
     ------
@@ -135,34 +142,34 @@ def text_part(file: Path) -> TextPart:
     outer = Keys(file, values)
     kind = outer.text("model_type")
     parts = [part for part in _PARTS if outer.has(part)]
-    if kind not in WHOLES:
-        if parts:
-            raise outer.wrong(
-                parts[0],
-                f"is a part of {kind!r:.40}, a model of several parts that is not read",
-                "Save the part that decodes text as a file of its own, and give that",
-            )
-        return TextPart(_named(file, values, kind), None)
-    if parts not in ([], ["text_config"]):
-        raise outer.wrong(parts[-1], "is not where this model type has its text")
-    inner = {**outer.inner("text_config").values} if parts else dict(values)
-    whole = WHOLES[kind]
-    notes = [
-        f"{key}: what reads images or sound is not counted"
-        for key in ("vision_config", "audio_config")
-        if outer.has(key)
-    ]
-    if not parts or not isinstance(inner.get("model_type"), str):
-        inner["model_type"] = whole.text
-    if parts:
-        inner |= {key: values[key] for key in _OUTER if outer.has(key)}
-        if not outer.has("tie_word_embeddings"):
-            inner["tie_word_embeddings"] = whole.tied or inner.get("tie_word_embeddings", False)
-    if whole.tied and not outer.has("tie_word_embeddings"):
-        inner["tie_word_embeddings"] = True
-        notes.append(f"tie_word_embeddings is not said: true, as the class of {kind} has it")
-    keys = _named(file, inner, inner["model_type"], f"{parts[0]}." if parts else "")
-    return TextPart(keys, whole, tuple(notes))
+    whole, within = WHOLES.get(kind), ""
+    if whole is None and parts:
+        raise outer.wrong(
+            parts[0],
+            f"is a part of {kind!r:.40}, a model of several parts that is not read",
+            "Save the part that decodes text as a file of its own, and give that",
+        )
+    notes: list[str] = []
+    if whole and parts:
+        if parts != ["text_config"]:
+            raise outer.wrong(parts[-1], "is not where this model type has its text")
+        within = "text_config."
+        values = {"model_type": whole.text, **outer.inner("text_config").values}
+        values |= {key: outer.values[key] for key in _OUTER if outer.has(key)}
+    elif whole:
+        values = {**values, "model_type": whole.text}
+    if whole and whole.tied and not outer.has("tie_word_embeddings"):
+        values["tie_word_embeddings"] = True
+        notes.append(
+            f"tie_word_embeddings is not said: true, as the class of {kind} has it, though some "
+            "checkpoints hold an LM head"
+        )
+    text = Keys(file, values, within)
+    if text.has("quantization_config") and not (text.has("dtype") or text.has("torch_dtype")):
+        values["dtype"] = "bfloat16"
+        notes.append("dtype is not said: bfloat16, as engines take beside quantised weights")
+    keys = _named(file, values, text.text("model_type"), within)
+    return TextPart(keys, outer, whole, tuple(notes))
 
 
 def _layers(values: dict[str, Any]) -> dict[str, int]:
@@ -172,8 +179,8 @@ def _layers(values: dict[str, Any]) -> dict[str, int]:
 
 
 def _named(file: Path, values: dict[str, Any], kind: str, within: str = "") -> Keys:
-    names = {old: new for old, new in _NAMES.get(kind, {}).items() if old in values}
-    own = {new: old for old, new in names.items()}
+    names = _NAMES.get(kind, {})
+    own = {new: old for old, new in names.items() if old in values or new not in values}
     renamed = {names.get(key, key): value for key, value in values.items() if key not in own}
     for key in _UNIFORM.get(kind, ()):
         value = renamed.get(key)

@@ -16,6 +16,8 @@ from nearfree.decoders.keys import Keys
 from nearfree.decoders.layouts import LAYOUTS, Layout
 from nearfree.decoders.pieces import Kept, Kind, Part, Piece, linear, under, vector
 from nearfree.decoders.text_part import TextPart, text_part
+from nearfree.decoders.towers import TOWERS
+from nearfree.errors import RefusedError
 
 _MOST_LAYERS = 1000
 _FURTHER = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
@@ -95,14 +97,33 @@ def stored(path: Path) -> Stored:
     text = text_part(config_file(path))
     layout = _layout(text.keys)
     read = _pieces(text.keys, layout)
+    tower, left_out = _tower(text.outer)
     further = [key for key in _FURTHER if text.keys.has(key) and text.keys.whole(key, least=0)]
-    left_out = [f"{key}: layers that predict further tokens are not counted" for key in further]
+    left_out += [f"{key}: layers that predict further tokens are not counted" for key in further]
     return Stored(
         model_type=text.keys.text("model_type"),
-        weights=tuple(_weights(text, layout, read)),
+        weights=(*_weights(text, layout, read), *map(_matrix, tower)),
         cache=tuple(_cache(read)),
         notes=(*text.notes, *left_out),
     )
+
+
+def _tower(outer: Keys) -> tuple[tuple[Part, ...], list[str]]:
+    """Return what reads images, and what is said of what is not counted."""
+    notes = []
+    parts: tuple[Part, ...] = ()
+    for key in ("vision_config", "audio_config"):
+        if not outer.has(key):
+            continue
+        tower = TOWERS.get(outer.text("model_type")) if key == "vision_config" else None
+        why = "it is not counted"
+        try:
+            parts += tower(outer.inner(key)) if tower else ()
+        except RefusedError as error:
+            tower, why = None, f"it is not counted, as {error.what}"
+        if not tower:
+            notes.append(f"{key}: {why}")
+    return parts, notes
 
 
 def _layout(keys: Keys) -> Layout:

@@ -48,6 +48,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     gpus_needed: int | None = None
     largest_batch: int | None = None
     largest_context: int | None = None
+    notes: tuple[str, ...] = ()
+    """What is left out of the weights."""
 
 
 class Needs(Struct, frozen=True, kw_only=True):
@@ -63,6 +65,7 @@ class Needs(Struct, frozen=True, kw_only=True):
     token: float
     """What a forward makes of a token, and of each position whose logits are wanted."""
     logits: float
+    notes: tuple[str, ...] = ()
     engine: int = ENGINE_BYTES
     prompt_tokens: int = PROMPT_TOKENS
 
@@ -100,6 +103,7 @@ def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
         kept=plain,
         token=(_HIDDEN * model.d_model + model.widest) * plain,
         logits=model.vocabulary * (_LOGIT_BYTES + plain),
+        notes=model.notes,
     )
 
 
@@ -125,6 +129,7 @@ def memory(
         activations_bytes=activations,
         engine_bytes=engine,
         peak_bytes=sum(parts),
+        notes=needs.notes,
     )
     if memory_gb is None:
         return taken

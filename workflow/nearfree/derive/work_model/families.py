@@ -70,6 +70,8 @@ def times_refusal() -> pl.Expr:
         *lacking,
         facts_refusal(),
         pl.when(pl.col("sm_count").is_null()).then(written("no number of SMs of {}", "platform")),
+        # Constants are of NVIDIA's GPUs, which have one.
+        pl.when(pl.col("sm").is_null()).then(written("no compute capability of {}", "platform")),
         pl.when(pl.col("dtype").is_in(_OTHER_UNITS)).then(
             written("no constants of {} are calibrated for {}", "module", "dtype")
         ),

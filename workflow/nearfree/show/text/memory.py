@@ -45,6 +45,7 @@ def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
         f"  largest batch at this context: {_limit(memory.largest_batch)}; "
         f"largest context at this batch: {_limit(memory.largest_context)}"
     )
+    yield from (f"  {note}" for note in memory.notes)
 
 
 def unfit_lines(queries: Sequence[Deployment]) -> Iterator[str]:

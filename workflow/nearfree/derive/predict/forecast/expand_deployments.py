@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.core.precision import Dtype, Override, uniform
+from nearfree.core.precision import Dtype, Override
 from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.memory import Memory, memory, needs
@@ -108,15 +108,13 @@ class _Read:
 
     def __init__(self, file: ModelFile, override: Override, gpus: int) -> None:
         self.file, self._gpus = file, gpus
-        plain = uniform(file.decoder.dtype) if file.decoder and override.stores_all else None
-        own = file.precision or plain
         several = _SEVERAL_GPUS._replace(reason=f"{gpus} {_SEVERAL_GPUS.reason}")
         self.refusals = (
             *file.refusals,
-            *(() if own else file.mixed),
+            *(() if override.stores_all else file.mixed),
             *((several,) if gpus > 1 else ()),
         )
-        self.precision = override.of(own) if own else None
+        self.precision = override.of(file.precision) if file.precision else None
         self.decoder = None if self.refusals else file.decoder
         self._needs = needs(file, self.precision)
 

@@ -1,0 +1,207 @@
+"""Memory: what a deployment takes, whether it fits, and the most that does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nearfree
+import pytest
+from decoders.files import CONFIG, write
+from hypothesis import given
+from hypothesis import strategies as st
+from models.test_footprint import BIG, PROGRAM
+from msgspec import structs
+from nearfree.core.precision import Override, uniform
+from nearfree.decoders.model_file import find_model_file, read_model_file
+from nearfree.decoders.weights import CacheLayer
+from nearfree.derive.memory import ENGINE_BYTES, PAGE_POSITIONS, Memory, Needs, memory, needs
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 128256,
+    "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
+}  # fmt: skip
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama_70b": {
+        **LLAMA, "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
+        "intermediate_size": 28672,
+    },
+    "llama_405b": {
+        **LLAMA, "hidden_size": 16384, "num_hidden_layers": 126, "num_attention_heads": 128,
+        "intermediate_size": 53248,
+    },
+    "deepseek_r1": {
+        "model_type": "deepseek_v3", "torch_dtype": "bfloat16", "vocab_size": 129280,
+        "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
+        "num_key_value_heads": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+        "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+        "first_k_dense_replace": 3, "kv_lora_rank": 512, "q_lora_rank": 1536,
+        "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_group": 8,
+        "topk_group": 4, "tie_word_embeddings": False,
+    },
+    "gpt_oss_120b": {
+        "model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880,
+        "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "intermediate_size": 2880, "num_local_experts": 128,
+        "num_experts_per_tok": 4, "sliding_window": 128, "tie_word_embeddings": False,
+        "quantization_config": {"quant_method": "mxfp4"},
+    },
+}  # fmt: skip
+SHAPES["kimi_k2"] = {
+    **SHAPES["deepseek_r1"], "vocab_size": 163840, "num_attention_heads": 64,
+    "num_key_value_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1,
+    "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+"""Shapes as their publishers state them."""
+H100, H200 = 80.0, 141.0
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "gpus", "fits"),
+    [
+        ("llama_70b", "bfloat16", (1, H100), False),
+        ("llama_70b", "bfloat16", (4, H100), True),
+        ("llama_70b", "float8", (1, H200), True),
+        ("mixtral_8x7b", "bfloat16", (1, H100), False),
+        ("mixtral_8x7b", "bfloat16", (1, H200), True),
+        ("qwen3_30b_a3b", "bfloat16", (1, H100), True),
+        ("llama_405b", "float8", (8, H100), True),
+        ("llama_405b", "bfloat16", (8, H100), False),
+        ("deepseek_r1", "float8_block", (8, H100), False),
+        ("deepseek_r1", "float8_block", (8, H200), True),
+        ("gpt_oss_120b", None, (1, H100), True),
+        ("kimi_k2", "float8_block", (8, H200), True),
+        ("kimi_k2", "float8_block", (8, H100), False),
+    ],
+)
+def test_verdicts_that_follow_from_sizes(
+    tmp_path: Path,
+    model: str,
+    weights: Any,
+    gpus: tuple[int, float],
+    fits: bool,  # noqa: FBT001
+) -> None:
+    """Published models fit on the GPUs that hold their stored weights, and on no fewer."""
+    if model in SHAPES:
+        file = read_model_file(write(tmp_path, SHAPES[model]))
+    else:
+        file = find_model_file(CONFIG, model)
+    assert file.precision is not None
+    taken = needs(file, Override(weights=weights).of(file.precision))
+    assert taken is not None
+    count, memory_gb = gpus
+    found = memory(taken, memory_gb, gpus=count)
+    assert found.fits is fits
+    assert found.gpus_needed is not None
+    assert (found.gpus_needed <= count) is fits
+
+
+def test_what_little_room_is_left_is_said(tmp_path: Path) -> None:
+    """A thousand billion weights leave eight GPUs room for few requests: the number is finite."""
+    file = read_model_file(write(tmp_path, SHAPES["kimi_k2"]))
+    taken = needs(file, Override(weights="float8_block").of(uniform("bfloat16")))
+    assert taken is not None
+    found = memory(taken, H200, gpus=8, context=32768)
+    assert found.fits
+    assert found.largest_batch is not None
+    assert 1 <= found.largest_batch < 100
+
+
+def test_a_refused_forward_has_a_memory(tmp_path: Path) -> None:
+    """What is stored is known of models whose forward is not predicted."""
+    file = read_model_file(write(tmp_path, SHAPES["deepseek_r1"]))
+    assert file.decoder is None
+    assert [refusal.key for refusal in file.refusals]
+    assert needs(file, None) is not None
+
+
+NEEDS = Needs(
+    weights=30e9,
+    cache=(CacheLayer(layers=4, elements=256), CacheLayer(layers=4, elements=256, window=512)),
+    cache_heads=2,
+    cached=2.0,
+    kept=2.0,
+    token=1e5,
+    logits=1e6,
+)
+
+
+@given(st.integers(1, 64), st.integers(1, 300), st.integers(1, 10**6), st.floats(1.0, 500.0))
+def test_the_largest_are_the_last_that_fit(
+    gpus: int, batch: int, context: int, memory_gb: float
+) -> None:
+    """The largest batch and context fit and one more does not; more GPUs than needed fit."""
+
+    def ask(**asked: int) -> Memory:
+        return memory(
+            NEEDS, memory_gb, **({"gpus": gpus, "batch": batch, "context": context} | asked)
+        )
+
+    found = ask()
+    assert found.peak_bytes == (
+        found.weights_bytes + found.kv_bytes + found.activations_bytes + found.engine_bytes
+    )
+    assert found.fits is (found.peak_bytes <= found.capacity_bytes)  # type: ignore[operator]
+    for name in ("batch", "context"):
+        largest = getattr(found, f"largest_{name}")
+        if largest is not None:
+            assert not ask(**{name: largest + 1}).fits
+            assert not largest or ask(**{name: largest}).fits
+    if found.gpus_needed:
+        assert ask(gpus=found.gpus_needed).fits
+        assert found.gpus_needed == 1 or not ask(gpus=found.gpus_needed // 2).fits
+
+
+@given(st.integers(1, 10**6))
+def test_windows_bound_a_cache(context: int) -> None:
+    """A layer keeps whole pages of all positions, or of the last of its window."""
+    full, windowed = 4 * 256 * 2.0, 4 * 256 * 2.0
+    pages = -(-(context + 1) // PAGE_POSITIONS) * PAGE_POSITIONS
+    held = full * pages + windowed * min(pages, 512)
+    assert memory(NEEDS, None, context=context).kv_bytes == held
+
+
+def test_a_layer_s_heads_are_all_that_parts_its_cache() -> None:
+    """With more GPUs than heads of keys each head is held several times."""
+    two, eight = (memory(NEEDS, None, gpus=gpus).kv_bytes for gpus in (2, 8))
+    assert eight == 4 * two
+
+
+def test_an_unknown_memory_gives_no_verdict() -> None:
+    """Where a platform's memory is not known, what is taken is said and no more."""
+    found = memory(NEEDS, None)
+    assert (found.fits, found.capacity_bytes, found.gpus_needed) == (None, None, None)
+    assert found.peak_bytes > 30e9
+
+
+def test_the_engine_has_its_allowance_on_each_gpu() -> None:
+    """What an engine keeps for itself counts once a GPU."""
+    assert memory(NEEDS, None, gpus=3).engine_bytes == 3 * ENGINE_BYTES
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell the peak")
+@pytest.mark.parametrize("most_of", ["kv_cache", pytest.param("experts", marks=pytest.mark.slow)])
+def test_the_peak_is_what_is_measured(tmp_path: Path, most_of: str) -> None:
+    """A forward's measured peak on this CPU is within a tenth of the computed one.
+
+    Without an engine, and with a decode step of 8 positions; the heap gives back what is freed.
+    """
+    asked = dict(BIG[most_of])
+    document = json.loads((CONFIG / "models" / f"{asked.pop('model')}.json").read_text())
+    batch, context, _ = (asked.pop(name) for name in ("batch", "context", "most"))
+    path = write(tmp_path, document | asked, "config.json")
+    taken = needs(read_model_file(path), None)
+    assert taken is not None
+    alone = structs.replace(taken, engine=0, prompt_tokens=0)
+    said = memory(alone, None, batch=batch, context=context)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path), json.dumps([batch, context, 1])],
+        capture_output=True, text=True, check=True,
+        env=os.environ | {
+            "PYTHONPATH": str(Path(nearfree.__file__).parents[1]),
+            "MALLOC_MMAP_THRESHOLD_": "131072",
+        },
+    )  # fmt: skip
+    assert int(done.stdout) == pytest.approx(said.peak_bytes, rel=0.1)

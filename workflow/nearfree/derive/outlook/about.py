@@ -45,6 +45,10 @@ MEMORY = {
                              "nothing limits it", nullable=True, at_least=0),
 }  # fmt: skip
 """The verdict on memory and its parts, as `derive.memory` names them."""
+HELD = MEMORY | {"left_out": text("what the bytes of weights leave out", nullable=True)}
+"""What tables say of memory."""
+UNFIT = "does not fit"
+"""What is said in place of an N_max that memory does not let anyone serve."""
 TAKES = Formula(
     text="fits: peak = weights as stored + cache of b (L + 1) positions, in pages of "
     f"{PAGE_POSITIONS} + what max(b, {PROMPT_TOKENS}) tokens make of a layer and b positions of "
@@ -63,7 +67,7 @@ def described(model: ModelFile) -> dict[str, object]:
     return {
         name: value
         for name, value in said.items()
-        if name not in ("name", "file", "notes", "refusals", "mixed")
+        if name not in ("name", "file", "refusals", "mixed")
     }
 
 
@@ -103,10 +107,11 @@ def about_rows(
         found = [facts.get((each.platform, peak)) for peak in _peaks(each)]
         said = {"weights": each.said["weights"], "kv_dtype": each.said["kv"]}
         held = {column: getattr(each.memory, column, None) for column in MEMORY}
+        held["left_out"] = "; ".join(each.memory.notes) or None if each.memory else None
         sources = [*filter(None, found), models[each.decoder.name]]
         row = {"place": place, "deployment": name, **each.about, **said, **held}
         rows.append(row | {"sources": sources})
-    types = {column: kind.dtype for column, kind in (ABOUT | MEMORY).items()}
+    types = {column: kind.dtype for column, kind in (ABOUT | HELD).items()}
     return pl.DataFrame(rows, schema={"place": pl.Int64, **types, "sources": IDS})
 
 

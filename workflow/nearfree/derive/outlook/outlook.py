@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.outlook.about import ABOUT, MEMORY, TAKES, about_rows, model_ids
+from nearfree.derive.outlook.about import ABOUT, HELD, TAKES, about_rows, model_ids
 from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
 from nearfree.derive.outlook.trend import TREND, trend
@@ -41,7 +41,7 @@ LOOKUP = Table(
     beside=TAKES,
     body={
         **ABOUT,
-        **MEMORY,
+        **HELD,
         "baseline": count("the N that ratios refer to: 1, and the paper's where it is another"),
         "predictor": text("which predictor", one_of=PREDICTORS),
         "composition": text("how modules make the model: the sum of their times, or the minimum of "
@@ -61,7 +61,7 @@ FORECAST = Table(
     code="nearfree.derive.outlook.outlook",
     body={
         **ABOUT,
-        "fits": MEMORY["fits"],
+        "fits": HELD["fits"],
         "n": count("N, positions in one forward"),
         "module": text("the role of the module in the forward"),
         "latency_us": amount("what it takes, all its layers together"),

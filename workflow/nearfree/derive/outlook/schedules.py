@@ -8,7 +8,15 @@ import polars as pl
 from msgspec import structs
 
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.derive.outlook.about import ABOUT, MEMORY, MODELS, TAKES, about_rows, model_ids
+from nearfree.derive.outlook.about import (
+    ABOUT,
+    HELD,
+    MODELS,
+    TAKES,
+    UNFIT,
+    about_rows,
+    model_ids,
+)
 from nearfree.derive.outlook.outlook import LOOKUP, outlook_inputs
 from nearfree.derive.predict.answers import Answerer, calibrated
 from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions
@@ -27,7 +35,6 @@ from nearfree.log.names import Layout
 
 LARGEST_BATCH, LONGEST = 256, 16
 """The last batch size of a schedule and its longest draft, tokens: the command's defaults."""
-UNFIT = "does not fit in memory"
 _ABOUT = {name: column for name, column in ABOUT.items() if name != "batch"}
 SCHEDULES = Table(
     name="schedules",
@@ -40,7 +47,7 @@ SCHEDULES = Table(
     beside=TAKES,
     body={
         **_ABOUT,
-        **MEMORY,
+        **HELD,
         "moe": text("what runs the experts, with its version: the engine's own", nullable=True),
         "epsilon": LOOKUP.body["epsilon"],
         "engine": text("whose option", one_of=tuple(BY_LENGTHS)),
@@ -131,7 +138,7 @@ def _option_rows(
             first = place * len(_BATCHES)
             reasons = filter(None, total_latency.refusals[first : first + len(_BATCHES)])
             held = _held(each)
-            reason = next(reasons, None) if held else UNFIT
+            reason = next(reasons, None) if held else f"{UNFIT} in memory"
             calibration = list(total_latency.calibration[first])
             known = tuple(n_max[place][:held])
             for engine in BY_LENGTHS:

@@ -66,6 +66,7 @@ def packed(table: Table, frame: pl.DataFrame) -> dict[str, object]:
         "meanings": {name: column.meaning for name, column in table.body.items()},
         "from": _lists(frame["from_ids"]),
         "formulas": list(formulas),
+        "beside": table.beside,
         "formula": places,
     }
 

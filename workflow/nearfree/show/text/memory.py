@@ -4,20 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nearfree.derive.memory import Memory
+from nearfree.derive.outlook.about import MEMORY
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import Unanswered
 from nearfree.units import BYTES_PER_GB
-
-_SHOWN = (
-    "fits",
-    "weights_bytes",
-    "kv_bytes",
-    "peak_bytes",
-    "capacity_bytes",
-    "gpus_needed",
-    "largest_batch",
-    "largest_context",
-)
 
 
 def gb(size: int) -> str:
@@ -88,7 +78,7 @@ def unanswered_lines(each: Unanswered) -> Iterator[str]:
 
 def memory_json(memory: Memory | None) -> dict[str, Any] | None:
     """Return a memory's verdict and sizes by name, None where it is not known."""
-    return None if memory is None else {name: getattr(memory, name) for name in _SHOWN}
+    return None if memory is None else {name: getattr(memory, name) for name in MEMORY}
 
 
 def unanswered_json(each: Unanswered) -> dict[str, Any]:

@@ -62,6 +62,7 @@ const UNITS = {
   flop_per_byte: 'FLOP/byte',
   mib: 'MiB',
   gb: 'GB',
+  bytes: 'bytes',
   mhz: 'MHz',
   s: 's',
 };

@@ -249,7 +249,29 @@ def test_a_cuda_graph_is_looked_at_up_to_its_capture() -> None:
         ),
         ({"backend": "vllm"}, "no rules of the attention kernels of vllm"),
         ({"dtype": "float8"}, "no tile rules of flash-attn for float8"),
-        ({"kv_dtype": "float8"}, "no tile rules of flash-attn for bfloat16 over a float8 cache"),
+        (
+            {"kv_dtype": "float8"},
+            "flash-attn has no kernel for bfloat16 over a float8 cache: "
+            "ask with --kv-dtype bfloat16 or --attention flashinfer",
+        ),
+        (
+            {"kv_dtype": "int8", "backend": "flashinfer"},
+            "no tile rules of flashinfer for bfloat16 over a int8 cache are read: "
+            "ask with --kv-dtype bfloat16\\.",
+        ),
+        (
+            {
+                "kv_dtype": "float8",
+                "backend": "flash_attn_4",
+                "backend_version": "4.0.0b36",
+                "sm": 100,
+            },
+            "no tile rules of flash-attn-4 for bfloat16 over a float8 cache are read: ask with",
+        ),
+        (
+            {"kv_dtype": "float8", "backend": "flashinfer_fa3", "backend_version": "0.6.13"},
+            "flashinfer-fa3 has no kernel for bfloat16 over a float8 cache",
+        ),
         ({"sm_count": None}, "number of SMs"),
         ({"kv_heads": 5}, "32 heads are no multiple of 5 kv_heads"),
     ],
@@ -258,6 +280,28 @@ def test_what_a_call_lacks_is_named(changes: dict[str, Any], missing: str) -> No
     """Nothing is taken for granted."""
     with pytest.raises(EvidenceError, match=missing):
         RESOLVER.attention(call(**changes)).last_alike()
+
+
+@pytest.mark.parametrize(("cache", "tile"), [(None, 64), ("bfloat16", 64), ("float8", 16)])
+def test_the_bytes_of_a_cache_are_asked_for(cache: str | None, tile: int) -> None:
+    """Since 0.7 FlashInfer chooses by what a step of keys takes in shared memory."""
+    asked = call(
+        backend="flashinfer_fa2",
+        backend_version="0.7.2.post1",
+        kv_dtype=cache,
+        head_dim=384,
+        sm=89,
+    )
+    assert RESOLVER.attention(asked).at(1).tile == tile
+
+
+def test_the_tile_over_a_float8_cache_is_that_of_common_heads() -> None:
+    """FlashInfer's fa2 kernels unpack the keys: the tile of usual heads stays."""
+    for version in ("0.5.3", "0.6.13", "0.7.2.post1"):
+        own = call(backend="flashinfer_fa2", backend_version=version)
+        eight = replace(own, kv_dtype="float8")
+        for n in (1, 16, 17, 128):
+            assert RESOLVER.attention(eight).at(n) == RESOLVER.attention(own).at(n)
 
 
 def test_over_a_cache_the_call_is_that_for_a_cache() -> None:

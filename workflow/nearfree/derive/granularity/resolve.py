@@ -6,7 +6,7 @@ from typing import Literal, TypeVar, cast, get_args
 import numpy as np
 from msgspec.structs import replace
 
-from nearfree.backends.records import Backend, running
+from nearfree.backends.records import BY_NAME, Backend, running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import FORMATS
@@ -24,6 +24,7 @@ from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.log.names import Layout
 from nearfree.sources.answers.granularity import Files, attention_intervals, moe_intervals
+from nearfree.sources.answers.kernels import TRITON, moe_kernel, unread
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -109,6 +110,7 @@ class Resolver:
         if asked.top_k > asked.experts:
             raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
         _check_device(asked)
+        _check_kernel(asked, release, _QUANTISATIONS[formats])
         known = _once(self._releases, release, self._read)
         query = MoeQuery(
             experts=asked.experts,
@@ -246,6 +248,19 @@ def _check_device(asked: MoeQuestion | AttentionQuestion) -> None:
     """Refuse a device without compute capability: rules are read as a build for CUDA has them."""
     if asked.sm is None:
         raise _unknown(f"the device has no compute capability, which {asked.backend} asks for")
+
+
+def _check_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> None:
+    """Refuse a layer for which the engine runs another kernel than Triton's.
+
+    A kernel's name, a block that is set, and the backends of the paper's tables say what runs.
+    """
+    named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
+    if named or asked.sm is None:
+        return
+    kernel = moe_kernel(*release, dtype, asked.sm)
+    if kernel != TRITON:
+        raise unread(*release, dtype, asked.sm, kernel)
 
 
 def _unknown(what: str) -> EvidenceError:

@@ -62,6 +62,9 @@ class Backend(NamedTuple):
     """Which of FlashInfer's kernels it runs."""
     page_size: int | None = None
     """Positions of a page of the KV cache, where its kernel depends on there being pages."""
+    caches: tuple[str, ...] | None = None
+    """Formats of a cache, besides the element type, whose tiles its rules say; None where not
+    read, empty where its kernels take none."""
     printed: Mapping[str, str] = {}
     """The release that the paper's tables are of, by the backend's name in them."""
 
@@ -149,6 +152,9 @@ BACKENDS = (
         # Engines keep their cache in pages, and 256 is the least that FlashAttention 2 takes.
         # Other backends choose the same tiles with and without pages.
         page_size=256,
+        # mha_fwd_kvcache and the others check that keys have the dtype of queries, fp16 or bf16:
+        # csrc/flash_attn/flash_api.cpp of 2.8.3, lines 374 and 1234.
+        caches=(),
         printed={"flash_attn_2": "2.8.3"},
     ),
     Backend(
@@ -197,6 +203,10 @@ BACKENDS = (
         releases=("0.2.0.post1", "0.7.2.post1"),
         rules=_FLASHINFER,
         kernels="fa2",
+        # The tile is chosen by the packed length and, since 0.7, by the cache's bytes
+        # (FA2DetermineCtaTileQ, include/flashinfer/utils.cuh of 0.7.2.post1, line 411). The fa3
+        # kernels take 8-bit keys with 8-bit queries alone: flashinfer/utils.py there, line 493.
+        caches=("float8",),
         printed={"flashinfer": "0.6.13"},
     ),
     Backend(
@@ -210,6 +220,7 @@ BACKENDS = (
         releases=("0.2.0.post1", "0.7.2.post1"),
         rules=_FLASHINFER,
         kernels="fa3",
+        caches=(),
         capabilities=frozenset({90}),
     ),
     Backend(

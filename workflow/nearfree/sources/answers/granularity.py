@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
+from nearfree.sources.answers.kernels import TRITON, moe_kernel, unread
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -249,7 +250,23 @@ def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -
         order = BackendOrder(
             kernels=tuple(rules.order.value), evidence=tuple(files.quoted(rules.order.branch))
         )
-    return _answer(found, paths, intervals, order=order, notes=rules.notes)
+    notes = (*rules.notes, *_other_kernel(found, query))
+    return _answer(found, paths, intervals, order=order, notes=notes)
+
+
+def _other_kernel(found: Extraction, query: MoeQuery) -> tuple[str, ...]:
+    """Return why a release does not run the Triton kernel whose blocks these are; none if it does.
+
+    It is asked of a device whose compute capability is known, where the caller sets no block.
+    """
+    if query.sm is None or query.override is not None:
+        return ()
+    asked = found.package, found.version, query.dtype, query.sm
+    try:
+        kernel = moe_kernel(*asked)
+    except EvidenceError as error:
+        return (error.what,)
+    return () if kernel == TRITON else (unread(*asked, kernel).what,)
 
 
 def attention_granularity(

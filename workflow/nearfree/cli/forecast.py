@@ -134,8 +134,8 @@ def _answer(
     if args.positions is None:
         return curve_rows(answers).write_csv().rstrip("\n")
     if args.format == "text":
-        told = inverse_report(answers, args.positions, *used)
-        return "\n".join((*unfit_lines(answers.deployments), *told))
+        lines = inverse_report(answers, args.positions, *used)
+        return "\n".join((*unfit_lines(answers.deployments), *lines))
     rows = inverse_rows(answers, args.positions, *used)
     return json_text(rows.to_dicts()) if args.format == "json" else rows.write_csv().rstrip("\n")
 

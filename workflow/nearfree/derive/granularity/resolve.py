@@ -109,9 +109,9 @@ class Resolver:
             raise _unknown(f"no MoE rules of {release.package} for {formats[0]}{stored} are read")
         if asked.top_k > asked.experts:
             raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
-        _check_device(asked)
         _check_kernel(asked, release, _QUANTISATIONS[formats])
         known = _once(self._releases, release, self._read)
+        _check_device(asked)
         query = MoeQuery(
             experts=asked.experts,
             top_k=asked.top_k,
@@ -152,7 +152,6 @@ class Resolver:
             raise _unknown(f"no tile rules of {release.package} for {asked.dtype} are read")
         if asked.heads % asked.kv_heads:
             raise _unknown(f"{asked.heads} heads are no multiple of {asked.kv_heads} kv_heads")
-        _check_device(asked)
         backend = ruled_backend(asked.backend, ATTENTION.name)
         cache = asked.kv_dtype or asked.dtype
         if cache not in (*_TILED, *(backend.caches or ())):
@@ -160,6 +159,7 @@ class Resolver:
         if backend.capabilities and asked.sm and asked.sm not in backend.capabilities:
             raise _unknown(f"{asked.backend} has no kernels for compute capability {asked.sm}")
         known = _once(self._releases, release, self._read)
+        _check_device(asked)
         page = asked.page_size
         query = AttentionQuery(
             heads=asked.heads,

@@ -65,15 +65,13 @@ def _limit(value: int | None) -> str:
 
 
 def unanswered_lines(each: Unanswered) -> Iterator[str]:
-    """Yield what is known of a deployment whose forward is not predicted, and every reason."""
+    """Yield what is known of a deployment whose forward is not predicted; nothing may be."""
+    if each.memory is None:
+        return
     about = each.about
     lines = list(memory_lines(each.memory, about["platform"]))
     title = f"{about['model']} on {about['platform']}, b = {about['batch']}, L = {about['context']}"
     yield from (*lines, title) if unfit(each.memory) else (title, *lines)
-    yield "Its forward is not predicted:"
-    for refusal in each.refusals:
-        where = f"{refusal.file}: " if refusal.file else ""
-        yield f"  {where}{refusal}. {refusal.remedy}"
 
 
 def memory_json(memory: Memory | None) -> dict[str, Any] | None:

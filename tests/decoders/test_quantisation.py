@@ -47,6 +47,7 @@ def read(section: dict[str, Any], plain: Dtype = "bfloat16") -> Quantised:
         ({**GPTQ, "group_size": -1}, "int4", "bfloat16", 4),
         ({**GPTQ, "sym": False}, "int4", "bfloat16", 4 + 20 / 128),
         (MODELOPT, "nvfp4", "nvfp4", 4.5),
+        ({**MODELOPT, "quant_algo": "MXFP8"}, "mxfp8", "mxfp8", 8.25),
         ({"quant_algo": "FP8", "kv_cache_scheme": "FP8"}, "float8", "float8", 8),
         ({**MODELOPT, "quant_algo": "W4A16_NVFP4"}, "nvfp4", "bfloat16", 4.5),
         ({**MODELOPT, "quant_algo": "W4A8_AWQ", "group_size": 128}, "int4", "float8", 4.125),
@@ -112,7 +113,7 @@ def test_plain_numbers_enter_weight_only_products() -> None:
         ({**AWQ, "zero_point": None}, "zero_point is missing"),
         ({**GPTQ, "bits": 3}, "is none of 4, 8"),
         ({**GPTQ, "dynamic": {"-:.*": {}}}, "rules of their own"),
-        ({**MODELOPT, "quant_algo": "MXFP8"}, "is none of FP8"),
+        ({**MODELOPT, "quant_algo": "FP6"}, "is none of FP8"),
         ({**MODELOPT, "group_size": 32}, "is not the 16 of NVFP4"),
         ({**MODELOPT, "quant_algo": "W4A16_AWQ"}, "group_size is missing"),
         ({**MODELOPT, "ignore": ["a"], "exclude_modules": ["b"]}, "differs from"),
@@ -155,7 +156,7 @@ def test_all_reasons_are_told_at_once() -> None:
 
 def test_algorithms_of_many_matrices_are_refused_once() -> None:
     """Thousands of matrices in one unknown algorithm are one reason."""
-    layers = {f"layers.{number}.up": {"quant_algo": "MXFP8"} for number in range(5000)}
+    layers = {f"layers.{number}.up": {"quant_algo": "FP6"} for number in range(5000)}
     with pytest.raises(RefusedError) as refused:
         read({**MODELOPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
     assert len(refused.value.refusals) == 1

@@ -214,6 +214,7 @@ _ALGOS = {
     "FP8_PER_CHANNEL_PER_TOKEN": _Algo("float8", "float8"),
     "FP8_PB_WO": _Algo("float8_block", "float8_block", 128, 128),
     "FP8_BLOCK_SCALES": _Algo("float8_block", "float8_block", 128, 128),
+    "MXFP8": _Algo("mxfp8", "mxfp8", 32),
     "NVFP4": _Algo("nvfp4", "nvfp4", 16),
     "W4A16_NVFP4": _Algo("nvfp4", None, 16),
     "W4A16_AWQ": _Algo("int4", None, 0),

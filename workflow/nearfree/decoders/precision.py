@@ -30,9 +30,13 @@ them otherwise names them. Source: the models of vllm 0.33.0, where qwen3_moe.py
 whose files leave the gates out."""
 _LOOKED_UP = ("embed_tokens", "embeddings", "word_embeddings", "wte", "conv1d")
 """No products of a linear layer: quantised only where a file names them."""
-_BUILT_PLAIN = ("weights_proj", "hc_attn_fn", "hc_ffn_fn", "hc_head_fn")
-"""Of DeepSeek's indexer and hyper connections; so are all of its compressors'. Source:
-deepseek_v4/attention.py, compressor.py and nvidia/model.py of vllm 0.33.0."""
+_BUILT_PLAIN = (
+    "weights_proj", "hc_attn_fn", "hc_ffn_fn", "hc_head_fn",
+    "self_attention_res_proj", "mlp_res_proj", "output_attn_res_proj",
+)  # fmt: skip
+"""Of DeepSeek's indexer and hyper connections, so are all of its compressors'; of Kimi K3's
+residuals. Source: attention.py, compressor.py and nvidia/model.py of deepseek_v4, nvidia/model.py
+of kimi_k3, in vllm 0.33.0."""
 _MOST_NAMES = 20_000
 _LONGEST = 200
 

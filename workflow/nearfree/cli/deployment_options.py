@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 ROUTINGS = ("balanced", "skewed")
 DTYPES = (
-    "bfloat16", "float16", "float32", "float8", "float8_block", "int8", "int4", "nvfp4", "mxfp4",
+    "bfloat16", "float16", "float32", "float8",
+    "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
 )  # fmt: skip
 MOE = "vllm"
 Value = TypeVar("Value")

@@ -35,8 +35,8 @@ def test_a_list_is_one_line_a_deployment(call: Call) -> None:
     lines = printed(call, *WHERE, "--batch", "1,8").splitlines()
     assert len(lines) == 4
     one, eight = (line.split() for line in lines[2:])
-    assert one[5:9] == ["1", "4096", "1", "295"]
-    assert eight[5:10] == ["8", "4096", "1", "37", "37"]
+    assert one[6:10] == ["1", "4096", "1", "295"]
+    assert eight[6:11] == ["8", "4096", "1", "37", "37"]
 
 
 def test_without_a_model_the_config_is_asked(call: Call) -> None:
@@ -62,6 +62,9 @@ def test_one_of_model_and_platform_is_not_enough(call: Call) -> None:
 
 def test_a_refusal_is_said_by_its_predictor(call: Call) -> None:
     """What refuses has a line with its reason below the table."""
-    out = printed(call, "--model", "qwen3_8b", "--platform", "a100", "--dtype", "float8")
+    code, out, err = call(
+        "lookup", "--model", "qwen3_8b", "--platform", "a100", "--dtype", "float8"
+    )
+    assert (code, err) == (2, "")
     assert "refused by idle_compute: " in out
     assert "no phi of a100 for float8" in out

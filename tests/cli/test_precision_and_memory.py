@@ -1,5 +1,7 @@
 """Precision and memory on the command line: what is said first, what is refused, exit codes."""
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +134,31 @@ def test_one_of_several_models_is_refused(call: Call, tmp_path: Path) -> None:
     code, found = predict(call, Path(f"qwen3_8b,{path}"), *H100)
     assert code == 2
     assert [bool(each["answers"]) for each in found] == [True, False]
+
+
+def test_tables_say_the_formats(call: Call) -> None:
+    """Rows and tables say what weights are stored in, not only what enters products."""
+    where = ("--model", "qwen3_8b", *H100, "--weights", "int4")
+    for command in ("lookup", "predict"):
+        _, out, _ = call(command, *where, "--format", "csv")
+        (row, *_) = csv.DictReader(io.StringIO(out))
+        said = [row[name] for name in ("dtype", "weights", "kv", "fits")]
+        assert said == ["bfloat16", "int4", "bfloat16", "true"]
+    for command in (["lookup"], ["surface"], ["predict", "--positions", "2"]):
+        assert "int4 weights with bfloat16" in call(*command, *where)[1]
+
+
+def test_several_gpus_are_refused_in_one_sentence(call: Call) -> None:
+    """A reason that is in no file begins with the option."""
+    code, out, err = call("lookup", "--model", "qwen3_8b", *H100, "--gpus", "2")
+    assert (code, out) == (2, "")
+    assert err.startswith("nearfree: error: gpus 2 is more than one")
+
+
+def test_what_is_refused_has_a_remedy(call: Call) -> None:
+    """A card without units of a format refuses it, and the text says what to do."""
+    code, out, _ = call(
+        "predict", "--model", "qwen3_8b", "--platform", "a100", "--weights", "float8"
+    )
+    assert code == 2
+    assert "no phi of a100 for float8. Choose a platform, release or format" in out

@@ -22,24 +22,24 @@ LAWS = ["idle_compute", "principle", "principle_resolved"]
 pytestmark = pytest.mark.usefixtures("recorded")
 
 
-def printed(call: Call, *argv: str) -> str:
-    """Return what the command prints."""
+def printed(call: Call, *argv: str, ends: int = 0) -> str:
+    """Return what the command prints, and ends with this exit code."""
     code, out, err = call("predict", *argv)
-    assert (code, err) == (0, "")
+    assert (code, err) == (ends, "")
     return out
 
 
-def as_json(call: Call, *argv: str) -> list[dict[str, Any]]:
+def as_json(call: Call, *argv: str, ends: int = 0) -> list[dict[str, Any]]:
     """Return what the command prints as JSON."""
-    out = printed(call, *argv, "--format", "json")
+    out = printed(call, *argv, "--format", "json", ends=ends)
     assert not re.search(r"\b(NaN|Infinity)\b", out)
     found: list[dict[str, Any]] = json.decode(out)
     return found
 
 
-def as_csv(call: Call, *argv: str) -> list[dict[str, str]]:
+def as_csv(call: Call, *argv: str, ends: int = 0) -> list[dict[str, str]]:
     """Return what the command prints as CSV."""
-    return list(csv.DictReader(io.StringIO(printed(call, *argv, "--format", "csv"))))
+    return list(csv.DictReader(io.StringIO(printed(call, *argv, "--format", "csv", ends=ends))))
 
 
 def test_the_text_says_what_limits_and_where(call: Call) -> None:
@@ -93,7 +93,7 @@ def test_both_baselines_of_balanced_experts(call: Call) -> None:
 def test_json_holds_everything(call: Call) -> None:
     """The JSON has deployment, answers, modules and curve, and the text's numbers in them."""
     (found,) = as_json(call, *SPARSE, *H800, "--batch", "4", *SHORT, "--accepted", "2.5")
-    assert {"deployment", "answers", "modules", "curve"} <= set(found)
+    assert set(found) == {"deployment", "answers", "modules", "curve", "memory", "refusals"}
     said = {name: found["deployment"][name] for name in ("model", "platform", "batch", "context")}
     assert said == {"model": "qwen3_30b_a3b", "platform": "h800", "batch": 4, "context": 4096}
     assert [row["n"] for row in found["curve"]] == list(range(1, 49))
@@ -145,9 +145,10 @@ def test_lists_are_all_their_combinations(call: Call) -> None:
 def test_the_other_way_round(call: Call) -> None:
     """With K, settings where K positions are near-free come first; all formats say the same."""
     argv = (*DENSE, *H800, "--batch", "1,64", "--context", "1024,65536", "--positions", "8")
-    unfit, *lines = printed(call, *argv, "--accepted", "4").splitlines()
-    assert unfit.startswith("qwen3_8b on h800, from b = 64 at L = 65536 on: DOES NOT FIT: ")
-    rows = as_json(call, *argv, "--accepted", "4")
+    unfit, *lines = printed(call, *argv, "--accepted", "4", ends=2).splitlines()
+    assert unfit.startswith("qwen3_8b on h800, from b = 64 at L = 65536 on: DOES NOT FIT")
+    rows = as_json(call, *argv, "--accepted", "4", ends=2)
+    assert [row["fits"] for row in rows] == [True, True, True, False]
     free = [row for row in rows if row["verdict"] == "near-free"]
     assert 0 < len(free) < len(rows) == 4
     assert lines[0] == (
@@ -156,11 +157,12 @@ def test_the_other_way_round(call: Call) -> None:
     )
     ends = [line.endswith("near-free") for line in lines[2:]]
     assert ends == [True] * len(free) + [False] * (4 - len(free))
+    assert [line.endswith(", does not fit") for line in lines[2:]] == [False] * 3 + [True]
     assert "accepted / N_max" in lines[1]
     for row in rows:
         assert (row["ratio"] <= 1.2) == (row["verdict"] == "near-free")
         assert row["accepted_per_n_max"] == 4 / row["n_max"]
-    flat = as_csv(call, *argv)
+    flat = as_csv(call, *argv, ends=2)
     assert [float(row["ratio"]) for row in flat] == [row["ratio"] for row in rows]
     assert {row["positions"] for row in flat} == {"8"}
 
@@ -174,20 +176,16 @@ def test_the_other_way_round_has_its_own_conditions(call: Call) -> None:
 
 def test_refused_is_said_by_name(call: Call) -> None:
     """A backend without rules is refused by name; the law that needs none answers."""
-    argv = (*SPARSE, *H800, "--moe", "torch-grouped", *SHORT)
-    code, out, err = call("predict", *argv)
-    assert (code, err) == (2, "")
+    argv = ("--model", "mixtral_8x7b", *H800, "--moe", "torch-grouped", *SHORT)
+    out = printed(call, *argv, ends=2)
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     for name in ("principle", "principle_resolved", "work_model"):
         assert re.search(r"refused +MoE FFN: .* of torch_grouped", rows[name])
     assert rows["idle_compute"].split()[1].isdecimal()
     assert "T(N) by the work model" not in out
-    code, out, _ = call("predict", *argv, "--format", "json")
-    (found,) = json.decode(out)
-    assert (code, found["curve"], found["modules"]) == (2, [], [])
-    assert [refusal["reason"].split(": ")[0] for refusal in found["refusals"]] == ["MoE FFN"]
-    code, out, _ = call("predict", *argv, "--format", "csv")
-    assert (code, len(out.splitlines())) == (2, 1)
+    (found,) = as_json(call, *argv, ends=2)
+    assert found["curve"] == found["modules"] == []
+    assert as_csv(call, *argv, ends=2) == []
 
 
 @pytest.mark.parametrize(
@@ -260,17 +258,39 @@ def test_a_model_file_that_cannot_be_used(
 ) -> None:
     """A config.json that is no such model is refused with the file and the key."""
     path = write(tmp_path, change("qwen3_moe", **changes))
-    answer = call("predict", "--model", str(path), *H800)
-    one_message(answer, key)
-    assert str(path) in answer[2]
+    out = printed(call, "--model", str(path), *H800, ends=2)
+    assert f"{path}: {key}" in out
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 10**5, b'{"a": NaN}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 10**5])
 def test_a_model_file_that_is_none(call: Call, tmp_path: Path, content: bytes) -> None:
     """A file that is no JSON object is refused with its path."""
     path = tmp_path / "small.json"
     path.write_bytes(content)
     one_message(call("predict", "--model", str(path), *H800), str(path))
+
+
+@pytest.mark.parametrize("key", ["\x1b[31m", "\udcff", "\x07" * 10**5])
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_a_key_of_a_model_file_is_shown_escaped(
+    call: Call, tmp_path: Path, key: str, format_: str
+) -> None:
+    """A key with signs that a terminal acts on, or that no encoding has, is one printable line."""
+    path = write(tmp_path, change("qwen3", quantization_config={"quant_method": "fp8", key: 1}))
+    out = printed(call, "--model", str(path), *H800, "--format", format_, ends=2)
+    assert out.replace("\n", "").isprintable()
+    assert len(out) < 10**4
+    assert "is not understood" in out
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_a_path_of_a_model_file_is_shown_escaped(call: Call, tmp_path: Path, format_: str) -> None:
+    """The same holds for a folder's name."""
+    folder = tmp_path / "\x1b[31m\udcff"
+    folder.mkdir()
+    path = write(folder, {"a": 1})
+    out = printed(call, "--model", str(path), *H800, "--format", format_, ends=2)
+    assert out.replace("\n", "").isprintable()
 
 
 def test_a_model_file_by_its_path(call: Call, tmp_path: Path) -> None:

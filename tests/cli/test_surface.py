@@ -16,17 +16,17 @@ SPARSE = ("--model", "mixtral_8x7b", *DENSE[2:], "--ignore-memory")
 SHORT = ("--largest", "32")
 
 
-def printed(call: Call, *argv: str) -> list[str]:
-    """Return the lines that the command prints."""
+def printed(call: Call, *argv: str, ends: int = 0) -> list[str]:
+    """Return the lines that the command prints, and ends with this exit code."""
     code, out, err = call("surface", *argv, *SHORT)
-    assert (code, err) == (0, "")
+    assert (code, err) == (ends, "")
     return out.splitlines()
 
 
 def test_a_table_has_batch_down_and_context_across(call: Call) -> None:
     """Every cell is the N_max that `predict` gives at that batch and context."""
     lines = printed(call, *DENSE)
-    assert lines[0].startswith("qwen3_8b on h800, flash_attn ")
+    assert lines[0].startswith("qwen3_8b on h800, bfloat16, flash_attn ")
     assert lines[0].endswith("N_max at the tolerance 0.2 from N = 1, by the work model")
     assert lines[1].split() == ["b", "\\", "L", "512", "4096"]
     _, out, _ = call("predict", *DENSE, *SHORT, "--format", "json")
@@ -45,7 +45,7 @@ def test_a_table_has_batch_down_and_context_across(call: Call) -> None:
 
 def test_experts_have_both_bounds_and_both_baselines(call: Call) -> None:
     """Balanced experts have a table from each baseline, skewed ones from N = 1 alone."""
-    heads = [line for line in printed(call, *SPARSE) if line.startswith("mixtral_8x7b on h800")]
+    heads = [line for line in printed(call, *SPARSE) if ": N_max at " in line]
     assert [
         (" balanced routing" in line, "the paper's baseline N = ceil(E / (b k))" in line)
         for line in heads
@@ -82,9 +82,20 @@ def test_what_is_listed_twice_is_one_cell(call: Call, tmp_path: Path) -> None:
 
 def test_what_is_not_known_says_why(call: Call) -> None:
     """Cells without an answer are refused, and the reason stands below once."""
-    lines = printed(call, *DENSE, "--dtype", "float32")
+    lines = printed(call, *DENSE, "--dtype", "float32", ends=2)
     assert [line.split()[1:] for line in lines[2:4]] == [["refused", "refused"]] * 2
     assert [line.startswith("refused: ") and "float32" in line for line in lines[4:]] == [True]
+
+
+def test_cells_that_do_not_fit_are_marked(call: Call) -> None:
+    """Of a grid nobody named a part may not fit: it is marked, and no failure if others do."""
+    where = ("--model", "qwen3_8b", "--platform", "h800")
+    first, *lines = printed(call, *where)
+    assert first.startswith("qwen3_8b on h800, from b = 4 at L = 131072 on: DOES NOT FIT")
+    marked = [line.split()[-1].endswith("!") for line in lines if line.split()[0].isdecimal()]
+    assert marked == [False] * 2 + [True] * 7
+    assert lines[-1] == "! does not fit in memory"
+    printed(call, *where, "--batch", "1,64", "--context", "512,131072", ends=2)
 
 
 @pytest.mark.parametrize(

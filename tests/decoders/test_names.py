@@ -131,3 +131,17 @@ def test_a_pattern_with_many_stars_is_quick() -> None:
     start = time.perf_counter()
     assert not names("re:" + ".*a" * 40 + "b$").covers("a" * 200)
     assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize("reading", ["whole", "path", "text"])
+def test_a_long_list_is_looked_up_by_the_parts_of_a_name(reading: Reading) -> None:
+    """100,000 names, or 100,000 beginnings of names, answer 300 questions in a second."""
+    many = [f"model.layers.{at % 80}.x{at}.y" for at in range(100_000)]
+    for listed in (names(*many, reading=reading), names(*(f"{x}*" for x in many), reading=reading)):
+        began = time.process_time()
+        for at in range(300):
+            name = f"model.layers.{at}.self_attn.q_proj"
+            assert not listed.covers(name)
+            assert listed.doubt(name) is None
+            assert listed.tell_apart("model.layers")
+        assert time.process_time() - began < 1.0

@@ -22,6 +22,16 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 
+def printable(text: str) -> str:
+    """Return a text as one line without control characters; unprintable ones are escaped."""
+    return "".join(
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "surrogatepass").decode()
+        for character in text
+    )
+
+
 class NearfreeError(Exception):
     """A mistake or fault that the user can act on; ends the command with exit code 2.
 
@@ -71,12 +81,14 @@ class RefusedError(ConfigError):
         self.refusals = tuple(dict.fromkeys(refusals))
         if len(self.refusals) == 1:
             (only,) = self.refusals
-            super().__init__(f"{only.file}: {only}", remedy=only.remedy)
+            where = f"{only.file}: " if only.file else ""
+            super().__init__(f"{where}{only}", remedy=only.remedy)
             return
-        files = ", ".join(dict.fromkeys(each.file for each in self.refusals))
+        named = dict.fromkeys(each.file for each in self.refusals if each.file)
+        files = f"{', '.join(named)}: " if named else ""
         reasons = "".join(f"\n  {each}. {each.remedy}" for each in self.refusals)
         super().__init__(
-            f"{files}: {len(self.refusals)} things are not understood:{reasons}",
+            f"{files}{len(self.refusals)} things are not understood:{reasons}",
             remedy="Mend all of them, or give a model without them",
         )
 

@@ -66,7 +66,7 @@ def test_a_report_has_every_module_and_reason(found: Forecast) -> None:
         for use in found.deployments[place].uses():
             assert any(line.startswith(f"  {use.role} ") for line in lines)
     refused = "\n".join(report(found, 2, 0.2))
-    assert refused.count("qkv projection: no phi of cpu for bfloat16") == 2
+    assert refused.count("qkv projection: no phi of cpu for bfloat16") == 3
     assert "Modules by themselves" not in refused
     assert "T(N)/T(1)" not in refused
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from nearfree import __version__
-from nearfree.cli.common import COMMANDS, MISTAKE, add_roots, printable
-from nearfree.errors import NearfreeError
+from nearfree.cli.common import COMMANDS, MISTAKE, add_roots
+from nearfree.errors import NearfreeError, printable
 
 ROOMS = (
     *("machine", "study", "measure", "imports", "rules", "granularity", "forecast", "schedule"),

@@ -12,9 +12,8 @@ from nearfree.cli.common import (
     json_text,
     layout_of,
     log_of,
-    printable,
 )
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

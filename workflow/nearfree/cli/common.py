@@ -94,16 +94,6 @@ TABLE_OR_JSON = argument(
 )
 
 
-def printable(text: str) -> str:
-    """Return a text as one line without control characters; unprintable ones are escaped."""
-    return "".join(
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape", "surrogatepass").decode()
-        for character in text
-    )
-
-
 def json_text(data: object) -> str:
     """Return data as indented JSON."""
     import msgspec

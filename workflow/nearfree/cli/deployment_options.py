@@ -123,17 +123,19 @@ def make_answerer(
 
 
 def fit(args: argparse.Namespace, queries: "Sequence[Deployment]") -> bool:
-    """Return whether some condition of each model and platform may fit, or that is to be ignored.
+    """Return whether each model fits on each platform under each condition named in the options.
 
-    Over a grid of conditions those that do not are said, and are no failure.
+    It does where memory is not known or to be ignored. Of batch sizes and contexts that no option
+    names, so that a grid or list stands for them, one that fits is enough.
     """
-    every = {(query.decoder.name, query.platform) for query in queries}
-    held = {
-        (query.decoder.name, query.platform)
-        for query in queries
-        if query.memory is None or query.memory.fits is not False
-    }
-    return bool(args.ignore_memory) or held == every
+    fits: dict[tuple[object, ...], bool] = {}
+    for query in queries:
+        batch = query.batch if getattr(args, "batch", None) else None
+        context = query.context if args.context else None
+        named = query.decoder.name, query.platform, batch, context
+        holds = query.memory is None or query.memory.fits is not False
+        fits[named] = fits.get(named, False) or holds
+    return bool(args.ignore_memory) or all(fits.values())
 
 
 def tolerance_of(args: argparse.Namespace, config: "Config") -> float:

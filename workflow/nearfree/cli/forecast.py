@@ -221,7 +221,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
         print(with_about(answers.deployments, rows).write_csv().rstrip("\n"))
     else:
         print("\n".join((*unfit_lines(queries), *lookup_report(answers, epsilon))))
-    return 0 if fit(args, queries) else 2
+    return 2 if any(answers.total.refusals) or not fit(args, queries) else 0
 
 
 def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]":
@@ -288,4 +288,5 @@ def run_surface(args: argparse.Namespace) -> int:
     if args.output:
         write_points(args.output, queries, points)
     print("\n".join((*unfit_lines(queries), *surface_report(queries, boundaries, epsilon))))
-    return 0 if fit(args, queries) else 2
+    refused = boundaries["refusal"].is_not_null().any()
+    return 2 if refused or not fit(args, queries) else 0

@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from nearfree.cli.common import MISTAKE, add_action, argument, command, layout_of, log_of, printable
+from nearfree.cli.common import MISTAKE, add_action, argument, command, layout_of, log_of
+from nearfree.errors import printable
 
 
 @command("ledger")

@@ -3,9 +3,9 @@
 import argparse
 import sys
 
-from nearfree.cli.common import argument, command, config_of, layout_of, log_of, printable
+from nearfree.cli.common import argument, command, config_of, layout_of, log_of
 from nearfree.derive.stages import STAGES
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, printable
 
 
 def _tables_arguments(parser: argparse.ArgumentParser) -> None:

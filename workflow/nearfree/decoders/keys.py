@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from nearfree.errors import ConfigError, Refusal, Refusals, RefusedError
+from nearfree.errors import ConfigError, Refusal, Refusals, RefusedError, printable
 
 T = TypeVar("T", int, str)
 _KINDS = {int: "whole numbers", str: "texts"}
@@ -156,7 +156,8 @@ class Keys:
 
     def _refused(self, key: str, reason: str, remedy: str) -> RefusedError:
         name = f"{self._within}{self._own.get(key, key)}"
-        return RefusedError([Refusal(str(self.path), name, reason, remedy)])
+        shown = f"{printable(name):.200}"
+        return RefusedError([Refusal(str(self.path), shown, reason, remedy)])
 
 
 def _shown(value: object) -> str:

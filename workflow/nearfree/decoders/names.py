@@ -7,6 +7,7 @@ time linear in the name.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Literal
 
 from msgspec import Struct
@@ -30,6 +31,7 @@ _TOKEN = re.compile(
 _GLOB = re.compile(r"(?P<many>\*+)|(?P<one>\?)|(?P<text>[^*?\[\]]+)")
 _CLASS = re.compile(r"[A-Z]\w*")
 _ROOT = re.compile(r"((?:model\.|backbone\.|transformer\.)?)layers\.")
+_NUMBER = re.compile(r"(?:^|(\w*)\.)\d")
 _TEXT_PART = "language_model."
 _MOST_PIECES = 500
 _FUSED = {
@@ -44,7 +46,7 @@ class Names(Struct, frozen=True, kw_only=True):
 
     reading: Reading = "path"
     exact: frozenset[str] = frozenset()
-    prefixes: tuple[str, ...] = ()
+    prefixes: frozenset[str] = frozenset()
     patterns: frozenset[tuple[_Piece, ...]] = frozenset()
     roots: frozenset[str] = frozenset()
     """What stands before `layers.` in the list's entries."""
@@ -59,7 +61,8 @@ class Names(Struct, frozen=True, kw_only=True):
     def _covers(self, name: str) -> bool:
         named = name in self.exact if self.reading == "whole" else self._run(name)
         modules = (name, *_modules(name)) if self.reading == "path" else (name,)
-        return bool(named or name.startswith(self.prefixes) or self._fits(modules))
+        begun = self.prefixes and not self.prefixes.isdisjoint(_starts(name))
+        return bool(named or begun or self._fits(modules))
 
     def _fits(self, names: Iterable[str]) -> bool:
         return any(_matches(pattern, name) for pattern in self.patterns for name in names)
@@ -72,19 +75,15 @@ class Names(Struct, frozen=True, kw_only=True):
         name = normal(name)
         if self.reading == "whole":
             return self._run(name)
-        inside, texts = self.reading == "text", tuple(self.exact)
-        if not inside and not (name.startswith(texts) or name.endswith(texts)):
-            return None
-        if inside and self._fits(_modules(name)):
+        if self.reading == "path":
+            ends = (name[at:] for at in range(len(name)))
+            return min(self.exact.intersection((*_starts(name), *ends)), default=None)
+        if self._fits(_modules(name)):
             return "*"
-        return min(
-            (
-                each
-                for each in self.exact
-                if each in name and (inside or name.startswith(each) or name.endswith(each))
-            ),
-            default=None,
-        )
+        if len(self.exact) < len(name) ** 2:
+            return min((each for each in self.exact if each in name), default=None)
+        parts = (name[at:end] for end in range(len(name) + 1) for at in range(end))
+        return min(self.exact.intersection(parts), default=None)
 
     def tell_apart(self, module: str) -> bool:
         """Return whether the list may treat a module's numbered parts differently.
@@ -94,10 +93,8 @@ class Names(Struct, frozen=True, kw_only=True):
         """
         name = normal(module)
         texts = (text for pieces in self.patterns for piece in pieces for text in piece)
-        return any(re.search(r"[\d?#]", text) for text in texts) or any(
-            name.endswith(match[1] or "")
-            for text in (*self.exact, *self.prefixes)
-            for match in re.finditer(r"(?:^|(\w*)\.)\d", text)
+        return any(re.search(r"[\d?#]", text) for text in texts) or name.endswith(
+            _numbered(self.exact) + _numbered(self.prefixes)
         )
 
 
@@ -110,6 +107,17 @@ def root(name: str) -> str | None:
     """Return what stands before `layers.` in a name, None if that is no root of a decoder."""
     match = _ROOT.match(normal(name))
     return match and match[1]
+
+
+@cache
+def _numbered(texts: frozenset[str]) -> tuple[str, ...]:
+    """Return the words behind which some of the texts have a number."""
+    found = (match[1] or "" for text in texts for match in _NUMBER.finditer(text))
+    return tuple({*found})
+
+
+def _starts(name: str) -> Iterator[str]:
+    return (name[:end] for end in range(len(name) + 1))
 
 
 def _modules(name: str) -> list[str]:
@@ -157,7 +165,7 @@ def read_names(
     return Names(
         reading=reading,
         exact=frozenset(exact),
-        prefixes=tuple(sorted(prefixes)),
+        prefixes=frozenset(prefixes),
         patterns=frozenset(patterns),
         roots=frozenset(str(each) for each in starts),
     )

@@ -11,6 +11,7 @@ from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
 from nearfree.derive.predict.forecast.surface import inverse
 from nearfree.errors import Refusal
+from nearfree.show.text.forecast import NO_FORWARD
 from nearfree.show.text.memory import memory_json
 
 
@@ -32,17 +33,11 @@ def answer(
         "deployment": query.about
         | {"precision": query.said, "decoder": structs.asdict(query.decoder)},
         "memory": memory_json(query.memory),
-        "refusals": [] if refusal is None else [NO_FORWARD._replace(reason=refusal)._asdict()],
+        "refusals": [] if refusal is None else [Refusal("", "", refusal, NO_FORWARD)._asdict()],
         "answers": [_finite(row) for row in rows],
         "modules": _modules(forecast, place, epsilon) if known else [],
         "curve": forecast.curve(place).to_dicts(),
     }
-
-
-NO_FORWARD = Refusal(
-    "", "", "", "Choose a platform, release or format whose kernels and constants are known"
-)
-"""What is said where no T(N) of a deployment is known."""
 
 
 def inverse_rows(
@@ -65,8 +60,18 @@ def curve_rows(forecast: Forecast) -> pl.DataFrame:
 
 
 def with_about(queries: Sequence[Deployment], rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows behind the columns of their deployments, which they name by place."""
-    about = pl.DataFrame([query.about for query in queries], infer_schema_length=None)
+    """Return rows behind the columns of their deployments, which they name by place.
+
+    `dtype` is what enters products, `weights` and `kv` what is stored; `fits` is null where memory
+    is not known.
+    """
+    columns = [
+        query.about
+        | {"weights": query.said["weights"], "kv": query.said["kv"]}
+        | {"fits": query.memory.fits if query.memory else None}
+        for query in queries
+    ]
+    about = pl.DataFrame(columns, infer_schema_length=None)
     keyed = about.with_row_index("deployment").with_columns(pl.col("deployment").cast(pl.Int64))
     joined = keyed.join(rows, on="deployment", how="right", maintain_order="right")
     return joined.select(*about.columns, *(c for c in rows.columns if c != "deployment"))

@@ -13,6 +13,8 @@ from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
 from nearfree.show.text.memory import memory_lines, unfit
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
+NO_FORWARD = "Choose a platform, release or format whose kernels and constants are known"
+"""What to do where no T(N) of a deployment is known."""
 _LEAST_SHARE = 0.005
 _NOTHING = "nothing up to there"
 
@@ -47,7 +49,7 @@ def title(query: Deployment) -> str:
     decoder = query.decoder
     parts = [
         f"{decoder.name} on {query.platform}",
-        _formats(query),
+        formats(query),
         f"b = {query.batch}",
         f"L = {query.context}{_window(query)}",
         f"attention {query.attention}",
@@ -56,7 +58,7 @@ def title(query: Deployment) -> str:
     return ", ".join(parts)
 
 
-def _formats(query: Deployment) -> str:
+def formats(query: Deployment) -> str:
     """Return the formats of weights, of what enters products, and of the cache."""
     (weights, activations), kv = query.main, query.formats.kv
     stored = activations if weights == activations else f"{weights} weights with {activations}"
@@ -88,7 +90,11 @@ def report(
         yield ""
         rows = answers.filter(baseline=baseline)
         yield from _boundaries(forecast, rows, epsilon, accepted)
-    if forecast.total.refusals[place] is None:
+    refusal = forecast.total.refusals[place]
+    if refusal is not None:
+        yield ""
+        yield f"Its T(N) is not predicted: {refusal}. {NO_FORWARD}"
+    else:
         yield ""
         yield from _curve(forecast, place, epsilon)
         yield ""

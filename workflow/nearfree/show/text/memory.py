@@ -7,6 +7,7 @@ from nearfree.derive.memory import Memory
 from nearfree.derive.outlook.about import MEMORY
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import Unanswered
+from nearfree.errors import printable
 from nearfree.units import BYTES_PER_GB
 
 
@@ -84,7 +85,10 @@ def unanswered_json(each: Unanswered) -> dict[str, Any]:
     return {
         "deployment": each.about | {"precision": each.precision},
         "memory": memory_json(each.memory),
-        "refusals": [refusal._asdict() for refusal in each.refusals],
+        "refusals": [
+            {name: printable(text) for name, text in refusal._asdict().items()}
+            for refusal in each.refusals
+        ],
         "answers": [],
         "modules": [],
         "curve": [],

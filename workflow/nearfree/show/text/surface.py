@@ -15,7 +15,8 @@ from nearfree.derive.predict.forecast.surface import NEAR_FREE, inverse
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.errors import ConfigError
 from nearfree.show.text.answer_json import with_about
-from nearfree.show.text.forecast import amount, columns, interval
+from nearfree.show.text.forecast import amount, columns, formats, interval
+from nearfree.show.text.memory import unfit
 
 
 def check_points_file(path: Path) -> None:
@@ -36,14 +37,17 @@ def write_points(path: Path, queries: Sequence[Deployment], points: pl.DataFrame
             rows.write_parquet(file)
 
 
-_SETTING = ("model", "platform", "backends", "routing", "b", "L")
+_SETTING = ("model", "platform", "formats", "backends", "routing", "b", "L")
 """The heads of a deployment's columns."""
 
 
 def _setting(query: Deployment) -> list[object]:
     """Return the columns of a deployment."""
-    named = (query.decoder.name, query.platform, _backends(query), query.routing or "-")
-    return [*named, query.batch, query.context]
+    named = query.decoder.name, query.platform, formats(query), _backends(query)
+    return [*named, query.routing or "-", query.batch, query.context]
+
+
+_UNFIT = "!"
 
 
 def _backends(query: Deployment) -> str:
@@ -67,10 +71,12 @@ def surface_report(
             yield from [] if first else [""]
             first = False
             yield (
-                f"{decoder.name} on {platform}, {_backends(query)}{bound}: N_max at the tolerance "
-                f"{epsilon:g} from {base}, by the work model"
+                f"{decoder.name} on {platform}, {formats(query)}, {_backends(query)}{bound}: N_max "
+                f"at the tolerance {epsilon:g} from {base}, by the work model"
             )
             yield from _matrix(block, rows, single=single)
+    if any(unfit(query.memory) for query in queries):
+        yield f"{_UNFIT} does not fit in memory"
     yield from _refused(boundaries)
 
 
@@ -84,6 +90,8 @@ def _matrix(
     for place, query in block:
         row = rows.get((place, single)) or rows[place, True]
         cell = amount(row["n_max"], censored=bool(row["censored"]))  # type: ignore[arg-type]
+        if unfit(query.memory) and not row["refusal"]:
+            cell += _UNFIT
         cells.setdefault(query.batch, []).append(cell)
     table += [[batch, *values] for batch, values in cells.items()]
     yield from columns(table, left=0)
@@ -104,9 +112,12 @@ def inverse_report(
     """Yield the cost of K positions in each deployment, the near-free ones first."""
     rows = inverse(forecast, positions, epsilon)
     free = rows.filter(verdict=NEAR_FREE)
+    places = {at for at, query in enumerate(forecast.deployments) if unfit(query.memory)}
+    over = len(places & {*free["deployment"]})
     yield (
         f"{positions} positions are near-free (T({positions}) <= {1 + epsilon:g} T(1), by the work "
         f"model) in {free.height} of {rows.height} settings"
+        + (f", of which {over} do not fit in memory" if over else "")
     )
     ratio = f"T({positions})/T(1)"
     used = [] if accepted is None else ["accepted / N_max"]
@@ -122,9 +133,8 @@ def inverse_report(
             continue
         interval = f"{row['low']:.2f} to {row['high']:.2f}"
         share = [] if accepted is None else [f"{accepted / row['n_max']:.2f}"]
-        table.append(
-            [*setting, f"{row['ratio']:.3f}", interval, row["n_max"], *share, row["verdict"]]
-        )
+        verdict = row["verdict"] + (", does not fit" if row["deployment"] in places else "")
+        table.append([*setting, f"{row['ratio']:.3f}", interval, row["n_max"], *share, verdict])
     yield from columns(table)
 
 

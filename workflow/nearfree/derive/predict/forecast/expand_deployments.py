@@ -156,8 +156,8 @@ class _Read:
 _SEVERAL_GPUS = Refusal(
     "",
     "gpus",
-    "GPUs share the model, and forwards on one alone are predicted",
-    "Ask about one GPU, or read what the memory says",
+    "is more than one, and forwards are predicted on one GPU alone",
+    "Leave it out for a forward; what `nearfree predict` says of memory holds for all of them",
 )
 
 

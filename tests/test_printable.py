@@ -4,7 +4,7 @@ import ast
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.cli.common import printable
+from nearfree.errors import printable
 
 
 @given(text=st.text(st.characters(exclude_characters="\\'", exclude_categories=())))

@@ -70,6 +70,20 @@ def test_json_has_precision_memory_and_refusals(call: Call, tmp_path: Path) -> N
     assert found["refusals"] == []
 
 
+@pytest.mark.parametrize("asked", [(), ("--weights", "bfloat16"), ("--dtype", "bfloat16")])
+def test_unknown_products_stop_a_forward(
+    call: Call, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    """Weights that are dequantised have a memory and no answer, whatever is asked for instead."""
+    section = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    path = write(tmp_path, change("llama", quantization_config=section))
+    code, (found,) = predict(call, path, *H100, *asked)
+    assert code == 2
+    assert found["answers"] == []
+    assert found["memory"]["fits"]
+    assert [each["key"] for each in found["refusals"]] == ["quantization_config.quant_method"]
+
+
 def test_a_refused_forward_has_memory_and_every_reason(call: Call, tmp_path: Path) -> None:
     """Latent attention on several GPUs: no answer, all reasons, and what the model takes."""
     path = write(tmp_path, LATENT | {"quantization_config": FP8})

@@ -31,7 +31,8 @@ def _kinds(keys: Keys, layers: int) -> Sequence[str]:
     if sorted([*delta, *latent]) != list(range(1, layers + 1)):
         why = f"and full_attn_layers do not part {layers} layers"
         raise lists.wrong("kda_layers", why)
-    return ["kda" if layer + 1 in delta else "mla" for layer in range(layers)]
+    kinds = {True: "linear_attention", False: "full_attention"}
+    return [kinds[layer + 1 in delta] for layer in range(layers)]
 
 
 def _delta(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one signature for all)
@@ -108,7 +109,7 @@ def output_residual(keys: Keys) -> Sequence[Part]:
 
 KIMI = together(
     norms("input_layernorm", "post_attention_layernorm"),
-    by_kind("layer_types", {"kda": _delta, "mla": _gated}, _kinds),
+    by_kind("layer_types", {"linear_attention": _delta, "full_attention": _gated}, _kinds),
     _experts,
     _residuals,
 )

@@ -181,8 +181,9 @@ def _bitsandbytes(keys: Keys, plain: Dtype) -> Quantised:
 
     A group's float32 scale is itself stored in 8 bits with `double_quant`, of which 256 share a
     float32. Routed experts are Linear layers, and quantised, in some releases of transformers
-    alone; without a list the LM head is left out. Source: BitsAndBytesConfig and
-    get_keys_to_not_convert of transformers 5.23; quantize_4bit of bitsandbytes 0.49.
+    alone, those whose experts are no parameters of one module; without a list the LM head is left
+    out. Source: BitsAndBytesConfig, replace_with_bnb_linear and get_modules_to_not_convert of
+    transformers 5.23; the group sizes are the defaults of quantize_4bit of bitsandbytes.
     """
     found = Refusals()
     flags, ignored = dict[str, bool](), Names()
@@ -207,7 +208,9 @@ def _bitsandbytes(keys: Keys, plain: Dtype) -> Quantised:
         ignored=ignored,
         head=None if keys.has("llm_int8_skip_modules") else False,
         experts=None,
-        refusals=keys.wrong("quant_method", _NF4, "Ask for its memory alone").refusals,
+        refusals=keys.wrong(
+            "quant_method", _NF4, "Read its memory, or give the model in another method"
+        ).refusals,
     )
 
 

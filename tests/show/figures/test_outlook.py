@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_a_word_in_its_place(lookup: pl.DataFrame) -> None:
     """It has one word in its panel, no N_max of any predictor, and its rows are in the figure."""
     figure, chart = next(boundary_over_batch(lookup, 0.2))
     (word,) = marks(chart, "unfit")
-    unfit = lookup.filter(~pl.col("fits"), platform="l40s", batch=64, context=4096)
+    unfit = headline(lookup.filter(~pl.col("fits"), platform="l40s", batch=64, context=4096))
     assert (word["panel"], word["at"]) == ("qwen3_8b on l40s: L = 4096", 64)
     assert not {p["row_id"] for p in marks(chart, "answer")} & set(unfit["row_id"])
     assert word["row_id"] in set(unfit["row_id"])

@@ -42,7 +42,7 @@ from sources.fetching.indexserver import serving
 from golden.answers import answers
 from golden.compare import derived, write_derived
 from golden.remake import LOG, remake
-from workflow import ROOT, Project, make_project
+from workflow import NO_NETWORK, ROOT, Project, make_project
 
 HERE = Path(__file__).parent
 CURVE_FILES = "simulated/curves"
@@ -255,6 +255,7 @@ def main() -> None:
     parser.add_argument("logs", metavar="LOG", nargs="*", help="which of them (default: all)")
     parser.add_argument("--derive", action="store_true", help="keep its events")
     args = parser.parse_args()
+    os.environ |= NO_NETWORK  # what a user's cache holds is no part of a log
     for name in args.logs or MADE:
         folder, make = HERE / args.version / name, MADE[name]
         if args.derive and folder.is_dir():

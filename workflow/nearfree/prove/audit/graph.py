@@ -1,7 +1,7 @@
 """The provenance graph of a number: rows, events, runs, rules and config values as nodes."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -189,9 +189,20 @@ class Tracer:
                 raise EvidenceError(
                     f"the config no longer holds {name}", remedy="Run the workflow again"
                 )
-            title, values = f"the model {model}", described(file)
+            title, values = f"the model {model}", dict(_told(described(file)))
             place = f"config/models/{model}.json"
         return Node(id=name, kind="config", title=title, values=values, place=place)
+
+
+def _told(described: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what is read of a model, each field of its forward, each format and kind of weights."""
+    rest = dict(described)
+    yield from (rest.pop("decoder") or {}).items()
+    for kind, formats in (rest.pop("precision") or {}).items():
+        yield f"precision.{kind}", formats
+    for each in rest.pop("weights"):
+        yield f"weights.{each.pop('kind')}", each
+    yield from rest.items()
 
 
 def trace_query(layout: Layout, config: Config, text: str) -> Graph:

@@ -224,7 +224,15 @@ def test_what_a_layer_lacks_is_named_each_time(changes: dict[str, Any], missing:
         ({"backend_version": "0.20.2", "dtype": "float8"}, "CUTLASS where the file is one of comp"),
         ({"backend_version": "0.20.2", "sm": 70}, "runs no kernel that is read for float8_block"),
         ({"backend_version": "0.21.0"}, "which MoE kernel vllm 0.21.0 .* is not read; it is of 0"),
-        ({"dtype": "bfloat16", "weights": "int4"}, "runs Marlin for int4 weights"),
+        (
+            {"dtype": "bfloat16", "weights": "int4", "backend_version": "0.33.0"},
+            "runs Humming for int4 weights",
+        ),
+        ({"dtype": "bfloat16", "weights": "int4"}, "no rule of Marlin's blocks is read"),
+        (
+            {"dtype": "bfloat16", "weights": "int4", "backend_version": "0.24.0", "d_ff": 1056},
+            "multiples of 128, not d_model 4096 and d_ff 1056",
+        ),
         ({"backend": "sglang", "backend_version": "0.5.23", "sm": 103}, "TRTLLM where the archit"),
     ],
 )
@@ -232,6 +240,24 @@ def test_another_kernel_than_tritons_is_refused(changes: dict[str, Any], refusal
     """An engine chooses its kernel by format, device and release; only Triton's blocks are read."""
     with pytest.raises(EvidenceError, match=refusal):
         RESOLVER.moe(layer(**{"dtype": "float8_block", **changes}))
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "place"),
+    [
+        ("vllm", "0.14.0", "fused_marlin_moe.py:305-305"),
+        ("vllm", "0.24.0", "experts/marlin_moe.py:317-317"),
+        ("sglang", "0.5.23", "fused_marlin_moe.py:248-248"),
+    ],
+)
+def test_weights_of_four_bits_have_marlins_blocks(backend: str, version: str, place: str) -> None:
+    """They follow the routed tokens an expert: 256 experts of 8 a token have up to 7.2 in 8."""
+    asked = layer(backend=backend, backend_version=version, weights="int4")
+    steps = RESOLVER.moe(asked)
+    values = [steps.at(tokens).value for tokens in (1, 230, 231, 460, 461, 921, 922, 1382, 1383)]
+    assert values == [8, 8, 16, 16, 32, 32, 48, 48, 64]
+    assert place in steps.evidence(1)
+    assert [steps.tau(tokens) for tokens in (1, 231)] == [230, 460]
 
 
 @pytest.mark.parametrize(

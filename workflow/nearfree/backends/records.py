@@ -114,8 +114,9 @@ BACKENDS = (
         imported="vllm",
         environment="vllm",
         releases=("0.8.0", "0.33.0"),
-        # The second form has block sizes N and K and the group size, beside BLOCK_SIZE_M.
-        rules=Rules(package="vllm", reader="vllm", form=2),
+        # The second form has block sizes N and K and the group size, beside BLOCK_SIZE_M; the
+        # third the blocks of Marlin.
+        rules=Rules(package="vllm", reader="vllm", form=3),
         printed={"vllm_0_9_1": "0.9.1"},
     ),
     Backend(
@@ -130,7 +131,7 @@ BACKENDS = (
         rules=Rules(
             package="sglang",
             reader="sglang",
-            form=2,
+            form=3,
             # Requires-Dist in the METADATA of each wheel: torch==2.9.1 (0.5.9, 0.5.10),
             # torch==2.11.0 (0.5.14) and torch==2.14.1 (0.5.23); of torch 2.9.1, triton==3.5.1, of
             # torch 2.11.0, triton==3.6.0, of torch 2.14.1, triton~=3.8.0.

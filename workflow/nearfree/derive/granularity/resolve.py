@@ -6,6 +6,7 @@ from typing import Literal, TypeVar, cast, get_args
 import numpy as np
 from msgspec.structs import replace
 
+from nearfree.backends.kernels import MARLIN, TRITON, moe_kernel, unread
 from nearfree.backends.records import BY_NAME, Backend, running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
@@ -24,7 +25,7 @@ from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.log.names import Layout
 from nearfree.sources.answers.granularity import Files, attention_intervals, moe_intervals
-from nearfree.sources.answers.kernels import TRITON, moe_kernel, unread
+from nearfree.sources.answers.marlin import MarlinRules
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -109,7 +110,7 @@ class Resolver:
             raise _unknown(f"no MoE rules of {release.package} for {formats[0]}{stored} are read")
         if asked.top_k > asked.experts:
             raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
-        _check_kernel(asked, release, _QUANTISATIONS[formats])
+        kernel = _kernel(asked, release, _QUANTISATIONS[formats])
         known = _once(self._releases, release, self._read)
         _check_device(asked)
         query = MoeQuery(
@@ -125,10 +126,14 @@ class Resolver:
             modular=bool(asked.kernel and MODULAR_MOE.search(asked.kernel)),
             override=asked.block_size_m,
         )
-        layer = MoeRules(known.rules, known.found.tuned, query, MOST_TOKENS)
+        layer = (
+            MarlinRules(known.rules, query)
+            if kernel == MARLIN
+            else MoeRules(known.rules, known.found.tuned, query, MOST_TOKENS)
+        )
         # Layers that are alike in all that the rules still ask for share their answers.
         inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
-        key = (release, layer.tuned, layer.aligned, query.override, inputs)
+        key = (release, kernel, layer.tuned, layer.aligned, query.override, inputs)
         if key not in self._steps:
             self._steps[key] = Steps(layer.at, layer.step, moe_intervals, known.files)
         return self._steps[key]
@@ -250,17 +255,18 @@ def _check_device(asked: MoeQuestion | AttentionQuestion) -> None:
         raise _unknown(f"the device has no compute capability, which {asked.backend} asks for")
 
 
-def _check_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> None:
-    """Refuse a layer for which the engine runs another kernel than Triton's.
+def _kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
+    """Return the kernel whose blocks are read and that runs.
 
-    A kernel's name, a block that is set, and the backends of the paper's tables say what runs.
+    A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
     """
     named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
     if named or asked.sm is None:
-        return
+        return TRITON
     kernel = moe_kernel(*release, dtype, asked.sm)
-    if kernel != TRITON:
+    if kernel not in (TRITON, MARLIN):
         raise unread(*release, dtype, asked.sm, kernel)
+    return kernel
 
 
 def _unknown(what: str) -> EvidenceError:

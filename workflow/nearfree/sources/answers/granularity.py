@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from nearfree.backends.kernels import TRITON, moe_kernel
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
-from nearfree.sources.answers.kernels import TRITON, moe_kernel, unread
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -261,12 +261,14 @@ def _other_kernel(found: Extraction, query: MoeQuery) -> tuple[str, ...]:
     """
     if query.sm is None or query.override is not None:
         return ()
-    asked = found.package, found.version, query.dtype, query.sm
     try:
-        kernel = moe_kernel(*asked)
+        kernel = moe_kernel(found.package, found.version, query.dtype, query.sm)
     except EvidenceError as error:
         return (error.what,)
-    return () if kernel == TRITON else (unread(*asked, kernel).what,)
+    if kernel == TRITON:
+        return ()
+    runs = f"{found.package} {found.version} runs {kernel} for {query.dtype} on this device"
+    return (f"{runs}: these blocks are those of Triton's kernel",)
 
 
 def attention_granularity(

@@ -3,8 +3,8 @@
 import re
 
 import pytest
+from nearfree.backends.kernels import SELECTIONS, Selection, moe_kernel
 from nearfree.errors import EvidenceError
-from nearfree.sources.answers.kernels import SELECTIONS, Selection, moe_kernel
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.packages import RULES

@@ -82,7 +82,7 @@ moe:
   attention: [flashinfer-python==0.6.13]
   moe: [vllm==0.33.0]
   batch: [1, 64]
-  context: [1024]
+  context: [1024, 16384]
 """
 
 

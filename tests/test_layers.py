@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
     "errors", "units", "core", "derive.stages", "backends", "decoders", "log", "hardware", "config",
-    "sources", "models", "measure", "preregister", "public", "derive.tables", "derive.schedule",
-    "derive.granularity", "derive.laws", "derive.truth", "derive.work_model", "derive.memory",
+    "sources", "models", "measure", "preregister", "public", "derive.memory", "derive.tables",
+    "derive.schedule", "derive.granularity", "derive.laws", "derive.truth", "derive.work_model",
     "derive.predict", "derive.score", "derive.outlook", "derive.claims", "derive.jobs", "pipeline",
     "show.figures", "show.text", "show.page", "prove.audit", "prove.crate", "cli", "__main__",
 )  # fmt: skip

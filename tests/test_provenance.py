@@ -27,6 +27,7 @@ from selenium.webdriver.common.by import By
 pytestmark = pytest.mark.browser
 REPORT = "results/report/index.html"
 CHOICES = ("model", "platform", "attention", "moe", "routing", "dtype", "context", "batch")
+UNFIT = "does not fit"
 Row = dict[str, Any]
 
 
@@ -113,7 +114,8 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
                 and all(other[name] == value for name, value in choice.items())
                 and other["deployment"] == row["deployment"]
             ]
-            assert shown[mine] == printed(each)
+            unfit = row["fits"] is False and each["composition"] == "sum"
+            assert shown[mine] == (UNFIT if unfit else printed(each))
         ratios = {point["n"]: point["ratio"] for point in told["curve"]}
         lines = browser.find_elements(By.CSS_SELECTOR, "#answered details tbody tr")
         assert bool(lines) == bool(ratios)
@@ -124,10 +126,34 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
             )
             assert ratio == f"{ratios[int(n)]:.3f}"
         text = browser.find_element(By.ID, "answered").text
-        assert (f"from N = {row['baseline']}," in text) == (row["baseline"] > 1)
+        late = row["baseline"] > 1 and row["fits"]
+        assert (f"from N = {row['baseline']}," in text) == late
         best = [each for each in told["answers"] if each["composition"] == "sum"]
         seen = "in sample" if best[0]["in_sample"] else "out of sample"
         assert (f"constants of the work model ({seen})" in text) == bool(best[0]["constants"])
+    quiet(browser)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_explorer_says_what_fits(answering, browser, answers, fits):
+    """It names formats and parts of memory; what does not fit has that where N_max is, in words."""
+    row = next(r for r in of_table(answers, "lookup") if r["fits"] is fits)
+    choice = {name: row[name] for name in (*CHOICES, "baseline", "epsilon")}
+    asked(browser, answering, kind="predicted", **choice)
+    text = browser.find_element(By.ID, "answered").text
+    assert "weights bfloat16, products with bfloat16, cache bfloat16" in text
+    gb = {name: f"{row[f'{name}_bytes'] / 1e9:.1f} GB" for name in ("peak", "capacity", "weights")}
+    assert f"memory: {gb['peak']} of {gb['capacity']} (weights {gb['weights']}, " in text
+    assert f"largest batch at this context: {row['largest_batch']}" in text
+    big = browser.find_element(By.CSS_SELECTOR, ".headline .big").text
+    assert (big == UNFIT) == (not fits)
+    assert (f"{row['gpus_needed']} h100 hold it" in text) == (not fits)
+    assert ("by each predictor, were there memory" in text) == (not fits)
+    opened(browser, browser.find_element(By.CSS_SELECTOR, ".headline a[data-row]"))
+    panel = browser.find_element(By.ID, "panel-body").text
+    assert f"{row['peak_bytes']} bytes" in panel
+    assert "GB for the engine, at most the platform's memory" in panel
     quiet(browser)
 
 

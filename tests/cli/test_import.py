@@ -21,14 +21,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_tables_of_a_release(project: Path, call: Call, server: Server) -> None:
     """The import says what came in, what was left out and why; again, that it was there."""
-    more = {member("gemm_perf", "gb999"): parquet(rows("gemm_perf", (1, 1.0), gemm_dtype="sq"))}
+    more = {member("gemm_perf", "gb999"): parquet(rows("gemm_perf", (1, 1.0), gemm_dtype="fp6"))}
     put_release(server, {**WHOLE, **more}, systems=("h100_sxm", "gb999", "a30"))
     code, out, err = call("import", "aiconfigurator")
     assert (code, err) == (0, "")
     assert "imported/aiconfigurator_core_0_12_0/1-" in out
     assert "Apache-2.0, Copyright (c) 2030 Somebody" in out
     assert "under their own names: gb999" in out
-    assert "1  gemm: dtype sq has no place in a setting" in out
+    assert "1  gemm: dtype fp6 has no place in a setting" in out
     assert "left out: a30, the release has no table of it" in out
     assert "it was there already" in call("import", "aiconfigurator", "--offline")[1]
     assert call("verify")[0] == 0

@@ -65,11 +65,25 @@ def test_json_has_precision_memory_and_refusals(call: Call, tmp_path: Path) -> N
     assert found["deployment"]["precision"] == {
         "weights": "float8_block", "activations": "float8_block", "kv": "bfloat16",
     }  # fmt: skip
-    assert {*found["memory"]} == {
+    assert {*found["memory"]} >= {
         "fits", "weights_bytes", "kv_bytes", "peak_bytes", "capacity_bytes", "gpus_needed",
         "largest_batch", "largest_context",
     }  # fmt: skip
     assert found["refusals"] == []
+
+
+@pytest.mark.parametrize("asked", [(), ("--weights", "bfloat16"), ("--dtype", "bfloat16")])
+def test_unknown_products_stop_a_forward(
+    call: Call, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    """Weights that are dequantised have a memory and no answer, whatever is asked for instead."""
+    section = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    path = write(tmp_path, change("llama", quantization_config=section))
+    code, (found,) = predict(call, path, *H100, *asked)
+    assert code == 2
+    assert found["answers"] == []
+    assert found["memory"]["fits"]
+    assert [each["key"] for each in found["refusals"]] == ["quantization_config.quant_method"]
 
 
 def test_a_refused_forward_has_memory_and_every_reason(call: Call, tmp_path: Path) -> None:
@@ -84,8 +98,9 @@ def test_a_refused_forward_has_memory_and_every_reason(call: Call, tmp_path: Pat
     assert found["memory"]["fits"]
     assert found["deployment"]["precision"]["weights"] == "float8_block"
     code, out, err = call("predict", "--model", str(path), *H100, "--gpus", "4")
-    assert (code, err) == (2, "")
-    assert all(key in out for key in keys)
+    assert code == 2
+    assert out.splitlines()[1].startswith("memory: ")
+    assert all(key in err for key in keys)
 
 
 def test_bad_files_are_one_message(call: Call, tmp_path: Path) -> None:

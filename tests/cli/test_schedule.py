@@ -43,11 +43,11 @@ def lengths(call: Call, *argv: str) -> list[int]:
 
 
 def boundaries(
-    call: Call, predictor: str, longest: int = 16, model: str = "qwen3_8b"
+    call: Call, predictor: str, longest: int = 16, where: tuple[str, ...] = ()
 ) -> dict[int, dict[str, Any]]:
     """Return what `predict` says at some batch sizes over N up to K + 1."""
     looking = ("--largest", str(longest + 1), "--format", "json")
-    code, out, _ = call("predict", *WHERE, "--model", model, *LISTED, *looking)
+    code, out, _ = call("predict", *WHERE, *where, *LISTED, *looking)
     assert code == 0
     composition = "sum" if predictor == "work_model" else "minimum"
     return {
@@ -82,13 +82,17 @@ def test_k_is_the_boundary_less_one(call: Call, longest: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "model"),
-    [("idle_compute", "qwen3_8b"), ("principle", "qwen3_8b"), ("principle", "mixtral_8x7b")],
+    ("law", "where"),
+    [
+        ("idle_compute", ()),
+        ("principle", ()),
+        ("principle", ("--model", "mixtral_8x7b", "--platform", "h200")),
+    ],
 )
-def test_a_law_counts_with_its_batch(call: Call, law: str, model: str) -> None:
+def test_a_law_counts_with_its_batch(call: Call, law: str, where: tuple[str, ...]) -> None:
     """Of a law the form with b in it counts, and its schedule never rises with b."""
-    found = lengths(call, "--by", law, "--model", model)
-    single = boundaries(call, law, model=model)
+    found = lengths(call, "--by", law, *where)
+    single = boundaries(call, law, where=where)
     assert [found[b - 1] for b in SOME] == [capped(single[b]["n_max_extended"]) for b in SOME]
     assert found == sorted(found, reverse=True)
     assert found[0] > found[-1]
@@ -148,6 +152,35 @@ def test_what_stands_behind_goes_beside(call: Call) -> None:
     assert all(float(row[3]) <= 1.2 for row in rows)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_schedule_ends_where_memory_does(call: Call, engine: str) -> None:
+    """Its last batch fits and the next does not, as `predict` says, and a comment says so."""
+    where = ("--model", "qwen3_8b", "--platform", "l40s", "--context", "4096")
+    code, out, err = call("schedule", engine, *where)
+    assert code == 0
+    said = json.decode(call("predict", *where, "--format", "json")[1])[0]["memory"]
+    last = said["largest_batch"]
+    assert 1 < last < 256
+    if engine == "vllm":
+        assert json.decode(out)[KEY][-1][1] == last
+    assert f"# Batches above {last} keep the last K" in err
+    assert f"# at b = {last + 1} the schedule ends here: DOES NOT FIT: " in err.splitlines()[-1]
+    code, out, err = call("schedule", engine, *where, "--ignore-memory")
+    assert code == 0
+    assert "# Batches above 256 keep the last K" in err
+    assert f"# at b = {last + 1} the schedule goes on, memory ignored: " in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("law", ["work_model", "principle"])
+def test_what_fits_nowhere_has_a_schedule_where_memory_is_ignored(call: Call, law: str) -> None:
+    """With --ignore-memory the command writes what it refuses to write without."""
+    argv = ("--model", "mixtral_8x7b", "--ignore-memory", "--by", law)
+    code, out, err = call("schedule", "vllm", *WHERE, *SHORT, *argv)
+    assert code == 0
+    assert json.decode(out)[KEY][-1][1] == MOST
+    assert "# at b = 1 the schedule goes on, memory ignored: DOES NOT FIT: " in err
+
+
 @pytest.mark.parametrize(
     ("line", "thing"),
     [
@@ -164,10 +197,11 @@ def test_what_stands_behind_goes_beside(call: Call) -> None:
         ("llama.cpp --acceptance 0.5 --draft-cost 0", "--acceptance"),
         ("vllm --longest 999999", "999999"),
         ("vllm --largest-batch 999999", "999999"),
-        ("vllm --largest-batch 20000 --longest 4096", "20000"),
+        ("vllm --largest-batch 20000 --longest 4096", "4097"),
+        ("vllm --model mixtral_8x7b", "DOES NOT FIT: 96.3 GB of 80.0 GB on 1 h800"),
         ("vllm --attention flash-attn==9.9.9", "flash-attn 9.9.9"),
         ("vllm --epsilon 0.0001", "no batch size"),
-        ("vllm --dtype float8", "float8"),
+        ("vllm --dtype float32", "float32"),
     ],
 )
 def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:

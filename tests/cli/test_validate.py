@@ -171,9 +171,25 @@ def test_a_platform_may_be_named_by_an_alias(call: Call) -> None:
     assert named == scored(call, "--platform", "h20", "--predictor", "principle")
 
 
+def test_stored_formats_narrow_and_group(call: Call, tmp_path: Path) -> None:
+    """Weights in the element type go by its name, those in another format by that one's."""
+    head = "h20,gemm,vllm,0.24.0,bfloat16,1,,4096,8192,,,,,,,,cublas"
+    points = ((1, 50.0), (64, 51.0), (256, 70.0), (1024, 200.0))
+    rows = [f"{head},{n},{us},{weights}" for weights in ("", "int4") for n, us in points]
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join([f"{HEADER.strip()},weights", *rows]) + "\n")
+    given = ("--curves", str(path), "--predictor", "principle", "--by", "weights")
+    for name, stored in (("bfloat16", None), ("int4", "int4")):
+        (group,) = scored(call, *given, "--weights", name)
+        assert (group["weights"], group["settings"]) == (stored, 1)
+    assert len(scored(call, *given)) == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
+        ("--weights int4", "no boundary of the weights 'int4'. Choose from bfloat16"),
+        ("--kv-dtype int8", "no boundary of the kv_dtype 'int8'. Choose from bfloat16"),
         ("--platform mars", "no boundary of the platform 'mars'. Choose from h20"),
         ("--module gemm", "no boundary of the module 'gemm'. Choose from attention, dense_ffn"),
         ("--by predictor,colour", "'colour' is no column to group by: choose from predictor,"),

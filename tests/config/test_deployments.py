@@ -61,7 +61,6 @@ def test_the_least_that_is_said(folder: Path) -> None:
         (f"a: {{{LEAST}, context: x}}", "context"),
         (f"a: {{{LEAST}, context: [.nan]}}", "context"),
         (f"a: {{{LEAST}, routing: [random]}}", "routing"),
-        (f"a: {{{LEAST}, attention: []}}", "attention"),
         (f"a: {{{LEAST}, attention: flash-attn}}", "attention"),
         (f"a: {{{LEAST}, moe: [1]}}", "moe"),
         (f"a: {{{LEAST}, moe: [{'x' * 300}]}}", "moe"),

@@ -25,6 +25,7 @@ OWN = uniform("bfloat16")
         ("bfloat16", 2),
         ("float8", 1),
         ("float8_block", (8 + 32 / 16384) / 8),
+        ("mxfp8", 8.25 / 8),
         ("int4", 4.125 / 8),
         ("nvfp4", 4.5 / 8),
         ("mxfp4", 4.25 / 8),

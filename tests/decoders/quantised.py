@@ -6,6 +6,7 @@ FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 BLOCK = {**FP8, "weight_block_size": [128, 128]}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+BNB = {"quant_method": "bitsandbytes"}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 EIGHT = {"type": "float", "num_bits": 8}
 TOKEN = {**EIGHT, "strategy": "token", "dynamic": True}

@@ -131,7 +131,6 @@ def test_a_missing_key_is_named(tmp_path: Path, kind: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "named"),
     [
-        ("qwen3", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
         ("llama", {"text_config": {}}, "text_config"),
         ("bailing_moe", {"kv_lora_rank": 512}, "kv_lora_rank 512"),
         ("bailing_moe", {"layer_group_size": 5}, "layer_group_size 5"),

@@ -14,6 +14,7 @@ from decoders.files import SHIPPED, refusal, write
 from decoders.quantised import (
     AWQ,
     BLOCK,
+    BNB,
     CHANNEL,
     FOUR,
     FP8,
@@ -194,7 +195,6 @@ def test_modelopts_own_file_is_read_beside(tmp_path: Path) -> None:
     ("section", "differs"),
     [
         (BLOCK, "the dtype of the cache, the scheme, what is left out, the LM head"),
-        ({**MODELOPT, "ignore": ["lm_head"]}, "in the dtype of the cache"),
         ({**MODELOPT, "kv_cache_scheme": "FP8"}, "in what is left out"),
     ],
 )
@@ -220,6 +220,65 @@ def test_a_quantisation_in_a_file_that_is_not_read_is_refused(tmp_path: Path, na
     write(tmp_path, {"bits": 4}, name)
     with pytest.raises(RefusedError, match="and config"):
         read(tmp_path, None)
+
+
+def test_files_that_differ_on_products_store_the_same(tmp_path: Path) -> None:
+    """Where the cache or the activations differ the weights are known, and the cache the wider."""
+    said = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    write(tmp_path, {"quantization": said}, "hf_quant_config.json")
+    section = {**MODELOPT, "quant_algo": "W4A16_NVFP4", "ignore": ["lm_head"]}
+    precision = read(tmp_path, section)
+    assert weights(precision, Q) == ["nvfp4"]
+    assert precision.kv is None
+    (refusal,) = precision.refusals
+    assert "in the dtype of the cache, the scheme" in refusal.reason
+    (refusal,) = read(tmp_path, {**section, "quant_algo": "NVFP4"}).refusals
+    assert refusal.reason.endswith("in the dtype of the cache")
+
+
+V4 = {"model_type": "deepseek_v4", "expert_dtype": "fp4"}
+W1, WQ_B = "layers.1.ffn.experts.7.w1", "layers.1.attn.wq_b"
+
+
+def test_deepseek_v4_stores_its_experts_apart(tmp_path: Path) -> None:
+    """`expert_dtype` fp4 is MXFP4 for routed experts, fp8 the same as all else; silence is neither.
+
+    Compressors, the router and what mixes streams are plain.
+    """
+    plain = ["layers.1.attn.compressor.wkv", "layers.1.ffn.gate", "layers.1.hc_ffn_fn", "head"]
+    fp4 = read(tmp_path, BLOCK, **V4)
+    assert weights(fp4, W1, WQ_B) == ["mxfp4", "float8_block"]
+    assert weights(fp4, *plain) == ["bfloat16"] * 4
+    fp8 = read(tmp_path, BLOCK, **{**V4, "expert_dtype": "fp8"})
+    assert weights(fp8, W1, WQ_B) == ["float8_block"] * 2
+    for expert_dtype, reason in ((None, "engines take fp4"), ("fp6", "is none of fp4, fp8")):
+        with pytest.raises(RefusedError, match=reason):
+            read(tmp_path, BLOCK, **{**V4, "expert_dtype": expert_dtype})
+
+
+def test_nvfp4_experts_of_an_fp8_checkpoint(tmp_path: Path) -> None:
+    """ModelOpt's file beside speaks of the experts alone, and all else is still FP8."""
+    layers = {"layers.1.ffn.experts": {"quant_algo": "NVFP4", "group_size": 16}}
+    said = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    left_out = ["*.attn.*", "head"]
+    section = {**BLOCK, "moe_quant_algo": "NVFP4", **said, "ignore": left_out}
+    write(tmp_path, {"quantization": {**said, "exclude_modules": left_out}}, "hf_quant_config.json")
+    precision = read(tmp_path, section, **V4)
+    assert weights(precision, W1, WQ_B) == ["nvfp4", "float8_block"]
+    assert not precision.refusals
+    with pytest.raises(RefusedError, match="is not read for this model type"):
+        read(tmp_path, section)
+    write(tmp_path, {"quantization": {"quant_algo": "NVFP4"}}, "hf_quant_config.json")
+    with pytest.raises(RefusedError, match="in the scheme, the schemes by name"):
+        read(tmp_path, section, **V4)
+
+
+def test_experts_of_bitsandbytes_are_not_guessed(tmp_path: Path) -> None:
+    """Some releases leave experts as they are: what they are stored in is refused."""
+    precision = read(tmp_path, {**BNB, "load_in_4bit": True})
+    assert weights(precision, Q, "lm_head") == ["int4", "bfloat16"]
+    with pytest.raises(RefusedError, match="engines differ"):
+        precision.of("model.layers.0.mlp.experts.0.up_proj")
 
 
 @pytest.mark.parametrize(
@@ -286,4 +345,5 @@ def test_any_value_is_read_or_refused(
         precision = read(folder, {**section, key: value})
     except ConfigError:
         return
-    assert precision.quantised.others or precision.quantised.named
+    said = precision.quantised
+    assert said.others or said.named or said.routed

@@ -12,6 +12,7 @@ from nearfree.errors import RefusedError
 from decoders.quantised import (
     AWQ,
     BLOCK,
+    BNB,
     CHANNEL,
     EIGHT,
     FOUR,
@@ -47,6 +48,7 @@ def read(section: dict[str, Any], plain: Dtype = "bfloat16") -> Quantised:
         ({**GPTQ, "group_size": -1}, "int4", "bfloat16", 4),
         ({**GPTQ, "sym": False}, "int4", "bfloat16", 4 + 20 / 128),
         (MODELOPT, "nvfp4", "nvfp4", 4.5),
+        ({**MODELOPT, "quant_algo": "MXFP8"}, "mxfp8", "mxfp8", 8.25),
         ({"quant_algo": "FP8", "kv_cache_scheme": "FP8"}, "float8", "float8", 8),
         ({**MODELOPT, "quant_algo": "W4A16_NVFP4"}, "nvfp4", "bfloat16", 4.5),
         ({**MODELOPT, "quant_algo": "W4A8_AWQ", "group_size": 128}, "int4", "float8", 4.125),
@@ -77,8 +79,10 @@ def test_each_method_says_its_scheme(
     section: dict[str, Any], weights: str, enters: str, bits: float
 ) -> None:
     """A weight takes its bits and its part of scales and zero points; plain numbers may enter."""
-    scheme = read(section).others
+    said = read(section)
+    scheme = said.others or said.routed
     assert scheme is not None
+    assert not said.refusals
     assert (scheme.weights, scheme.activations) == (weights, enters)
     assert scheme.bits == pytest.approx(bits)
 
@@ -93,15 +97,19 @@ def test_plain_numbers_enter_weight_only_products() -> None:
 @pytest.mark.parametrize(
     ("section", "reason"),
     [
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "decoded before each product"),
+        (BNB, "must be true, or load_in_8bit"),
+        ({**BNB, "load_in_4bit": True, "load_in_8bit": True}, "and not both"),
+        ({**BNB, "load_in_4bit": True, "bnb_4bit_quant_type": "nf3"}, "is none of nf4, fp4"),
+        ({**BNB, "load_in_8bit": True, "llm_int8_has_fp16_weight": True}, "not understood"),
         ({"quant_method": "quark"}, "not read"),
         ({"quant_method": "torchao"}, "not read"),
         ({"quant_method": "exl2"}, "not known"),
         ({}, "quant_method is missing"),
         ({**FP8, "fmt": "e5m2"}, "is none of e4m3"),
         ({**FP8, "scale_fmt": "int"}, "is none of ue8m0"),
-        ({**FP8, "activation_scheme": "other"}, "is none of dynamic, static"),
-        ({**BLOCK, "activation_scheme": "static"}, "beside weight_block_size"),
+        ({**FP8, "moe_quant_algo": "FP6"}, "is none of NVFP4"),
+        ({**FP8, "moe_quant_algo": "NVFP4", "quant_algo": "FP8"}, "differs from quant_algo"),
+        ({**FP8, "quantized_layers": {"a": {}}}, "stands beside no moe_quant_algo"),
         ({**BLOCK, "weight_block_size": [128]}, "no pair"),
         ({**BLOCK, "weight_block_size": [0, 128]}, "no pair"),
         ({**FP8, "ignored_layers": ["a"], LIST: ["b"]}, "differs from"),
@@ -112,7 +120,7 @@ def test_plain_numbers_enter_weight_only_products() -> None:
         ({**AWQ, "zero_point": None}, "zero_point is missing"),
         ({**GPTQ, "bits": 3}, "is none of 4, 8"),
         ({**GPTQ, "dynamic": {"-:.*": {}}}, "rules of their own"),
-        ({**MODELOPT, "quant_algo": "MXFP8"}, "is none of FP8"),
+        ({**MODELOPT, "quant_algo": "FP6"}, "is none of FP8"),
         ({**MODELOPT, "group_size": 32}, "is not the 16 of NVFP4"),
         ({**MODELOPT, "quant_algo": "W4A16_AWQ"}, "group_size is missing"),
         ({**MODELOPT, "ignore": ["a"], "exclude_modules": ["b"]}, "differs from"),
@@ -130,12 +138,10 @@ def test_plain_numbers_enter_weight_only_products() -> None:
         (compressed(group({**CHANNEL, "dynamic": True})), "anew in each forward"),
         (compressed(group({**CHANNEL, "symmetric": False})), "gives zero points to float8"),
         (compressed(group({**INT4, "scale_dtype": "torch.odd"})), "is none of torch.uint8"),
-        (compressed(group({**CHANNEL, "type": "int"}, TOKEN)), "no int8 is multiplied by"),
         (compressed(group(CHANNEL, TOKEN), group(INT4)), "gives Linear two schemes"),
         (compressed(group(CHANNEL, TOKEN), format="marlin-24"), "is none of naive-quantized"),
         (compressed(group(INT4), kv_cache_scheme={**EIGHT, "num_bits": 6}), "none that caches"),
         (compressed(group(INT4), sparsity_config={"a": 1}), "changes what is stored"),
-        (compressed(group(INT4, output_activations=TOKEN)), "output_activations"),
     ],
 )
 def test_what_is_not_understood_is_refused(section: dict[str, Any], reason: str) -> None:
@@ -145,17 +151,90 @@ def test_what_is_not_understood_is_refused(section: dict[str, Any], reason: str)
     assert reason in str(refused.value)
 
 
-def test_all_reasons_are_told_at_once() -> None:
+@pytest.mark.parametrize(
+    ("section", "weights", "reason"),
+    [
+        ({**FP8, "activation_scheme": "other"}, "float8", "is none of dynamic, static"),
+        ({**BLOCK, "activation_scheme": "static"}, "float8_block", "beside weight_block_size"),
+        (compressed(group({**CHANNEL, "type": "int"}, TOKEN)), "int8", "no int8 is multiplied by"),
+        (compressed(group(INT4, {**TOKEN, "num_bits": 6})), "int4", "is not understood"),
+        (compressed(group(INT4, output_activations=TOKEN)), "int4", "output_activations"),
+        (
+            {**MODELOPT, "quant_algo": "W4A16_NVFP4", "config_groups": {"a": group(FOUR, FOUR)}},
+            "nvfp4",
+            "enters other numbers into products",
+        ),
+        ({**BNB, "load_in_8bit": True}, "int8", "dequantised before each product"),
+    ],
+)
+def test_weights_are_known_whose_products_are_not(
+    section: dict[str, Any], weights: str, reason: str
+) -> None:
+    """What is said of activations alone and not understood is beside what is stored."""
+    said = read(section)
+    assert said.others is not None
+    assert said.others.weights == weights
+    assert reason in " ".join(map(str, said.refusals))
+
+
+@pytest.mark.parametrize(
+    ("changes", "bits"),
+    [
+        ({"load_in_8bit": True}, 8),
+        ({"_load_in_4bit": True, "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, 4.5),
+        ({"load_in_4bit": True, "bnb_4bit_use_double_quant": True}, 4 + (8 + 32 / 256) / 64),
+    ],
+)
+def test_bitsandbytes_stores_scales_of_scales(changes: dict[str, Any], bits: float) -> None:
+    """NF4 has a float32 for 64 weights, which double quantisation makes one of 8 bits."""
+    said = read({**BNB, **changes})
+    assert said.others is not None
+    assert said.others.bits == bits
+    assert said.head is False
+    assert read({**BNB, **changes, "llm_int8_skip_modules": ["a"]}).head is None
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [
+        (
+            {**BLOCK, "fmt": "odd", "weight_block_size": [0], "odd": 1, LIST: ["re:["]},
+            {"fmt", "weight_block_size", "odd", LIST},
+        ),
+        (
+            {**AWQ, "bits": 5, "zero_point": None, "group_size": 0, "lm_head": 1},
+            {"bits", "zero_point", "group_size", "lm_head"},
+        ),
+        ({**GPTQ, "bits": 5, "sym": None, "group_size": None}, {"bits", "sym", "group_size"}),
+        (
+            compressed(
+                group({**FOUR, "num_bits": 5, "scale_dtype": "odd"}, format="odd", targets=[])
+            ),
+            {
+                f"config_groups.group_0.{key}"
+                for key in ("weights.num_bits", "weights.scale_dtype", "format", "targets")
+            },
+        ),
+        (
+            {**MODELOPT, "quant_algo": "FP6", "config_groups": {"a": group({})}},
+            {"quant_algo", "config_groups.a.weights.type"},
+        ),
+        (
+            {**BNB, "load_in_4bit": 1, "load_in_8bit": 2, "bnb_4bit_quant_type": "odd"},
+            {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type"},
+        ),
+    ],
+)
+def test_all_reasons_are_told_at_once(section: dict[str, Any], keys: set[str]) -> None:
     """A section with several faults is refused with each of them."""
     with pytest.raises(RefusedError) as refused:
-        read({**BLOCK, "fmt": "odd", "weight_block_size": [0], "odd": 1, LIST: ["re:["]})
-    keys = {each.key for each in refused.value.refusals}
-    assert keys == {"fmt", "weight_block_size", "odd", LIST}
+        read(section)
+    assert {each.key for each in refused.value.refusals} == keys
 
 
 def test_algorithms_of_many_matrices_are_refused_once() -> None:
     """Thousands of matrices in one unknown algorithm are one reason."""
-    layers = {f"layers.{number}.up": {"quant_algo": "MXFP8"} for number in range(5000)}
+    layers = {f"layers.{number}.up": {"quant_algo": "FP6"} for number in range(5000)}
     with pytest.raises(RefusedError) as refused:
         read({**MODELOPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
     assert len(refused.value.refusals) == 1

@@ -105,6 +105,7 @@ def kept(folder: Path, name: str, **changes: Any) -> set[tuple[int, int, int | N
         ("deepseek_v3", {(6, 12 + 4, None, 0)}),
         ("deepseek_v32", {(6, 12 + 4 + 14, None, 0)}),
         ("glm_moe_dsa", {(3, 12 + 4 + 14, None, 0), (3, 12 + 4, None, 0)}),
+        ("kimi_linear", {(2, 12 + 4, None, 0), (4, 0, None, 3 * 6 * 6 + 3 * 3 * 6 * 3)}),
         ("deepseek_v4", {(6, 128, 32, 0), (2, (128 + 16) // 4, None, 0), (2, 1, None, 0)}),
         ("minimax_m3_vl_text", {(6, 2 * 2 * 16, None, 0), (5, 12, None, 0)}),
         (
@@ -162,6 +163,47 @@ def test_the_text_of_a_model_of_several_parts(
     assert found.parameters - tied.parameters == 500 * 64
 
 
+@pytest.mark.parametrize("whole", ["mistral3", "kimi_k25"])
+def test_a_head_that_classes_differ_on_is_counted(tmp_path: Path, whole: str) -> None:
+    """Where nothing says that the LM head is the embedding, memory is not too small: it is said."""
+    part = {"mistral3": "ministral3", "kimi_k25": "deepseek_v3"}[whole]
+    text = {"model_type": part, **STORED[part]}
+    found = stored(write(tmp_path, {"model_type": whole, "text_config": text}))
+    assert found.parameters == stored(write(tmp_path, text)).parameters
+    assert [note.partition(" ")[0] for note in found.notes] == ["tie_word_embeddings"]
+    text["tie_word_embeddings"] = True
+    tied = stored(write(tmp_path, {"model_type": whole, "text_config": text}))
+    assert found.parameters - tied.parameters == 500 * 64
+    assert not tied.notes
+
+
+def test_what_kimi_k3_adds(tmp_path: Path) -> None:
+    """K3 has gates as wide as its heads, experts in a narrower width, and weights of residuals."""
+    small = {"model_type": "kimi_linear", **STORED["kimi_linear"]}
+    delta = {**small["linear_attn_config"], "use_full_rank_gate": True}
+    more = {
+        "linear_attn_config": delta, "mla_use_output_gate": True, "routed_expert_hidden_size": 32,
+        "latent_moe_use_norm": True, "attn_res_block_size": 2,
+    }  # fmt: skip
+    plain, k3 = (stored(write(tmp_path, {**small, **changes})) for changes in ({}, more))
+    gates = 4 * (64 * 18 - (64 * 6 + 6 * 18)) + 2 * 64 * 8 * 10
+    experts = 5 * (2 * 64 * 32 + 32 - 4 * 3 * 24 * 32)
+    residuals = (2 * 6 + 1) * (64 + 64)
+    assert k3.parameters - plain.parameters == gates + experts + residuals
+
+
+def test_every_missing_key_is_told(tmp_path: Path) -> None:
+    """A file without keys of several parts of its layers is refused with each of them."""
+    gone = {"kv_lora_rank", "v_head_dim", "moe_intermediate_size", "n_routed_experts"}
+    kept = {key: value for key, value in STORED["deepseek_v3"].items() if key not in gone}
+    kept |= {"model_type": "deepseek_v3", "vocab_size": None, "tie_word_embeddings": "no"}
+    with pytest.raises(RefusedError) as refused:
+        stored(write(tmp_path, kept))
+    told = {each.key for each in refused.value.refusals}
+    assert {"kv_lora_rank", "v_head_dim", "vocab_size"} <= told
+    assert any("n_routed_experts" in key for key in told)
+
+
 TOWER = {
     "depth": 3, "hidden_size": 24, "num_heads": 2, "intermediate_size": 40, "in_channels": 3,
     "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "out_hidden_size": 64,
@@ -198,6 +240,7 @@ def test_a_vision_tower_is_counted(tmp_path: Path, whole: str, text: str, deep: 
         ("nemotron_h", {"hybrid_override_pattern": "M", "num_hidden_layers": 6}, "has 1 entries"),
         ("gpt_oss", {"layer_types": ["full_attention"]}, "has 1 entries for 6 layers"),
         ("gemma4_text", {"num_kv_shared_layers": 2}, "num_kv_shared_layers 2 is not read"),
+        ("kimi_linear", {"linear_attn_config": {"kda_layers": [1]}}, "do not part 6 layers"),
         ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq 2 is not understood"),
         ("llama4_text", {"moe_layers": [6]}, "moe_layers [...] names others than 6 layers"),
         ("hunyuan_v1_moe", {"moe_intermediate_size": 95}, "moe_intermediate_size 95 differs"),

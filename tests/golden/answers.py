@@ -8,7 +8,10 @@ _DENSE = ("--model", "qwen3_8b", "--attention", "flash-attn==2.8.3")
 _SHAPE = ("--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--device", "NVIDIA H20")
 COMMANDS = (
     ("predict", *_DENSE, "--platform", "h20,h100", "--format", "json"),
-    ("predict", *_DENSE, "--platform", "h20", "--positions", "8", "--format", "csv"),
+    (
+        *("predict", *_DENSE, "--platform", "h20", "--positions", "8", "--format", "csv"),
+        "--ignore-memory",
+    ),
     ("schedule", "vllm", *_DENSE, "--platform", "h20", "--context", "1024"),
     ("granularity", "flash-attn==2.8.3", *_SHAPE, "--offline", "--format", "json"),
     ("lookup", "--published", "--format", "csv"),

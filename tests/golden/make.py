@@ -1,10 +1,11 @@
-"""Write the golden logs of a version: `python tests/golden/make.py VERSION`.
+"""Write the golden logs of a version: `python tests/golden/make.py VERSION [LOG ...]`.
 
 Each version of the package that changes events or tables adds its own logs here; those of earlier
-versions are never written again. A golden log is `VERSION/NAME`, with `config` and with `root`, a
+versions are never written again. A golden log is `VERSION/LOG`, with `config` and with `root`, a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
-curves. Events, ledgers and tables lie there as the workflow made them; figures' data, report's
-numbers and answers of commands lie in `derived.json.gz`.
+curves, `formats` weights and caches in other formats, measured and imported. Events, ledgers and
+tables lie there as the workflow made them; figures' data, report's numbers and answers of commands
+lie in `derived.json.gz`.
 
 `python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
 from them by the code at hand: for a change of tables that is meant. Read first what
@@ -24,6 +25,7 @@ from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 
 from conftest import make_plan, make_setting, write_payloads
+from derive.tables.logs import make_visits, write_probe
 from measure.machines import FakeKernel, take
 from measure.test_nsight import GEMM, report
 from nearfree.core.plan import MeasurePlan, ProfilePlan, Sweep
@@ -36,12 +38,11 @@ from nearfree.log.take import take_name
 from nearfree.measure.nsight import payloads
 from public.tables import member, parquet, put_release, rows
 from sources.fetching.indexserver import serving
-from tables.logs import make_visits, write_probe
 
 from golden.answers import answers
 from golden.compare import derived, write_derived
 from golden.remake import LOG, remake
-from workflow import ROOT, Project, make_project
+from workflow import NO_NETWORK, ROOT, Project, make_project
 
 HERE = Path(__file__).parent
 CURVE_FILES = "simulated/curves"
@@ -52,6 +53,7 @@ RECORDED = {
         "sources/flashinfer_python_0_7_2_post1",
     ),
     "simulated": ("public/constants", "sources/vllm_0_33_0", "sources/flash_attn_2_8_3"),
+    "formats": ("public/constants", "sources/flash_attn_2_8_3"),
 }
 """What is taken from this project's own log: rules and constants."""
 CURVES = """platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,\
@@ -59,6 +61,18 @@ top_k,routing,heads,kv_heads,head_dim,kernel,n,latency_us
 h100,moe_ffn,sglang,0.5.14,bfloat16,1,,4096,1024,true,64,8,balanced,,,,,1,240
 h100,moe_ffn,sglang,0.5.14,bfloat16,1,,4096,1024,true,64,8,balanced,,,,,16,620
 h100,moe_ffn,sglang,0.5.14,bfloat16,1,,4096,1024,true,64,8,balanced,,,,,256,700
+"""
+STORED_CURVES = """platform,module,backend,backend_version,dtype,weights,kv_dtype,batch,context,\
+d_model,d_ff,gated,experts,top_k,routing,heads,kv_heads,head_dim,n,latency_us
+h100,dense_ffn,vllm,0.33.0,float8,,,1,,4096,12288,true,,,,,,,1,62
+h100,dense_ffn,vllm,0.33.0,float8,,,1,,4096,12288,true,,,,,,,64,66
+h100,dense_ffn,vllm,0.33.0,float8,,,1,,4096,12288,true,,,,,,,512,140
+h100,dense_ffn,vllm,0.33.0,bfloat16,int4,,1,,4096,12288,true,,,,,,,1,36
+h100,dense_ffn,vllm,0.33.0,bfloat16,int4,,1,,4096,12288,true,,,,,,,64,52
+h100,dense_ffn,vllm,0.33.0,bfloat16,int4,,1,,4096,12288,true,,,,,,,512,260
+h100,attention,flashinfer_fa2,0.6.13,bfloat16,,float8,8,4096,,,,,,,32,8,128,1,24
+h100,attention,flashinfer_fa2,0.6.13,bfloat16,,float8,8,4096,,,,,,,32,8,128,16,26
+h100,attention,flashinfer_fa2,0.6.13,bfloat16,,float8,8,4096,,,,,,,32,8,128,64,70
 """
 GRID = (1, 8, 64, 256, 512)
 
@@ -90,6 +104,16 @@ def make_simulated(folder: Path) -> tuple[Project, Path]:
     project.nearfree("predict", "--curves", CURVE_FILES, "--results", root)
     project.snakemake("--config", f"results={root}")
     return project, folder / root
+
+
+def make_formats(folder: Path) -> tuple[Project, Path]:
+    """Return a project with weights and a cache in other formats, measured and imported."""
+    project = make_project(folder, "formats")
+    _copy_recorded(project, "formats", "results")
+    (folder / "stored.csv").write_text(STORED_CURVES)
+    project.nearfree("import", "curves", "stored.csv")
+    project.snakemake()
+    return project, folder / "results"
 
 
 def _copy_recorded(project: Project, name: str, root: str) -> None:
@@ -196,7 +220,7 @@ def _write_gpu(layout: Layout) -> None:
     write_payloads(layout, name, profiled, *found)
 
 
-MADE = {"measured": make_measured, "simulated": make_simulated}
+MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats}
 
 
 def keep(project: Project, results: Path, folder: Path) -> None:
@@ -228,12 +252,15 @@ def main() -> None:
     """Write a version's logs, or what is derived from them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("version", metavar="VERSION", help="the folder's name, such as 0_1_0")
+    parser.add_argument("logs", metavar="LOG", nargs="*", help="which of them (default: all)")
     parser.add_argument("--derive", action="store_true", help="keep its events")
     args = parser.parse_args()
-    for name, make in MADE.items():
-        folder = HERE / args.version / name
-        if args.derive:
+    os.environ |= NO_NETWORK  # what a user's cache holds is no part of a log
+    for name in args.logs or MADE:
+        folder, make = HERE / args.version / name, MADE[name]
+        if args.derive and folder.is_dir():
             derive(folder)
+        if args.derive:
             continue
         if folder.exists():
             sys.exit(f"{folder} is there: golden events are never written again")

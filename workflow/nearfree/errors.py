@@ -82,11 +82,11 @@ class RefusedError(ConfigError):
         if len(self.refusals) == 1:
             (only,) = self.refusals
             where = f"{only.file}: " if only.file else ""
-            super().__init__(f"{where}{only}", remedy=only.remedy)
+            super().__init__(printable(f"{where}{only}"), remedy=only.remedy)
             return
         named = dict.fromkeys(each.file for each in self.refusals if each.file)
-        files = f"{', '.join(named)}: " if named else ""
-        reasons = "".join(f"\n  {each}. {each.remedy}" for each in self.refusals)
+        files = printable(f"{', '.join(named)}: ") if named else ""
+        reasons = "".join(f"\n  {printable(f'{each}. {each.remedy}')}" for each in self.refusals)
         super().__init__(
             f"{files}{len(self.refusals)} things are not understood:{reasons}",
             remedy="Mend all of them, or give a model without them",

@@ -177,6 +177,7 @@ def test_shared_answers_are_each_layers_own(
         **shape,
         backend=backend,
         backend_version=version,
+        kernel="fused_moe_triton",
         dtype=formats[0],
         weights=formats[1],
         device_name=device,
@@ -210,6 +211,69 @@ def test_what_a_layer_lacks_is_named_each_time(changes: dict[str, Any], missing:
     for _ in range(2):
         with pytest.raises(EvidenceError, match=missing):
             RESOLVER.moe(layer(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        (
+            {"backend_version": "0.33.0", "sm": 100},
+            r"0.33.0 runs FlashInfer's TRTLLM .* 100 \(.*/oracle/fp8.py:79-145\).* on 89 to 90",
+        ),
+        ({"backend_version": "0.14.0"}, "one of several kernels .DeepGEMM where"),
+        ({"backend_version": "0.20.2", "dtype": "float8"}, "CUTLASS where the file is one of comp"),
+        ({"backend_version": "0.20.2", "sm": 70}, "runs no kernel that is read for float8_block"),
+        ({"backend_version": "0.21.0"}, "which MoE kernel vllm 0.21.0 .* is not read; it is of 0"),
+        (
+            {"dtype": "bfloat16", "weights": "int4", "backend_version": "0.33.0"},
+            "runs Humming for int4 weights",
+        ),
+        ({"dtype": "bfloat16", "weights": "int4"}, "no rule of Marlin's blocks is read"),
+        (
+            {"dtype": "bfloat16", "weights": "int4", "backend_version": "0.24.0", "d_ff": 1056},
+            "multiples of 128, not d_model 4096 and d_ff 1056",
+        ),
+        ({"backend": "sglang", "backend_version": "0.5.23", "sm": 103}, "TRTLLM where the archit"),
+    ],
+)
+def test_another_kernel_than_tritons_is_refused(changes: dict[str, Any], refusal: str) -> None:
+    """An engine chooses its kernel by format, device and release; only Triton's blocks are read."""
+    with pytest.raises(EvidenceError, match=refusal):
+        RESOLVER.moe(layer(**{"dtype": "float8_block", **changes}))
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "place"),
+    [
+        ("vllm", "0.14.0", "fused_marlin_moe.py:305-305"),
+        ("vllm", "0.24.0", "experts/marlin_moe.py:317-317"),
+        ("sglang", "0.5.23", "fused_marlin_moe.py:248-248"),
+    ],
+)
+def test_weights_of_four_bits_have_marlins_blocks(backend: str, version: str, place: str) -> None:
+    """They follow the routed tokens an expert: 256 experts of 8 a token have up to 7.2 in 8."""
+    asked = layer(backend=backend, backend_version=version, weights="int4")
+    steps = RESOLVER.moe(asked)
+    values = [steps.at(tokens).value for tokens in (1, 230, 231, 460, 461, 921, 922, 1382, 1383)]
+    assert values == [8, 8, 16, 16, 32, 32, 48, 48, 64]
+    assert place in steps.evidence(1)
+    assert [steps.tau(tokens) for tokens in (1, 231)] == [230, 460]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "float8_block", "backend_version": "0.33.0"},
+        {"dtype": "float8_block", "backend_version": "0.33.0", "sm": 100, "kernel": "fused_moe"},
+        {"dtype": "float8_block", "backend_version": "0.33.0", "sm": 100, "block_size_m": 64},
+        {"dtype": "float8", "backend": "vllm_0_9_1", "backend_version": None},
+        {"dtype": "bfloat16", "backend_version": "0.33.0", "sm": 100},
+        {"dtype": "int8", "backend_version": "0.33.0", "sm": 100},
+    ],
+)
+def test_where_triton_runs_its_blocks_are_answered(changes: dict[str, Any]) -> None:
+    """So they are where a kernel, a block or the paper's backend is named, and for 16 bits."""
+    assert RESOLVER.moe(layer(**changes)).at(1).value >= 16
 
 
 @pytest.mark.parametrize(
@@ -249,7 +313,27 @@ def test_a_cuda_graph_is_looked_at_up_to_its_capture() -> None:
         ),
         ({"backend": "vllm"}, "no rules of the attention kernels of vllm"),
         ({"dtype": "float8"}, "no tile rules of flash-attn for float8"),
-        ({"kv_dtype": "float8"}, "no tile rules of flash-attn for bfloat16 over a float8 cache"),
+        (
+            {"kv_dtype": "float8"},
+            "flash-attn has no kernel .* float8 cache: ask with .* or --attention flashinfer",
+        ),
+        (
+            {"kv_dtype": "int8", "backend": "flashinfer"},
+            r"no tile rules of flashinfer .* a int8 cache are read: ask with .* bfloat16\.",
+        ),
+        (
+            {
+                "kv_dtype": "float8",
+                "backend": "flash_attn_4",
+                "backend_version": "4.0.0b36",
+                "sm": 100,
+            },
+            "no tile rules of flash-attn-4 for bfloat16 over a float8 cache are read: ask with",
+        ),
+        (
+            {"kv_dtype": "float8", "backend": "flashinfer_fa3", "backend_version": "0.6.13"},
+            "flashinfer-fa3 has no kernel for bfloat16 over a float8 cache",
+        ),
         ({"sm_count": None}, "number of SMs"),
         ({"kv_heads": 5}, "32 heads are no multiple of 5 kv_heads"),
     ],
@@ -258,6 +342,28 @@ def test_what_a_call_lacks_is_named(changes: dict[str, Any], missing: str) -> No
     """Nothing is taken for granted."""
     with pytest.raises(EvidenceError, match=missing):
         RESOLVER.attention(call(**changes)).last_alike()
+
+
+@pytest.mark.parametrize(("cache", "tile"), [(None, 64), ("bfloat16", 64), ("float8", 16)])
+def test_the_bytes_of_a_cache_are_asked_for(cache: str | None, tile: int) -> None:
+    """Since 0.7 FlashInfer chooses by what a step of keys takes in shared memory."""
+    asked = call(
+        backend="flashinfer_fa2",
+        backend_version="0.7.2.post1",
+        kv_dtype=cache,
+        head_dim=384,
+        sm=89,
+    )
+    assert RESOLVER.attention(asked).at(1).tile == tile
+
+
+def test_the_tile_over_a_float8_cache_is_that_of_common_heads() -> None:
+    """FlashInfer's fa2 kernels unpack the keys: the tile of usual heads stays."""
+    for version in ("0.5.3", "0.6.13", "0.7.2.post1"):
+        own = call(backend="flashinfer_fa2", backend_version=version)
+        eight = replace(own, kv_dtype="float8")
+        for n in (1, 16, 17, 128):
+            assert RESOLVER.attention(eight).at(n) == RESOLVER.attention(own).at(n)
 
 
 def test_over_a_cache_the_call_is_that_for_a_cache() -> None:

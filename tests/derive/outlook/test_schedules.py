@@ -1,5 +1,6 @@
 """Schedules of deployments: a row an engine that can serve them, whatever else is asked."""
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +13,7 @@ from nearfree.derive.outlook.schedules import SCHEDULES, schedules
 from derive.sheeted import ANSWERER, CONFIG, sheet_table
 
 DENSE = DeploymentSpec(models=("qwen3_8b",), platforms=("h20", "b200"), context=(1024, 4096))
-SPARSE = DeploymentSpec(models=("mixtral_8x7b",), platforms=("h100",), moe=("vllm==0.20.2",))
+SPARSE = DeploymentSpec(models=("mixtral_8x7b",), platforms=("h200",), moe=("vllm==0.20.2",))
 
 
 class Given(Config):
@@ -43,6 +44,31 @@ def test_experts_are_the_engine_s_own() -> None:
     assert set(rows(a=SPARSE)["engine"]) == {"vllm"}
     assert set(rows(a=replace(SPARSE, moe=("sglang==0.5.9",)))["engine"]) == {"sglang"}
     assert rows(a=replace(SPARSE, moe=("torch-padded",))).is_empty()
+
+
+def test_what_does_not_fit_is_a_row_without_an_option() -> None:
+    """It says why, what it takes and what would hold it; elsewhere the option ends with memory."""
+    (row, *_) = rows(a=replace(SPARSE, platforms=("h100",))).to_dicts()
+    assert (row["fits"], row["option"]) == (False, None)
+    assert row["refusal"] == "does not fit in memory"
+    assert row["gpus_needed"] == 2
+    assert row["peak_bytes"] > row["capacity_bytes"] == 80_000_000_000
+    for row in rows(a=replace(DENSE, platforms=("l40s",))).to_dicts():
+        assert row["fits"]
+        assert 1 < row["largest_batch"] < 256
+        last = json.loads(row["option"])
+        if row["engine"] == "vllm":
+            assert last["num_speculative_tokens_per_batch_size"][-1][1] == row["largest_batch"]
+
+
+def test_formats_that_an_entry_asks_for_are_said() -> None:
+    """They are in the row, and as the command's options; what is stored in them is smaller."""
+    plain, small = (rows(a=each) for each in (DENSE, replace(DENSE, kv_dtype="float8")))
+    assert set(plain["asked"]) == {None}
+    assert set(small["asked"]) == {"--kv-dtype float8"}
+    assert set(small["kv_dtype"]) == {"float8"}
+    assert (small["kv_bytes"] * 2 == plain["kv_bytes"]).all()
+    assert (small["weights_bytes"] == plain["weights_bytes"]).all()
 
 
 def test_a_refusal_is_a_row() -> None:

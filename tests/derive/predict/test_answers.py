@@ -95,16 +95,16 @@ def test_other_formats_are_answered_out_of_sample() -> None:
 
 
 def test_bytes_and_peak_of_a_format_decide() -> None:
-    """With half the bytes and twice the peak a product's N_max is that of 16 bits.
+    """Weights alone in 8 bits leave the peak, so that N_max is half of that in 16 bits.
 
-    Weights alone in 8 bits leave the peak, so that N_max is half of it.
+    With twice the peak, too, it is more, but no more than in 16 bits: results keep their bytes.
     """
     plain, eight, stored = (
         row["n_max"]
         for formats in ({}, {"dtype": "float8"}, {"weights": "int8"})
         for row in answered({**GEMM, "platform": "h200", **formats})
     )
-    assert plain == eight == 2 * stored
+    assert stored == plain / 2 < eight <= plain
 
 
 def test_what_limits_a_known_layer() -> None:

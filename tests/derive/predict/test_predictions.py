@@ -105,7 +105,7 @@ def test_a_prediction_names_its_setting_and_its_facts() -> None:
 
 @pytest.mark.parametrize("element_type", ELEMENT_BYTES)
 def test_the_width_of_an_element_counts(element_type: str) -> None:
-    """N_max follows from the bytes of the setting's own dtype, where the facts name it."""
+    """N_max follows from the bytes of the setting's own dtype, where the facts name its phi."""
     found = predicted(("h20", dense(element_type)))
     rho = SHEETS["h20"].balance(element_type)
     expected = rho * ELEMENT_BYTES[element_type] / 2 if rho else None

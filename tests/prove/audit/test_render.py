@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from nearfree.config.files import Config
 from nearfree.prove.audit.graph import Graph, Node, trace_query
-from nearfree.prove.audit.render import as_json, as_mermaid, as_text
+from nearfree.prove.audit.render import as_json, as_mermaid, as_text, plain
 
 HOSTILE = '<script>"]\n end --> x\u202e' + "y" * 1000
 
@@ -65,3 +65,21 @@ def test_hostile_text_stays_text():
     shown = [line for line in as_text(graph) if "command" in line or "module" in line]
     assert all(len(line) < 250 and "\u202e" not in line and "\n" not in line for line in shown)
     assert json.loads(as_json(graph))["nodes"]["t:1"]["values"]["module"] == HOSTILE
+
+
+@pytest.mark.parametrize("table", ["lookup", "schedules"])
+def test_text_of_a_deployment_says_formats_and_memory(shared, table):
+    """Its formats, the parts of memory and how they are counted; and what the model stores."""
+    row = pl.read_parquet(shared.layout.table("public", table)).row(0, named=True)
+    traced = trace_query(shared.layout, Config(shared.config), row["row_id"])
+    text = "\n".join(as_text(traced))
+    for name in ("weights", "kv_dtype", "fits", "peak_bytes", "capacity_bytes", "largest_batch"):
+        assert re.search(rf"^  {name} +{plain(row[name])}$", text, re.MULTILINE)
+    assert "fits: peak = weights as stored + cache of b (L + 1) positions" in text
+    assert "computed  nearfree.derive.memory" in text
+    (model,) = [each for each in traced.nodes.values() if each.title.startswith("the model ")]
+    stored = sum(v["size_bytes"] for k, v in model.values.items() if k.startswith("weights."))
+    assert round(stored) == row["weights_bytes"]
+    assert re.search(r"^  precision.ffn +bfloat16, bfloat16$", text, re.MULTILINE)
+    sheets = [each for each in traced.nodes.values() if each.title.startswith("the datasheet")]
+    assert row["capacity_bytes"] in {1e9 * each.values["memory_gb"] for each in sheets}

@@ -24,7 +24,8 @@ from nearfree.show.figures.stage import outlook_drawings
 
 from show.figures.marks import marks
 
-IDENTITY = ["deployment", "model", "platform", "attention", "moe", "routing", "dtype"]
+IDENTITY = ["deployment", "model", "platform", "attention", "moe", "routing", "dtype", "weights",
+            "kv_dtype"]  # fmt: skip
 ANSWERED = pl.col("n_max").is_not_null() | pl.col("unbounded")
 
 
@@ -91,15 +92,42 @@ def test_every_answer_at_the_middle_is_a_point(lookup: pl.DataFrame, own: str, f
     """Each panel shows all answers from N = 1 at the middle of the other axis, the lower of two."""
     figures = boundary_over_batch if own == "batch" else boundary_over_context
     figure, chart = named(list(figures(lookup, 0.2)), f"boundary_over_{own}")
-    expected = set()
+    expected, rows = set(), set[str]()
     for group in headline(lookup).filter(ANSWERED, baseline=1).partition_by(IDENTITY):
         values = sorted(set(group[fixed]))
         shown = group.filter(pl.col(fixed) == values[(len(values) - 1) // 2])
-        expected |= set(shown.select("row_id", "predictor", own, "n_max").rows())
-    points = marks(chart)
+        rows |= set(shown["row_id"])
+        expected |= set(shown.filter("fits").select("row_id", "predictor", own, "n_max").rows())
+    points = marks(chart, "answer")
     assert {(p["row_id"], p["predictor"], p["at"], p["y"]) for p in points} == expected
-    assert sorted(figure.rows) == sorted(row[0] for row in expected)
+    assert sorted(figure.rows) == sorted(rows)
     assert len(points) == len(expected)
+
+
+def test_what_does_not_fit_is_a_word_in_its_place(lookup: pl.DataFrame) -> None:
+    """It has one word in its panel, no N_max of any predictor, and its rows are in the figure."""
+    figure, chart = next(boundary_over_batch(lookup, 0.2))
+    (word,) = marks(chart, "unfit")
+    unfit = headline(lookup.filter(~pl.col("fits"), platform="l40s", batch=64, context=4096))
+    assert (word["panel"], word["at"]) == ("qwen3_8b on l40s: L = 4096", 64)
+    assert not {p["row_id"] for p in marks(chart, "answer")} & set(unfit["row_id"])
+    assert word["row_id"] in set(unfit["row_id"])
+    assert set(unfit["row_id"]) <= {*figure.rows}
+    texts = [each["mark"].get("text") for each in chart.to_dict()["spec"]["layer"]]
+    assert "does not fit" in texts
+    none = changed(lookup, pl.lit(value=True), fits=False)
+    assert not marks(next(boundary_over_batch(none, 0.2))[1], "answer")
+
+
+def test_what_does_not_fit_has_no_n_max_over_its_modules(
+    lookup: pl.DataFrame, forecast: pl.DataFrame
+) -> None:
+    """Its panel says so where others name what ends N_max."""
+    rows = changed(lookup, pl.col("platform") == "h20", fits=False)
+    _, chart = next(latency_by_module(rows, forecast, 0.2))
+    unfit = {panel for panel in panels(chart) if " on h20: " in panel}
+    assert {panel for panel in panels(chart) if panel.endswith(": does not fit")} == unfit
+    assert not unfit & {mark["panel"] for mark in marks(chart, "boundary")}
 
 
 def test_the_paper_s_baseline_has_its_own_figure(lookup: pl.DataFrame) -> None:
@@ -140,7 +168,7 @@ def test_refusals_are_counted_in_the_caption(lookup: pl.DataFrame) -> None:
     rows = changed(lookup, first_of(lookup), n_max=None, refusal="no rule")
     less, chart = next(boundary_over_batch(rows, 0.2))
     assert set(figure.rows) - set(less.rows) == {figure.rows[0]}
-    assert len(marks(chart)) == len(less.rows)
+    assert len(marks(chart, "answer")) == rows["fits"].filter(rows["row_id"].is_in(less.rows)).sum()
     assert "Refused, left out: 1 of the predictions." in less.caption
     assert "Refused" not in figure.caption
 

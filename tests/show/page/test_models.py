@@ -1,15 +1,22 @@
 """The report's section on measured models: boundaries, counts, sentences and shares, all linked."""
 
+from typing import Any
+
 import polars as pl
 import pytest
+from derive.outlook.test_schedules import Given
+from derive.sheeted import ANSWERER, CONFIG, sheet_table
 from msgspec.structs import asdict
+from nearfree.config.files import DeploymentSpec
 from nearfree.core.label import subject
+from nearfree.derive.outlook.outlook import outlook
 from nearfree.derive.score.scores import SCORES, score_rows
 from nearfree.derive.tables.store import read_table, write_table
 from nearfree.log.names import Layout
 from nearfree.show.figures.models import ModelRows
 from nearfree.show.figures.stage import draw
 from nearfree.show.page.models import beside, measured, missed, model_section, ways
+from nearfree.show.page.models import models as models_of
 from nearfree.show.page.sections import Grid
 
 from show.figures.marks import again
@@ -246,3 +253,22 @@ def test_modules_keep_their_own_table(read: Page, page: str) -> None:
     ]
     before, after = ([[cell.text for cell in row] for row in table] for table in tables)
     assert after == before
+
+
+def test_what_does_not_fit_has_no_number_in_the_table_of_models() -> None:
+    """Each deployment has its formats and what it takes; N_max stands only where it fits."""
+    spec: Any = {"models": ("qwen3_8b",), "platforms": ("l40s",), "batch": (1, 64)}
+    plain, small = DeploymentSpec(**spec), DeploymentSpec(**spec, weights="int4")
+    made = outlook(Given(CONFIG.folder, plain=plain, small=small), ANSWERER, sheet_table())
+    found = models_of(made.lookup.with_columns(row_id=pl.lit("lookup:1")).filter(epsilon=0.2))
+    assert column(found, "weights / products / cache") == [
+        *["bfloat16 / bfloat16 / bfloat16"] * 2,
+        *["int4 / bfloat16 / bfloat16"] * 2,
+    ]
+    assert column(found, "memory") == [
+        "19.2 GB of 48.0 GB", "57.5 GB of 48.0 GB", "8.9 GB of 48.0 GB", "47.2 GB of 48.0 GB"
+    ]  # fmt: skip
+    for name in ("idle compute", "work model"):
+        unfit = [text == "does not fit" for text in column(found, name)]
+        assert unfit == [False, True, False, False]
+    assert column(found, "limited by")[1] == "memory"

@@ -62,6 +62,9 @@ class Backend(NamedTuple):
     """Which of FlashInfer's kernels it runs."""
     page_size: int | None = None
     """Positions of a page of the KV cache, where its kernel depends on there being pages."""
+    caches: tuple[str, ...] | None = None
+    """Formats of a cache, besides the element type, whose tiles its rules say; None where not
+    read, empty where its kernels take none."""
     printed: Mapping[str, str] = {}
     """The release that the paper's tables are of, by the backend's name in them."""
 
@@ -111,8 +114,9 @@ BACKENDS = (
         imported="vllm",
         environment="vllm",
         releases=("0.8.0", "0.33.0"),
-        # The second form has block sizes N and K and the group size, beside BLOCK_SIZE_M.
-        rules=Rules(package="vllm", reader="vllm", form=2),
+        # The second form has block sizes N and K and the group size, beside BLOCK_SIZE_M; the
+        # third the blocks of Marlin.
+        rules=Rules(package="vllm", reader="vllm", form=3),
         printed={"vllm_0_9_1": "0.9.1"},
     ),
     Backend(
@@ -127,7 +131,7 @@ BACKENDS = (
         rules=Rules(
             package="sglang",
             reader="sglang",
-            form=2,
+            form=3,
             # Requires-Dist in the METADATA of each wheel: torch==2.9.1 (0.5.9, 0.5.10),
             # torch==2.11.0 (0.5.14) and torch==2.14.1 (0.5.23); of torch 2.9.1, triton==3.5.1, of
             # torch 2.11.0, triton==3.6.0, of torch 2.14.1, triton~=3.8.0.
@@ -149,6 +153,9 @@ BACKENDS = (
         # Engines keep their cache in pages, and 256 is the least that FlashAttention 2 takes.
         # Other backends choose the same tiles with and without pages.
         page_size=256,
+        # mha_fwd_kvcache and the others check that keys have the dtype of queries, fp16 or bf16:
+        # csrc/flash_attn/flash_api.cpp of 2.8.3, lines 374 and 1234.
+        caches=(),
         printed={"flash_attn_2": "2.8.3"},
     ),
     Backend(
@@ -197,6 +204,10 @@ BACKENDS = (
         releases=("0.2.0.post1", "0.7.2.post1"),
         rules=_FLASHINFER,
         kernels="fa2",
+        # The tile is chosen by the packed length and, since 0.7, by the cache's bytes
+        # (FA2DetermineCtaTileQ, include/flashinfer/utils.cuh of 0.7.2.post1, line 411). The fa3
+        # kernels take 8-bit keys with 8-bit queries alone: flashinfer/utils.py there, line 493.
+        caches=("float8",),
         printed={"flashinfer": "0.6.13"},
     ),
     Backend(
@@ -210,6 +221,7 @@ BACKENDS = (
         releases=("0.2.0.post1", "0.7.2.post1"),
         rules=_FLASHINFER,
         kernels="fa3",
+        caches=(),
         capabilities=frozenset({90}),
     ),
     Backend(

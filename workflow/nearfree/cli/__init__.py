@@ -8,7 +8,7 @@ from importlib import import_module
 
 from nearfree import __version__
 from nearfree.cli.common import COMMANDS, MISTAKE, add_roots
-from nearfree.errors import NearfreeError, printable
+from nearfree.errors import NearfreeError, RefusedError, printable
 
 ROOMS = (
     *("machine", "study", "measure", "imports", "rules", "granularity", "forecast", "schedule"),
@@ -43,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = args.run(args)
         sys.stdout.flush()
     except NearfreeError as error:
-        print(f"nearfree: error: {printable(str(error))}", file=sys.stderr)
+        # One with several reasons has a line for each, of which it has made printable ones.
+        text = str(error) if isinstance(error, RefusedError) else printable(str(error))
+        print(f"nearfree: error: {text}", file=sys.stderr)
         code = MISTAKE
     except KeyboardInterrupt:
         print("nearfree: stopped; what was durable is kept", file=sys.stderr)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 ROUTINGS = ("balanced", "skewed")
 DTYPES = (
-    "bfloat16", "float16", "float32", "float8", "float8_block", "int8", "int4", "nvfp4", "mxfp4",
+    "bfloat16", "float16", "float32", "float8",
+    "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
 )  # fmt: skip
-ATTENTION, MOE = "flash-attn", "vllm"
+MOE = "vllm"
 Value = TypeVar("Value")
 
 
@@ -55,7 +56,8 @@ def add_deployment(
     )
     parser.add_argument(
         "--attention",
-        help="package==version; without a version the newest recorded one (default: flash-attn)",
+        help="package==version; without a version the newest recorded one (default: flash-attn, "
+        "or flashinfer over a cache in 8 bits)",
     )
     parser.add_argument(
         "--moe",
@@ -155,7 +157,7 @@ def make_spec(
     return DeploymentSpec(
         models=tuple(args.model),
         platforms=tuple(args.platform),
-        attention=(args.attention or ATTENTION,),
+        attention=(args.attention,) if args.attention else (),
         moe=(args.moe or moe,),
         batch=tuple(args.batch or batch),
         context=tuple(args.context or context),

@@ -104,7 +104,11 @@ def run_predict(args: argparse.Namespace) -> int:
         if queries
         else None
     )  # fmt: skip
-    print(_answer(args, answers, others, epsilon))
+    told = _answer(args, answers, others, epsilon)
+    if told:
+        print(told)
+    if args.format == "text":
+        refuse(others)
     unknown = others or answers is None or any(answers.total.refusals)
     return 2 if unknown or not fit(args, queries) else 0
 
@@ -125,7 +129,7 @@ def _answer(
     known = [(answers, place) for place in range(len(answers.deployments))] if answers else []
     if args.positions is None and args.format == "text":
         told = [report(*each, *used) for each in known] + [unanswered_lines(e) for e in others]
-        return "\n\n".join("\n".join(lines) for lines in told)
+        return "\n\n".join(filter(None, map("\n".join, told)))
     if args.positions is None and args.format == "json":
         said = [answer(*each, *used) for each in known] + [unanswered_json(e) for e in others]
         return json_text(said)
@@ -134,8 +138,8 @@ def _answer(
     if args.positions is None:
         return curve_rows(answers).write_csv().rstrip("\n")
     if args.format == "text":
-        inverse = inverse_report(answers, args.positions, *used)
-        return "\n".join((*unfit_lines(answers.deployments), *inverse))
+        lines = inverse_report(answers, args.positions, *used)
+        return "\n".join((*unfit_lines(answers.deployments), *lines))
     rows = inverse_rows(answers, args.positions, *used)
     return json_text(rows.to_dicts()) if args.format == "json" else rows.write_csv().rstrip("\n")
 

@@ -18,6 +18,9 @@ from nearfree.derive.schedule.engines import ENGINES
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nearfree.derive.predict.forecast.deployment import Deployment
     from nearfree.derive.predict.forecast.forecast import Forecast
     from nearfree.derive.schedule.engines import Option
     from nearfree.derive.schedule.expected import Choice
@@ -72,18 +75,20 @@ def run_schedule(args: argparse.Namespace) -> int:
 
     Without an acceptance, K = N_max - 1 drafts, which the verifying forward processes near-free.
     With --acceptance and --draft-cost, the K of most expected tokens per second. The option goes to
-    standard output, its evidence to standard error.
+    standard output, its evidence to standard error. It ends at the largest batch size that fits in
+    memory at the context, unless memory is ignored.
     """
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
-    from nearfree.show.text.schedule import schedule_report
+    from nearfree.show.text.schedule import ends, schedule_report
 
     _check(args)
     config = config_of(args)
     epsilon = tolerance_of(args, config)
     engine = ENGINES[args.engine]
     most = engine.largest_batch or args.largest_batch
-    queries = deployments(config, make_spec(args, batch=range(1, most + 1), moe=engine.moe))
+    every = deployments(config, make_spec(args, batch=range(1, most + 1), moe=engine.moe))
+    queries = _held(args, every)
     answers = forecast(
         queries, make_answerer(args, config, queries), [epsilon], grid=positions(args.longest + 1),
         predictors=[args.by], full=False,
@@ -91,8 +96,32 @@ def run_schedule(args: argparse.Namespace) -> int:
     option, choices = _option(args, answers)
     print(option.text)
     assumed = args.attention is None
-    print("\n".join(schedule_report(answers, choices, option, assumed=assumed)), file=sys.stderr)
+    lines = schedule_report(answers, choices, option, assumed=assumed)
+    print("\n".join((*lines, *ends(every, len(queries)))), file=sys.stderr)
     return 0
+
+
+def _held(args: argparse.Namespace, every: "Sequence[Deployment]") -> "Sequence[Deployment]":
+    """Return the batch sizes that memory holds, or all where it is to be ignored.
+
+    Raises
+    ------
+    ConfigError
+        It does not hold batch 1.
+    """
+    from nearfree.show.text.memory import memory_lines, unfit
+
+    held = every if args.ignore_memory else [each for each in every if not unfit(each.memory)]
+    if not held:
+        first = every[0]
+        line = next(memory_lines(first.memory, first.platform))
+        raise ConfigError(
+            f"no schedule for {first.decoder.name} on {first.platform} at b = 1 and "
+            f"L = {first.context}: {line}",
+            remedy="Ask for a shorter context, another platform or smaller formats; "
+            "--ignore-memory writes it all the same",
+        )
+    return held
 
 
 def _option(args: argparse.Namespace, answers: "Forecast") -> "tuple[Option, dict[int, Choice]]":

@@ -32,12 +32,12 @@ PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model", "
 MODULES = ("gemm", "dense_ffn", "moe_ffn", "attention", "model")
 BY = (
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
-    *("epsilon", "dtype", "routing", "kernel"),
+    *("epsilon", "dtype", "weights", "kv_dtype", "routing", "kernel"),
 )
 ROUTINGS = ("balanced", "skewed", "power_law")
 _BY = ("predictor", "platform", "module", "epsilon")
 _MINIMUM_MB = 64.0
-_FILTERS = ("platform", "module", "backend", "dtype", "routing")
+_FILTERS = ("platform", "module", "backend", "dtype", "weights", "kv_dtype", "routing")
 
 
 def _validate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +60,8 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         ("module", MODULES, "a module to score on"),
         ("backend", None, "a backend to score on"),
         ("dtype", None, "an element type to score on"),
+        ("weights", None, "a format of stored weights to score on, the element type's where none"),
+        ("kv-dtype", None, "a format of the KV cache to score on, the element type's where none"),
         ("routing", ROUTINGS, "a routing of mixtures of experts to score on"),
     ):
         parser.add_argument(

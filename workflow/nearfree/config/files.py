@@ -39,7 +39,8 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Deployments, one for each combination of what is listed.
 
     `models` are names under config/models or paths of files, `attention` and `moe` releases as
-    package==version, or packages alone for the newest recorded release. `batch` is b, `context` L;
+    package==version, or packages alone for the newest recorded release. Without `attention` it
+    is flash-attn, and flashinfer over a cache in 8 bits. `batch` is b, `context` L;
     `moe` and `routing` count where a model has experts. `dtype` sets the format of all, `weights`,
     `activations` and `kv_dtype` each its own; the model's files say the rest. `gpus`
     share a model. `drawn` says whether figures show them.
@@ -47,7 +48,7 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     models: Texts
     platforms: Annotated[tuple[Name, ...], Meta(min_length=1)]
-    attention: Texts = ("flash-attn",)
+    attention: tuple[Text, ...] = ()
     moe: Texts = ("vllm",)
     batch: Listed = (1,)
     context: Listed = (4096,)

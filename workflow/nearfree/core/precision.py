@@ -8,7 +8,7 @@ from nearfree.errors import ConfigError
 
 Dtype = Literal[
     "auto", "bfloat16", "float16", "float32", "float8",
-    "float8_block", "int8", "int4", "nvfp4", "mxfp4",
+    "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
 ]  # fmt: skip
 """`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
 
@@ -37,18 +37,22 @@ FORMATS: dict[str, Format] = {
     "float32": Format(32, "float32"),
     "float8": Format(8, "float8"),
     "float8_block": Format(8, "float8", group=128 * 128, scale_bits=32),
+    "mxfp8": Format(8, "float8", group=32, scale_bits=8),
     "int8": Format(8, "int8"),
     "int4": Format(4, "int4", group=128, scale_bits=16),
     "nvfp4": Format(4, "float4", group=16, scale_bits=8),
     "mxfp4": Format(4, "float4", group=32, scale_bits=8),
 }
 """By dtype, in its usual form: FP8 in blocks of 128 x 128 with a float32 scale (DeepSeek-V3's),
-int4 in groups of 128 with a 16-bit scale (AWQ, GPTQ), NVFP4 in groups of 16 and OCP's MXFP4 of 32
-with a scale of 8 bits."""
+int4 in groups of 128 with a 16-bit scale (AWQ, GPTQ), NVFP4 in groups of 16 and OCP's MXFP8 and
+MXFP4 of 32 with a scale of 8 bits."""
 DTYPES: tuple[Dtype, ...] = tuple(name for name in get_args(Dtype) if name in FORMATS)
 """The formats of numbers."""
 ELEMENT_BYTES = {name: format_.element_bytes for name, format_ in FORMATS.items()}
 """Bytes of an element with its part of a scale, the paper's s, by dtype."""
+RESULT_BYTES = {name: max(size, 2.0) for name, size in ELEMENT_BYTES.items()}
+"""Bytes of an element of what a product writes, by the dtype of what enters it: 16 bits at least,
+since engines quantise anew before each product."""
 PLAIN: tuple[Dtype, ...] = ("bfloat16", "float16", "float32")
 """The formats that have no scales."""
 

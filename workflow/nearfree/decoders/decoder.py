@@ -167,12 +167,8 @@ def routed(
     shared_d_ff: int = 0,
 ) -> Experts:
     """Return the experts whose count, top k and width stand under some keys."""
-    experts = Experts(
-        experts=keys.whole(count),
-        top_k=keys.whole(top_k),
-        d_ff=keys.whole(width),
-        shared_d_ff=shared_d_ff,
-    )
+    of, chosen, d_ff = keys.wholes(count, top_k, width)
+    experts = Experts(experts=of, top_k=chosen, d_ff=d_ff, shared_d_ff=shared_d_ff)
     if experts.top_k > experts.experts:
         raise keys.wrong(top_k, f"is larger than {count} {experts.experts}")
     return experts

@@ -18,6 +18,7 @@ from nearfree.decoders.pieces import (
     under,
     vector,
 )
+from nearfree.errors import Refusals
 
 Rule = Callable[[Keys, int], Ffn]
 
@@ -66,7 +67,8 @@ def ffn(
 class Names(NamedTuple):
     """What a checkpoint calls the parts of an MoE FFN, under `at`; `dense` is a whole name.
 
-    `latent` is the key of the width that routed experts work in, where it is not the model's.
+    `latent` is the key of the width that routed experts work in, where it is not the model's, and
+    `latent_names` are the matrices into it and out of it.
     """
 
     at: str = "mlp"
@@ -81,6 +83,7 @@ class Names(NamedTuple):
     dense_bias: str | bool = False
     router_vector: str = ""
     latent: str = ""
+    latent_names: tuple[str, str] = ("fc1_latent_proj", "fc2_latent_proj")
 
 
 _NAMES = Names()
@@ -119,8 +122,9 @@ def _sparse(keys: Keys, found: Ffn, names: Names, d_model: int) -> list[Part]:
     if names.router_vector:
         parts += vector(under(at, names.router_vector), count, "router")
     if inner != d_model:
-        parts += linear(f"{at}.fc1_latent_proj", "ffn", d_model, inner)
-        parts += linear(f"{at}.fc2_latent_proj", "ffn", inner, d_model)
+        into, out = names.latent_names
+        parts += linear(under(at, into), "ffn", d_model, inner)
+        parts += linear(under(at, out), "ffn", inner, d_model)
     if experts.shared_d_ff:
         shared, bias = under(at, names.shared), flag(keys, names.dense_bias)
         width = experts.shared_d_ff
@@ -204,12 +208,14 @@ def some(
     """
 
     def rule(keys: Keys, layers: int) -> Ffn:
-        shared_d_ff = int(bool(shared))
+        shared_d_ff, experts, found = int(bool(shared)), None, Refusals()
         for key in shared:
-            shared_d_ff *= keys.whole(key, least=0)
-        experts = routed(
-            keys, keys.one_of(*count), top_k=top_k, width=width, shared_d_ff=shared_d_ff
-        )
+            with found.gathered():
+                shared_d_ff *= keys.whole(key, least=0)
+        with found.gathered():
+            of = keys.one_of(*count)
+            experts = routed(keys, of, top_k=top_k, width=width, shared_d_ff=shared_d_ff)
+        found.check()
         return mixed(keys, layers, where(keys, layers), experts, dense)
 
     return rule

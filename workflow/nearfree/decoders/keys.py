@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from nearfree.errors import ConfigError, Refusal, RefusedError, printable
+from nearfree.errors import ConfigError, Refusal, Refusals, RefusedError, printable
 
 T = TypeVar("T", int, str)
 _KINDS = {int: "whole numbers", str: "texts"}
@@ -74,6 +74,15 @@ class Keys:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LIMIT:
             raise self.wrong(key, f"is no whole number from {least} to {_LIMIT}")
         return value
+
+    def wholes(self, *names: str) -> list[int]:
+        """Return whole numbers from one on; what is wrong of any of them is refused at once."""
+        found, read = Refusals(), list[int]()
+        for name in names:
+            with found.gathered():
+                read.append(self.whole(name))
+        found.check()
+        return read
 
     def whole_or_null(self, key: str) -> int | None:
         """Return a whole number from one on, None where null is written; a key must be there."""

@@ -31,6 +31,7 @@ from nearfree.decoders.feeds import (
     some,
 )
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.kimi import KIMI, output_residual
 from nearfree.decoders.mixers import (
     block_index,
     compressed,
@@ -171,6 +172,7 @@ LAYOUTS = {
     "qwen3_vl_moe_text": _block(gqa(window=unwindowed, norm=True, **BOTH), moe(qwen_moe)),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "mistral4"), _LATENT),
     **dict.fromkeys(("deepseek_v4", "deepseek_ref"), _V4),
+    "kimi_linear": Layout(KIMI, outside=output_residual),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING),
     "mimo": _block(gqa(window=switched, qkv_bias="attention_bias"), ffn()),
     "wedlm": _block(gqa(window=switched_off, qkv_bias="attention_bias", norm="qk_norm"), ffn()),

@@ -131,9 +131,10 @@ def mla(*, index: bool = False) -> Plan:
     """
 
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-        d_model, queries = keys.whole("hidden_size"), keys.whole("num_attention_heads")
-        latent, rotated = keys.whole("kv_lora_rank"), keys.whole("qk_rope_head_dim")
-        plain, value = keys.whole("qk_nope_head_dim"), keys.whole("v_head_dim")
+        d_model, queries, latent, rotated, plain, value = keys.wholes(
+            "hidden_size", "num_attention_heads", "kv_lora_rank",
+            "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
+        )  # fmt: skip
         bias = keys.flag("attention_bias")
         query = queries * (plain + rotated)
         parts: list[Part] = []
@@ -295,9 +296,10 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
     """
 
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-        d_model, width = keys.whole("hidden_size"), keys.whole("head_dim")
-        rank, queries = keys.whole("q_lora_rank"), keys.whole("num_attention_heads")
-        groups, low = keys.whole("o_groups"), keys.whole("o_lora_rank")
+        d_model, width, rank, queries, groups, low = keys.wholes(
+            "hidden_size", "head_dim", "q_lora_rank",
+            "num_attention_heads", "o_groups", "o_lora_rank",
+        )  # fmt: skip
         if queries * width % groups:
             raise keys.wrong("o_groups", f"does not divide the width of {queries} heads")
         parts: list[Part] = []

@@ -103,6 +103,7 @@ def read_model_file(path: Path) -> ModelFile:
         decoder = read_decoder(path)
     with found.gathered():
         said = read_precision(path)
+        found.found += said.refusals
     with found.gathered():
         held = stored(path)
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
@@ -110,11 +111,12 @@ def read_model_file(path: Path) -> ModelFile:
         keys = text_part(file).keys
         known = structs.replace(known, **_shape(held, _top_k(keys), _cache_heads(keys)))
     if held is not None and said is not None:
-        parts = list[_Part]()
+        parts, unknown = list[_Part](), Refusals()
         for matrix in held.weights:
-            with found.gathered():
+            with unknown.gathered():
                 parts += _parts(matrix, said)
-        if not found.found or len({part.matrix for part in parts}) == len(held.weights):
+        found.found += unknown.found
+        if not unknown.found:
             precision, mixed = _precision(parts, said)
             known = structs.replace(
                 known, weights=_weights(parts), precision=precision, mixed=mixed

@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Literal, NamedTuple
 
 from nearfree.decoders.keys import Keys
+from nearfree.errors import Refusals
 
 Kind = Literal[
     "attention", "ffn", "experts", "shared_experts", "router", "embedding", "lm_head", "norm",
@@ -85,8 +86,11 @@ def together(*plans: Plan) -> Plan:
     """Return the plan of layers that have a piece of each."""
 
     def plan(keys: Keys, layers: int) -> Layer:
-        read = [each(keys, layers) for each in plans]
-
+        read, found = list[Layer](), Refusals()
+        for each in plans:
+            with found.gathered():
+                read.append(each(keys, layers))
+        found.check()
         return lambda number: joined([each(number) for each in read])
 
     return plan

@@ -7,14 +7,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.precision import FORMATS, PLAIN, Dtype
 from nearfree.decoders.config_file import config_file
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.names import Names, root
 from nearfree.decoders.quantisation import METHODS, Quantised, method_of, read_quantised
-from nearfree.decoders.schemes import Scheme
+from nearfree.decoders.schemes import Scheme, scheme, weight_only
 from nearfree.errors import Refusal, Refusals, RefusedError
 
 _SECTIONS = ("quantization_config", "compression_config")
@@ -30,6 +30,13 @@ them otherwise names them. Source: the models of vllm 0.33.0, where qwen3_moe.py
 whose files leave the gates out."""
 _LOOKED_UP = ("embed_tokens", "embeddings", "word_embeddings", "wte", "conv1d")
 """No products of a linear layer: quantised only where a file names them."""
+_BUILT_PLAIN = (
+    "weights_proj", "hc_attn_fn", "hc_ffn_fn", "hc_head_fn",
+    "self_attention_res_proj", "mlp_res_proj", "output_attn_res_proj",
+)  # fmt: skip
+"""Of DeepSeek's indexer and hyper connections, so are all of its compressors'; of Kimi K3's
+residuals. Source: attention.py, compressor.py and nvidia/model.py of deepseek_v4, nvidia/model.py
+of kimi_k3, in vllm 0.33.0."""
 _MOST_NAMES = 20_000
 _LONGEST = 200
 
@@ -38,7 +45,8 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
     """How the matrices of a checkpoint are stored and multiplied.
 
     `plain` is what is stored in where nothing is quantised, `kv` what the cache holds where a file
-    says it. `file` is the config.json.
+    says it. `file` is the config.json. `refusals` say what is not known of the products: how the
+    weights are stored is known all the same.
     """
 
     file: str
@@ -49,6 +57,11 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
     def kv(self) -> Dtype | None:
         """The dtype of the cache, None where no file says it."""
         return self.quantised.kv
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Why no forward is known, though it is how weights are stored."""
+        return self.quantised.refusals
 
     def of(self, name: str, *numbers: Sequence[int]) -> Scheme:
         """Return the scheme of a matrix, or of several that have the same.
@@ -97,16 +110,16 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
 
         Blocks of float8_block need not: the last is a part of one.
         """
-        for scheme in self.each(name, *numbers):
-            if scheme.group and scheme.weights != "float8_block" and inputs % scheme.group:
+        for each in self.each(name, *numbers):
+            if each.group and each.weights != "float8_block" and inputs % each.group:
                 raise self._refused(
-                    f"has groups of {scheme.group}, which do not divide the {inputs} inputs of "
+                    f"has groups of {each.group}, which do not divide the {inputs} inputs of "
                     f"{name}",
                     "Compare the widths and the group size with the published config.json",
                 )
 
     def _one(self, name: str) -> Scheme:
-        said, leaf = self.quantised, name.rpartition(".")[2]
+        said = self.quantised
         if self._names(said.ignored, name):
             return self._plain
         found = {scheme for names, scheme in said.named if self._names(names, name)}
@@ -114,16 +127,24 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
             raise self._refused(f"gives {name} {len(found)} schemes", "Leave one of them out")
         if found:
             return found.pop()
-        if said.others is None or leaf in (*_LOOKED_UP, *_ROUTERS) or "norm" in leaf:
+        stored, among = said.others, self._among(name)
+        if among and ".experts" in name:
+            stored, among = said.routed or stored, said.experts
+        if stored is None or among is False:
             return self._plain
-        if leaf in _HEADS:
-            if said.head is None:
-                raise self._refused(
-                    f"does not say whether {name} is quantised, and engines differ",
-                    f"Add {name} to ignore or to the targets of a group",
-                )
-            return said.others if said.head else self._plain
-        return self._plain if said.experts and ".experts" not in name else said.others
+        if among is None:
+            raise self._refused(
+                f"does not say whether {name} is quantised, and engines differ",
+                "Name it in the list of what is quantised or is not, or give another checkpoint",
+            )
+        return stored
+
+    def _among(self, name: str) -> bool | None:
+        """Return whether a matrix that no file names is among all others, None if unknown."""
+        leaf = name.rpartition(".")[2]
+        if leaf in (*_LOOKED_UP, *_ROUTERS, *_BUILT_PLAIN) or "norm" in leaf:
+            return False
+        return self.quantised.head if leaf in _HEADS else ".compressor." not in name
 
     def _names(self, names: Names, name: str) -> bool:
         if names.covers(name):
@@ -198,29 +219,86 @@ def read_precision(path: Path) -> StoredPrecision:
     for section in sections:
         with found.gathered():
             said.append((section, read_quantised(section, plain)))
-    for section, quantised in said[1:]:
-        parts = [
-            part
-            for part in ("kv", "others", "named", "ignored", "head", "experts")
-            if getattr(quantised, part) != getattr(said[0][1], part)
-        ]
-        if parts:
-            what = ", ".join(_PARTS[part] for part in parts)
+    quantised = said[0][1] if said else Quantised()
+    beside = list[Refusal]()
+    for section, other in said[1:]:
+        first = quantised.beside or quantised if section.path != file else quantised
+        differ = _differ(first, other)
+        if differ:
+            what = ", ".join(_PARTS[part] for part in differ)
             why = f"differs from {said[0][0].path.name} in {what}"
-            found.add(section.wrong("quant_algo", why, "Leave out the section that is wrong"))
+            error = section.wrong("quant_algo", why, "Leave out the section that is wrong")
+            if _differ(_as_stored(first), _as_stored(other)):
+                found.add(error)
+            beside += error.refusals
+        beside += other.refusals
+    with found.gathered():
+        quantised = _experts(keys, sections, quantised)
     found.check()
-    return StoredPrecision(
-        file=str(file), plain=plain, quantised=said[0][1] if said else Quantised()
+    kv = _widest([quantised.kv, *(other.kv for _, other in said[1:])])
+    refusals = tuple(dict.fromkeys([*quantised.refusals, *beside]))
+    quantised = structs.replace(quantised, kv=kv, refusals=refusals)
+    return StoredPrecision(file=str(file), plain=plain, quantised=quantised)
+
+
+def _differ(one: Quantised, other: Quantised) -> list[str]:
+    return [part for part in _PARTS if getattr(one, part) != getattr(other, part)]
+
+
+def _as_stored(said: Quantised) -> Quantised:
+    """Return what is said of the weights alone, without their products and the cache."""
+    return structs.replace(
+        said,
+        kv=None,
+        others=said.others and weight_only(said.others),
+        routed=said.routed and weight_only(said.routed),
+        named=tuple((names, weight_only(each)) for names, each in said.named),
     )
 
 
+def _widest(caches: list[Dtype | None]) -> Dtype | None:
+    """Return what takes most where files differ on the cache; None, the plain dtype, is first."""
+    return (
+        None if None in caches else max(caches, key=lambda each: FORMATS[str(each)].element_bytes)
+    )
+
+
+def _experts(keys: Keys, sections: list[Keys], quantised: Quantised) -> Quantised:
+    """Return what is said with `expert_dtype`, in which DeepSeek V4 stores its routed experts.
+
+    fp4 is MXFP4, whose products have MXFP8 activations. Source: DeepseekV4FP8Config of vllm 0.33.0.
+    """
+    levels = [level for level in (keys, *map(keys.inner, _TEXT)) if level.has("expert_dtype")]
+    fp8 = bool(sections) and method_of(sections[0]) == "fp8"
+    v4 = keys.is_text("model_type", "deepseek_v4")
+    if fp8 and quantised.routed and not v4:
+        raise sections[0].wrong("moe_quant_algo", "is not read for this model type", _PUBLISHED)
+    if not levels:
+        if fp8 and v4:
+            raise keys.wrong("expert_dtype", "is missing, and engines take fp4 for it", _EXPERTS)
+        return quantised
+    level = levels[0]
+    if not (fp8 and v4):
+        raise level.wrong("expert_dtype", "stores experts apart from the rest", _PUBLISHED)
+    if level.text("expert_dtype") not in ("fp4", "fp8"):
+        raise level.wrong("expert_dtype", "is none of fp4, fp8")
+    if level.is_text("expert_dtype", "fp8"):
+        if quantised.routed:
+            raise level.wrong("expert_dtype", "stands beside moe_quant_algo")
+        return quantised
+    routed = quantised.routed or scheme("mxfp4", "float8", group=32)
+    return structs.replace(quantised, routed=routed)
+
+
+_EXPERTS = "Add fp4 or fp8, as the checkpoint's experts are stored"
 _PARTS = {
     "kv": "the dtype of the cache",
     "others": "the scheme",
+    "routed": "the scheme of experts",
     "named": "the schemes by name",
     "ignored": "what is left out",
     "head": "the LM head",
-    "experts": "what is quantised",
+    "experts": "whether experts are quantised",
 }
 
 
@@ -252,10 +330,6 @@ def _check_elsewhere(keys: Keys, sections: list[Keys], found: Refusals) -> None:
     """Refuse what says that weights are quantised in a place that is not read."""
     if keys.has("quantization"):
         found.add(keys.wrong("quantization", "is a section that is not read", _PUBLISHED))
-    with found.gathered():
-        for level in (keys, *map(keys.inner, _TEXT)):
-            if level.has("expert_dtype"):
-                raise level.wrong("expert_dtype", "stores experts apart from the rest", _PUBLISHED)
     for name in _UNREAD:
         other = keys.path.with_name(name)
         if not sections and other.exists():

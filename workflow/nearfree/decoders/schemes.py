@@ -1,9 +1,10 @@
 """Schemes: how a matrix is stored and multiplied, from the arguments of a quantisation."""
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.precision import FORMATS, Dtype
 from nearfree.decoders.keys import Keys
+from nearfree.errors import Refusals
 
 
 class Scheme(Struct, frozen=True, kw_only=True):
@@ -47,6 +48,11 @@ def scheme(
     return Scheme(weights=weights, activations=activations, bits=bits, group=group)
 
 
+def weight_only(each: Scheme) -> Scheme:
+    """Return how matrices are stored, whatever enters their products."""
+    return structs.replace(each, activations=each.weights)
+
+
 _WEIGHTS: dict[tuple[str, int, str], Dtype] = {
     ("float", 8, "whole"): "float8",
     ("float", 8, "block"): "float8_block",
@@ -76,32 +82,38 @@ _SCALE_BITS = {
 }  # fmt: skip
 
 
-def read_scheme(group: Keys, plain: Dtype) -> Scheme:
+def read_scheme(group: Keys, plain: Dtype, products: Refusals) -> Scheme:
     """Return the scheme of a group of compressed-tensors: its `weights` and `input_activations`.
 
+    Where what enters is not understood, `products` gets the reason, and the weights are known.
     Source: quant_args.py and quant_scheme.py of compressed-tensors 0.17.0; _get_scheme_from_parts
     of vllm 0.33.0.
 
     Raises
     ------
     RefusedError
-        The numbers, groups or scales are none that engines multiply.
+        With every reason: the numbers, groups or scales are none that engines store.
     """
-    weights = group.inner("weights")
-    dtype, size = _dtype(weights)
-    if weights.flag("dynamic"):
-        raise weights.wrong("dynamic", "says that weights are quantised anew in each forward")
-    zero_points = weights.has("symmetric") and not weights.flag("symmetric")
-    if zero_points and not dtype.startswith("int"):
-        raise weights.wrong("symmetric", f"gives zero points to {dtype}")
-    rows, columns = _block(weights) if dtype == "float8_block" else (1, size)
+    found, weights = Refusals(), group.inner("weights")
+    dtype, rows, columns, zero_points, scale_bits, enters = plain, 1, 0, False, 0, plain
+    with found.gathered():
+        if weights.flag("dynamic"):
+            raise weights.wrong("dynamic", "says that weights are quantised anew in each forward")
+    with found.gathered():
+        scale_bits = _scale_bits(weights)
+    with found.gathered():
+        zero_points = weights.has("symmetric") and not weights.flag("symmetric")
+    with found.gathered():
+        dtype, columns = _dtype(weights)
+        with products.gathered():
+            enters = _entering(group, dtype, plain)
+        if zero_points and not dtype.startswith("int"):
+            found.add(weights.wrong("symmetric", f"gives zero points to {dtype}"))
+        if dtype == "float8_block":
+            rows, columns = _block(weights)
+    found.check()
     return scheme(
-        dtype,
-        _entering(group, dtype, plain),
-        group=columns,
-        rows=rows,
-        zero_points=zero_points,
-        scale_bits=_scale_bits(weights),
+        dtype, enters, group=columns, rows=rows, zero_points=zero_points, scale_bits=scale_bits
     )
 
 

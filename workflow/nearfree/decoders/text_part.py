@@ -15,14 +15,15 @@ _OUTER = (
 class Whole(NamedTuple):
     """A model of several parts: the model type of its text, where that says none, and its names.
 
-    `tied` says whether the LM head is the embedding where the file does not say it. In the
-    checkpoint the text stands under `root`, its LM head is `head`.
+    `differ` says that where the file is silent, its class takes the embedding for the LM head and
+    that of its text does not. In the checkpoint the text stands under `root`, its LM head is
+    `head`.
     """
 
     text: str
     root: str
     head: str
-    tied: bool = False
+    differ: bool = False
 
 
 _APART = ("language_model.model", "language_model.lm_head")
@@ -30,13 +31,14 @@ _INNER = ("model.language_model", "lm_head")
 _PLAIN = ("model", "lm_head")
 
 WHOLES = {
-    "gemma3": Whole("gemma3_text", *_APART, tied=True),
-    "gemma4": Whole("gemma4_text", *_INNER, tied=True),
-    "kimi_k25": Whole("deepseek_v3", *_APART, tied=True),
+    "gemma3": Whole("gemma3_text", *_APART),
+    "gemma4": Whole("gemma4_text", *_INNER),
+    "kimi_k25": Whole("deepseek_v3", *_APART, differ=True),
+    "kimi_k3": Whole("kimi_linear", *_APART),
     "llama4": Whole("llama4_text", *_APART),
     "minimax_m3": Whole("minimax_m3_vl_text", *_APART),
     "minimax_m3_vl": Whole("minimax_m3_vl_text", *_APART),
-    "mistral3": Whole("mistral", *_APART, tied=True),
+    "mistral3": Whole("mistral", *_APART, differ=True),
     "qwen2_5_vl": Whole("qwen2_5_vl_text", *_PLAIN),
     "qwen2_vl": Whole("qwen2_vl_text", *_PLAIN),
     "qwen3_5": Whole("qwen3_5_text", *_INNER),
@@ -46,7 +48,7 @@ WHOLES = {
     "step3p7": Whole("step3p5", *_PLAIN),
 }
 """By model type. Source: configurations of transformers 5.23; minimax_m3 is AIConfigurator's name
-of the text part of minimax_m3_vl."""
+of the text part of minimax_m3_vl, and kimi_k3 is read as in vllm 0.33.0."""
 
 _NAMES = {
     "llada": {
@@ -60,6 +62,9 @@ _NAMES = {
         "moe_top_k": "num_experts_per_tok", "share_expert_dims": "share_expert_dim",
     },
     "nemotron_h": {"attention_head_dim": "head_dim"},
+    "kimi_linear": {
+        "num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts",
+    },
     "hunyuan_v1_moe": {"moe_topk": "num_experts_per_tok"},
 }  # fmt: skip
 """What a model type calls the keys of all others. Source: attribute_map of its configuration."""
@@ -156,11 +161,10 @@ def text_part(file: Path) -> TextPart:
         values |= {key: outer.values[key] for key in _OUTER if outer.has(key)}
     elif whole:
         values = {**values, "model_type": whole.text}
-    if whole and whole.tied and not outer.has("tie_word_embeddings"):
-        values["tie_word_embeddings"] = True
+    if whole and whole.differ and values.get("tie_word_embeddings") is None:
         notes.append(
-            f"tie_word_embeddings is not said: true, as the class of {kind} has it, though some "
-            "checkpoints hold an LM head"
+            "tie_word_embeddings is not said: an LM head is counted, as published checkpoints and "
+            f"engines have it, though the class of {kind} takes the embedding"
         )
     text = Keys(file, values, within)
     if text.has("quantization_config") and not (text.has("dtype") or text.has("torch_dtype")):

@@ -17,7 +17,7 @@ from nearfree.decoders.layouts import LAYOUTS, Layout
 from nearfree.decoders.pieces import Kept, Kind, Part, Piece, linear, under, vector
 from nearfree.decoders.text_part import TextPart, text_part
 from nearfree.decoders.towers import TOWERS
-from nearfree.errors import RefusedError
+from nearfree.errors import Refusals, RefusedError
 
 _MOST_LAYERS = 1000
 _FURTHER = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
@@ -91,18 +91,27 @@ def stored(path: Path) -> Stored:
     Raises
     ------
     ConfigError
-        It cannot be read; its model type is not read; or a key is missing or has a value that no
-        model has.
+        It cannot be read; its model type is not read; or, with every reason, keys are missing or
+        have values that no model has.
     """
-    text = text_part(config_file(path))
-    layout = _layout(text.keys)
-    read = _pieces(text.keys, layout)
-    tower, left_out = _tower(text.outer)
-    further = [key for key in _FURTHER if text.keys.has(key) and text.keys.whole(key, least=0)]
-    left_out += [f"{key}: layers that predict further tokens are not counted" for key in further]
+    text, found = text_part(config_file(path)), Refusals()
+    layout, read, left_out = _layout(text.keys), list[Piece](), list[str]()
+    weights: list[Matrix] = []
+    with found.gathered():
+        read = _pieces(text.keys, layout)
+    with found.gathered():
+        weights += _weights(text, layout, read)
+    with found.gathered():
+        tower, left_out = _tower(text.outer)
+        weights += map(_matrix, tower)
+    for key in _FURTHER:
+        with found.gathered():
+            if text.keys.has(key) and text.keys.whole(key, least=0):
+                left_out.append(f"{key}: layers that predict further tokens are not counted")
+    found.check()
     return Stored(
         model_type=text.keys.text("model_type"),
-        weights=(*_weights(text, layout, read), *map(_matrix, tower)),
+        weights=tuple(weights),
         cache=tuple(_cache(read)),
         notes=(*text.notes, *left_out),
     )
@@ -145,7 +154,7 @@ def _pieces(keys: Keys, layout: Layout) -> list[Piece]:
 def _weights(text: TextPart, layout: Layout, pieces: list[Piece]) -> Iterator[Matrix]:
     keys = text.keys
     at = text.whole or layout
-    d_model, vocabulary = keys.whole("hidden_size"), keys.whole("vocab_size")
+    d_model, vocabulary = keys.wholes("hidden_size", "vocab_size")
     yield _matrix(Part(under(at.root, layout.embedding), "embedding", d_model, vocabulary))
     found: dict[Part, list[int]] = {}
     for layer, piece in enumerate(pieces):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from nearfree.core.precision import ELEMENT_BYTES, FORMATS
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported
@@ -52,10 +52,10 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
     """
     facts = pl.DataFrame(
         [
-            (name, dtype, *_speeds(platform, format_.peak))
+            (name, dtype, *_speeds(platform, dtype))
             for name, platform in platforms.items()
             if platform.kind == "cuda" and platform.bandwidth_gb_s is not None
-            for dtype, format_ in FORMATS.items()
+            for dtype in ELEMENT_BYTES
         ],
         schema=["platform", "dtype", *_FACTS],
         schema_overrides={"platform": pl.String, "dtype": pl.String}

@@ -11,7 +11,7 @@ from nearfree.log.names import Layout
 
 from derive.predict.forecast.pool import ANSWERER, CONFIG, MODELS, deployment
 
-GPUS = [name for name in CONFIG.platforms if name != "cpu"]
+GPUS = [name for name, sheet in CONFIG.platforms.items() if sheet.kind == "cuda"]
 DEPLOYMENTS = [
     deployment(model, platform=platform) for platform in CONFIG.platforms for model in MODELS
 ]

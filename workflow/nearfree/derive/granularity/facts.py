@@ -99,6 +99,13 @@ def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def of_formats(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of the table `platforms`, one for each dtype whose products have a row's phi."""
+    peaks = {"format": list(FORMATS), "dtype": [format_.peak for format_ in FORMATS.values()]}
+    found = rows.join(pl.DataFrame(peaks), on="dtype", maintain_order="left_right")
+    return found.with_columns(pl.col("format").alias("dtype")).select(rows.columns)
+
+
 def sheet_facts(sheets: Mapping[str, Platform], platforms: pl.DataFrame) -> pl.DataFrame:
     """Return the facts of datasheets with `fact_id`, null where the table holds none.
 
@@ -109,13 +116,9 @@ def sheet_facts(sheets: Mapping[str, Platform], platforms: pl.DataFrame) -> pl.D
     platforms
         Rows of the table `platforms`.
     """
-    held = platforms.filter(basis="datasheet").select(
-        "platform", pl.col("dtype").alias("_peak"), pl.col("row_id").alias("fact_id")
+    held = of_formats(platforms.filter(basis="datasheet")).select(
+        "platform", "dtype", pl.col("row_id").alias("fact_id")
     )
-    peaks = {name: format_.peak for name, format_ in FORMATS.items()}
-    return (
-        datasheet_facts(sheets)
-        .with_columns(pl.col("dtype").replace_strict(peaks).alias("_peak"))
-        .join(held, on=["platform", "_peak"], how="left", maintain_order="left")
-        .drop("_peak")
+    return datasheet_facts(sheets).join(
+        held, on=["platform", "dtype"], how="left", maintain_order="left"
     )

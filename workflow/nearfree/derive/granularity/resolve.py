@@ -6,9 +6,11 @@ from typing import Literal, TypeVar, cast, get_args
 import numpy as np
 from msgspec.structs import replace
 
-from nearfree.backends.records import Backend
+from nearfree.backends.kernels import MARLIN, TRITON, moe_kernel, unread
+from nearfree.backends.records import BY_NAME, Backend, running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.core.precision import FORMATS
 from nearfree.derive.granularity.releases import (
     MODULAR_MOE,
     PINNED_TRITON,
@@ -23,6 +25,7 @@ from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.log.names import Layout
 from nearfree.sources.answers.granularity import Files, attention_intervals, moe_intervals
+from nearfree.sources.answers.marlin import MarlinRules
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -107,8 +110,9 @@ class Resolver:
             raise _unknown(f"no MoE rules of {release.package} for {formats[0]}{stored} are read")
         if asked.top_k > asked.experts:
             raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
-        _check_device(asked)
+        kernel = _kernel(asked, release, _QUANTISATIONS[formats])
         known = _once(self._releases, release, self._read)
+        _check_device(asked)
         query = MoeQuery(
             experts=asked.experts,
             top_k=asked.top_k,
@@ -122,10 +126,14 @@ class Resolver:
             modular=bool(asked.kernel and MODULAR_MOE.search(asked.kernel)),
             override=asked.block_size_m,
         )
-        layer = MoeRules(known.rules, known.found.tuned, query, MOST_TOKENS)
+        layer = (
+            MarlinRules(known.rules, query)
+            if kernel == MARLIN
+            else MoeRules(known.rules, known.found.tuned, query, MOST_TOKENS)
+        )
         # Layers that are alike in all that the rules still ask for share their answers.
         inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
-        key = (release, layer.tuned, layer.aligned, query.override, inputs)
+        key = (release, kernel, layer.tuned, layer.aligned, query.override, inputs)
         if key not in self._steps:
             self._steps[key] = Steps(layer.at, layer.step, moe_intervals, known.files)
         return self._steps[key]
@@ -145,17 +153,18 @@ class Resolver:
 
     def _call(self, asked: AttentionQuestion) -> tuple[Call, Files]:
         release = attention_release(asked.backend, asked.backend_version)
-        cache = asked.kv_dtype or asked.dtype
-        if {asked.dtype, cache} - {*_TILED}:
-            over = "" if cache == asked.dtype else f" over a {cache} cache"
-            raise _unknown(f"no tile rules of {release.package} for {asked.dtype}{over} are read")
+        if asked.dtype not in _TILED:
+            raise _unknown(f"no tile rules of {release.package} for {asked.dtype} are read")
         if asked.heads % asked.kv_heads:
             raise _unknown(f"{asked.heads} heads are no multiple of {asked.kv_heads} kv_heads")
-        _check_device(asked)
         backend = ruled_backend(asked.backend, ATTENTION.name)
+        cache = asked.kv_dtype or asked.dtype
+        if cache not in (*_TILED, *(backend.caches or ())):
+            raise _no_cache(asked.dtype, cache, backend)
         if backend.capabilities and asked.sm and asked.sm not in backend.capabilities:
             raise _unknown(f"{asked.backend} has no kernels for compute capability {asked.sm}")
         known = _once(self._releases, release, self._read)
+        _check_device(asked)
         page = asked.page_size
         query = AttentionQuery(
             heads=asked.heads,
@@ -166,6 +175,7 @@ class Resolver:
             sms=asked.sm_count,
             paged=page is not None,
             page_size=page,
+            kv_bytes=FORMATS[cache].bits // 8,
             api=_api(asked, backend),
             backend=backend.kernels or "fa2",
             capture_positions=asked.most if asked.cuda_graph else None,
@@ -210,6 +220,18 @@ def _once(kept: _Kept, asked: object, answer: Callable[..., T]) -> T:
     return cast("T", found)
 
 
+def _no_cache(dtype: str, cache: str, backend: Backend) -> EvidenceError:
+    """Return why there are no tiles over a cache of another format, and what would work."""
+    asked = f"{dtype} over a {cache} cache"
+    named = backend.names[0] if backend.names else backend.name
+    lacking = f"no tile rules of {named} for {asked} are read"
+    if backend.caches == ():
+        lacking = f"{named} has no kernel for {asked}"
+    takers = [each for each in running(ATTENTION.name).values() if cache in (each.caches or ())]
+    instead = [f"--kv-dtype {dtype}", *(f"--attention {each.names[0]}" for each in takers)]
+    return _unknown(f"{lacking}: ask with {' or '.join(instead)}")
+
+
 def _api(asked: AttentionQuestion, backend: Backend) -> _Api:
     """Return which call is made: with a cache, where nothing is named, that for a KV cache."""
     cached = asked.api is None and asked.context > 0
@@ -231,6 +253,20 @@ def _check_device(asked: MoeQuestion | AttentionQuestion) -> None:
     """Refuse a device without compute capability: rules are read as a build for CUDA has them."""
     if asked.sm is None:
         raise _unknown(f"the device has no compute capability, which {asked.backend} asks for")
+
+
+def _kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
+    """Return the kernel whose blocks are read and that runs.
+
+    A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
+    """
+    named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
+    if named or asked.sm is None:
+        return TRITON
+    kernel = moe_kernel(*release, dtype, asked.sm)
+    if kernel not in (TRITON, MARLIN):
+        raise unread(*release, dtype, asked.sm, kernel)
+    return kernel
 
 
 def _unknown(what: str) -> EvidenceError:

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
 from nearfree.config.files import Config
-from nearfree.decoders.decoder import Decoder
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.outlook.about import ABOUT, HELD, TAKES, about_rows, model_ids
 from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
 from nearfree.derive.outlook.trend import TREND, trend
 from nearfree.derive.predict.answers import Answerer, calibrated, read_from
-from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
 from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, forecast
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
@@ -30,20 +28,8 @@ from nearfree.derive.tables.store import (
     tolerances_digest,
     write_table,
 )
-from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
-ABOUT = {
-    "deployment": text("the entry of deployments.yaml"),
-    "model": text("the model file's name"),
-    "platform": text("the kind of machine"),
-    "attention": text("what runs attention, with its version"),
-    "moe": text("what runs the experts, with its version", nullable=True),
-    "routing": text("how tokens fall on experts", nullable=True),
-    "dtype": text("element type"),
-    "batch": count("b, requests in one forward"),
-    "context": count("L, cached positions a request"),
-}
 LOOKUP = Table(
     name="lookup",
     row="one predictor's N_max for a model on a platform under one serving condition",
@@ -52,8 +38,10 @@ LOOKUP = Table(
     paper="sec. 4",
     code="nearfree.derive.outlook.outlook",
     equation=lookup_equation,
+    beside=TAKES,
     body={
         **ABOUT,
+        **HELD,
         "baseline": count("the N that ratios refer to: 1, and the paper's where it is another"),
         "predictor": text("which predictor", one_of=PREDICTORS),
         "composition": text("how modules make the model: the sum of their times, or the minimum of "
@@ -73,6 +61,7 @@ FORECAST = Table(
     code="nearfree.derive.outlook.outlook",
     body={
         **ABOUT,
+        "fits": HELD["fits"],
         "n": count("N, positions in one forward"),
         "module": text("the role of the module in the forward"),
         "latency_us": amount("what it takes, all its layers together"),
@@ -80,8 +69,6 @@ FORECAST = Table(
         "ratio": amount("T(N) / T(1) of the whole forward"),
     },
 )
-MODELS = "config/models:"
-"""What the ids of model files begin with."""
 SHOWN_N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """The N of the table `forecast`; `nearfree predict` prints T at every N."""
 
@@ -160,17 +147,12 @@ def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outl
     for name, spec in config.deployments.items():
         with entry(config, name):
             answers = forecast(deployments(config, spec), answerer, config.site.tolerances)
-        about = about_rows(name, answers.deployments, platforms)
+        ids = model_ids(config, spec)
+        about = about_rows(name, answers.deployments, ids, platforms)
         rows.append(_lookup(answers, about.with_columns(drawn=pl.lit(spec.drawn))))
         curves.append(_forecast(answers, about))
-        models |= {model_id(deployment.decoder) for deployment in answers.deployments}
+        models |= {*ids.values()}
     return Outlook(lookup=pl.concat(rows), forecast=pl.concat(curves), models=tuple(sorted(models)))
-
-
-def model_id(decoder: Decoder) -> str:
-    """Return the id by which a row names a decoder: the file's name and a digest of its shape."""
-    shape = sha256(msgspec.json.encode(decoder, order="deterministic"))
-    return f"{MODELS}{decoder.name}@{shape[:12]}"
 
 
 def _lookup(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
@@ -210,26 +192,3 @@ def _forecast(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
     calibration = pl.Series("calibration", [[*each] for each in total.calibration], dtype=IDS)
     sourced = about.with_columns(from_ids=pl.concat_list("sources", calibration))
     return frame.join(sourced, on="place").select(*FORECAST.body, "from_ids")
-
-
-def about_rows(
-    name: str, deployments: Sequence[Deployment], platforms: pl.DataFrame
-) -> pl.DataFrame:
-    """Return what rows about deployments have in common, by `place`, with the ids of `sources`.
-
-    Parameters
-    ----------
-    name
-        The entry of deployments.yaml.
-    platforms
-        Rows of the table `platforms`, whose datasheets answers rest on.
-    """
-    sheets = platforms.filter(basis="datasheet").select("platform", "dtype", "row_id")
-    facts = {(platform, dtype): row for platform, dtype, row in sheets.rows()}
-    rows = []
-    for place, deployment in enumerate(deployments):
-        sheet = facts.get((deployment.platform, deployment.about["dtype"]))
-        sources = [*filter(None, [sheet]), model_id(deployment.decoder)]
-        rows.append({"place": place, "deployment": name, **deployment.about, "sources": sources})
-    types = {name: column.dtype for name, column in ABOUT.items()}
-    return pl.DataFrame(rows, schema={"place": pl.Int64, **types, "sources": IDS})

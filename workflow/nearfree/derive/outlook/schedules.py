@@ -7,8 +7,17 @@ import numpy as np
 import polars as pl
 from msgspec import structs
 
-from nearfree.config.files import Config
-from nearfree.derive.outlook.outlook import ABOUT, LOOKUP, MODELS, about_rows, outlook_inputs
+from nearfree.config.files import Config, DeploymentSpec
+from nearfree.derive.outlook.about import (
+    ABOUT,
+    HELD,
+    MODELS,
+    TAKES,
+    UNFIT,
+    about_rows,
+    model_ids,
+)
+from nearfree.derive.outlook.outlook import LOOKUP, outlook_inputs
 from nearfree.derive.predict.answers import Answerer, calibrated
 from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions
 from nearfree.derive.predict.forecast.exits import sum_exits
@@ -29,19 +38,27 @@ LARGEST_BATCH, LONGEST = 256, 16
 _ABOUT = {name: column for name, column in ABOUT.items() if name != "batch"}
 SCHEDULES = Table(
     name="schedules",
-    row="an engine's draft lengths for a model on a platform, over batch sizes",
+    row="an engine's draft lengths for a model on a platform, over batch sizes; its memory is that "
+    "of b = 1",
     key=(*_ABOUT, "epsilon", "engine"),
     formula="K = N_max - 1 drafts at each batch size, as the engine takes it",
     paper="sec. 6",
     code="nearfree.derive.schedule",
+    beside=TAKES,
     body={
         **_ABOUT,
+        **HELD,
         "moe": text("what runs the experts, with its version: the engine's own", nullable=True),
         "epsilon": LOOKUP.body["epsilon"],
         "engine": text("whose option", one_of=tuple(BY_LENGTHS)),
         "option": text(
             "what `nearfree schedule` prints: the engine's option, by the work model's N_max from "
-            "N = 1 at each batch size up to 256",
+            "N = 1 at each batch size up to 256, or to the largest that fits",
+            nullable=True,
+        ),
+        "asked": text(
+            "the formats that the entry asks for instead of the model's own, as the command takes "
+            "them",
             nullable=True,
         ),
         "refusal": text("why there is none", nullable=True),
@@ -90,14 +107,22 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
     for name, spec in config.deployments.items():
         with entry(config, name):
             every = deployments(config, structs.replace(spec, batch=(1,)))
+        ids, formats = model_ids(config, spec), pl.lit(_formats(spec), dtype=pl.String)
         for begin in range(0, len(every), _AT_ONCE):
             some = every[begin : begin + _AT_ONCE]
             options = list(_option_rows(some, answerer, config.site.tolerances))
             rows = pl.DataFrame(options, schema=_SCHEMA, orient="row")
-            about = about_rows(name, some, platforms)
-            ids = pl.concat_list("sources", "calibration").alias("from_ids")
-            frames.append(rows.join(about, on="place").select(*SCHEDULES.body, ids))
+            about = about_rows(name, some, ids, platforms).with_columns(formats.alias("asked"))
+            made_from = pl.concat_list("sources", "calibration").alias("from_ids")
+            frames.append(rows.join(about, on="place").select(*SCHEDULES.body, made_from))
     return pl.concat(frames)
+
+
+def _formats(spec: DeploymentSpec) -> str | None:
+    """Return the formats that an entry asks for as options of the command, None without any."""
+    names = {"dtype": spec.dtype, "weights": spec.weights, "activations": spec.activations,
+             "kv-dtype": spec.kv_dtype}  # fmt: skip
+    return " ".join(f"--{name} {value}" for name, value in names.items() if value) or None
 
 
 def _option_rows(
@@ -112,18 +137,27 @@ def _option_rows(
         for place, each in enumerate(asked):
             first = place * len(_BATCHES)
             reasons = filter(None, total_latency.refusals[first : first + len(_BATCHES)])
-            reason, calibration = next(reasons, None), list(total_latency.calibration[first])
+            held = _held(each)
+            reason = next(reasons, None) if held else f"{UNFIT} in memory"
+            calibration = list(total_latency.calibration[first])
+            known = tuple(n_max[place][:held])
             for engine in BY_LENGTHS:
                 if each.moe is None or each.moe.name == ENGINES[engine].moe:
-                    option_text = (None, reason) if reason else _option(engine, tuple(n_max[place]))
+                    option_text = (None, reason) if reason else _option(engine, known)
                     yield place, epsilon, engine, *option_text, calibration
+
+
+def _held(deployment: Deployment) -> int:
+    """Return how many of the batch sizes, from 1 on, memory holds."""
+    most = deployment.memory.largest_batch if deployment.memory else None
+    return len(_BATCHES) if most is None else min(most, len(_BATCHES))
 
 
 @cache
 def _option(engine: str, n_max: tuple[float, ...]) -> tuple[str | None, str | None]:
     """Return an engine's option for boundaries from batch 1 on, or why there is none."""
     try:
-        lengths = draft_lengths(dict(zip(_BATCHES, n_max, strict=True)), most=LONGEST)
+        lengths = draft_lengths(dict(enumerate(n_max, 1)), most=LONGEST)
         return BY_LENGTHS[engine](lengths).text, None
     except ConfigError as error:
         return None, error.what

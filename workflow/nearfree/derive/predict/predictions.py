@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from nearfree.config.files import Config
-from nearfree.derive.granularity.facts import datasheet_facts, probed_facts
+from nearfree.derive.granularity.facts import datasheet_facts, of_formats, probed_facts
 from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer, calibrated, read_from
 from nearfree.derive.predict.formulas import prediction_equation
 from nearfree.derive.predict.model_predictions import law_rows, recorded_rows, releases_that_ran
@@ -134,7 +134,7 @@ def predict(
     models = [name for take in takes for name in getattr(take.started.data.plan, "models", ())]
     whole = settings.filter((pl.col("module") == "model") & pl.col("model").is_in(models))
     settings = settings.join(whole, on="row_id", how="anti")
-    newest = newest_balances(platforms)
+    newest = of_formats(newest_balances(platforms))
     facts = newest.select(
         "platform", "dtype", "basis", "balance_flop_per_byte", pl.col("row_id").alias("fact_id")
     )

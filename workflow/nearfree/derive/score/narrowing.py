@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from msgspec import structs
 
+from nearfree.core.setting import STORED
 from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth, narrowed
 from nearfree.derive.work_model.own import Own, curves_used
 from nearfree.errors import ConfigError, EvidenceError
@@ -20,14 +21,16 @@ def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Trut
     Parameters
     ----------
     column
-        One that `excluded` has, too: platform, module, backend, dtype, routing.
+        One that `excluded` has, too: platform, module, backend, dtype, routing; or weights or
+        kv_dtype, where what is stored in the element type has that one's name.
 
     Raises
     ------
     ConfigError
         One that the data do not have, or data without any boundary.
     """
-    values = sorted(known.settings[column].drop_nulls().unique())
+    value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
+    values = sorted(known.settings.select(value).to_series().drop_nulls().unique())
     for name in names:
         if name not in values:
             raise ConfigError(
@@ -36,7 +39,7 @@ def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Trut
             )
     if known.settings.is_empty():
         raise ConfigError(f"{source} holds no curve with a boundary", remedy="Give other data")
-    return narrowed(known, pl.col(column).is_in(names)) if names else known
+    return narrowed(known, value.is_in(names)) if names else known
 
 
 def without(known: Truth, column: str, values: Sequence[str], reason: str) -> Truth:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from nearfree.core.setting import STORED
 from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.tables.columns import ORIGINS, amount, count, flag, number, text
 from nearfree.derive.tables.schema import Table
@@ -15,7 +16,7 @@ from nearfree.derive.truth.truth import Truth
 
 GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")
 """What every group names, None where it is not grouped by."""
-MORE_KEYS = ("epsilon", "dtype", "routing", "kernel")
+MORE_KEYS = ("epsilon", "dtype", *STORED, "routing", "kernel")
 """What scores can be grouped by besides."""
 NEAR = 1.31
 _UP_TO = 4
@@ -66,7 +67,8 @@ def score(
         pl.col("n_max").fill_nan(None).alias("predicted"), "low", "high", "in_sample",
     )  # fmt: skip
     settings = known.settings.select(
-        "curve", "platform", "module", "backend", "backend_version", "dtype", "routing", "kernel"
+        *("curve", "platform", "module", "backend", "backend_version", "dtype", *STORED),
+        *("routing", "kernel"),
     )
     expected = known.boundaries.join(pl.DataFrame({"predictor": predictors}), how="cross")
     joined = expected.join(

@@ -85,6 +85,8 @@ class Table(Struct, frozen=True, kw_only=True):
     code: str
     equation: Callable[[Mapping[str, object]], Equation | None] | None = None
     """The equation of a row that has its own, by the row's columns."""
+    beside: Formula | None = None
+    """How columns beside the number are made, where that is a formula of its own."""
     body: dict[str, Column]
 
     @property

@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.modules.routing import first_full
+from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 
@@ -61,6 +62,7 @@ EXCLUDED_COLUMNS = {
     "module": pl.String,
     "backend": pl.String,
     "dtype": pl.String,
+    **dict.fromkeys(STORED, pl.String),
     "routing": pl.String,
     "kernel": pl.String,
     "reason": pl.String,

@@ -71,6 +71,16 @@ def _active_experts(part: Prepared) -> Array:
 
 
 NO_RULE = "no rule: the library picks its own tile"
+_LIBRARIES = {
+    "float8": "FlashInfer, CUTLASS or torch",
+    "float8_block": "DeepGEMM, CUTLASS, Marlin or Triton",
+    "int8": "CUTLASS, Triton, Machete or Marlin",
+    "int4": "Machete, Marlin or CUTLASS",
+    "nvfp4": "CuteDSL, CUTLASS or Marlin",
+    "mxfp4": "FlashInfer or Marlin",
+}
+"""What serving runs dense products by, by the weights' format; which of them depends on release and
+device. It is vLLM's order: vllm/model_executor/kernels/linear/__init__.py of 0.33.0, from 446."""
 
 
 def rule_places(
@@ -100,7 +110,15 @@ def rule_places(
             resolver.attention(AttentionQuestion(**row)).evidence(n)
             for row, n in zip(given.iter_rows(named=True), positions, strict=True)
         ]
-    return [NO_RULE] * rows.height
+    stored = rows["weights"].fill_null(rows["dtype"]) if family.name == "gemm" else rows["dtype"]
+    return [_no_rule(each) if family.name == "gemm" else NO_RULE for each in stored]
+
+
+def _no_rule(weights: str) -> str:
+    """Return what the tile of a dense product rests on: for quantised weights a hypothesis."""
+    if weights not in _LIBRARIES:
+        return NO_RULE
+    return f"no rule: {_LIBRARIES[weights]} by release, tiles of 16 to 128 rows assumed"
 
 
 PREDICTOR = "work_model"

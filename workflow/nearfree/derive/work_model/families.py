@@ -42,7 +42,7 @@ def _form(question: dict[str, Any]) -> dict[str, str]:
 def carried() -> pl.Expr:
     """Return to which formats 16-bit constants are carried; null where they were fitted to them.
 
-    A carried form has today's constants with the bytes and the phi of the formats asked of.
+    A carried form has the same constants with the bytes and the phi of the formats asked of.
     """
     dtype = pl.col("dtype")
     fitted = [each.is_in(CALIBRATED_DTYPES) for each in (dtype, *map(pl.col, STORED))]

@@ -22,15 +22,15 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     """Return T(N) of the products of a module, [rows, grid], in microseconds.
 
     T = fixed + sum over products of
-    ((2 pad(m) K N / (a phi))^p + (K N s / (b beta))^p)^(1/p) + m (K + N) s / (b beta),
+    ((2 pad(m) K N / (a phi))^p + (K N s / (b beta))^p)^(1/p) + m (K s_in + N s_out) / (b beta),
     with m = b N rows of the input, padded to whole tiles.
 
     Parameters
     ----------
     features
-        `rows` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `weight_bytes` (the first s)
-        and `element_bytes` (the second) and, for each product, `matrices` as (K, N) [rows, 1] with
-        how often it is done.
+        `rows` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `weight_bytes` (s),
+        `element_bytes` (s_in) and `result_bytes` (s_out) and, for each product, `matrices` as
+        (K, N) [rows, 1] with how often it is done.
     """
     m = features["rows"]
     # No library pads to a tile whose compute alone outlasts the weights' traffic.
@@ -44,7 +44,8 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
         elements = wide * narrow
         compute = 2.0 * padded * elements / phi
         weights = np.broadcast_to(elements * features["weight_bytes"] / beta, m.shape)
-        moved = m * (wide + narrow) * features["element_bytes"] / beta
+        row = wide * features["element_bytes"] + narrow * features["result_bytes"]
+        moved = m * row / beta
         core = power_mean_sum(values["sharpness"], compute, weights)
         total = total + times * (core + moved)
     return np.asarray(total)

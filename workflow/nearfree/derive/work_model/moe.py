@@ -72,8 +72,8 @@ def _executed(
     """Return T(N) of blocks of M rows, N columns and K; `slowdown` is that of narrow steps of K.
 
     Features: `tokens` (b N) [rows, grid]; `experts`, `top_k`, `skewed` (1 or 0), `d_model`,
-    `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `phi` (FLOP/us),
-    `beta` (bytes/us), `sms` [rows, 1].
+    `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`,
+    `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
     """
     block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
@@ -97,7 +97,9 @@ def _executed(
     tiles = values["tile_us"] * count * (columns_up + columns_down) / features["sms"]
     on_chip = np.maximum(compute, loaded / l2) + tiles
     weights = slowdown * stored * features["matrices"] * d_model * d_ff * active / beta
-    moved = size * (tokens * d_model + pairs * (3 * d_model + 2 * up + 2 * d_ff))
+    # Rows cross the bus in 16 bits at least: what products write is read again to be quantised.
+    rows = tokens * d_model + pairs * (3 * d_model + 2 * up + 2 * d_ff)
+    moved = features["result_bytes"] * rows
     off_chip = weights + values["routed_traffic"] * moved / beta
     return values["fixed_us"] + power_mean_sum(values["sharpness"], off_chip, on_chip)
 

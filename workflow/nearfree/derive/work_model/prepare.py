@@ -1,6 +1,6 @@
 """Questions sorted by family, with the arrays that each family's form asks for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
-from nearfree.core.precision import ELEMENT_BYTES
+from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
@@ -43,6 +43,7 @@ def common(rows: pl.DataFrame, n: Array) -> dict[str, Array]:
         "sms": column(rows, "sm_count"),
         "element_bytes": _sizes(rows["dtype"]),
         "weight_bytes": _sizes(rows["weights"].fill_null(rows["dtype"])),
+        "result_bytes": _sizes(rows["dtype"], RESULT_BYTES),
         "cache_bytes": _sizes(rows["kv_dtype"].fill_null(rows["dtype"])),
         "n": n,
         "grid": n,
@@ -83,9 +84,9 @@ def column(rows: pl.DataFrame, name: str) -> Array:
     return rows[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()[:, None]
 
 
-def _sizes(formats: pl.Series) -> Array:
+def _sizes(formats: pl.Series, sizes: Mapping[str, float] = ELEMENT_BYTES) -> Array:
     """Return the bytes of an element of each format, as [rows, 1]."""
-    return np.array([ELEMENT_BYTES[each] for each in formats], dtype=np.float64)[:, None]
+    return np.array([sizes[each] for each in formats], dtype=np.float64)[:, None]
 
 
 ROWS_AT_ONCE = 20_000
@@ -94,7 +95,7 @@ PACKING = r"(?i)flash|fa[234]\b"
 _PREFILL_TILE = 128.0
 CARRIED_BAND = 2.0
 """How many times wider a band is where constants are carried to formats they were not fitted to:
-fixed before any score of such a format was seen."""
+fixed before any score of such a format was seen, and not fitted since."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):

@@ -1,15 +1,15 @@
 """The provenance graph of a number: rows, events, runs, rules and config values as nodes."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from nearfree.config.files import Config
-from nearfree.decoders.config_file import find_decoder
-from nearfree.derive.outlook.outlook import MODELS, model_id
+from nearfree.decoders.model_file import find_model_file
+from nearfree.derive.outlook.about import MODELS, described, model_id
 from nearfree.derive.tables.platforms import config_id
 from nearfree.derive.tables.schema import Formula
 from nearfree.errors import EvidenceError
@@ -37,6 +37,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     title: str
     values: dict[str, Any]
     formula: Formula | None = None
+    beside: Formula | None = None
     place: str = ""
     made_from: tuple[str, ...] = ()
     inputs: dict[str, str] = {}
@@ -111,6 +112,7 @@ class Tracer:
             title=table.row,
             values=values,
             formula=table.formula_of(row),
+            beside=table.beside,
             place=f"tables/{located.scope}/{table.name}.parquet",
             made_from=(*row["from_ids"], *rules_behind(row, self.tables)),
             inputs=self.tables.inputs(located.scope, table.name),
@@ -182,14 +184,25 @@ class Tracer:
             )
         else:
             model = place.removeprefix(MODELS)
-            decoder = find_decoder(self.config.folder, model)
-            if not name.startswith(MODELS) or model_id(decoder) != name:
+            file = find_model_file(self.config.folder, model)
+            if not name.startswith(MODELS) or model_id(file) != name:
                 raise EvidenceError(
                     f"the config no longer holds {name}", remedy="Run the workflow again"
                 )
-            title, values = f"the model {model}", msgspec.to_builtins(decoder)
+            title, values = f"the model {model}", dict(_told(described(file)))
             place = f"config/models/{model}.json"
         return Node(id=name, kind="config", title=title, values=values, place=place)
+
+
+def _told(described: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what is read of a model, each field of its forward, each format and kind of weights."""
+    rest = dict(described)
+    yield from (rest.pop("decoder") or {}).items()
+    for kind, formats in (rest.pop("precision") or {}).items():
+        yield f"precision.{kind}", formats
+    for each in rest.pop("weights"):
+        yield f"weights.{each.pop('kind')}", each
+    yield from rest.items()
 
 
 def trace_query(layout: Layout, config: Config, text: str) -> Graph:

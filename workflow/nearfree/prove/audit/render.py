@@ -22,6 +22,7 @@ _RESULTS = (
     *("latency_us", "ratio", "n_max", "n_low", "n_high", "predicted", "value", "hit", "verdict"),
     *("balance_flop_per_byte", "peak_tflops", "bandwidth_gb_s", "flop_executed", "block_size_m"),
     *("limiting_term", "evidence", "refusal", "share", "quote", "why"),
+    *("fits", "peak_bytes", "capacity_bytes"),
 )
 _RUN = (
     *("command", "commit", "dirty", "code_digest", "plan_digest", "python", "versions"),
@@ -51,10 +52,10 @@ def as_text(graph: Graph) -> Iterator[str]:
     root = graph.nodes[graph.root]
     yield f"{root.id}  {root.title}"
     yield from _values(root)
-    if root.formula:
-        paper = f"  (paper {root.formula.paper})" if root.formula.paper else ""
-        yield f"  formula   {root.formula.text}{paper}"
-        yield f"  computed  {root.formula.code}"
+    for formula in filter(None, (root.formula, root.beside)):
+        paper = f"  (paper {formula.paper})" if formula.paper else ""
+        yield f"  formula   {formula.text}{paper}"
+        yield f"  computed  {formula.code}"
     if root.place:
         yield f"  lies in   {root.place}"
     for name, digest in root.inputs.items():

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nearfree.decoders.config_file import decoder_names, find_decoder
+from nearfree.decoders.config_file import decoder_names
+from nearfree.decoders.model_file import find_model_file
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.log.document import (
     FOLDER_MANIFEST,
@@ -44,7 +45,7 @@ def config_digests(ledger: Ledger) -> dict[str, set[str]]:
     DamageError
         One of its files has an invalid name.
     """
-    from nearfree.derive.outlook.outlook import model_id
+    from nearfree.derive.outlook.about import model_id
     from nearfree.derive.tables.platforms import config_id
     from nearfree.derive.tables.store import tolerances_digest
 
@@ -55,7 +56,7 @@ def config_digests(ledger: Ledger) -> dict[str, set[str]]:
         site = config.site
         ids = [config_id(*platform) for platform in config.platforms.items()]
         names = decoder_names(config.folder)
-        ids += [model_id(find_decoder(config.folder, name)) for name in names]
+        ids += [model_id(find_model_file(config.folder, name)) for name in names]
     digests = {
         name: {digest} for name, _, digest in (config_part.rpartition("@") for config_part in ids)
     }

@@ -10,6 +10,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.setting import FIELDS
+from nearfree.derive.outlook.about import UNFIT
 from nearfree.derive.outlook.outlook import FORECAST
 from nearfree.derive.predict.forecast.forecast import headline
 from nearfree.derive.predict.forecast.total import PREDICTOR, SUM
@@ -34,8 +35,8 @@ _MOST_PANELS = 24
 _OCTAVES_SIDEWAYS = 0.1
 """How far, in octaves, predictors of one setting are moved apart sideways."""
 _COLUMNS = (
-    "panel", "predictor", "at", "x", "y", "low", "high", "end", "baseline", "limiting_module",
-    "limiting_term", "row_id",
+    "panel", "kind", "predictor", "at", "x", "y", "low", "high", "end", "baseline",
+    "limiting_module", "limiting_term", "row_id",
 )  # fmt: skip
 
 
@@ -93,6 +94,11 @@ def _answered() -> pl.Expr:
     return pl.col("n_max").is_not_null() | pl.col("unbounded")
 
 
+def fits() -> pl.Expr:
+    """Return whether it is not known of a row that its deployment does not fit in memory."""
+    return pl.col("fits").fill_null(value=True)
+
+
 def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.FacetChart:
     points, top, bottom = _points(rows, own)
     ticks = sorted(rows[own].unique())
@@ -108,7 +114,8 @@ def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.Face
     title_y = "predicted N_max"
     y = alt.Y("y:Q", title=title_y, scale=scale, axis=axis)
     interval = {"x": x, "y": alt.Y("low:Q", scale=scale, title=title_y), "y2": "high:Q"}
-    colour, chart = predictors(points["predictor"]), alt.Chart()
+    answers = points.filter(kind="answer")
+    colour, chart = predictors(answers["predictor"]), of_kind("answer")
     banded, own_colour = chart.transform_filter("isValid(datum.low)"), PREDICTORS[PREDICTOR]
     layers = alt.layer(
         banded.mark_area(color=own_colour, opacity=0.2).encode(**interval),
@@ -131,19 +138,27 @@ def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.Face
                 "limiting_term:N",
             ),
         ),
+        of_kind("unfit")
+        .mark_text(text=UNFIT, angle=270, align="left", dx=4, color=THEORY)
+        .encode(x=alt.X("at:Q", **across), y=y),
         data=points,
     )
     return styled(
         in_rows(layers, points, columns_of(rows)),
         f"{title}, tolerance {epsilon:.0%}",
         "Predicted, not measured. Band: the work model's interval. Dotted: baseline N. "
-        "Triangle: no bound up to there, at the top edge none.",
+        f"Triangle: no bound up to there, at the top edge none. {UNFIT.capitalize()}: in memory.",
     )
 
 
 def _points(rows: pl.DataFrame, own: str) -> tuple[pl.DataFrame, float, float]:
-    """Return a mark for each answer, and the ends of the axis of N_max."""
-    ends = [*rows["n_max"].drop_nulls(), *rows["high"].drop_nulls(), *rows["baseline"]]
+    """Return a mark for each answer, and the ends of the axis of N_max.
+
+    What does not fit in memory has no N_max here, but a word at its place in the panel.
+    """
+    unfit = rows.filter(~fits()).unique(("panel", own), keep="first", maintain_order=True)
+    rows = rows.filter(fits())
+    ends = [*rows["n_max"].drop_nulls(), *rows["high"].drop_nulls(), *rows["baseline"], 1]
     bottom = min(1.0, *ends, *rows["low"].drop_nulls()) / 2**0.25
     top = 2.0 * max(ends)
     shift = rank() - 1.5
@@ -154,8 +169,13 @@ def _points(rows: pl.DataFrame, own: str) -> tuple[pl.DataFrame, float, float]:
         pl.when("unbounded").then(top).otherwise("n_max").alias("y"),
         pl.when(pl.col("low").is_not_null()).then(pl.col("high").fill_null(top)).alias("high"),
         pl.when(open_ended).then(pl.lit("open")).otherwise(pl.lit("bounded")).alias("end"),
+        pl.lit("answer").alias("kind"),
     )
-    return points.select(_COLUMNS), top, bottom
+    words = unfit.select(
+        *("panel", "row_id", pl.col(own).alias("at")),
+        *(pl.lit(bottom).alias("y"), pl.lit("unfit").alias("kind")),
+    )
+    return pl.concat([points.select(_COLUMNS), words], how="diagonal"), top, bottom
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -281,10 +301,11 @@ def latency_by_module(
 
 
 def _stopped() -> pl.Expr:
-    """Return, as `stopped`, the module and the term that end a condition's N_max, in lines."""
+    """Return, as `stopped`, module and term that end a condition's N_max, or that it is unfit."""
     limiter = pl.format("{}, {}", "limiting_module", "limiting_term")
     lines = limiter.map_elements(lambda text: ": ".join(wrap(text, _WIDTH)), return_dtype=pl.String)
-    return lines.fill_null("nothing stops it").alias("stopped")
+    stopped = lines.fill_null("nothing stops it")
+    return pl.when(fits()).then(stopped).otherwise(pl.lit(UNFIT)).alias("stopped")
 
 
 def _bars(curves: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -312,11 +333,15 @@ def _bars(curves: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 def _bounds(rows: pl.DataFrame, largest: int) -> pl.DataFrame:
     """Return where each panel's N_max is, with its label."""
     sign = pl.when("censored").then(pl.lit("at least")).otherwise(pl.lit("="))
-    return rows.drop_nulls("n_max").select(
-        *("panel", "n_max", "row_id"),
-        pl.format("N_max {} {}", sign, pl.col("n_max").cast(pl.Int64)).alias("label"),
-        (pl.col("n_max") ** 2 > largest).alias("late"),
-        pl.lit("boundary").alias("kind"),
+    return (
+        rows.filter(fits())
+        .drop_nulls("n_max")
+        .select(
+            *("panel", "n_max", "row_id"),
+            pl.format("N_max {} {}", sign, pl.col("n_max").cast(pl.Int64)).alias("label"),
+            (pl.col("n_max") ** 2 > largest).alias("late"),
+            pl.lit("boundary").alias("kind"),
+        )
     )
 
 

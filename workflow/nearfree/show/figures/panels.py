@@ -17,7 +17,7 @@ CURVE = ("platform", "stream", "take", "plan8", "setting_key")
 """The columns that name the curve of a row of latency, work or boundaries."""
 _FIRST = ("routing", "backend")
 """What a variant names first, so that two backends of one routing stand side by side."""
-_CONDITION = ("deployment", "attention", "moe", "dtype")
+_CONDITION = ("deployment", "attention", "moe", "dtype", "weights", "kv_dtype")
 """What a condition names where another one has the same model, platform and routing."""
 _MOST_ACROSS = 6
 Layers = alt.LayerChart | alt.FacetChart

@@ -16,7 +16,7 @@ from msgspec import Struct, json
 
 from nearfree.core.label import AXES, ordered
 from nearfree.core.setting import FIELDS, STORED
-from nearfree.derive.outlook.outlook import ABOUT
+from nearfree.derive.outlook.about import ABOUT
 from nearfree.derive.tables.columns import IDS
 from nearfree.derive.tables.schema import Table
 
@@ -66,6 +66,7 @@ def packed(table: Table, frame: pl.DataFrame) -> dict[str, object]:
         "meanings": {name: column.meaning for name, column in table.body.items()},
         "from": _lists(frame["from_ids"]),
         "formulas": list(formulas),
+        "beside": table.beside,
         "formula": places,
     }
 

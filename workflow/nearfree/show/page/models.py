@@ -8,12 +8,13 @@ from msgspec import Struct
 from nearfree.core.label import AXES, NESTED, label, ordered
 from nearfree.core.setting import FIELDS
 from nearfree.decoders.modules import BETWEEN, HEAD
-from nearfree.derive.outlook.outlook import MODELS
+from nearfree.derive.outlook.about import MODELS, UNFIT
 from nearfree.derive.predict.forecast.forecast import PREDICTORS, headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.theme import rank
 from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid, interval, n_max
 from nearfree.show.text.forecast import amount
+from nearfree.show.text.memory import gb
 
 CURVE = ["platform", "stream", "setting_key"]
 SETTING = ("model", *ordered(AXES, "batch", "context", "routing"))
@@ -206,10 +207,13 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
 
 
 _KEY = ("model", "platform", "attention", "moe", "routing", "batch", "context", "baseline")
+_FORMATS = ("weights", "dtype", "kv_dtype")
 
 
 def models(lookup: pl.DataFrame) -> Grid:
     """Return N_max of each deployment by predictor, and the limiter of the work model's.
+
+    What does not fit in memory has that in their place.
 
     Parameters
     ----------
@@ -217,21 +221,32 @@ def models(lookup: pl.DataFrame) -> Grid:
         Rows of that table at one tolerance.
     """
     rows = []
-    for key, part in headline(lookup).group_by(_KEY, maintain_order=True):
+    for key, part in headline(lookup).group_by((*_KEY, *_FORMATS), maintain_order=True):
         by_predictor = {row["predictor"]: row for row in part.to_dicts()}
         model = by_predictor[PREDICTOR]
+        fits = model["fits"] is not False
         rows.append(
             (
-                *(Cell("-" if value is None else str(value)) for value in key),
+                *(Cell("-" if value is None else str(value)) for value in key[: len(_KEY)]),
+                Cell(" / ".join(map(str, key[len(_KEY) :]))),
+                cell(_taken(model), model["row_id"]),
                 *(_answer(by_predictor[name]) for name in PREDICTORS),
-                cell(_interval(model), model["row_id"]),
-                Cell(_limiter(model)),
+                cell(_interval(model) if fits else "-", model["row_id"]),
+                Cell(_limiter(model) if fits else "memory"),
                 Cell(model["evidence"] or "-"),
             )
         )
     names = tuple(name.replace("_", " ") for name in PREDICTORS)
-    head = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N")
+    head = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N",
+            "weights / products / cache", "memory")  # fmt: skip
     return Grid((*head, *names, "interval", "limited by", "rule"), tuple(rows))
+
+
+def _taken(row: Row) -> str:
+    """Return what a deployment takes of its platform's memory."""
+    taken, whole = ("not known" if row[name] is None else gb(row[name])
+                    for name in ("peak_bytes", "capacity_bytes"))  # fmt: skip
+    return taken if taken == whole else f"{taken} of {whole}"
 
 
 def model_files(lookup: pl.DataFrame) -> list[str]:
@@ -284,6 +299,8 @@ def _layer(row: Row) -> list[object]:
 
 
 def _answer(row: Row) -> Cell:
+    if row["fits"] is False:
+        return cell(UNFIT, row["row_id"])
     if row["unbounded"]:
         return cell("unbounded", row["row_id"])
     return cell(amount(row["n_max"], censored=row["censored"]), row["row_id"])

@@ -149,7 +149,7 @@ def _boundary(row: dict[str, Any], end: float, accepted: float | None) -> list[o
         name = f"{name}, least of modules"
     used = [] if accepted is None else [f"{accepted / (row['n_max'] or math.inf):.2f}"]
     if row["refusal"]:
-        return [name, "refused", "", *(["-"] if used else []), row["refusal"], ""]
+        return [name, "refused", "", *(["-"] if used else []), "", row["refusal"]]
     wider = row["n_max_extended"]
     more = (
         f" (with b, heads and gates: {amount(wider)}, {row['limiting_module_extended']})"

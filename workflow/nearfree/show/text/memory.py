@@ -4,21 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nearfree.derive.memory import Memory
+from nearfree.derive.outlook.about import MEMORY
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import Unanswered
 from nearfree.errors import printable
 from nearfree.units import BYTES_PER_GB
-
-_SHOWN = (
-    "fits",
-    "weights_bytes",
-    "kv_bytes",
-    "peak_bytes",
-    "capacity_bytes",
-    "gpus_needed",
-    "largest_batch",
-    "largest_context",
-)
 
 
 def gb(size: int) -> str:
@@ -76,20 +66,18 @@ def _limit(value: int | None) -> str:
 
 
 def unanswered_lines(each: Unanswered) -> Iterator[str]:
-    """Yield what is known of a deployment whose forward is not predicted, and every reason."""
+    """Yield what is known of a deployment whose forward is not predicted; nothing may be."""
+    if each.memory is None:
+        return
     about = each.about
     lines = list(memory_lines(each.memory, about["platform"]))
     title = f"{about['model']} on {about['platform']}, b = {about['batch']}, L = {about['context']}"
     yield from (*lines, title) if unfit(each.memory) else (title, *lines)
-    yield "Its forward is not predicted:"
-    for refusal in each.refusals:
-        where = f"{refusal.file}: " if refusal.file else ""
-        yield f"  {printable(f'{where}{refusal}. {refusal.remedy}')}"
 
 
 def memory_json(memory: Memory | None) -> dict[str, Any] | None:
     """Return a memory's verdict and sizes by name, None where it is not known."""
-    return None if memory is None else {name: getattr(memory, name) for name in _SHOWN}
+    return None if memory is None else {name: getattr(memory, name) for name in MEMORY}
 
 
 def unanswered_json(each: Unanswered) -> dict[str, Any]:

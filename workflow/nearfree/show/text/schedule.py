@@ -1,17 +1,19 @@
 """The text of `nearfree schedule`: N_max and T(N) by batch size, and the facts of an option."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
 from nearfree.derive.laws.laws import LAWS
+from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
 from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.derive.schedule.engines import Option
 from nearfree.derive.schedule.expected import Choice
 from nearfree.errors import EvidenceError
 from nearfree.show.text.forecast import columns, title
+from nearfree.show.text.memory import memory_lines, unfit
 
 
 def boundary_by_batch(forecast: Forecast, *, cautious: bool) -> dict[int, float]:
@@ -80,6 +82,24 @@ def schedule_report(
                 "every expert is awake, not to T(1)"
             )
         yield from (f"# {line}" for line in columns(list(_ranges(forecast, choices)), left=0))
+
+
+def ends(asked: Sequence[Deployment], written: int) -> Iterator[str]:
+    """Yield where memory ends a schedule, or would.
+
+    Parameters
+    ----------
+    asked
+        Deployments by batch size from 1 on.
+    written
+        How many of them the schedule has.
+    """
+    over = next((each for each in asked if unfit(each.memory)), None)
+    if over is None:
+        return
+    line = next(memory_lines(over.memory, over.platform))
+    what = "ends here" if written < len(asked) else "goes on, memory ignored"
+    yield f"# at b = {over.batch} the schedule {what}: {line}"
 
 
 def _ranges(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[list[object]]:

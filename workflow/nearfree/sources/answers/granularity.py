@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from nearfree.backends.kernels import TRITON, moe_kernel
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
@@ -249,7 +250,25 @@ def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -
         order = BackendOrder(
             kernels=tuple(rules.order.value), evidence=tuple(files.quoted(rules.order.branch))
         )
-    return _answer(found, paths, intervals, order=order, notes=rules.notes)
+    notes = (*rules.notes, *_other_kernel(found, query))
+    return _answer(found, paths, intervals, order=order, notes=notes)
+
+
+def _other_kernel(found: Extraction, query: MoeQuery) -> tuple[str, ...]:
+    """Return why a release does not run the Triton kernel whose blocks these are; none if it does.
+
+    It is asked of a device whose compute capability is known, where the caller sets no block.
+    """
+    if query.sm is None or query.override is not None:
+        return ()
+    try:
+        kernel = moe_kernel(found.package, found.version, query.dtype, query.sm)
+    except EvidenceError as error:
+        return (error.what,)
+    if kernel == TRITON:
+        return ()
+    runs = f"{found.package} {found.version} runs {kernel} for {query.dtype} on this device"
+    return (f"{runs}: these blocks are those of Triton's kernel",)
 
 
 def attention_granularity(

@@ -34,7 +34,6 @@ WANTED = (
     r"(flashinfer/data/)?include/flashinfer/(utils|attention/scheduler)\.cuh"
     r"|flashinfer/(utils|prefill)\.py"
 )
-BYTES_16_BIT = 2
 NO_PROMISE = 0
 """The uniform length of requests where the caller promises none, as by default."""
 
@@ -104,7 +103,7 @@ def _fa2(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         "avg_packed_qo_len": length,
         "head_dim": head_dim,
         "head_dim_qk": query.head_dim,
-        "kv_dtype_bytes": BYTES_16_BIT,
+        "kv_dtype_bytes": query.kv_bytes,
         **_device(query.sm),
     }
     chosen = rule_answer(rules, "tile", facts)

@@ -104,6 +104,24 @@ def block_sizes(modules: Modules) -> list[Reading]:
     ]
 
 
+def marlin_blocks(modules: Modules) -> list[Reading]:
+    """Return how to read the rows of a block of the Marlin kernel, which few bits are run by.
+
+    It is a loop over sizes, for activations of 16 bits; before 0.10.1 vLLM had none, and took the
+    sizes above.
+    """
+    found = modules.find("fused_marlin_moe")
+    loops = [] if found is None else [s for s in found[1].body if isinstance(s, ast.For)]
+    loops = [loop for loop in loops if ast.unparse(loop.target) == "block_size_m"]
+    if found is None or not loops:
+        return []
+    answer = at(ast.Return(at(ast.Name("block_size_m", ast.Load()), loops[0])), loops[0])
+    cut = made("marlin_block_size_m", [loops[0], answer], loops[0])
+    program, root = modules.program_of(found[0], cut, LEAVES)
+    contexts = [{"E": experts, "topk": top_k} for experts, top_k in SHAPES]
+    return [Reading("marlin_block_size_m", program, root, axis="M", contexts=contexts)]
+
+
 def config_dtype(modules: Modules) -> Reading:
     """Return how to read the name that a quantisation has in file names and rules."""
     names = ["get_config_dtype_str", "_get_config_dtype_str"]

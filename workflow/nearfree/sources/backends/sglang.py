@@ -52,7 +52,7 @@ def _backend(call: ast.AST, trees: list[ast.Module]) -> str | None:
 PACKAGE = "sglang"
 _MOE = r"sglang/srt/layers/moe/(fused_moe_triton|moe_runner/triton_utils)/"
 WANTED = (
-    rf"{_MOE}(fused_moe|fused_moe_triton_config|moe_align_block_size)\.py"
+    rf"{_MOE}(fused_moe|fused_marlin_moe|fused_moe_triton_config|moe_align_block_size)\.py"
     r"|sglang/srt/layers/attention/flashinfer_backend\.py"
 )
 TUNED = rf"{_MOE}configs/.*\.json"
@@ -65,6 +65,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     program, root = modules.program_of(path, cut, fused_moe.LEAVES)
     return [
         *fused_moe.block_sizes(modules),
+        *fused_moe.marlin_blocks(modules),
         fused_moe.config_dtype(modules),
         fused_moe.tuned_key(modules),
         fused_moe.tuned_name(modules),

@@ -14,7 +14,7 @@ from nearfree.sources.language.reading import Mechanism, Reading
 PACKAGE = "vllm"
 _MOE = r"vllm/model_executor/layers/fused_moe/"
 WANTED = (
-    rf"{_MOE}(fused_moe|config|moe_align_block_size|experts/triton_moe|oracle/unquantized)\.py"
+    rf"{_MOE}((experts/marlin|fused_marlin)_moe|fused_moe|config|moe_align_block_size|experts/triton_moe|oracle/unquantized)\.py"
     r"|vllm/envs\.py|vllm/utils/(math_utils|platform_utils|__init__)\.py|vllm/utils\.py"
 )
 TUNED = rf"{_MOE}configs/.*\.json"
@@ -41,6 +41,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     modules = Modules(files)
     return [
         *fused_moe.block_sizes(modules),
+        *fused_moe.marlin_blocks(modules),
         fused_moe.config_dtype(modules),
         fused_moe.tuned_key(modules),
         fused_moe.tuned_name(modules),

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.core.precision import Dtype, Override
+from nearfree.core.precision import PLAIN, Dtype, Override
 from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.memory import Memory, memory, needs
@@ -65,14 +65,17 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
     read = [_Read(file, override, spec.gpus) for file in dict.fromkeys(files)]
     decoders = [each.decoder for each in read if each.decoder]
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
-    attention = [newest(config, release, attention_backend) for release in spec.attention]
+    attention = {each: [newest(config, release, attention_backend)
+                 for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
     sparse = any(decoder.experts for decoder in decoders)
     moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in spec.moe]
     routed = tuple(product(moe, spec.routing))
     _distinct([each.file for each in read])
-    kinds = sum(len(routed) if decoder.experts else 1 for decoder in decoders)
-    kinds += sum(each.decoder is None for each in read)
-    count = kinds * len(platforms) * len(attention) * len(spec.batch) * len(spec.context)
+    kinds = sum(
+        len(attention[each]) * (len(routed) if each.decoder and each.decoder.experts else 1)
+        for each in read
+    )
+    count = kinds * len(platforms) * len(spec.batch) * len(spec.context)
     if count > MOST:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
@@ -89,8 +92,9 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
             precision=each.precision,
             memory=each.memory(config.platforms[platform], batch, context),
         )
-        for each, platform, runs in product(read, platforms, attention)
+        for each, platform in product(read, platforms)
         if each.decoder
+        for runs in attention[each]
         for experts, routing in (routed if each.decoder.experts else ((None, None),))
         for batch, context in product(spec.batch, spec.context)
     ]
@@ -117,6 +121,12 @@ class _Read:
         self.precision = override.of(file.precision) if file.precision else None
         self.decoder = None if self.refusals else file.decoder
         self._needs = needs(file, self.precision)
+
+    @property
+    def attention(self) -> str:
+        """What runs attention where nobody says it: flash-attn has no kernel for other caches."""
+        plain = self.precision is None or self.precision.kv in PLAIN
+        return "flash-attn" if plain else "flashinfer"
 
     def memory(self, platform: Platform, batch: int, context: int) -> Memory | None:
         """Return what it takes on a platform; None where that is not known."""

@@ -95,14 +95,16 @@ async function rowBody(id) {
     values(source, place),
     part(
       'Formula',
-      make('p', { class: 'formula' }, formula.text),
-      make(
-        'p',
-        { class: 'note' },
-        formula.paper ? `paper: ${formula.paper}; ` : '',
-        'code: ',
-        make('code', null, formula.code),
-      ),
+      [formula, source.beside].filter(Boolean).map(({ text, paper, code }) => [
+        make('p', { class: 'formula' }, text),
+        make(
+          'p',
+          { class: 'note' },
+          paper ? `paper: ${paper}; ` : '',
+          'code: ',
+          make('code', null, code),
+        ),
+      ]),
     ),
     await ruleOf(source, place),
     ...(await madeFrom(source, place)),

@@ -6,21 +6,31 @@ async function predictedParts(source, places) {
   const main = rows.find((row) => row.composition === 'sum') || rows[0];
   const about = Object.fromEntries(CONDITION.map((name) => [name, main[name]]));
   const [forecast, schedules] = await Promise.all([table('forecast'), table('schedules')]);
+  const unfit = main.fits === false;
   return [
     headline(
       main.id,
-      amount(main),
-      [
-        interval(main.low, main.high) && `interval ${interval(main.low, main.high)}`,
-        main.baseline > 1 && `from N = ${main.baseline}, where every expert is awake`,
-        limits(main),
-      ]
+      unfit ? 'does not fit' : amount(main),
+      (unfit
+        ? [`${gigabytes(main, 'peak')} of ${gigabytes(main, 'capacity')}`]
+        : [
+            interval(main.low, main.high) && `interval ${interval(main.low, main.high)}`,
+            main.baseline > 1 && `from N = ${main.baseline}, where every expert is awake`,
+            limits(main),
+          ]
+      )
         .filter(Boolean)
         .join('; '),
       'predicted',
     ),
+    make('p', { class: 'note' }, formats(main)),
+    make('p', { class: 'note' }, memory(main)),
     forecast && curveParts(forecast, about, main),
-    make('h3', null, 'The boundary by each predictor'),
+    make(
+      'h3',
+      null,
+      `The boundary by each predictor${unfit ? ', were there memory' : ''}`,
+    ),
     grid(
       ['predictor', 'N_max', 'with all terms', 'interval', 'limited by', 'rule'],
       rows.map((row) => [
@@ -42,6 +52,37 @@ async function predictedParts(source, places) {
       ),
     schedules && scheduleParts(schedules, about, main.epsilon),
   ];
+}
+
+// The formats of weights, of what enters their products, and of the cache.
+function formats(row) {
+  return `weights ${row.weights}, products with ${row.dtype}, cache ${row.kv_dtype}`;
+}
+
+// What a deployment takes in memory, and what fits there.
+function memory(row) {
+  if (row.peak_bytes === null)
+    return 'memory: not known, since it is not known what the model stores';
+  const gb = (name) => gigabytes(row, name);
+  const parts =
+    `weights ${gb('weights')}, cache ${gb('kv')}, activations ${gb('activations')}, ` +
+    `allowed for the engine ${gb('engine')}`;
+  if (row.capacity_bytes === null)
+    return `memory: ${gb('peak')} (${parts}); that of ${row.platform} is not known`;
+  const most = (value) => (value === null ? 'not limited by memory' : value || 'none');
+  return [
+    `memory: ${gb('peak')} of ${gb('capacity')} (${parts})`,
+    !row.fits && `${row.gpus_needed ?? 'no number of'} ${row.platform} hold it`,
+    `largest batch at this context: ${most(row.largest_batch)}`,
+    `largest context at this batch: ${most(row.largest_context)}`,
+    row.left_out,
+  ]
+    .filter(Boolean)
+    .join('; ');
+}
+
+function gigabytes(row, name) {
+  return `${(row[`${name}_bytes`] / 1e9).toFixed(1)} GB`;
 }
 
 function curveParts(forecast, about, main) {
@@ -87,7 +128,7 @@ function curveParts(forecast, about, main) {
       points,
       epsilon: main.epsilon,
       baseline: base ? main.baseline : 1,
-      boundary: main.unbounded ? {} : { n: main.n_max, said: amount(main), low: main.low, high: main.high },
+      boundary: main.unbounded || main.fits === false ? {} : { n: main.n_max, said: amount(main), low: main.low, high: main.high },
     }),
     folded(
       'T(N) as a table, with each module’s share',
@@ -111,7 +152,7 @@ function scheduleParts(schedules, about, epsilon) {
             'p',
             null,
             opens(schedules.id(place), schedules.at('engine', place)),
-            ', all batch sizes at this context, counted from N = 1',
+            ', all batch sizes that fit at this context, counted from N = 1',
           ),
           make(
             'pre',
@@ -136,8 +177,11 @@ function scheduleCommand(schedules, place) {
     return ['attention', 'moe'].includes(name) ? value.replace(' ', '==') : value;
   };
   const options = schedules.key
-    .filter((name) => !['deployment', 'engine'].includes(name))
+    .filter((name) => !['deployment', 'engine', 'dtype', 'weights', 'kv_dtype'].includes(name))
     .filter((name) => schedules.at(name, place) !== null)
     .map((name) => `--${name.replaceAll('_', '-')} ${quoted(text(name))}`);
-  return ['nearfree schedule', schedules.at('engine', place), ...options].join(' ');
+  const asked = schedules.at('asked', place);
+  return ['nearfree schedule', schedules.at('engine', place), ...options, asked]
+    .filter(Boolean)
+    .join(' ');
 }

@@ -62,6 +62,7 @@ const UNITS = {
   flop_per_byte: 'FLOP/byte',
   mib: 'MiB',
   gb: 'GB',
+  bytes: 'bytes',
   mhz: 'MHz',
   s: 's',
 };
@@ -140,6 +141,9 @@ const IN_WORDS = {
   load_1m: 'load over a minute',
   sha256: 'SHA-256',
   plan8: 'plan',
+  kv_bytes: 'cache',
+  engine_bytes: 'allowed for the engine',
+  gpus_needed: 'GPUs needed',
 };
 
 // What a column is called where its name does not say so: the paper's letter of a field, or words.

@@ -1,0 +1,76 @@
+"""Kernels of MoE layers: which one is run, and what stands at the places that say so."""
+
+import re
+
+import pytest
+from nearfree.backends.kernels import SELECTIONS, Selection, moe_kernel
+from nearfree.errors import EvidenceError
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.fetch import fetch
+from nearfree.sources.packages import RULES
+
+WORDS = r"(?i)marlin|triton|cutlass|WNA16Mo|int8mo|fused_experts|fp8mo"
+"""What a place that chooses a kernel speaks of."""
+
+
+@pytest.mark.parametrize(
+    ("version", "dtype", "sm", "kernel"),
+    [
+        ("0.9.1", "fp8_block", 90, "Triton"),
+        ("0.9.1", "fp8_block", 86, "Marlin"),
+        ("0.20.2", "fp8_block", 89, "Triton"),
+        ("0.20.2", "fp8_block", 103, "FlashInfer's TRTLLM"),
+        ("0.22.0", "fp8_block", 120, "Triton"),
+        ("0.24.0", "fp8_block", 120, "DeepGEMM"),
+        ("0.24.0", "int4", 90, "Marlin"),
+        ("0.33.0", "int4", 90, "Humming"),
+        ("0.33.0", "int8", 90, "Triton"),
+        ("0.12.0", "bf16", 90, "Triton"),
+    ],
+)
+def test_a_release_chooses_by_format_and_device(
+    version: str, dtype: str, sm: int, kernel: str
+) -> None:
+    """What vLLM runs differs between formats, devices and releases; 16 bits are asked of Triton."""
+    assert moe_kernel("vllm", version, dtype, sm) == kernel
+
+
+def test_a_release_is_not_taken_for_its_neighbour() -> None:
+    """What was read of two releases says nothing of one between them."""
+    with pytest.raises(EvidenceError, match=r"vllm 0.23.0 .* is not read; it is of .*0.24.0"):
+        moe_kernel("vllm", "0.23.0", "fp8", 89)
+
+
+def test_each_release_and_format_is_stated_once() -> None:
+    """Two statements about one format of a release would hide each other."""
+    stated = [
+        (each.package, release, dtype)
+        for each in SELECTIONS
+        for release in each.lines
+        for dtype in each.dtypes
+    ]
+    assert len(stated) == len({*stated})
+    assert {package for package, *_ in stated} <= RULES.keys()
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+def test_several_kernels_on_a_device_say_what_decides(selection: Selection) -> None:
+    """Where two could run each names its case: one without would be taken for the only one."""
+    for sm in (80, 86, 89, 90, 100, 103, 110, 120):
+        found = [each for each in selection.kernels if each.first <= sm <= each.last]
+        assert len(found) < 2 or all(each.where for each in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+def test_the_places_are_those_of_the_releases(selection: Selection, source_cache: Cache) -> None:
+    """At the stated lines of each release's own file a kernel is chosen."""
+    for release, (first, last) in selection.lines.items():
+        source = fetch(selection.package, release, re.escape(selection.file), cache=source_cache)
+        lines = source.text(selection.file).splitlines()
+        assert re.search(WORDS, "\n".join(lines[first - 1 : last])), (release, selection.file)
+        assert (
+            lines[first - 1]
+            .lstrip()
+            .startswith(("def ", "if ", "elif ", "return", "self.", "use_"))
+        )

@@ -1,0 +1,26 @@
+"""What the work model's answers rest on, where no rule is read."""
+
+import polars as pl
+import pytest
+from nearfree.derive.work_model.answer import NO_RULE, rule_places
+from nearfree.derive.work_model.gemm import GEMM
+
+from derive.questions import RESOLVER
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights", "said"),
+    [
+        ("bfloat16", None, NO_RULE),
+        ("float8_block", None, "DeepGEMM, CUTLASS, Marlin or Triton by release"),
+        ("bfloat16", "int4", "Machete, Marlin or CUTLASS by release"),
+    ],
+)
+def test_a_quantised_product_names_its_kernels_and_their_hypothesis(
+    dtype: str, weights: str | None, said: str
+) -> None:
+    """Of 16 bits a library picks the tile; of fewer the kernels are known, their tiles assumed."""
+    rows = pl.DataFrame({"dtype": [dtype], "weights": [weights]}, schema_overrides={"weights": str})
+    (place,) = rule_places(GEMM, rows, [1], RESOLVER)
+    assert said in place
+    assert ("tiles of 16 to 128 rows assumed" in place) == (said != NO_RULE)

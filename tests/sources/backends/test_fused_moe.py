@@ -1,0 +1,49 @@
+"""The fused MoE readers: the blocks of Marlin, as a loop over sizes states them."""
+
+import pytest
+from nearfree.sources.backends.fused_moe import marlin_blocks
+from nearfree.sources.language.expressions import UnknownConstructError
+from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import read_rule
+from nearfree.sources.language.rule import Rule
+
+PATH = "vllm/model_executor/layers/fused_moe/experts/marlin_moe.py"
+TEXT = """
+def fused_marlin_moe(hidden_states, topk_ids, w1):
+    M, K = hidden_states.size()
+    E = w1.size(0)
+    topk = topk_ids.size(1)
+    for block_size_m in [4, 24]:
+        if M * topk / E / block_size_m < 0.5:
+            break
+    return align(topk_ids, block_size_m)
+"""
+
+
+def blocks(text: str) -> Rule:
+    """Return the rule that a text states."""
+    (reading,) = marlin_blocks(Modules({PATH: text}))
+    return Rule(read_rule(reading, "vllm", "1.0"))
+
+
+def test_the_first_size_that_is_left_half_empty_is_taken() -> None:
+    """Sizes and share are those of the text, and the last size stands for all that is larger."""
+    rule = blocks(TEXT)
+    taken = [rule.value({"M": m, "E": 8, "topk": 2}).value for m in (7, 8, 47, 48, 4096)]
+    assert taken == [4, 24, 24, 24, 24]
+    quoted = rule.value({"M": 1, "E": 8, "topk": 2}).branch.quotes[-1]
+    assert (quoted.file, quoted.lines) == (PATH, (6, 6))
+
+
+@pytest.mark.parametrize(
+    "text", ["", TEXT.replace("fused_marlin_moe", "other"), TEXT.replace("block_size_m in", "m in")]
+)
+def test_a_release_without_the_loop_states_no_rule(text: str) -> None:
+    """It is not read as another rule, and the release's other rules are read."""
+    assert marlin_blocks(Modules({PATH: text})) == []
+
+
+def test_what_the_loop_asks_besides_is_not_taken_for_granted() -> None:
+    """A condition on something unknown refuses the release."""
+    with pytest.raises(UnknownConstructError, match="arch"):
+        blocks(TEXT.replace("< 0.5", "< arch()"))

@@ -1,0 +1,278 @@
+"""Which kernel an engine runs for a quantised MoE layer: facts, each with its place in a release.
+
+They are stated by hand: an engine asks class after class whether it supports a layer, and what
+those answer is spread over its text. Each was read in the releases that it names and holds for no
+other; environment variables and options are as they are by default, and experts are not parallel.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nearfree.errors import EvidenceError
+
+TRITON, MARLIN = "Triton", "Marlin"
+"""The kernel whose blocks `fused_moe` reads; and the one for weights of few bits."""
+_LAST = 999
+
+
+class Kernel(NamedTuple):
+    """A kernel and the compute capabilities, 90 for 9.0, where it runs, both ends included."""
+
+    name: str
+    first: int
+    last: int = _LAST
+    where: str = ""
+    """What else decides, where a question does not say it; several kernels may stand for one."""
+
+
+class Selection(NamedTuple):
+    """What a package's releases run for formats, named as a MoE query names them."""
+
+    package: str
+    dtypes: tuple[str, ...]
+    file: str
+    lines: Mapping[str, tuple[int, int]]
+    """First and last line of what decides, by release."""
+    kernels: tuple[Kernel, ...]
+
+
+_MOE = "vllm/model_executor/layers/fused_moe/oracle"
+_VLLM = "vllm/model_executor/layers/quantization"
+_SGLANG = "sglang/srt/layers/quantization"
+_TRTLLM = "FlashInfer's TRTLLM"
+_BLOCKS = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 90), Kernel(_TRTLLM, 100, 109))
+_WHOLE = (
+    Kernel(MARLIN, 80, 88),
+    Kernel(TRITON, 89, 89),
+    Kernel(_TRTLLM, 100, 109, "scales of activations are stored"),
+    Kernel("FlashInfer's CUTLASS", 90, _LAST, "scales of activations are stored"),
+    Kernel("vLLM's CUTLASS", 90, 109, "the file is one of compressed-tensors"),
+    Kernel(TRITON, 90, _LAST, "neither"),
+)
+_ORACLE = {"0.19.0": (57, 102), "0.20.2": (60, 105), "0.22.0": (58, 108), "0.24.0": (64, 126)}
+_ALL = (Kernel(TRITON, 75),)
+_BY_MODEL = (
+    Kernel(TRITON, 89, 99),
+    Kernel(_TRTLLM, 100, 109, "the architecture is one that it is preset for"),
+    Kernel(TRITON, 100, 109, "it is not"),
+    Kernel(TRITON, 110),
+)
+
+SELECTIONS = (
+    Selection(
+        "vllm",
+        ("fp8_block",),
+        f"{_VLLM}/fp8.py",
+        {"0.9.1": (444, 471)},
+        (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89)),
+    ),
+    Selection(
+        "vllm",
+        ("fp8",),
+        f"{_VLLM}/compressed_tensors/compressed_tensors_moe.py",
+        {"0.9.1": (89, 92)},
+        (
+            Kernel(MARLIN, 80, 88),
+            Kernel("vLLM's CUTLASS", 90, 90, "the file is one of compressed-tensors"),
+            Kernel(TRITON, 90, 90, "it is not"),
+            Kernel(TRITON, 89, 89),
+            Kernel(TRITON, 91),
+        ),
+    ),
+    # The wheel has no DeepGEMM before 0.20, and takes one that is there.
+    Selection(
+        "vllm",
+        ("fp8_block",),
+        f"{_MOE}/fp8.py",
+        {"0.14.0": (105, 150)},
+        (
+            Kernel(MARLIN, 80, 88),
+            Kernel(TRITON, 89, 89),
+            Kernel("DeepGEMM", 90, 109, "the package deep_gemm is installed"),
+            Kernel(TRITON, 90, 109, "it is not"),
+            Kernel(TRITON, 110),
+        ),
+    ),
+    Selection(
+        "vllm",
+        ("fp8",),
+        f"{_MOE}/fp8.py",
+        {"0.14.0": (105, 150)},
+        (
+            Kernel(MARLIN, 80, 88),
+            Kernel(TRITON, 89, 89),
+            Kernel("vLLM's CUTLASS", 90, 109, "the file is one of compressed-tensors"),
+            Kernel(TRITON, 90, 109, "it is not"),
+            Kernel(TRITON, 110),
+        ),
+    ),
+    # Of the order, what `_supports_current_device` and `_supports_quant_scheme` of each leave.
+    Selection(
+        "vllm",
+        ("fp8_block",),
+        f"{_MOE}/fp8.py",
+        {release: lines for release, lines in _ORACLE.items() if release != "0.24.0"},
+        (*_BLOCKS, Kernel(TRITON, 110)),
+    ),
+    Selection(
+        "vllm",
+        ("fp8_block",),
+        f"{_MOE}/fp8.py",
+        {"0.24.0": _ORACLE["0.24.0"], "0.33.0": (79, 145)},
+        (*_BLOCKS, Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120)),
+    ),
+    Selection("vllm", ("fp8",), f"{_MOE}/fp8.py", {**_ORACLE, "0.33.0": (79, 145)}, _WHOLE),
+    Selection(
+        "vllm",
+        ("int8",),
+        f"{_VLLM}/compressed_tensors/compressed_tensors_moe.py",
+        {"0.9.1": (93, 94), "0.14.0": (208, 211), "0.19.0": (218, 221)},
+        _ALL,
+    ),
+    Selection(
+        "vllm",
+        ("int8",),
+        f"{_MOE}/int8.py",
+        {"0.20.2": (36, 42), "0.22.0": (33, 39), "0.24.0": (33, 39), "0.33.0": (37, 45)},
+        _ALL,
+    ),
+    Selection(
+        "vllm",
+        ("int4", "int8_w8a16"),
+        f"{_VLLM}/gptq_marlin.py",
+        {"0.9.1": (160, 166), "0.14.0": (248, 258), "0.19.0": (247, 257)},
+        (Kernel(MARLIN, 75),),
+    ),
+    Selection(
+        "vllm",
+        ("int4", "int8_w8a16"),
+        f"{_MOE}/int_wna16.py",
+        {"0.20.2": (62, 70), "0.22.0": (64, 72), "0.24.0": (79, 93)},
+        (Kernel(MARLIN, 75),),
+    ),
+    Selection(
+        "vllm",
+        ("int4", "int8_w8a16"),
+        f"{_MOE}/int_wna16.py",
+        {"0.33.0": (126, 143)},
+        (Kernel(MARLIN, 75, 89), Kernel("Humming", 90, 90), Kernel(MARLIN, 91)),
+    ),
+    Selection(
+        "sglang",
+        ("fp8", "fp8_block"),
+        f"{_SGLANG}/fp8.py",
+        {
+            "0.5.9": (1347, 1351),
+            "0.5.10": (1474, 1478),
+            "0.5.14": (1793, 1803),
+            "0.5.23": (2962, 2972),
+        },
+        _BY_MODEL,
+    ),
+    Selection(
+        "sglang",
+        ("int8",),
+        f"{_SGLANG}/w8a8_int8.py",
+        {
+            "0.5.9": (332, 332),
+            "0.5.10": (332, 332),
+            "0.5.14": (333, 333),
+            "0.5.23": (329, 329),
+        },
+        _ALL,
+    ),
+    Selection(
+        "sglang",
+        ("int4", "int8_w8a16"),
+        f"{_SGLANG}/gptq.py",
+        {"0.5.9": (407, 407), "0.5.10": (409, 409)},
+        (Kernel(MARLIN, 80),),
+    ),
+    Selection(
+        "sglang",
+        ("int4", "int8_w8a16"),
+        f"{_SGLANG}/gptq/gptq.py",
+        {"0.5.14": (417, 417)},
+        (Kernel(MARLIN, 80),),
+    ),
+    Selection(
+        "sglang",
+        ("int4", "int8_w8a16"),
+        f"{_SGLANG}/compressed_tensors/compressed_tensors.py",
+        {"0.5.23": (927, 951)},
+        (
+            Kernel(MARLIN, 80, 99),
+            Kernel(TRITON, 100, 109, "the file is one of compressed-tensors, with 4 bits"),
+            Kernel(MARLIN, 100, 109, "it is not"),
+            Kernel(MARLIN, 110),
+        ),
+    ),
+)
+_TITLES = {
+    "fp8": "float8",
+    "fp8_block": "float8_block",
+    "int8": "int8",
+    "int8_w8a16": "int8 weights",
+    "int4": "int4 weights",
+}
+"""Formats whose kernel an engine chooses by the format. For 16 bits this is Triton, as asked."""
+
+
+def moe_kernel(package: str, version: str, dtype: str, sm: int) -> str:
+    """Return the kernel that a release runs for an MoE layer; Triton for one of 16 bits.
+
+    Parameters
+    ----------
+    package, version
+        The engine's release.
+    dtype
+        The formats as a MoE query names them.
+    sm
+        The device's compute capability, 90 for 9.0.
+
+    Raises
+    ------
+    EvidenceError
+        It is not read, or what is asked leaves open which of several runs.
+    """
+    if dtype not in _TITLES:
+        return TRITON
+    chosen = _selection(package, version, dtype)
+    found = [each for each in chosen.kernels if each.first <= sm <= each.last]
+    if len(found) == 1:
+        return found[0].name
+    cases = "; ".join(f"{each.name} where {each.where}" for each in found)
+    kernels = f"one of several kernels ({cases})" if found else "no kernel that is read"
+    raise unread(package, version, dtype, sm, kernels)
+
+
+def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> EvidenceError:
+    """Return why there are no blocks of the kernels that run, with their place and what works."""
+    chosen = _selection(package, version, dtype)
+    place = "{}:{}-{}".format(chosen.file, *chosen.lines[version])
+    alone = [each for each in chosen.kernels if each.name == TRITON and not each.where]
+    works = f"Triton, whose blocks are, runs on {', '.join(map(_span, alone))}"
+    return EvidenceError(
+        f"{package} {version} runs {kernels} for {_TITLES[dtype]} on compute capability {sm} "
+        f"({place}), whose blocks are not read; {works if alone else 'ask about another format'}",
+        remedy="Ask for a case whose rules are read",
+    )
+
+
+def _span(kernel: Kernel) -> str:
+    if kernel.last == _LAST:
+        return f"{kernel.first} and newer"
+    return f"{kernel.first}" if kernel.first == kernel.last else f"{kernel.first} to {kernel.last}"
+
+
+def _selection(package: str, version: str, dtype: str) -> Selection:
+    mine = [each for each in SELECTIONS if each.package == package and dtype in each.dtypes]
+    for each in mine:
+        if version in each.lines:
+            return each
+    known = ", ".join(release for each in mine for release in each.lines)
+    raise EvidenceError(
+        f"which MoE kernel {package} {version} runs for {_TITLES[dtype]} is not read; "
+        f"it is of {known}",
+        remedy="Ask for one of those releases",
+    )

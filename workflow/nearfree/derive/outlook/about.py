@@ -1,0 +1,122 @@
+"""What rows about deployments have in common: condition, precision, memory, and their evidence."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import polars as pl
+
+from nearfree.config.files import Config, DeploymentSpec
+from nearfree.core.precision import FORMATS, QUANTISED
+from nearfree.decoders.model_file import ModelFile, find_model_file
+from nearfree.derive.memory import ENGINE_BYTES, PAGE_POSITIONS, PROMPT_TOKENS
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.tables.columns import IDS, count, flag, text
+from nearfree.derive.tables.schema import Formula
+from nearfree.log.line import sha256
+from nearfree.units import BYTES_PER_GB
+
+ABOUT = {
+    "deployment": text("the entry of deployments.yaml"),
+    "model": text("the model file's name"),
+    "platform": text("the kind of machine"),
+    "attention": text("what runs attention, with its version"),
+    "moe": text("what runs the experts, with its version", nullable=True),
+    "routing": text("how tokens fall on experts", nullable=True),
+    "dtype": text("format of what enters the products of most weights"),
+    "weights": text("format that most weights are stored in: the experts', or the FFN's"),
+    "kv_dtype": text("format of the KV cache"),
+    "batch": count("b, requests in one forward"),
+    "context": count("L, cached positions a request"),
+}
+MEMORY = {
+    "fits": flag("whether it fits in memory at N = 1; empty where that is not known",
+                 nullable=True),
+    "weights_bytes": count("bytes of all weights as stored, with scales", nullable=True),
+    "kv_bytes": count("bytes of the KV cache of all requests", nullable=True, at_least=0),
+    "activations_bytes": count("bytes of what a forward makes besides", nullable=True),
+    "engine_bytes": count("bytes that are allowed for the engine itself", nullable=True),
+    "peak_bytes": count("bytes that it takes, all together", nullable=True),
+    "capacity_bytes": count("bytes of the platform's memory", nullable=True),
+    "gpus_needed": count("GPUs that hold the same, a power of two; empty where none do",
+                         nullable=True),
+    "largest_batch": count("the largest b that fits at that L, 0 where none does; empty where "
+                           "nothing limits it", nullable=True, at_least=0),
+    "largest_context": count("the largest L that fits at that b, 0 where none does; empty where "
+                             "nothing limits it", nullable=True, at_least=0),
+}  # fmt: skip
+"""The verdict on memory and its parts, as `derive.memory` names them."""
+HELD = MEMORY | {"left_out": text("what the bytes of weights leave out", nullable=True)}
+"""What tables say of memory."""
+UNFIT = "does not fit"
+"""What is said in place of an N_max that memory does not let anyone serve."""
+TAKES = Formula(
+    text="fits: peak = weights as stored + cache of b (L + 1) positions, in pages of "
+    f"{PAGE_POSITIONS} + what max(b, {PROMPT_TOKENS}) tokens make of a layer and b positions of "
+    f"logits + {ENGINE_BYTES / BYTES_PER_GB:g} GB for the engine, at most the platform's memory",
+    paper="",
+    code="nearfree.derive.memory",
+)
+"""How the columns of MEMORY are made."""
+MODELS = "config/models:"
+"""What the ids of model files begin with."""
+
+
+def described(model: ModelFile) -> dict[str, object]:
+    """Return what rows rest on of a model's files: its forward, its precision, what it stores."""
+    said: dict[str, object] = msgspec.to_builtins(model)
+    return {
+        name: value
+        for name, value in said.items()
+        if name not in ("name", "file", "refusals", "mixed")
+    }
+
+
+def model_id(model: ModelFile) -> str:
+    """Return the id by which a row names a model: its name and a digest of what is read of it."""
+    digest = sha256(msgspec.json.encode(described(model), order="deterministic"))
+    return f"{MODELS}{model.name}@{digest[:12]}"
+
+
+def model_ids(config: Config, spec: DeploymentSpec) -> dict[str, str]:
+    """Return the ids of the models of an entry of deployments.yaml, by their names."""
+    files = (find_model_file(config.folder, name) for name in spec.models)
+    return {file.name: model_id(file) for file in files}
+
+
+def about_rows(
+    name: str,
+    deployments: Sequence[Deployment],
+    models: Mapping[str, str],
+    platforms: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return what rows about deployments have in common, by `place`, with the ids of `sources`.
+
+    Parameters
+    ----------
+    name
+        The entry of deployments.yaml.
+    models
+        The ids of its models, by name.
+    platforms
+        Rows of the table `platforms`, whose datasheets answers rest on.
+    """
+    sheets = platforms.filter(basis="datasheet").select("platform", "dtype", "row_id")
+    facts = {(platform, dtype): row for platform, dtype, row in sheets.rows()}
+    rows = []
+    for place, each in enumerate(deployments):
+        found = [facts.get((each.platform, peak)) for peak in _peaks(each)]
+        said = {"weights": each.said["weights"], "kv_dtype": each.said["kv"]}
+        held = {column: getattr(each.memory, column, None) for column in MEMORY}
+        held["left_out"] = "; ".join(each.memory.notes) or None if each.memory else None
+        sources = [*filter(None, found), models[each.decoder.name]]
+        row = {"place": place, "deployment": name, **each.about, **said, **held}
+        rows.append(row | {"sources": sources})
+    types = {column: kind.dtype for column, kind in (ABOUT | HELD).items()}
+    return pl.DataFrame(rows, schema={"place": pl.Int64, **types, "sources": IDS})
+
+
+def _peaks(deployment: Deployment) -> list[str]:
+    """Return the peaks that the products of a deployment have, as datasheets name them."""
+    formats = deployment.formats
+    entering = [getattr(formats, kind).activations for kind in QUANTISED]
+    return list(dict.fromkeys(FORMATS[each].peak for each in (*entering, formats.plain)))

@@ -183,7 +183,7 @@ def test_a_datasheet_gives_each_dtype_with_its_source() -> None:
     """A datasheet has a row a dtype, with that dtype's own source where it has one."""
     sheet = Config(CONFIG).platforms["h20"]
     rows = {r["dtype"]: r for r in platform_rows({"h20": sheet}, [], "public")}
-    assert set(rows) == {"bfloat16", "float16", "float8"}
+    assert set(rows) == {"bfloat16", "float16", "float8", "int8"}
     assert rows["bfloat16"]["balance_flop_per_byte"] == 37.0
     assert rows["bfloat16"]["source"] == sheet.sources["peak_tflops"]
     assert rows["float8"]["source"] == sheet.sources["peak_tflops.float8"]

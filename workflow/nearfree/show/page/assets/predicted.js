@@ -73,8 +73,8 @@ function memory(row) {
   return [
     `memory: ${gb('peak')} of ${gb('capacity')} (${parts})`,
     !row.fits && `${row.gpus_needed ?? 'no number of'} ${row.platform} hold it`,
-    `largest batch at this context: ${most(row.largest_batch)}`,
-    `largest context at this batch: ${most(row.largest_context)}`,
+    `the largest b at this L is ${most(row.largest_batch)}`,
+    `the largest L at this b is ${most(row.largest_context)}`,
     row.left_out,
   ]
     .filter(Boolean)

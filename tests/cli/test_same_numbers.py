@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from derive.sheeted import ANSWERER, CONFIG, sheet_table
 from msgspec import json
+from nearfree.derive.outlook.about import MEMORY
 from nearfree.derive.outlook.outlook import FORECAST, LOOKUP, SHOWN_N, outlook
 from nearfree.derive.outlook.schedules import SCHEDULES, schedules
 from nearfree.derive.predict.forecast.forecast import positions
@@ -16,7 +17,9 @@ from cli.conftest import Call
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("recorded")]
 ASKED = ("model", "platform", "attention", "moe", "routing", "dtype", "context")
 ENTRIES = tuple(CONFIG.deployments)
-NOT_SAID = {"row_id", "from_ids", "deployment", "drawn", "batch", *ASKED}
+FORMATS = ("weights", "kv_dtype")
+NOT_SAID = {"row_id", "from_ids", "deployment", "drawn", "batch", *ASKED, *FORMATS}
+NOT_SAID |= {"left_out", *MEMORY}
 FEW, MANY = range(len(ENTRIES)), range(len(ENTRIES), 10 * len(ENTRIES))
 SEEDS = [*FEW, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MANY)]
 Row = dict[str, Any]
@@ -67,8 +70,11 @@ def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> Non
     """Each answer at each baseline, T(N) / T(1) and all shares are those of `nearfree predict`."""
     row = some_row(tables().lookup, seed)
     code, out, _ = call("predict", *arguments(row), "--format", "json")
-    assert code == 0
+    assert code == (0 if row["fits"] else 2)
     (said,) = json.decode(out)
+    assert {name: row[name] for name in said["memory"]} == said["memory"]
+    precision = said["deployment"]["precision"]
+    assert [precision[name] for name in ("weights", "kv")] == [row[name] for name in FORMATS]
     rows = alike(tables().lookup, row, "batch", "epsilon").drop(NOT_SAID).to_dicts()
     key = ("baseline", "predictor", "composition")
     given = {tuple(each[k] for k in key): each for each in said["answers"]}
@@ -95,7 +101,8 @@ def test_schedules_are_what_schedule_prints(call: Call, seed: int) -> None:
     code, out, err = call("schedule", row["engine"], *arguments(row))
     assert (code, out) == ((0, f"{row['option']}\n") if row["option"] else (2, ""))
     assert (row["option"] is None) == (row["refusal"] is not None)
-    assert row["refusal"] is None or row["refusal"] in err
+    said = "DOES NOT FIT" if row["fits"] is False else row["refusal"]
+    assert row["refusal"] is None or said in err
 
 
 def test_schedules_are_of_every_condition() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nearfree.core.precision import ELEMENT_BYTES, Override, Product, uniform
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.weights import stored
+from nearfree.errors import ConfigError
 
 from decoders.files import SMALL, change, write
 
@@ -125,3 +126,11 @@ def test_any_value_is_read_or_refused(tmp_path: Path, kind: str, data: st.DataOb
     path.write_text(json.dumps(document), encoding="utf-8")
     file = read_model_file(path)
     assert file.decoder is not None or file.refusals
+
+
+def test_a_file_beside_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
+    """A broken link called hf_quant_config.json is an error, not the lack of one."""
+    path = write(tmp_path, SMALL["llama"], "config.json")
+    (tmp_path / "hf_quant_config.json").symlink_to(tmp_path / "gone.json")
+    with pytest.raises(ConfigError, match=r"hf_quant_config\.json"):
+        read_model_file(path)

@@ -319,7 +319,7 @@ def _beside(file: Path) -> Iterator[Keys]:
     Source: convert_hf_config.py of modelopt 0.40.0.
     """
     beside = file.with_name(_BESIDE)
-    if beside.exists():
+    if beside.exists() or beside.is_symlink():
         keys = Keys(beside, read_object(beside))
         if not keys.has("quantization"):
             raise keys.wrong("quantization", "is missing", "Give ModelOpt's own file")

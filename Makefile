@@ -12,8 +12,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+WORKERS := 2
 ifdef SLOW
 ALL_TESTS := -m "" --cov
+WORKERS := 3
 endif
 
 .PHONY: run install test history check bench bench-protocol docs lock env clean
@@ -43,7 +45,7 @@ $(VENV)/tested: envs/dev.lock $(VENV)/installed
 	@touch $@
 
 test: $(VENV)/tested
-	$(BIN)/python -m pytest $(ALL_TESTS) --numprocesses 3 --dist worksteal
+	$(BIN)/python -m pytest $(ALL_TESTS) --numprocesses $(WORKERS) --dist worksteal
 
 history: $(VENV)/tested
 	NEARFREE_HISTORY=all $(BIN)/python -m pytest -m "" tests/sources/test_real_history.py

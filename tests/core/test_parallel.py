@@ -1,0 +1,29 @@
+"""Degrees of parallelism: what they make of a deployment's GPUs."""
+
+import pytest
+
+from nearfree.core.parallel import ALONE, Parallel
+from nearfree.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("degrees", "gpus", "moe_tp"),
+    [
+        ({}, 1, 1),
+        ({"tp": 8}, 8, 8),
+        ({"tp": 8, "ep": 2}, 8, 4),
+        ({"dp": 8, "ep": 8}, 8, 1),
+        ({"tp": 8, "pp": 2}, 16, 8),
+    ],
+)
+def test_gpus_are_those_of_all_stages_and_experts_are_cut_over_the_rest(
+    degrees: dict[str, int], gpus: int, moe_tp: int
+) -> None:
+    parallel = Parallel(**degrees)
+    assert (parallel.gpus, parallel.moe_tp) == (gpus, moe_tp)
+
+
+def test_ep_divides_the_ranks_that_share_the_experts() -> None:
+    assert ALONE.ep == 1
+    with pytest.raises(ConfigError, match="ep 3 does not divide the 8 ranks"):
+        Parallel(tp=4, dp=2, ep=3)

@@ -94,7 +94,7 @@ def run(code: Program, schedule: Any, batches: int, most: int) -> Any:
         "vllm_num_speculative_tokens": most,
         "zeros": [0] * (batches + 1),
     }
-    found = Interpreter(code, inputs).run(LOOKUP)
+    found = Interpreter(code).run(LOOKUP, inputs)
     return found if found == REFUSED else found[1:]
 
 

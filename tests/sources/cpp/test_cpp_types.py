@@ -5,7 +5,7 @@ import ast
 import pytest
 from nearfree.sources.cpp.source import parse, walk
 from nearfree.sources.cpp.types import Kinds, cast, literal
-from nearfree.sources.language.expressions import evaluate
+from nearfree.sources.language.closures import evaluate
 from nearfree.sources.language.functions import float32
 
 

@@ -65,7 +65,7 @@ def values(rule: RuleExtracted, points: Sequence[int] = POINTS, **inputs: Any) -
 
 def stepped(text: str, **inputs: Any) -> Any:
     """Return what the interpreter makes of a Python function `f`."""
-    return Interpreter(python_program(text), inputs).run("f")
+    return Interpreter(python_program(text)).run("f", inputs)
 
 
 def sliced(text: str, key: str | None = None, *, checks: bool = True) -> str:

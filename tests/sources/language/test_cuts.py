@@ -83,7 +83,7 @@ def test_arguments_of() -> None:
     text = "def f(M):\n    n = M * 2\n    if M > 3:\n        y = g(n, k=M)\n    return 7"
     short = arguments_of(function(text), "g")
     program = Program({"f": short})
-    assert [Interpreter(program, {"M": m}).run("f") for m in (2, 5)] == [7, (10, 5)]
+    assert [Interpreter(program).run("f", {"M": m}) for m in (2, 5)] == [7, (10, 5)]
     with pytest.raises(SourceError, match="does not call h"):
         arguments_of(function(text), "h")
     with pytest.raises(SourceError, match="twice"):

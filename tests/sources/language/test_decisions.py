@@ -2,8 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.sources.language.closures import evaluate
 from nearfree.sources.language.decisions import Bounds
-from nearfree.sources.language.expressions import evaluate, parse
+from nearfree.sources.language.expressions import parse
 
 NAMES = ("a", "b")
 numbers = st.integers(-6, 6)

@@ -4,10 +4,10 @@ import ast
 from typing import Any
 
 import pytest
+from nearfree.sources.language.closures import evaluate
 from nearfree.sources.language.expressions import (
     UnknownConstructError,
     checked,
-    evaluate,
     name_of,
     negated,
     parse,

@@ -1,4 +1,4 @@
-"""Helpers as closures: they return what the interpreter returns, and know what they read."""
+"""Helpers that are called many times: what was read before never changes what is returned."""
 
 from typing import Any
 
@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.errors import UnknownConstructError
 from nearfree.sources.language.expressions import same
-from nearfree.sources.language.helpers import Helpers
-from nearfree.sources.language.interpret import Interpreter
+from nearfree.sources.language.interpret import Helpers, Interpreter
 from nearfree.sources.language.program import Program
 from nearfree.sources.language.rule import parse_functions
 from nearfree.sources.language.statements import REFUSED
@@ -57,7 +56,7 @@ arguments = st.tuples(
 def interpreted(functions: dict[str, Any], given: tuple[Any, ...]) -> Any:
     """Return what the interpreter says, a list for an error."""
     try:
-        return Interpreter(Program(functions), {}).call("f", list(given))
+        return Interpreter(Program(functions)).call("f", list(given))
     except UnknownConstructError:
         return []
 

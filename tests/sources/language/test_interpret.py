@@ -65,7 +65,7 @@ def test_refused(text: str, says: str) -> None:
 def test_calls_by_value() -> None:
     """A function can be called with values of its own."""
     program = python_program("def g(x, y=2):\n    return x * y\ndef f(M):\n    return g(M)")
-    interpreter = Interpreter(program, {})
+    interpreter = Interpreter(program)
     assert interpreter.call("g", [3]) == 6
     with pytest.raises(UnknownConstructError, match="too many"):
         interpreter.call("g", [1, 2, 3])

@@ -181,7 +181,7 @@ def test_three_ways(text: str) -> None:
     for m, n in POINTS:
         inputs = {"M": m, "N": n}
         said = python_value(text, **inputs)
-        assert same(Interpreter(program, inputs).run("f"), said), (text, inputs)
+        assert same(Interpreter(program).run("f", inputs), said), (text, inputs)
         assert same(rule.value(inputs).value, said), (text, inputs)
 
 

@@ -12,7 +12,7 @@ from nearfree.sources.language.python_source import Modules
 def run(files: dict[str, str], **inputs: Any) -> Any:
     """Return the value of the function `f` among some files."""
     program, root = Modules(files).program(["f"], {})
-    return Interpreter(program, inputs).run(root)
+    return Interpreter(program).run(root, inputs)
 
 
 HELPERS = "def up(x):\n    return x + 1\ndef down(x):\n    return x - 1\n"

@@ -367,8 +367,8 @@ def test_the_two_ways_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single point at which the two ways differ refuses the rule, and is named."""
     old = Interpreter.run
 
-    def wrong(interpreter: Interpreter, name: str) -> Any:
-        return old(interpreter, name) + (interpreter.inputs["M"] == 23)
+    def wrong(interpreter: Interpreter, name: str, inputs: dict[str, Any]) -> Any:
+        return old(interpreter, name, inputs) + (inputs["M"] == 23)
 
     monkeypatch.setattr(Interpreter, "run", wrong)
     reading_module._COMPARED.clear()

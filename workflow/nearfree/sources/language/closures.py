@@ -1,38 +1,72 @@
-"""Expressions made ready to be evaluated many times: each tree turned once into closures.
+"""The evaluation of expressions: each tree turned once into closures that are run many times.
 
-A closure returns what `evaluate` returns, or raises `UnsettledError`: then `evaluate` runs,
-which gives the value or names the mistake. Nothing of a backend is compiled or run by Python.
+A closure is given what names stand for and returns the value, or raises an error that names what
+has none. Nothing of a backend is compiled or run by Python.
 """
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
 from nearfree.sources.language.expressions import (
+    CONSTANTS,
     LARGEST,
+    LIST_METHODS,
     MISTAKES,
+    NUMBERS,
     OPERATORS,
+    STRING_METHODS,
+    Inputs,
     UnknownConstructError,
     checked,
+    flat,
+    name_of,
+    outside,
+    variables,
 )
-from nearfree.sources.language.functions import BUILTINS, called
+from nearfree.sources.language.functions import BUILTINS, MOST_TEXT, called
 
-Run = Callable[[Mapping[str, Any]], Any]
+Run = Callable[[Inputs], Any]
 """Returns an expression's value, given what its names stand for."""
-Call = Callable[[str, list[Any], Mapping[str, Any]], Any]
+Call = Callable[[str, list[Any], Inputs], Any]
 """Is given the name and arguments of a call that is no builtin, and what names stand for."""
+NO_VALUE = (*MISTAKES, UnknownConstructError)
+"""What a closure raises where there is no value."""
+_SINGLES = (bool, type(None))
 _NUMBERS = {int, float, bool}
-_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitOr, ast.BitAnd)
+_MOST_SHIFT = 62
 
 
-class UnsettledError(Exception):
-    """The quick way does not say: the slow one must."""
+def evaluate(node: ast.expr, inputs: Inputs) -> Any:
+    """Return an expression's value, given what its names stand for.
+
+    Raises
+    ------
+    UnknownConstructError
+        A node, name or operator outside the known set, or a value that makes no sense.
+    """
+    try:
+        return Closures({}, unknown, inputs).of(node)(inputs)
+    except MISTAKES as error:
+        raise no_value(node, inputs, error) from error
 
 
-NO_VALUE = (*MISTAKES, UnknownConstructError, UnsettledError)
-"""What ends the quick way."""
+def no_value(node: ast.expr, inputs: Inputs, error: Exception) -> UnknownConstructError:
+    """Return the error that says which expression has no value, after what was raised instead."""
+    match error:
+        case UnknownConstructError():
+            return error
+        case KeyError(args=(str(name),)) if name in variables(node) and name not in inputs:
+            return UnknownConstructError(f"the name {name!r} is unknown", node)
+    return UnknownConstructError(f"{name_of(node)} has no value here: {error}", node)
+
+
+def unknown(name: str, arguments: list[Any], names: Inputs) -> Any:
+    """Refuse a call: for expressions that call builtins alone."""
+    del arguments, names
+    raise UnknownConstructError(f"the function {name!r} is unknown")
 
 
 class Fixed:
@@ -41,7 +75,7 @@ class Fixed:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __call__(self, names: Mapping[str, Any]) -> Any:
+    def __call__(self, names: Inputs) -> Any:
         """Return the value."""
         del names
         return self.value
@@ -55,30 +89,31 @@ class Closures:
     fixed
         Names that stand for the same at every evaluation.
     call
-        What a call that is no builtin gives. No name may stand for something and be a builtin.
+        What a call gives that is no builtin, or of a name that stands for something.
+    named
+        The names that may stand for something; none but those hides a builtin.
     """
 
-    def __init__(self, fixed: Mapping[str, Any], call: Call) -> None:
-        self._fixed, self._call_of = fixed, call
+    def __init__(self, fixed: Inputs, call: Call, named: Collection[str]) -> None:
+        self._fixed, self._call_of, self._named = fixed, call, named
+        self._ready: dict[ast.expr, Run] = {}
+
+    def kept(self, node: ast.expr) -> Run:
+        """Return an expression as a closure, made when it is first asked for."""
+        if node not in self._ready:
+            self._ready[node] = self.of(node)
+        return self._ready[node]
 
     def of(self, node: ast.expr) -> Run:
-        """Return an expression as a closure.
-
-        Raises
-        ------
-        UnsettledError
-            It has a part that is only evaluated the slow way.
-        """
+        """Return an expression as a closure; what is outside the known set is an error when run."""
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
-        if method is None:
-            raise UnsettledError
-        run: Run = method(node)
+        run: Run = _refusing(node) if method is None else method(node)
         return run
 
     def _constant(self, node: ast.Constant) -> Run:
-        if not isinstance(node.value, int | float | str | None):
-            raise UnsettledError
-        return Fixed(checked(node.value))
+        if not isinstance(node.value, CONSTANTS):
+            return _refusing(node)
+        return _folded(lambda _: checked(node.value, node))
 
     def _name(self, node: ast.Name) -> Run:
         name = node.id
@@ -94,41 +129,99 @@ class Closures:
         return lambda names: body(names) if test(names) else orelse(names)
 
     def _unaryop(self, node: ast.UnaryOp) -> Run:
-        part = self.of(node.operand)
-        if type(node.op) not in OPERATORS:
-            raise UnsettledError
-        apply = OPERATORS[type(node.op)]
-        return _folded(lambda names: checked(apply(part(names))), part)
+        part, apply = self.of(node.operand), OPERATORS.get(type(node.op))
+        if apply is None:
+            return _refusing(node)
+        return _folded(lambda names: checked(apply(part(names)), node), part)
 
     def _binop(self, node: ast.BinOp) -> Run:
-        if not isinstance(node.op, _ARITHMETIC):
-            raise UnsettledError
-        return _arithmetic(self.of(node.left), self.of(node.right), OPERATORS[type(node.op)])
+        left, right, apply = self.of(node.left), self.of(node.right), OPERATORS.get(type(node.op))
+        if apply is None:
+            return _refusing(node)
+        shifts = isinstance(node.op, ast.LShift)
+
+        def run(names: Inputs) -> Any:
+            one, other = left(names), right(names)
+            if not isinstance(one, NUMBERS) or not isinstance(other, NUMBERS):
+                raise UnknownConstructError(f"{name_of(node)} is no arithmetic of numbers", node)
+            if not shifts or other <= _MOST_SHIFT:
+                value = apply(one, other)
+                if -LARGEST <= value <= LARGEST:
+                    return value
+            raise UnknownConstructError(f"{name_of(node)} is too large", node)
+
+        return _folded(run, left, right)
 
     def _compare(self, node: ast.Compare) -> Run:
         parts = [self.of(each) for each in (node.left, *node.comparators)]
-        links = [
-            _comparison(left, right, op)
-            for (left, right), op in zip(pairwise(parts), node.ops, strict=True)
-        ]
-        return _either(links, stop=False)
+        if len(parts) == 2:
+            return _comparison(node, parts[0], parts[1], node.ops[0])
+        links = [_link(node, op) for op in node.ops]
+
+        def run(names: Inputs) -> bool:
+            values = (part(names) for part in parts)
+            return all(link(*pair) for link, pair in zip(links, pairwise(values), strict=True))
+
+        return _folded(run, *parts)
 
     def _tuple(self, node: ast.Tuple) -> Run:
         parts = [self.of(part) for part in node.elts]
-        return _folded(lambda names: checked(tuple([part(names) for part in parts])), *parts)
+        return _folded(lambda names: checked(tuple([part(names) for part in parts]), node), *parts)
+
+    def _list(self, node: ast.List) -> Run:
+        parts = [self.of(part) for part in node.elts]
+        return lambda names: checked([part(names) for part in parts], node)
+
+    def _set(self, node: ast.Set) -> Run:
+        parts = [self.of(part) for part in node.elts]
+        return _folded(lambda names: frozenset([part(names) for part in parts]), *parts)
+
+    def _dict(self, node: ast.Dict) -> Run:
+        keys = [None if key is None else self.of(key) for key in node.keys]
+        pairs = [(key, self.of(value)) for key, value in zip(keys, node.values, strict=True) if key]
+        if len(pairs) < len(keys):
+            return _refusing(node)
+        return lambda names: checked({key(names): value(names) for key, value in pairs}, node)
 
     def _subscript(self, node: ast.Subscript) -> Run:
         group, place = self.of(node.value), self.of(node.slice)
         return _folded(lambda names: group(names)[place(names)], group, place)
 
+    def _joinedstr(self, node: ast.JoinedStr) -> Run:
+        return _builtin(node, "join", [self.of(part) for part in node.values])
+
+    def _formattedvalue(self, node: ast.FormattedValue) -> Run:
+        if node.conversion != -1 or node.format_spec is not None:
+            return _refusing(node)
+        return _builtin(node, "str", [self.of(node.value)])
+
     def _call(self, node: ast.Call) -> Run:
+        parts = [self.of(part) for part in node.args]
+        if isinstance(node.func, ast.Attribute) and not node.keywords:
+            return _method(node, self.of(node.func.value), node.func.attr, parts)
         if not isinstance(node.func, ast.Name) or node.keywords:
-            raise UnsettledError
-        name, parts = node.func.id, [self.of(part) for part in node.args]
-        if name in BUILTINS:
-            return _builtin(name, parts)
-        call = self._call_of
-        return lambda names: call(name, [part(names) for part in parts], names)
+            return _refusing(node)
+        name, call = node.func.id, self._call_of
+        if name in BUILTINS and name not in self._named:
+            return _builtin(node, name, parts)
+        builtin = _builtin(node, name, parts) if name in BUILTINS else None
+
+        def run(names: Inputs) -> Any:
+            if builtin is not None and name not in names:
+                return builtin(names)
+            return call(name, [part(names) for part in parts], names)
+
+        return run
+
+
+def _refusing(node: ast.expr) -> Run:
+    """Return the closure of what is outside the known set."""
+
+    def run(names: Inputs) -> Any:
+        del names
+        raise outside(node)
+
+    return run
 
 
 def _folded(run: Run, *parts: Run) -> Run:
@@ -153,7 +246,7 @@ def _either(parts: list[Run], *, stop: bool) -> Run:
     if len(kept) == 1:
         return kept[0]
 
-    def run(names: Mapping[str, Any]) -> Any:
+    def run(names: Inputs) -> Any:
         value: Any = None
         for each in kept:
             value = each(names)
@@ -164,43 +257,57 @@ def _either(parts: list[Run], *, stop: bool) -> Run:
     return run
 
 
-def _arithmetic(left: Run, right: Run, apply: Callable[..., Any]) -> Run:
-    def run(names: Mapping[str, Any]) -> Any:
-        one, other = left(names), right(names)
-        if type(one) in _NUMBERS and type(other) in _NUMBERS:
-            value = apply(one, other)
-            if -LARGEST <= value <= LARGEST:
-                return value
-        raise UnsettledError
-
-    return _folded(run, left, right)
-
-
-def _comparison(left: Run, right: Run, op: ast.cmpop) -> Run:
+def _link(node: ast.Compare, op: ast.cmpop) -> Callable[[Any, Any], bool]:
+    """Return what compares two values, if they may be compared so."""
     apply = OPERATORS[type(op)]
     singles = isinstance(op, ast.Is | ast.IsNot)
-    if isinstance(right, Fixed) and not singles and type(right.value) is not range:
-        limit = right.value  # nearly all comparisons are with a number that is known
-        return _folded(lambda names: apply(left(names), limit), left)
 
-    def run(names: Mapping[str, Any]) -> Any:
-        one, other = left(names), right(names)
-        if singles and not (isinstance(one, bool | None) or isinstance(other, bool | None)):
-            raise UnsettledError
+    def holds(one: Any, other: Any) -> bool:
+        if singles and not (isinstance(one, _SINGLES) or isinstance(other, _SINGLES)):
+            raise UnknownConstructError(f"{name_of(node)} compares no singletons", node)
         if type(other) is range and not isinstance(one, int):
-            raise UnsettledError
-        return apply(one, other)
+            raise outside(node)
+        return bool(apply(one, other))
 
-    return _folded(run, left, right)
+    return holds
 
 
-def _builtin(name: str, parts: list[Run]) -> Run:
+def _comparison(node: ast.Compare, left: Run, right: Run, op: ast.cmpop) -> Run:
+    apply, holds = OPERATORS[type(op)], _link(node, op)
+    if isinstance(right, Fixed) and not isinstance(op, ast.Is | ast.IsNot):
+        limit = right.value  # nearly all comparisons are with a number that is known
+        if type(limit) is not range:
+            return _folded(lambda names: apply(left(names), limit), left)
+    return _folded(lambda names: holds(left(names), right(names)), left, right)
+
+
+def _builtin(node: ast.expr, name: str, parts: list[Run]) -> Run:
     function = BUILTINS[name]
 
-    def run(names: Mapping[str, Any]) -> Any:
+    def run(names: Inputs) -> Any:
         values = [part(names) for part in parts]
-        if all(type(value) in _NUMBERS for value in values):
-            return checked(function(*values))
-        return checked(called(name, values))
+        if _NUMBERS.issuperset(map(type, values)):
+            return checked(function(*values), node)
+        return checked(called(name, values), node)
 
     return _folded(run, *parts)
+
+
+def _method(node: ast.Call, of: Run, name: str, parts: list[Run]) -> Run:
+    def run(names: Inputs) -> Any:
+        group = of(names)
+        known = (isinstance(group, list) and name in LIST_METHODS) or (
+            isinstance(group, str) and name in STRING_METHODS
+        )
+        if not known:
+            raise outside(node)
+        values = [part(names) for part in parts]
+        for value in values if name == "append" else ():
+            flat(value, node)
+        result = getattr(group, name)(*values)
+        # A number more makes a list that was in order too large by its length alone.
+        if len(group) > MOST_TEXT or not _NUMBERS.issuperset(map(type, values)):
+            checked(group, node)
+        return checked(result, node)
+
+    return run

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.language.expressions import UnknownConstructError, evaluate, variables
+from nearfree.sources.language.closures import evaluate
+from nearfree.sources.language.expressions import UnknownConstructError, variables
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
     Function,

@@ -1,4 +1,4 @@
-"""The closed set of expressions that rules are made of, and their evaluation.
+"""The closed set of expressions that rules are made of, and of values that they may have.
 
 A rule's conditions and values are Python expressions over named inputs. Whatever is not in this
 set is an error that names it: nothing is guessed, and nothing of a backend is ever executed.
@@ -9,14 +9,13 @@ import operator
 import struct
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 from nearfree.errors import UnknownConstructError as UnknownConstructError  # noqa: PLC0414
-from nearfree.sources.language.functions import BUILTINS, MOST_TEXT, called, nodes_of
+from nearfree.sources.language.functions import MOST_TEXT, nodes_of
 
 Inputs = Mapping[str, Any]
-
-
+"""What names stand for."""
 STRING_METHODS = ("endswith", "replace", "split", "startswith", "strip")
 LIST_METHODS = ("append", "index", "pop", "remove")
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -60,10 +59,6 @@ LARGEST = 1 << 62
 # A union such as `int | float` would be made anew at each of millions of checks.
 NUMBERS = (int, float)
 CONSTANTS = (int, float, str, type(None))
-_SINGLES = (bool, type(None))
-_IDENTITY = (ast.Is, ast.IsNot)
-
-
 MISTAKES = (
     TypeError,
     ArithmeticError,
@@ -120,30 +115,6 @@ def variables(node: ast.AST) -> frozenset[str]:
     )
 
 
-def evaluate(node: ast.expr, inputs: Inputs, call: Callable[..., Any] | None = None) -> Any:
-    """Return an expression's value.
-
-    Parameters
-    ----------
-    node
-        The expression.
-    inputs
-        What its names stand for.
-    call
-        Is given the name and arguments of a call that is no builtin, or of a name that stands
-        for something in `inputs`.
-
-    Raises
-    ------
-    UnknownConstructError
-        A node, name or operator outside the known set, or a value that makes no sense.
-    """
-    try:
-        return _Evaluation(inputs, call).value(node)
-    except MISTAKES as error:
-        raise UnknownConstructError(f"{name_of(node)} has no value here: {error}", node) from error
-
-
 def checked(value: Any, node: ast.AST | None = None) -> Any:
     """Return a value that no hostile source made too large.
 
@@ -186,133 +157,6 @@ def same(first: Any, second: Any) -> bool:
     if isinstance(first, dict):
         return same([*first], [*second]) and same([*first.values()], [*second.values()])
     return bool(first == second)
-
-
-class _Evaluation:
-    methods: ClassVar[dict[type, Any]] = {}
-
-    def __init__(self, inputs: Inputs, call: Callable[..., Any] | None) -> None:
-        self.inputs = inputs
-        self.call = call
-
-    def value(self, node: ast.expr) -> Any:
-        method = self.methods.get(type(node))
-        if method is None:
-            # Most nodes are of a kind that was met before, and its name is looked up once.
-            method = getattr(_Evaluation, f"_{type(node).__name__.lower()}", None)
-            if method is None:
-                raise outside(node)
-            self.methods[type(node)] = method
-        return method(self, node)
-
-    def _constant(self, node: ast.Constant) -> Any:
-        if not isinstance(node.value, CONSTANTS):
-            raise outside(node)
-        return checked(node.value, node)
-
-    def _name(self, node: ast.Name) -> Any:
-        try:
-            return self.inputs[node.id]
-        except KeyError:
-            raise UnknownConstructError(f"the name {node.id!r} is unknown", node) from None
-
-    def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
-        return checked(tuple(map(self.value, node.elts)), node)  # type: ignore[no-any-return]
-
-    def _list(self, node: ast.List) -> list[Any]:
-        return checked(list(map(self.value, node.elts)), node)  # type: ignore[no-any-return]
-
-    def _set(self, node: ast.Set) -> frozenset[Any]:
-        return frozenset(map(self.value, node.elts))
-
-    def _dict(self, node: ast.Dict) -> dict[Any, Any]:
-        if any(key is None for key in node.keys):
-            raise outside(node)
-        pairs = zip(node.keys, node.values, strict=True)
-        found = {self.value(key): self.value(value) for key, value in pairs if key is not None}
-        return checked(found, node)  # type: ignore[no-any-return]
-
-    def _boolop(self, node: ast.BoolOp) -> Any:
-        stop = isinstance(node.op, ast.Or)
-        value: Any = None
-        for part in node.values:
-            value = self.value(part)
-            if bool(value) is stop:
-                break
-        return value
-
-    def _unaryop(self, node: ast.UnaryOp) -> Any:
-        return self._apply(node.op, node, self.value(node.operand))
-
-    def _binop(self, node: ast.BinOp) -> Any:
-        left, right = self.value(node.left), self.value(node.right)
-        if not isinstance(left, NUMBERS) or not isinstance(right, NUMBERS):
-            raise UnknownConstructError(f"{name_of(node)} is no arithmetic of numbers", node)
-        if isinstance(node.op, ast.LShift) and right > 62:
-            raise UnknownConstructError(f"{name_of(node)} is too large", node)
-        return self._apply(node.op, node, left, right)
-
-    def _compare(self, node: ast.Compare) -> bool:
-        left = self.value(node.left)
-        for op, comparator in zip(node.ops, node.comparators, strict=True):
-            right = self.value(comparator)
-            if isinstance(op, _IDENTITY) and not (
-                isinstance(left, _SINGLES) or isinstance(right, _SINGLES)
-            ):
-                raise UnknownConstructError(f"{name_of(node)} compares no singletons", node)
-            if isinstance(right, range) and not isinstance(left, int):
-                raise outside(node)
-            if not self._apply(op, node, left, right):
-                return False
-            left = right
-        return True
-
-    def _apply(self, op: ast.AST, node: ast.expr, *values: Any) -> Any:
-        apply = OPERATORS.get(type(op))
-        if apply is None:
-            raise outside(node)
-        return checked(apply(*values), node)
-
-    def _ifexp(self, node: ast.IfExp) -> Any:
-        return self.value(node.body if self.value(node.test) else node.orelse)
-
-    def _subscript(self, node: ast.Subscript) -> Any:
-        return self.value(node.value)[self.value(node.slice)]
-
-    def _call(self, node: ast.Call) -> Any:
-        if isinstance(node.func, ast.Attribute):
-            return self._method(node, node.func)
-        if not isinstance(node.func, ast.Name) or node.keywords:
-            raise outside(node)
-        name, arguments = node.func.id, list(map(self.value, node.args))
-        if self.call is not None and (name in self.inputs or name not in BUILTINS):
-            return self.call(name, arguments)
-        if name in self.inputs or name not in BUILTINS:
-            raise UnknownConstructError(f"the function {name!r} is unknown", node)
-        return checked(called(name, arguments), node)
-
-    def _method(self, node: ast.Call, func: ast.Attribute) -> Any:
-        group = self.value(func.value)
-        known = (isinstance(group, list) and func.attr in LIST_METHODS) or (
-            isinstance(group, str) and func.attr in STRING_METHODS
-        )
-        if not known or node.keywords:
-            raise outside(node)
-        arguments = list(map(self.value, node.args))
-        if func.attr == "append":
-            for argument in arguments:
-                flat(argument, node)
-        result = getattr(group, func.attr)(*arguments)
-        checked(group, node)
-        return checked(result, node)
-
-    def _joinedstr(self, node: ast.JoinedStr) -> Any:
-        return checked(called("join", list(map(self.value, node.values))), node)
-
-    def _formattedvalue(self, node: ast.FormattedValue) -> Any:
-        if node.conversion != -1 or node.format_spec is not None:
-            raise outside(node)
-        return called("str", [self.value(node.value)])
 
 
 def flat(value: Any, node: ast.AST) -> Any:

@@ -5,19 +5,21 @@ no object of this process: a source can compute numbers with it, and nothing els
 """
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nearfree.sources.language.closures import Closures, Run, no_value, unknown
 from nearfree.sources.language.expressions import (
     MISTAKES,
+    Inputs,
     UnknownConstructError,
     checked,
-    evaluate,
     flat,
     name_of,
+    variables,
 )
 from nearfree.sources.language.functions import BUILTINS, called
-from nearfree.sources.language.program import Program, parameters
+from nearfree.sources.language.program import Function, Program, parameters
 from nearfree.sources.language.statements import (
     REFUSED,
     Frame,
@@ -36,28 +38,41 @@ class Interpreter(Statements):
     ----------
     program
         Functions and constants.
-    inputs
-        Facts that are no parameters: what a leaf was replaced by, such as `rocm`.
     """
 
-    def __init__(self, program: Program, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.inputs = dict(inputs)
+        self.inputs: Inputs = {}
         self.steps = 0
+        self.read: set[str] = set()
+        """The names that a call has read so far."""
+        self._closures = Closures({}, self._call, BUILTINS)
+        self._runs: dict[ast.expr, tuple[Run, frozenset[str]]] = {}
+        self._constants = Closures({}, unknown, BUILTINS)
 
-    def run(self, name: str) -> Any:
-        """Return a function's value; parameters are taken from the inputs by name."""
+    def run(self, name: str, inputs: Inputs) -> Any:
+        """Return a function's value.
+
+        Parameters
+        ----------
+        inputs
+            What its parameters of these names are, and facts that are no parameters: what a leaf
+            was replaced by, such as `rocm`.
+        """
+        self.inputs = inputs
         function = self.program.functions[name]
-        given = {n: self.inputs[n] for n in parameters(function) if n in self.inputs}
-        try:
-            return self.enter(Nested(function, {}), given)
-        except RefusedError:
-            return REFUSED
+        given = {n: inputs[n] for n in parameters(function) if n in inputs}
+        return self._ended(lambda: self.enter(Nested(function, {}), given))
 
     def call(self, name: str, arguments: list[Any]) -> Any:
         """Return a function's value for given arguments."""
+        return self._ended(lambda: self._call(name, arguments, {}))
+
+    def _ended(self, run: Callable[[], Any]) -> Any:
+        self.steps = self.depth = 0
+        self.read.clear()
         try:
-            return self._call(name, arguments, {})
+            return run()
         except RefusedError:
             return REFUSED
 
@@ -69,8 +84,23 @@ class Interpreter(Statements):
 
     def expr(self, node: ast.expr, frame: Frame) -> Any:
         """Return an expression's value."""
-        names = _Names(self, frame)
-        return evaluate(node, names, lambda name, arguments: self._call(name, arguments, frame))
+        known = self._runs.get(node)
+        if known is None:
+            known = self._runs[node] = self._closures.of(node), variables(node)
+        run, read = known
+        self.read |= read
+        names = _Names(self, frame) if self.inputs or self.program.constants else frame
+        try:
+            return run(names)
+        except MISTAKES as error:
+            raise no_value(node, names, error) from error
+
+    def constant(self, node: ast.expr) -> Any:
+        """Return what a constant of the module is."""
+        try:
+            return self._constants.kept(node)(_Names(self, {}))
+        except MISTAKES as error:
+            raise no_value(node, {}, error) from error
 
     def condition(self, node: ast.expr, frame: Frame) -> bool:
         """Return whether a condition holds."""
@@ -91,7 +121,8 @@ class Interpreter(Statements):
             raise UnknownConstructError(f"{name_of(target)} cannot be set", target) from error
         checked(group, target)
 
-    def _call(self, name: str, arguments: list[Any], frame: Frame) -> Any:
+    def _call(self, name: str, arguments: list[Any], names: Inputs) -> Any:
+        frame = names.frame if isinstance(names, _Names) else names
         nested = frame.get(name)
         if name not in frame and name in self.program.functions:
             nested = Nested(self.program.functions[name], {})
@@ -102,7 +133,7 @@ class Interpreter(Statements):
         return self.apply(nested, arguments, nested.function)
 
 
-class _Names(Mapping[str, Any]):
+class _Names(Inputs):
     """What a name stands for: a local one, a constant of the module, or an input."""
 
     def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
@@ -122,10 +153,56 @@ class _Names(Mapping[str, Any]):
         constant = self.interpreter.program.constants.get(name)
         if constant is None:
             return self.interpreter.inputs[name]
-        return evaluate(constant, _Names(self.interpreter, {}))
+        return self.interpreter.constant(constant)
 
     def __iter__(self) -> Any:
         return iter(self.frame)
 
     def __len__(self) -> int:
         return len(self.frame)
+
+
+_PLAIN = {int, float, bool, str, type(None)}
+_EXACT = {int, bool, str, type(None)}
+
+
+class Helpers:
+    """Functions that are called many times, each run once for the arguments that it reads.
+
+    Parameters
+    ----------
+    functions
+        Their trees, by name.
+    """
+
+    def __init__(self, functions: Mapping[str, Function]) -> None:
+        self._interpreter = Interpreter(Program(functions))
+        self._known: dict[tuple[str, int], dict[tuple[int, ...], dict[object, Any]]] = {}
+
+    def value(self, name: str, arguments: list[Any]) -> Any:
+        """Return a helper's value, `refused` where it ends in an error of the backend.
+
+        What it reads of its arguments decides what it does next, so two calls that agree in what
+        the first one read agree in all.
+        """
+        known = self.known(name, len(arguments))
+        for places, values in known.items():
+            key = typed([arguments[place] for place in places])
+            if key in values:
+                return values[key]
+        value = self._interpreter.call(name, arguments)
+        if _PLAIN.issuperset(map(type, [value, *arguments])):
+            names = parameters(self._interpreter.program.functions[name])[: len(arguments)]
+            places = tuple(n for n, each in enumerate(names) if each in self._interpreter.read)
+            known.setdefault(places, {})[typed([arguments[place] for place in places])] = value
+        return value
+
+    def known(self, name: str, number: int) -> dict[tuple[int, ...], dict[object, Any]]:
+        """Return what calls with some number of arguments gave: by the places that they read."""
+        return self._known.setdefault((name, number), {})
+
+
+def typed(values: list[Any]) -> object:
+    """Return a key that tells values apart with their types: 1, True and 1.0 are three."""
+    kinds = tuple(map(type, values))
+    return (*values, *kinds) if _EXACT.issuperset(kinds) else repr(values)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfree.sources.language.closures import Run, UnsettledError
-from nearfree.sources.language.expressions import variables
-from nearfree.sources.language.helpers import typed
+from nearfree.sources.language.closures import Run
+from nearfree.sources.language.expressions import UnknownConstructError, variables
+from nearfree.sources.language.interpret import typed
 from nearfree.sources.language.rule import Rule
 
 Codes = NDArray[np.int64]
@@ -73,7 +73,7 @@ def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Code
 
     Raises
     ------
-    UnsettledError, UnknownConstructError, or what a mistake in a rule raises (`NO_VALUE`)
+    UnknownConstructError, or what a mistake in a rule raises (`NO_VALUE`)
         At some point the rule has no plain answer: it must be evaluated point by point.
     """
     many = _Many(rule, inputs)
@@ -88,12 +88,12 @@ def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Code
         if not len(rows):
             continue
         if (taken[rows] >= 0).any():
-            raise UnsettledError
+            raise UnknownConstructError("two branches apply at a point")
         found = many.value(value, here, len(rows))
         taken[rows] = found.codes + count
         count += len(found.values)
     if (taken < 0).any():
-        raise UnsettledError
+        raise UnknownConstructError("no branch applies at a point")
     return taken, count
 
 

@@ -148,13 +148,13 @@ def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
     for number, context in enumerate([*reading.contexts, *reading.also]):
         special = rule.specialised(context)
         values: dict[int, Any] = {}
+        interpreter = Interpreter(program)
         runs = program.runs.setdefault((reading.root, repr((reading.axis, context))), {})
         for place in axis_points(reading, context, limits):
             inputs = dict(context) if reading.axis is None else {**context, reading.axis: place}
             first = special.value(inputs).value
             if place not in runs:
-                interpreter = Interpreter(program, inputs)
-                runs[place] = interpreter.run(reading.root), interpreter.steps
+                runs[place] = interpreter.run(reading.root, inputs), interpreter.steps
             second = _interpreted(reading, runs[place][0])
             steps += runs[place][1]
             if steps > MOST_STEPS:

@@ -2,74 +2,19 @@
 
 import ast
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from nearfree.errors import EvidenceError, SourceError
+from nearfree.errors import EvidenceError, NearfreeError, SourceError
 from nearfree.log.events import Branch, RuleExtracted
-from nearfree.sources.language.closures import NO_VALUE, Closures, Run, UnsettledError
-from nearfree.sources.language.expressions import (
-    UnknownConstructError,
-    evaluate,
-    parse,
-    variables,
-)
-from nearfree.sources.language.helpers import Helpers, typed
+from nearfree.sources.language.closures import NO_VALUE, Closures, Run, no_value, unknown
+from nearfree.sources.language.expressions import UnknownConstructError, parse, variables
+from nearfree.sources.language.interpret import Helpers, typed
 from nearfree.sources.language.statements import REFUSED
 
 Parsed = tuple[Branch, list[ast.expr], ast.expr]
 """A branch, its conditions and its value; branches share the trees of conditions."""
-
-
-class Branches:
-    """Branches that are evaluated at many inputs.
-
-    Parameters
-    ----------
-    branches
-        The branches.
-    closures
-        What turns their conditions and values into closures.
-
-    Raises
-    ------
-    UnsettledError
-        They have a part that is only evaluated the slow way.
-    """
-
-    def __init__(self, branches: Sequence[Parsed], closures: Closures) -> None:
-        places: dict[ast.expr, int] = {}
-        self._branches: list[tuple[Branch, list[int], Run]] = []
-        for branch, when, value in branches:
-            used = [places.setdefault(condition, len(places)) for condition in when]
-            self._branches.append((branch, used, closures.of(value)))
-        self._conditions = [closures.of(each) for each in places]
-
-    def value(self, inputs: Mapping[str, Any]) -> tuple[Any, Branch]:
-        """Return the value at some inputs, and the one branch that applies.
-
-        Raises
-        ------
-        UnsettledError, or what a mistake in a rule raises (`NO_VALUE`)
-            No branch applies, or more than one, or there is no plain value.
-        """
-        held: list[bool | None] = [None] * len(self._conditions)
-        found: tuple[Any, Branch] | None = None
-        for branch, when, value in self._branches:
-            for place in when:
-                holds = held[place]
-                if holds is None:
-                    holds = held[place] = bool(self._conditions[place](inputs))
-                if not holds:
-                    break
-            else:
-                if found is not None:
-                    raise UnsettledError
-                found = value(inputs), branch
-        if found is None:
-            raise UnsettledError
-        return found
 
 
 class Answer(NamedTuple):
@@ -79,7 +24,7 @@ class Answer(NamedTuple):
     branch: Branch
 
 
-class _Refusal(UnsettledError):  # noqa: N818  # the backend's, not an error of this package
+class _RefusalError(UnknownConstructError):
     """A helper of the backend ends in an error, so the whole call does."""
 
 
@@ -133,7 +78,7 @@ class Rule:
             else:
                 branches.append((branch, rest, value))
         narrow = copy.copy(self)
-        for name in ("open_inputs", "_quick", "closures"):
+        for name in ("open_inputs", "closures", "_ready"):
             vars(narrow).pop(name, None)
         # What helpers were called with is known to both.
         vars(narrow).update(branches=branches, _helpers=self._helpers, _kept={})
@@ -155,8 +100,8 @@ class Rule:
         if not variables(node) <= fixed.keys():
             return self._partly(node, fixed)
         try:
-            return bool(self._evaluate(node, fixed))
-        except (UnknownConstructError, _Refusal):
+            return bool(self.closures.kept(node)(fixed))
+        except NO_VALUE:
             return None
 
     def _partly(self, node: ast.expr, fixed: Mapping[str, Any]) -> bool | None:
@@ -191,72 +136,70 @@ class Rule:
         SourceError
             Two branches apply: the rule was misread.
         """
-        try:
-            return (
-                self._slowly(inputs) if self._quick is None else Answer(*self._quick.value(inputs))
-            )
-        except NO_VALUE:
-            return self._slowly(inputs)
-
-    @cached_property
-    def closures(self) -> Closures:
-        """What turns its expressions into closures."""
-        return Closures(self._fixed, lambda name, arguments, _: self._call(name, arguments))
-
-    @cached_property
-    def _quick(self) -> Branches | None:
-        try:
-            return Branches(self.branches, self.closures)
-        except NO_VALUE:
-            return None
-
-    def _slowly(self, inputs: Mapping[str, Any]) -> Answer:
-        found, refusing = [], []
         held: dict[ast.expr, bool] = {}
-        for branch, when, value in self.branches:
+        found, refusing = [], []
+        for branch, when, value in self._ready:
             try:
-                if all(self._holds(condition, inputs, held) for condition in when):
+                for part, run in when:
+                    holds = held.get(part)
+                    if holds is None:
+                        holds = held[part] = bool(run(inputs))
+                    if not holds:
+                        break
+                else:
                     found.append((branch, value))
-            except _Refusal:
+            except _RefusalError:
                 refusing.append(branch)
+            except NO_VALUE as error:
+                raise self._no_value(part, inputs, error) from error
         if refusing and not found:
             return Answer(REFUSED, refusing[0])
         if len(found) != 1:
             given = ", ".join(f"{name}={inputs.get(name)}" for name in self.rule.inputs)
-            error = SourceError if found else EvidenceError
-            raise error(
+            raise (SourceError if found else EvidenceError)(
                 f"{self.rule.package} {self.rule.version}: {len(found)} branches of"
                 f" {self.rule.rule} apply at {given}",
                 remedy="Report it; nothing is answered",
             )
         branch, value = found[0]
         try:
-            return Answer(self._evaluate(value, inputs), branch)
-        except _Refusal:
+            return Answer(self.closures.kept(value)(inputs), branch)
+        except _RefusalError:
             return Answer(REFUSED, branch)
+        except NO_VALUE as error:
+            raise self._no_value(value, inputs, error) from error
 
-    def _holds(self, node: ast.expr, inputs: Mapping[str, Any], held: dict[ast.expr, bool]) -> bool:
-        if node not in held:
-            held[node] = bool(self._evaluate(node, inputs))
-        return held[node]
+    def _no_value(
+        self, node: ast.expr, inputs: Mapping[str, Any], error: Exception
+    ) -> NearfreeError:
+        missing = sorted(variables(node) - inputs.keys() - self._fixed.keys())
+        if not missing:
+            return no_value(node, inputs, error)
+        return EvidenceError(
+            f"{self.rule.rule} of {self.rule.package} {self.rule.version} depends on"
+            f" {', '.join(missing)}, which is not known",
+            remedy="Name the device with --device, or give --sm",
+        )
 
-    def _evaluate(self, node: ast.expr, inputs: Mapping[str, Any]) -> Any:
-        try:
-            return evaluate(node, inputs, self._call if self.functions else None)
-        except UnknownConstructError as error:
-            missing = sorted(variables(node) - inputs.keys())
-            if not missing:
-                raise
-            raise EvidenceError(
-                f"{self.rule.rule} of {self.rule.package} {self.rule.version} depends on"
-                f" {', '.join(missing)}, which is not known",
-                remedy="Name the device with --device, or give --sm",
-            ) from error
+    @cached_property
+    def _ready(self) -> list[tuple[Branch, list[tuple[ast.expr, Run]], ast.expr]]:
+        kept = self.closures.kept
+        return [
+            (branch, [(part, kept(part)) for part in when], value)
+            for branch, when, value in self.branches
+        ]
 
-    def _call(self, name: str, arguments: list[Any]) -> Any:
+    @cached_property
+    def closures(self) -> Closures:
+        """What turns its expressions into closures."""
+        return Closures(self._fixed, self._call, self.rule.inputs)
+
+    def _call(self, name: str, arguments: list[Any], names: Mapping[str, Any]) -> Any:
+        if name in names or not self.functions:
+            return unknown(name, arguments, names)
         value = self._helpers.value(name, arguments)
         if isinstance(value, str) and value == REFUSED:
-            raise _Refusal
+            raise _RefusalError(f"{name} refuses")
         return value
 
 

@@ -7,7 +7,7 @@ expression's value is, which way a condition goes, and what a group is; the rest
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from nearfree.sources.language.expressions import UnknownConstructError, name_of, outside
@@ -38,6 +38,15 @@ class Nested:
     frame: Frame
 
 
+@lru_cache(maxsize=1 << 10)
+def _operation(node: ast.AugAssign) -> ast.BinOp:
+    """Return the operation of `x += ...` on a name; the same one each time, as it is kept."""
+    if not isinstance(node.target, ast.Name):
+        raise outside(node)
+    read = at(ast.Name(node.target.id, ast.Load()), node)
+    return at(ast.BinOp(read, node.op, node.value), node)
+
+
 @cache
 def _method(kind: str) -> str:
     return f"s_{kind.lower()}"
@@ -51,18 +60,10 @@ class RefusedError(Exception):
         self.node = node
 
 
-class _Return(Exception):  # noqa: N818  # control flow, not an error
-    def __init__(self, value: Any) -> None:
-        super().__init__()
-        self.value = value
-
-
-class _Break(Exception):  # noqa: N818
-    pass
-
-
-class _Continue(Exception):  # noqa: N818
-    pass
+End = tuple[Any, ...] | None
+"""Where a block goes on if that is not behind it: a result is (value,)."""
+_BREAK: End = ("break", None)
+_CONTINUE: End = ("continue", None)
 
 
 class Statements:
@@ -77,6 +78,7 @@ class Statements:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.depth = 0
+        self._signatures: dict[Function, tuple[list[str], dict[str, ast.expr]]] = {}
 
     def count(self, node: ast.AST) -> None:
         """Count a statement against the limit."""
@@ -100,7 +102,7 @@ class Statements:
 
     def apply(self, nested: Nested, arguments: list[Any], node: ast.AST) -> Any:
         """Return what a function gives for some arguments."""
-        names = parameters(nested.function)
+        names, _ = self._signature(nested.function)
         if len(arguments) > len(names):
             name = nested.function.name
             raise UnknownConstructError(f"{name} is called with too many arguments", node)
@@ -113,25 +115,37 @@ class Statements:
         if self.depth > MOST_DEPTH:
             raise UnknownConstructError(f"{function.name} calls itself without end", function)
         frame = nested.frame | given
-        for name, value in defaults(function).items():
+        for name, value in self._signature(function)[1].items():
             if name not in given:
                 frame[name] = self.expr(own_default(name, value), {})
         try:
-            self.block(function.body, frame)
-        except _Return as result:
-            return result.value
+            match function.body:
+                case [ast.Return(value=ast.expr() as value)]:  # most calls are of such a line
+                    return self.expr(value, frame)
+            end = self.block(function.body, frame)
         finally:
             self.depth -= 1
-        return None
+        if end is _BREAK or end is _CONTINUE:
+            raise outside(function)
+        return None if end is None else end[0]
 
-    def block(self, body: list[ast.stmt], frame: Frame) -> None:
-        """Run statements."""
+    def _signature(self, function: Function) -> tuple[list[str], dict[str, ast.expr]]:
+        """Return a function's parameters and defaults."""
+        if function not in self._signatures:
+            self._signatures[function] = parameters(function), defaults(function)
+        return self._signatures[function]
+
+    def block(self, body: list[ast.stmt], frame: Frame) -> End:
+        """Run statements, and return where to go on."""
         for statement in body:
             self.count(statement)
             method = getattr(self, _method(type(statement).__name__), None)
             if method is None:
                 raise outside(statement)
-            method(statement, frame)
+            end: End = method(statement, frame)
+            if end is not None:
+                return end
+        return None
 
     def s_functiondef(self, node: Function, frame: Frame) -> None:
         """Keep a nested function."""
@@ -160,16 +174,13 @@ class Statements:
 
     def s_augassign(self, node: ast.AugAssign, frame: Frame) -> None:
         """Assign to a plain name what an operation makes of it."""
-        if not isinstance(node.target, ast.Name):
-            raise outside(node)
-        read = at(ast.Name(node.target.id, ast.Load()), node)
-        frame[node.target.id] = self.expr(at(ast.BinOp(read, node.op, node.value), node), frame)
+        self.store(node.target, self.expr(_operation(node), frame), frame)
 
-    def s_if(self, node: ast.If, frame: Frame) -> None:
+    def s_if(self, node: ast.If, frame: Frame) -> End:
         """Go the way that the condition says."""
-        self.block(node.body if self.condition(node.test, frame) else node.orelse, frame)
+        return self.block(node.body if self.condition(node.test, frame) else node.orelse, frame)
 
-    def s_for(self, node: ast.For, frame: Frame) -> None:
+    def s_for(self, node: ast.For, frame: Frame) -> End:
         """Run over a group whose length is known."""
         items = self.items(self.expr(node.iter, frame))
         if items is None or node.orelse:
@@ -178,16 +189,16 @@ class Statements:
             )
         for item in items:
             self.store(node.target, item, frame)
-            try:
-                self.block(node.body, frame)
-            except _Break:
+            end = self.block(node.body, frame)
+            if end is _BREAK:
                 break
-            except _Continue:
-                continue
+            if end is not None and end is not _CONTINUE:
+                return end
+        return None
 
-    def s_return(self, node: ast.Return, frame: Frame) -> None:
+    def s_return(self, node: ast.Return, frame: Frame) -> End:
         """End the function."""
-        raise _Return(None if node.value is None else self.expr(node.value, frame))
+        return (None if node.value is None else self.expr(node.value, frame),)
 
     def s_raise(self, node: ast.Raise, _: Frame) -> None:
         """End the call: the backend refuses it."""
@@ -198,13 +209,13 @@ class Statements:
         if not self.condition(node.test, frame):
             raise RefusedError(node)
 
-    def s_break(self, *_: object) -> None:
+    def s_break(self, *_: object) -> End:
         """Leave a loop."""
-        raise _Break
+        return _BREAK
 
-    def s_continue(self, *_: object) -> None:
+    def s_continue(self, *_: object) -> End:
         """Go on with a loop."""
-        raise _Continue
+        return _CONTINUE
 
     def s_pass(self, *_: object) -> None:
         """Do nothing."""

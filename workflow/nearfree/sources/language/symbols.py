@@ -4,12 +4,12 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
+from nearfree.sources.language.closures import evaluate
 from nearfree.sources.language.decisions import Decisions
 from nearfree.sources.language.expressions import (
     LIST_METHODS,
     STRING_METHODS,
     UnknownConstructError,
-    evaluate,
     name_of,
     outside,
     variables,

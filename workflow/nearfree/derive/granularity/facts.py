@@ -19,10 +19,8 @@ FACTS_SCHEMA = {
     "sm": pl.Int64,
     "sm_count": pl.Int64,
     "device_name": pl.String,
-    "vector_tflops": pl.Float64,
 }
-"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, the driver's name,
-and phi of float32 outside the tensor cores."""
+"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, and the driver's name."""
 
 
 def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
@@ -37,7 +35,6 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
             "sm": sheet.sm,
             "sm_count": sheet.sm_count,
             "device_name": sheet.device_name,
-            "vector_tflops": sheet.peak("float32"),
         }
         for name, sheet in platforms.items()
         for dtype in FORMATS
@@ -59,13 +56,11 @@ def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.
             "platform": name,
             "sm": sheet.sm,
             "device_name": sheet.device_name,
-            "vector_tflops": sheet.peak("float32"),
             "has_sms": sheet.kind == "cuda",
         }
         for name, sheet in platforms.items()
     ]
-    types = {"platform": pl.String, "sm": pl.Int64, "device_name": pl.String,
-             "vector_tflops": pl.Float64, "has_sms": pl.Boolean}  # fmt: skip
+    types = {"platform": pl.String, "sm": pl.Int64, "device_name": pl.String, "has_sms": pl.Boolean}
     return (
         probed.join(pl.DataFrame(rows, schema=types), on="platform", how="left")
         .with_columns(pl.when("has_sms").then("sm_count").alias("sm_count"))

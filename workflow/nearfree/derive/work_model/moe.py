@@ -83,8 +83,8 @@ def _executed(
 
     Features: `tokens` (b N) [rows, grid]; `experts`, `top_k`, `skewed` (1 or 0), `d_model`,
     `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`,
-    `phi` (FLOP/us), `beta` (bytes/us), `sms`, `promotion` (us/FLOP) [rows, 1]; `pass_bytes`
-    [rows, grid], moved by passes that a 16-bit layer has not.
+    `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1]; `pass_bytes` [rows, grid],
+    moved by passes that a 16-bit layer has not.
     """
     block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
@@ -101,7 +101,7 @@ def _executed(
     elements = block_n * (columns_up * depth_up + columns_down * depth_down)
     flop = 2.0 * count * block_m * elements
     fed = values["tflop_s_per_sm"] * FLOP_PER_US * features["sms"]
-    compute = slowdown * flop * (1.0 / features["phi"] + 1.0 / fed + features["promotion"])
+    compute = slowdown * flop * (1.0 / features["phi"] + 1.0 / fed)
     inputs = pairs * (d_model * columns_up + d_ff * columns_down)
     loaded = stored * (count * elements) + size * inputs
     l2 = values["l2_over_memory"] * features["beta"]

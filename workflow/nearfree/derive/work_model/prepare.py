@@ -15,19 +15,13 @@ from nearfree.derive.granularity.steps import block_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
 from nearfree.derive.work_model.moe import MOE_TRITON
-from nearfree.derive.work_model.quantised import (
-    TRTLLM_CUTLASS,
-    pass_bytes,
-    promotion_us,
-    token_tiles,
-)
+from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_bytes, token_tiles
 from nearfree.errors import NearfreeError
 from nearfree.units import US_PER_S
 
 _FLOP_PER_TFLOP = 1e12
 _BYTES_PER_GB = 1e9
 _GATED, _PLAIN = 3.0, 2.0
-_HOPPER = 90
 
 
 def grids(rows: pl.DataFrame) -> tuple[Array, Flags]:
@@ -85,16 +79,14 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
         "skewed": (rows["routing"] == "skewed").to_numpy().astype(np.float64)[:, None],
         "matrices": np.where(gated, _GATED, _PLAIN),
     }
-    scaled = (rows["dtype"] == "float8_block").to_numpy()[:, None]
-    kernels, dtypes = rows["kernel"].fill_null("").to_list(), rows["dtype"].to_list()
-    cutlass = rows["kernel"].fill_null("").str.contains(TRTLLM_CUTLASS).to_numpy()[:, None]
-    outside = column(rows, "vector_tflops") * (_FLOP_PER_TFLOP / US_PER_S)
+    routed = rows.select(
+        (pl.col("dtype") == "float8_block")
+        & (pl.col("sm") == HOPPER)
+        & pl.col("kernel").fill_null("").str.contains(TRTLLM_CUTLASS)
+    ).to_numpy()
     return layer | {
-        "promotion": promotion_us(outside, scaled & triton),
-        "pass_bytes": pass_bytes(layer, kernels, dtypes, triton=triton),
-        "tile_m": token_tiles(
-            layer["tokens"], layer["sms"], scaled & cutlass & (column(rows, "sm") == _HOPPER)
-        ),
+        "pass_bytes": pass_bytes(layer, triton=triton, routed=routed),
+        "tile_m": token_tiles(layer["tokens"], layer["sms"], routed),
     }
 
 

@@ -13,7 +13,8 @@ from nearfree.core.precision import FORMATS, PLAIN, Dtype
 from nearfree.decoders.config_file import config_file
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.names import Names, root
-from nearfree.decoders.quantisation import METHODS, Quantised, method_of, read_quantised
+from nearfree.decoders.quantisation import METHODS, method_of, read_quantised
+from nearfree.decoders.quantised import Quantised
 from nearfree.decoders.schemes import Scheme, scheme, weight_only
 from nearfree.errors import ConfigError, Refusal, Refusals, RefusedError
 

@@ -67,4 +67,4 @@ def test_a_refusal_is_said_by_its_predictor(call: Call) -> None:
     )
     assert (code, err) == (2, "")
     assert "refused by idle_compute: " in out
-    assert "no phi of a100 for float8" in out
+    assert "a100 has no float8 units" in out

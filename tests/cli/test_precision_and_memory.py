@@ -152,6 +152,47 @@ def test_one_of_several_models_is_refused(call: Call, tmp_path: Path) -> None:
     assert [bool(each["answers"]) for each in found] == [True, False]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [("lookup",), ("lookup", "--format", "csv"), ("predict", "--format", "csv"),
+     ("predict", "--positions", "2"), ("predict", "--positions", "2", "--format", "csv")],
+    ids=" ".join,
+)  # fmt: skip
+def test_one_of_several_is_refused_in_tables(
+    call: Call, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    """The others are answered, and what was refused is said on standard error with its file."""
+    path = write(tmp_path, LATENT)
+    code, out, err = call(*asked, "--model", f"qwen3_8b,{path}", *H100)
+    assert code == 2
+    assert "qwen3_8b" in out
+    assert str(path) in err
+    assert "kv_lora_rank" in err
+    code, out, err = call(*asked, "--model", str(path), *H100)
+    assert (code, out) == (2, "")
+    assert "kv_lora_rank" in err
+
+
+def test_positions_as_json_have_the_refusals(call: Call, tmp_path: Path) -> None:
+    """A deployment without a forward is an entry of its own, with its reasons."""
+    path = write(tmp_path, LATENT)
+    code, found = predict(call, Path(f"qwen3_8b,{path}"), *H100, "--positions", "2")
+    assert code == 2
+    assert any("refusals" not in each for each in found)
+    assert any(r["key"] == "kv_lora_rank" for each in found for r in each.get("refusals", []))
+
+
+def test_a_file_beside_that_is_none_is_refused_as_json(call: Call, tmp_path: Path) -> None:
+    """A folder called hf_quant_config.json is a refusal like any other, within the document."""
+    path = write(tmp_path, change("llama"), "config.json")
+    (tmp_path / "hf_quant_config.json").mkdir()
+    code, (found,) = predict(call, path, *H100)
+    assert code == 2
+    (refusal,) = found["refusals"]
+    assert refusal["file"].endswith("hf_quant_config.json")
+    assert refusal["reason"] == "is not there or is no file"
+
+
 def test_tables_say_the_formats(call: Call) -> None:
     """Rows and tables say what weights are stored in, not only what enters products."""
     where = ("--model", "qwen3_8b", *H100, "--weights", "int4")
@@ -177,7 +218,12 @@ def test_what_is_refused_has_a_remedy(call: Call) -> None:
         "predict", "--model", "qwen3_8b", "--platform", "a100", "--weights", "float8"
     )
     assert code == 2
-    assert "no phi of a100 for float8. Choose a platform, release or format" in out
+    assert "a100 has no float8 units; weights alone can be float8 there" in out
+    code, out, _ = call(
+        "predict", "--model", "qwen3_8b", "--platform", "a100", "--weights", "float8",
+        "--activations", "bfloat16",
+    )  # fmt: skip
+    assert code == 0
 
 
 SECTION = (ROOT / "docs" / "guide.md").read_text().partition("## Precision and memory\n")[2]

@@ -1,6 +1,7 @@
 """Model files: all that they say, understood or not."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 from nearfree.core.precision import ELEMENT_BYTES, Override, Product, uniform
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.weights import stored
-from nearfree.errors import ConfigError
 
 from decoders.files import SMALL, change, write
 
@@ -128,9 +128,19 @@ def test_any_value_is_read_or_refused(tmp_path: Path, kind: str, data: st.DataOb
     assert file.decoder is not None or file.refusals
 
 
-def test_a_file_beside_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
-    """A broken link called hf_quant_config.json is an error, not the lack of one."""
+@pytest.mark.parametrize("kind", ["link", "folder", "fifo", "binary"])
+def test_a_file_beside_that_is_none_is_refused(tmp_path: Path, kind: str) -> None:
+    """What is called hf_quant_config.json and cannot be read is a reason, not the lack of one."""
     path = write(tmp_path, SMALL["llama"], "config.json")
-    (tmp_path / "hf_quant_config.json").symlink_to(tmp_path / "gone.json")
-    with pytest.raises(ConfigError, match=r"hf_quant_config\.json"):
-        read_model_file(path)
+    beside = tmp_path / "hf_quant_config.json"
+    if kind == "link":
+        beside.symlink_to(tmp_path / "gone.json")
+    elif kind == "folder":
+        beside.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(beside)
+    else:
+        beside.write_bytes(b"\xff\xfe\x00")
+    file = read_model_file(path)
+    assert [(each.file, each.key) for each in file.refusals] == [(str(beside), "")]
+    assert not file.weights

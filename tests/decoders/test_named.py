@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.decoders.config_file import decoder_names, find_decoder
+from nearfree.decoders.config_file import decoder_names, find_file, read_decoder
 from nearfree.errors import ConfigError
 
 from decoders.files import CONFIG, EVERY, SMALL, refusal, write
@@ -14,7 +14,7 @@ from decoders.files import CONFIG, EVERY, SMALL, refusal, write
 @pytest.mark.parametrize("given", ["Qwen3-8B", "qwen3_8b", "QWEN3.8b"])
 def test_a_name_is_found_however_it_is_written(given: str) -> None:
     """Case does not matter, and `-` and `.` are `_`."""
-    assert find_decoder(CONFIG, given).name == "qwen3_8b"
+    assert read_decoder(find_file(CONFIG, given)).name == "qwen3_8b"
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_a_name_is_found_however_it_is_written(given: str) -> None:
 )
 def test_published_names_are_found(given: str) -> None:
     """The names that papers and model cards use are names here."""
-    assert find_decoder(CONFIG, given).layers
+    assert read_decoder(find_file(CONFIG, given)).layers
 
 
 def test_all_shipped_names_are_listed() -> None:
@@ -33,14 +33,15 @@ def test_all_shipped_names_are_listed() -> None:
 def test_a_path_is_read(tmp_path: Path) -> None:
     """A file or folder anywhere is read, whether or not the config folder has models."""
     path = write(tmp_path, SMALL["llama"], "config.json")
-    assert find_decoder(CONFIG, str(path)) == find_decoder(tmp_path, str(tmp_path))
+    file, folder = find_file(CONFIG, str(path)), find_file(tmp_path, str(tmp_path))
+    assert read_decoder(file) == read_decoder(folder)
 
 
 def test_the_nearest_names_are_told() -> None:
     """An unknown name, also one with its owner, says which known ones are like it."""
     for name in ("Qwen3-8", "Qwen/Qwen3-8B"):
         with pytest.raises(ConfigError) as error:
-            find_decoder(CONFIG, name)
+            find_file(CONFIG, name)
         assert repr(name) in error.value.what
         assert "qwen3_8b" in error.value.remedy
 
@@ -49,13 +50,13 @@ def test_the_nearest_names_are_told() -> None:
 def test_what_no_system_can_name_is_refused(name: str) -> None:
     """A text that is neither a name nor a path of a config.json is refused, however odd."""
     with pytest.raises(ConfigError):
-        find_decoder(CONFIG, name)
+        read_decoder(find_file(CONFIG, name))
 
 
 def test_no_models_are_no_names(tmp_path: Path) -> None:
     """A config folder without models knows none, and says so."""
     with pytest.raises(ConfigError, match="Known are none"):
-        find_decoder(tmp_path, "qwen3_8b")
+        find_file(tmp_path, "qwen3_8b")
 
 
 def test_a_name_does_not_leave_the_folder(tmp_path: Path) -> None:
@@ -64,12 +65,12 @@ def test_a_name_does_not_leave_the_folder(tmp_path: Path) -> None:
     write(tmp_path, SMALL["llama"], "secret.json")
     for name in ("../secret", "models/../secret", "..-secret", "./secret"):
         with pytest.raises(ConfigError, match="no model"):
-            find_decoder(tmp_path, name)
+            find_file(tmp_path, name)
 
 
 @given(st.text(max_size=300))
 @settings(max_examples=100, deadline=None)
 def test_any_text_is_found_or_refused(given: str) -> None:
     """No text raises anything but a ConfigError."""
-    error = refusal(lambda: find_decoder(CONFIG, given))
+    error = refusal(lambda: read_decoder(find_file(CONFIG, given)))
     assert error is None or error.remedy

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from nearfree.core.precision import Dtype
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.quantisation import Quantised, read_quantised
+from nearfree.decoders.quantisation import read_quantised
+from nearfree.decoders.quantised import Quantised
 from nearfree.errors import RefusedError
 
 from decoders.quantised import (

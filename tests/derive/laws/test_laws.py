@@ -227,7 +227,7 @@ def test_facts_are_those_of_the_datasheets() -> None:
     facts = datasheet_facts(sheets)
     assert facts.select("platform", "dtype").n_unique() == facts.height
     row = facts.row(by_predicate=(pl.col("platform") == "h20") & (pl.col("dtype") == "bfloat16"))
-    assert row == ("h20", "bfloat16", 148.0, 4000.0, 37.0, 90, 78, "NVIDIA H20")
+    assert row == ("h20", "bfloat16", 148.0, 4000.0, 37.0, 90, 78, "NVIDIA H20", False)
 
 
 def test_each_distinct_row_is_asked_once() -> None:
@@ -253,7 +253,7 @@ REFUSED: list[tuple[dict[str, Any], set[str], str]] = [
     (MOE | {"d_ff": None}, EVERY, "the moe_ffn setting lacks d_ff"),
     (ATTENTION | {"kv_heads": None}, EVERY, "the attention setting lacks kv_heads"),
     (DENSE | {"platform": "mars"}, EVERY, "no facts of mars"),
-    (DENSE | {"platform": "a100", "dtype": "float8"}, EVERY, "no phi of a100 for float8"),
+    (DENSE | {"platform": "a100", "dtype": "float8"}, EVERY, "a100 has no float8 units"),
     (MOE | {"platform": "cpu"}, {"idle_compute"}, "no phi of cpu for bfloat16"),
     (MOE | {"backend": "trtllm"}, {"principle"}, "the paper prints no M_moe of trtllm"),
     (MOE | {"backend": "trtllm"}, {"principle_resolved"}, "MoE kernels of trtllm"),

@@ -13,7 +13,8 @@ from nearfree.derive.work_model.prepare import ROWS_AT_ONCE, Prepared, prepare
 from derive.questions import ATTENTION, DENSE, FACTS, MOE, RESOLVER, ask
 
 H100 = {"phi": 989e6, "beta": 3.35e6, "sms": 132.0, "element_bytes": 2.0,
-        "weight_bytes": 2.0, "cache_bytes": 2.0, "result_bytes": 2.0}  # fmt: skip
+        "weight_bytes": 2.0, "cache_bytes": 2.0, "result_bytes": 2.0,
+        "pass_bytes": 0.0, "tile_m": float("nan")}  # fmt: skip
 """phi in FLOP/us and beta in bytes/us, as on a datasheet."""
 GEMM = {"module": "gemm", "backend": "vllm", "d_model": 8192, "d_ff": 8192}
 LIBRARY = {**MOE, "backend": "trtllm"}

@@ -74,11 +74,18 @@ def test_narrow_steps_of_k_are_slower(block_k: int, constant: str) -> None:
     assert timed([64], slower, 16, block_k=128)[0] == timed([64], plain, 16, block_k=128)[0]
 
 
+def test_narrow_is_in_bytes() -> None:
+    """64 weights of a byte are as narrow a step as 32 of two."""
+    values = start(MOE_TRITON, narrow_k=2.0, half_k=1.0)
+    wide = timed([64], values, 16, block_k=128, weight_bytes=1.000244)[0]
+    assert timed([64], values, 16, block_k=64, weight_bytes=1.000244)[0] > wide
+
+
 @pytest.mark.parametrize(("gated", "matrices"), [(None, 3), (True, 3), (False, 2)])
 def test_a_gated_expert_has_three_matrices(gated: bool | None, matrices: int) -> None:  # noqa: FBT001
     """Gate, up and down; what does not say it is gated is."""
     rows = facts_of({**MOE, "gated": gated})
-    assert moe_features(rows, np.ones((1, 1)))["matrices"].tolist() == [[matrices]]
+    assert moe_features(rows, np.ones((1, 1)), triton=True)["matrices"].tolist() == [[matrices]]
 
 
 def test_routing_decides_which_experts_are_read() -> None:

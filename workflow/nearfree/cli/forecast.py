@@ -93,8 +93,6 @@ def run_predict(args: argparse.Namespace) -> int:
     inverse = args.positions is not None
     spec = make_spec(args, batch=_BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
     queries, others = asked_about(config, spec)
-    if inverse or args.format == "csv":
-        refuse(others)
     predictors = ["work_model"] if inverse else PREDICTORS
     answers = (
         forecast(
@@ -107,7 +105,7 @@ def run_predict(args: argparse.Namespace) -> int:
     told = _answer(args, answers, others, epsilon)
     if told:
         print(told)
-    if args.format == "text":
+    if args.format != "json":
         refuse(others)
     unknown = others or answers is None or any(answers.total.refusals)
     return 2 if unknown or not fit(args, queries) else 0
@@ -130,18 +128,19 @@ def _answer(
     if args.positions is None and args.format == "text":
         told = [report(*each, *used) for each in known] + [unanswered_lines(e) for e in others]
         return "\n\n".join(filter(None, map("\n".join, told)))
-    if args.positions is None and args.format == "json":
-        said = [answer(*each, *used) for each in known] + [unanswered_json(e) for e in others]
-        return json_text(said)
+    inverse = args.positions is not None
+    if args.format == "json":
+        said = [] if inverse else [answer(*each, *used) for each in known]
+        if inverse and answers is not None:
+            said = inverse_rows(answers, args.positions, *used).to_dicts()
+        return json_text([*said, *map(unanswered_json, others)])
     if answers is None:
         return ""
-    if args.positions is None:
-        return curve_rows(answers).write_csv().rstrip("\n")
-    if args.format == "text":
-        lines = inverse_report(answers, args.positions, *used)
-        return "\n".join((*unfit_lines(answers.deployments), *lines))
-    rows = inverse_rows(answers, args.positions, *used)
-    return json_text(rows.to_dicts()) if args.format == "json" else rows.write_csv().rstrip("\n")
+    if args.format == "csv":
+        rows = inverse_rows(answers, args.positions, *used) if inverse else curve_rows(answers)
+        return rows.write_csv().rstrip("\n")
+    lines = inverse_report(answers, args.positions, *used)
+    return "\n".join((*unfit_lines(answers.deployments), *lines))
 
 
 def refuse(others: "Sequence[Unanswered]") -> None:
@@ -206,14 +205,18 @@ def run_lookup(args: argparse.Namespace) -> int:
 
 
 def _lookup(args: argparse.Namespace, config: "Config") -> int:
-    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.expand_deployments import asked_about
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.answer_json import with_about
     from nearfree.show.text.memory import unfit_lines
     from nearfree.show.text.surface import lookup_report
 
     epsilon = tolerance_of(args, config)
-    queries = [query for spec in _specs(args, config) for query in deployments(config, spec)]
+    asked = [asked_about(config, spec) for spec in _specs(args, config)]
+    queries = [query for known, _ in asked for query in known]
+    others = [each for _, unknown in asked for each in unknown]
+    if not queries:
+        refuse(others)
     grid = positions(args.largest)
     answers = forecast(queries, make_answerer(args, config, queries), [epsilon], grid=grid)
     if args.format == "csv":
@@ -221,6 +224,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
         print(with_about(answers.deployments, rows).write_csv().rstrip("\n"))
     else:
         print("\n".join((*unfit_lines(queries), *lookup_report(answers, epsilon))))
+    refuse(others)
     return 2 if any(answers.total.refusals) or not fit(args, queries) else 0
 
 

@@ -155,11 +155,6 @@ def decoder_names(config_folder: Path) -> list[str]:
     return sorted(path.stem for path in paths if re.fullmatch(NAME, path.stem))
 
 
-def find_decoder(config_folder: Path, model: str) -> Decoder:
-    """Return a decoder by its name or path; ConfigError as `find_file` and `read_decoder` do."""
-    return read_decoder(find_file(config_folder, model))
-
-
 def find_file(config_folder: Path, model: str) -> Path:
     """Return the file of a model by its name, or the file or folder that is given.
 

@@ -13,7 +13,7 @@ from nearfree.decoders.config_file import find_file, read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details, read_details
 from nearfree.decoders.precision import read_precision
-from nearfree.decoders.quantisation import Quantised
+from nearfree.decoders.quantised import Quantised
 from nearfree.errors import ConfigError
 
 

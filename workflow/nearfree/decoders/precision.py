@@ -13,9 +13,10 @@ from nearfree.core.precision import FORMATS, PLAIN, Dtype
 from nearfree.decoders.config_file import config_file
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.names import Names, root
-from nearfree.decoders.quantisation import METHODS, Quantised, method_of, read_quantised
+from nearfree.decoders.quantisation import METHODS, method_of, read_quantised
+from nearfree.decoders.quantised import Quantised
 from nearfree.decoders.schemes import Scheme, scheme, weight_only
-from nearfree.errors import Refusal, Refusals, RefusedError
+from nearfree.errors import ConfigError, Refusal, Refusals, RefusedError
 
 _SECTIONS = ("quantization_config", "compression_config")
 _BESIDE = "hf_quant_config.json"
@@ -320,7 +321,12 @@ def _beside(file: Path) -> Iterator[Keys]:
     """
     beside = file.with_name(_BESIDE)
     if beside.exists() or beside.is_symlink():
-        keys = Keys(beside, read_object(beside))
+        try:
+            keys = Keys(beside, read_object(beside))
+        except ConfigError as error:
+            reason = error.what.removeprefix(f"{beside} ")
+            remedy = "Give ModelOpt's own file, or take it away if nothing is quantised"
+            raise RefusedError([Refusal(str(beside), "", reason, remedy)]) from error
         if not keys.has("quantization"):
             raise keys.wrong("quantization", "is missing", "Give ModelOpt's own file")
         yield keys.inner("quantization")

@@ -51,6 +51,11 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         """Return phi of products in a format, or of a peak's own name, TFLOP/s; None if unknown."""
         return self.peak_tflops.get(FORMATS[dtype].peak if dtype in FORMATS else dtype)
 
+    def lacks(self, dtype: str) -> bool:
+        """Return whether its units multiply no dtype: there are other peaks, and this is known."""
+        unknown = f"peak_tflops.{FORMATS[dtype].peak}" in self.unknown
+        return bool(self.peak_tflops) and self.peak(dtype) is None and not unknown
+
     def balance(self, dtype: str) -> float | None:
         """Return rho = phi / beta of a dtype in FLOP per byte, None without both facts."""
         peak = self.peak(dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 from nearfree.backends.names import backend
 from nearfree.config.files import BOUNDS, Config
-from nearfree.decoders.config_file import find_decoder
+from nearfree.decoders.config_file import find_file, read_decoder
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, forecast
@@ -27,7 +27,7 @@ def deployment(
     moe: str = "vllm==0.20.2", **changes: Any,
 ) -> Deployment:  # fmt: skip
     """Return a deployment of a named model on an H800, some of its fields changed."""
-    decoder = find_decoder(CONFIG.folder, model)
+    decoder = read_decoder(find_file(CONFIG.folder, model))
     sparse = decoder.experts is not None
     fields: dict[str, Any] = {
         "decoder": decoder,

@@ -19,8 +19,10 @@ FACTS_SCHEMA = {
     "sm": pl.Int64,
     "sm_count": pl.Int64,
     "device_name": pl.String,
+    "no_units": pl.Boolean,
 }
-"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, and the driver's name."""
+"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, the driver's name, and
+whether it is known that no unit multiplies the dtype."""
 
 
 def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
@@ -35,6 +37,7 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
             "sm": sheet.sm,
             "sm_count": sheet.sm_count,
             "device_name": sheet.device_name,
+            "no_units": sheet.lacks(dtype),
         }
         for name, sheet in platforms.items()
         for dtype in FORMATS
@@ -63,7 +66,10 @@ def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.
     types = {"platform": pl.String, "sm": pl.Int64, "device_name": pl.String, "has_sms": pl.Boolean}
     return (
         probed.join(pl.DataFrame(rows, schema=types), on="platform", how="left")
-        .with_columns(pl.when("has_sms").then("sm_count").alias("sm_count"))
+        .with_columns(
+            pl.when("has_sms").then("sm_count").alias("sm_count"),
+            pl.lit(value=False).alias("no_units"),
+        )
         .select(*FACTS_SCHEMA)
     )
 

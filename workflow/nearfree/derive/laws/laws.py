@@ -64,10 +64,14 @@ def shape_refusal(*, cached: bool = True) -> pl.Expr:
     )
 
 
+_NO_UNITS = "{} has no {} units; weights alone can be {} there (--activations bfloat16)"
+
+
 def facts_refusal() -> pl.Expr:
     """Return which fact of the platform is missing: phi or beta; null where none is."""
     return pl.coalesce(
         pl.when(pl.col("known").is_null()).then(written("no facts of {}", "platform")),
+        pl.when(pl.col("no_units")).then(written(_NO_UNITS, "platform", "dtype", "dtype")),
         pl.when(pl.col("peak_tflops").is_null()).then(
             written("no phi of {} for {}", "platform", "dtype")
         ),

@@ -1,7 +1,8 @@
 """T(N) of a fused MoE layer: what crosses the memory bus, against what happens on the chip.
 
 On the chip, the larger of the compute of padded blocks and the traffic between L2 and SMs, and what
-each tile costs besides. Weights that are loaded in narrow steps of K are loaded slower.
+each tile costs besides. Weights that are loaded in narrow steps of K, few bytes of a row, are
+loaded slower.
 """
 
 import re
@@ -21,7 +22,8 @@ from nearfree.derive.work_model.family import (
 )
 
 _LIBRARY_BACKENDS = ("trtllm",)
-_NARROW_K, _HALF_K = 32, 64
+_NARROW_BYTES, _HALF_BYTES = 64, 128
+"""Of a row of weights in a step of K: 32 and 64 elements of 16 bits."""
 _OWN_TILES = (16.0, 32.0, 64.0, 128.0)
 _OWN_COLUMNS, _OWN_K = 128.0, 64.0
 
@@ -35,18 +37,26 @@ def latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
         `block_m`, `block_n`, `block_k` [rows, grid]; what `executed` asks for besides.
     """
     block_k = features["block_k"]
-    steps = [block_k <= _NARROW_K, block_k <= _HALF_K]
+    step = np.floor(block_k * features["weight_bytes"])  # without the scales of float8_block
+    steps = [step <= _NARROW_BYTES, step <= _HALF_BYTES]
     slowdown = np.select(steps, [values["narrow_k"], values["half_k"]], 1.0)
     blocks = features["block_m"], features["block_n"], block_k
     return _executed(features, values, blocks, slowdown)
 
 
 def own_tile_latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
-    """Return T(N) of a library that picks the best of several row tiles, [rows, grid]."""
+    """Return T(N) of a library that picks the best of several row tiles, [rows, grid].
+
+    Parameters
+    ----------
+    features
+        `tile_m` [rows, grid] where its source says the tile, else NaN; what `executed` asks for.
+    """
+    ruled = np.broadcast_to(features["tile_m"], features["tokens"].shape)
     shape = features["tokens"].shape
     columns, depth, even = np.full(shape, _OWN_COLUMNS), np.full(shape, _OWN_K), np.ones(shape)
-    each = [_executed(features, values, (np.full(shape, tile), columns, depth), even)
-            for tile in _OWN_TILES]  # fmt: skip
+    tiles = [np.where(np.isnan(ruled), tile, ruled) for tile in _OWN_TILES]
+    each = [_executed(features, values, (tile, columns, depth), even) for tile in tiles]
     return np.asarray(np.minimum.reduce(each))
 
 
@@ -73,7 +83,8 @@ def _executed(
 
     Features: `tokens` (b N) [rows, grid]; `experts`, `top_k`, `skewed` (1 or 0), `d_model`,
     `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`,
-    `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
+    `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1]; `pass_bytes` [rows, grid],
+    moved by passes that a 16-bit layer has not.
     """
     block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
@@ -99,7 +110,7 @@ def _executed(
     weights = slowdown * stored * features["matrices"] * d_model * d_ff * active / beta
     # Rows cross the bus in 16 bits at least: what products write is read again to be quantised.
     rows = tokens * d_model + pairs * (3 * d_model + 2 * up + 2 * d_ff)
-    moved = features["result_bytes"] * rows
+    moved = features["result_bytes"] * rows + features["pass_bytes"]
     off_chip = weights + values["routed_traffic"] * moved / beta
     return values["fixed_us"] + power_mean_sum(values["sharpness"], off_chip, on_chip)
 

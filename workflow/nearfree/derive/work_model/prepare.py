@@ -14,6 +14,8 @@ from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
+from nearfree.derive.work_model.moe import MOE_TRITON
+from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_bytes, token_tiles
 from nearfree.errors import NearfreeError
 from nearfree.units import US_PER_S
 
@@ -62,14 +64,29 @@ def gemm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     return {**shared, "rows": shared["tokens"], "matrices": matrices}
 
 
-def moe_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
-    """Return the features of MoE layers without their blocks."""
+def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any]:
+    """Return the features of MoE layers without the blocks that a release's rules say.
+
+    Parameters
+    ----------
+    triton
+        Whether they are Triton's fused layers, all of them.
+    """
     gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
-    return {
+    layer = {
         **common(rows, n),
         **{name: column(rows, name) for name in ("experts", "top_k", "d_model", "d_ff")},
         "skewed": (rows["routing"] == "skewed").to_numpy().astype(np.float64)[:, None],
         "matrices": np.where(gated, _GATED, _PLAIN),
+    }
+    routed = rows.select(
+        (pl.col("dtype") == "float8_block")
+        & (pl.col("sm") == HOPPER)
+        & pl.col("kernel").fill_null("").str.contains(TRTLLM_CUTLASS)
+    ).to_numpy()
+    return layer | {
+        "pass_bytes": pass_bytes(layer, triton=triton, routed=routed),
+        "tile_m": token_tiles(layer["tokens"], layer["sms"], routed),
     }
 
 
@@ -170,7 +187,7 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     if family.name == "gemm":
         return gemm_features(rows, n)
     if family.name.startswith("moe"):
-        return moe_features(rows, n)
+        return moe_features(rows, n, triton=family is MOE_TRITON)
     found = attention_features(rows, n)
     packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
     group = column(rows, "heads") / column(rows, "kv_heads")

@@ -1,0 +1,110 @@
+"""AWQ, GPTQ and bitsandbytes: weights of 4 or 8 bits, multiplied as plain numbers."""
+
+from collections.abc import Callable, Sequence
+
+from nearfree.core.precision import Dtype
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.names import Names, read_names
+from nearfree.decoders.quantised import ALIKE, Quantised, choice
+from nearfree.decoders.schemes import Scheme, scheme
+from nearfree.errors import Refusals
+
+_INTEGERS: dict[int, Dtype] = {4: "int4", 8: "int8"}
+
+
+def _integers(
+    keys: Keys,
+    plain: Dtype,
+    known: tuple[int, ...],
+    zeros: Callable[[], bool],
+    *,
+    bits: Sequence[str] = ("bits",),
+    group: Sequence[str] = ("group_size",),
+) -> Scheme:
+    """Return the scheme of whole numbers; `bits` and `group` are the names of either key."""
+    found = Refusals()
+    wide, size, zero_points = 0, 0, False
+    with found.gathered():
+        wide = keys.whole(keys.one_of(*bits))
+        if wide not in known:
+            raise keys.wrong(keys.one_of(*bits), f"is none of {', '.join(map(str, known))}")
+    with found.gathered():
+        size = keys.whole(keys.one_of(*group), least=-1)
+        if not size:
+            raise keys.wrong(keys.one_of(*group), "is no size of a group; -1 is a whole row")
+    with found.gathered():
+        zero_points = zeros()
+    found.check()
+    return scheme(_INTEGERS[wide], plain, group=max(size, 0), zero_points=zero_points)
+
+
+def awq(keys: Keys, plain: Dtype) -> Quantised:
+    """Return what `awq` says: AutoAWQConfig of vllm 0.33.0."""
+    found = Refusals()
+    others, ignored, head = None, Names(), False
+    with found.gathered():
+        zeros = lambda: keys.flag(keys.one_of("zero_point"))  # noqa: E731
+        bits, group = ("bits", "w_bit"), ("group_size", "q_group_size")
+        others = _integers(keys, plain, (4,), zeros, bits=bits, group=group)
+    with found.gathered():
+        ignored = read_names(keys, "modules_to_not_convert", "text")
+    with found.gathered():
+        head = keys.flag("lm_head")
+    found.check()
+    return Quantised(others=others, ignored=ignored, head=head)
+
+
+def gptq(keys: Keys, plain: Dtype) -> Quantised:
+    """Return what `gptq` says: AutoGPTQConfig of vllm 0.33.0."""
+    found = Refusals()
+    others, head = None, False
+    with found.gathered():
+        others = _integers(keys, plain, (4, 8), lambda: not keys.flag(keys.one_of("sym")))
+    with found.gathered():
+        head = keys.flag("lm_head")
+    for key in ("dynamic", "modules_in_block_to_quantize"):
+        if keys.has(key) and not keys.empty(key):
+            found.add(keys.wrong(key, "gives some matrices rules of their own", ALIKE))
+    found.check()
+    return Quantised(others=others, head=head)
+
+
+_NF4 = "its matrices are dequantised before each product, which no forward here has"
+
+
+def bitsandbytes(keys: Keys, plain: Dtype) -> Quantised:
+    """Return what `bitsandbytes` stores: NF4 or FP4 in groups of 64, or LLM.int8().
+
+    A group's float32 scale is itself stored in 8 bits with `double_quant`, of which 256 share a
+    float32. Routed experts are Linear layers, and quantised, in some releases of transformers
+    alone, those whose experts are no parameters of one module; without a list the LM head is left
+    out. Source: BitsAndBytesConfig, replace_with_bnb_linear and get_modules_to_not_convert of
+    transformers 5.23; the group sizes are the defaults of quantize_4bit of bitsandbytes.
+    """
+    found = Refusals()
+    flags, ignored = dict[str, bool](), Names()
+    for key in ("load_in_4bit", "load_in_8bit", "bnb_4bit_use_double_quant"):
+        with found.gathered():
+            names = [name for name in (key, f"_{key}") if keys.has(name)]
+            flags[key] = keys.flag(keys.one_of(*names)) if names else False
+    with found.gathered():
+        if keys.has("bnb_4bit_quant_type"):
+            choice(keys, "bnb_4bit_quant_type", "nf4", "fp4")
+    with found.gathered():
+        ignored = read_names(keys, "llm_int8_skip_modules", "path")
+    found.check()
+    if flags["load_in_4bit"] == flags["load_in_8bit"]:
+        raise keys.wrong("load_in_4bit", "must be true, or load_in_8bit, and not both")
+    others = Scheme(weights="int8", activations=plain, bits=8)
+    if flags["load_in_4bit"]:
+        scale = 8 + 32 / 256 if flags["bnb_4bit_use_double_quant"] else 32
+        others = Scheme(weights="int4", activations=plain, bits=4 + scale / 64, group=64)
+    return Quantised(
+        others=others,
+        ignored=ignored,
+        head=None if keys.has("llm_int8_skip_modules") else False,
+        experts=None,
+        refusals=keys.wrong(
+            "quant_method", _NF4, "Read its memory, or give the model in another method"
+        ).refusals,
+    )

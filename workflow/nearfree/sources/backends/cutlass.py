@@ -120,7 +120,9 @@ class Kernels:
         if ROWS in names:
             place = names.index(ROWS)
             spelled = given[place : place + 1] or _template(struct)[place : place + 1]
-            return _size(home, part(spelled[0], "default_value") if place >= len(given) else spelled[0])
+            return _size(
+                home, part(spelled[0], "default_value") if place >= len(given) else spelled[0]
+            )
         tile = next((number for number, name in enumerate(names) if name in TILES), None)
         if tile is None or tile >= len(given):
             raise _unknown(home, struct)
@@ -171,11 +173,10 @@ def _lifted(tree: Node) -> Iterator[Edit]:
                     yield Edit(label.start_byte, given.end_byte, f"{name}_dispatch()")
                     yield Edit(around.start_byte, method.start_byte, "")
     for node in walk(tree):
-        called = node.child_by_field_name("function")
-        if called is not None and called.type == "qualified_identifier":
-            if words(part(called, "name")).startswith("dispatch<"):
-                scope = words(part(called, "scope"))
-                yield Edit(node.start_byte, node.end_byte, f"{scope}_dispatch()")
+        called = words(node.child_by_field_name("function"))
+        owner = re.match(r"(\w+)::dispatch<", called)
+        if node.type == "call_expression" and owner:
+            yield Edit(node.start_byte, node.end_byte, f"{owner[1]}_dispatch()")
 
 
 def _method_name(method: Node) -> Node | None:

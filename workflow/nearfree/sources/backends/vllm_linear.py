@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nearfree.sources.backends.cutlass import with_rows
+from nearfree.sources.backends.dequantised import dequantised
+from nearfree.sources.backends.machete import machete
+from nearfree.sources.backends.marlin_passes import marlin
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.reading import Mechanism, Reading
@@ -16,7 +19,8 @@ PACKAGE = "vllm-linear"
 _CSRC = r"csrc/(libtorch_stable/)?quantization"
 WANTED = (
     rf"{_CSRC}/((w8a8/cutlass|cutlass_w8a8)/(c3x/scaled_mm(_\w+_dispatch)?|scaled_mm_c2x(_\w+)?)\.cuh"
-    r"|(gptq_)?marlin/(gptq_)?marlin\.cu|machete/generate\.py)"
+    r"|(gptq_)?marlin/(gptq_)?marlin\.cu|machete/generate\.py|gptq/q_gemm\.cu)"
+    r"|vllm/model_executor/layers/quantization/(auto_)?awq\.py"
 )
 CUTLASS = {
     "float8_sm89": "cutlass_gemm_sm89_fp8_dispatch",
@@ -53,7 +57,13 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
         A dispatch or a kernel is not of a known form.
     """
     parsed = with_rows({path: text for path, text in files.items() if path.endswith(".cuh")})
-    return [*_cutlass(parsed)]
+    python = {path: text for path, text in files.items() if path.endswith(".py")}
+    return [
+        *_cutlass(parsed),
+        marlin(files, contexts()),
+        machete(python, contexts()),
+        *dequantised(files),
+    ]
 
 
 def contexts(**more: Any) -> list[Mapping[str, Any]]:

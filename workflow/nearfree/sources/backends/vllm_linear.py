@@ -13,6 +13,7 @@ from nearfree.sources.backends.machete import machete
 from nearfree.sources.backends.marlin_passes import marlin
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
+from nearfree.sources.language.program import Program, names_in
 from nearfree.sources.language.reading import Mechanism, Reading
 
 PACKAGE = "vllm-linear"
@@ -80,10 +81,15 @@ def _cutlass(files: CppFiles) -> Iterator[Reading]:
                 program,
                 root,
                 axis="rows",
-                contexts=[each for sms in SMS for each in contexts(sms=sms)],
+                contexts=[each for sms in _counted(name, program) for each in contexts(sms=sms)],
                 whole=False,
                 least={"rows": 1},
             )
+
+
+def _counted(root: str, program: Program) -> tuple[int, ...]:
+    """Return the numbers of SMs at which a rule is tried: one where it does not ask for them."""
+    return SMS if "sms" in names_in(program.functions[root]) else SMS[:1]
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:

@@ -83,7 +83,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             "platform": self.platform,
             "attention": str(self.attention),
             "moe": str(self.moe) if self.moe else None,
-            "dense": str(self.dense) if self.dense else None,
+            **({"dense": str(self.dense)} if self.dense else {}),
             "routing": self.routing,
             "dtype": self.main.activations,
             "batch": self.batch,

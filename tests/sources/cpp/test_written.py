@@ -2,8 +2,8 @@
 
 import pytest
 from nearfree.errors import SourceError
-from nearfree.sources.cpp.source import CppFiles, children
 from nearfree.sources.cpp.nodes import part
+from nearfree.sources.cpp.source import CppFiles, children
 from nearfree.sources.cpp.written import Edit, cut, only_function, written
 
 TEXT = """#if 0
@@ -57,5 +57,5 @@ def test_a_function_is_cut_to_some_of_its_statements() -> None:
 @pytest.mark.parametrize("text", ["int g() { return 1; }", "void f() {}\nvoid f(int a) {}"])
 def test_a_function_that_is_not_there_once_is_refused(text: str) -> None:
     """Which of two is compiled is not known."""
-    with pytest.raises(SourceError, match="f is defined [02] times"):
+    with pytest.raises(SourceError, match=r"f is defined [02] times"):
         only_function({"a.cu": text}, "f")

@@ -26,7 +26,7 @@ from nearfree.errors import NearfreeError
 from nearfree.hardware.platforms import Platform
 from nearfree.sources.packages import parse_release
 
-_BACKENDS = {
+_BACKENDS: Mapping[tuple[str, str], str] = {
     (module, backend.rules.package): backend.name
     for backend in reversed(BACKENDS)
     if backend.rules

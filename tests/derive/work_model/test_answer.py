@@ -20,7 +20,8 @@ def test_a_quantised_product_names_its_kernels_and_their_hypothesis(
     dtype: str, weights: str | None, said: str
 ) -> None:
     """Of 16 bits a library picks the tile; of fewer the kernels are known, their tiles assumed."""
-    rows = pl.DataFrame({"dtype": [dtype], "weights": [weights]}, schema_overrides={"weights": str})
+    asked = {"backend": ["torch"], "batch": [1], "dtype": [dtype], "weights": [weights]}
+    rows = pl.DataFrame(asked, schema_overrides={"weights": str})
     (place,) = rule_places(GEMM, rows, [1], RESOLVER)
     assert said in place
     assert ("tiles of 16 to 128 rows assumed" in place) == (said != NO_RULE)

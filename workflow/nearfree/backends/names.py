@@ -31,6 +31,11 @@ def moe_backend(text: str) -> BackendRelease:
     return _of(text, "moe_ffn", "experts")
 
 
+def dense_backend(text: str) -> BackendRelease:
+    """Return a backend that runs dense products; ConfigError for one that runs none."""
+    return _of(text, "gemm", "dense products")
+
+
 def _of(text: str, module: Module, what: str) -> BackendRelease:
     release, known = backend(text), running(module)
     if release.name not in known:

@@ -73,6 +73,7 @@ _FLASHINFER = Rules(package="flashinfer-python", reader="flashinfer")
 BACKENDS = (
     Backend(
         name="torch",
+        names=("torch",),
         modules={
             "gemm": f"{_ADAPTERS}.torch_dense:TorchGemm",
             "dense_ffn": f"{_ADAPTERS}.torch_dense:TorchDenseFfn",
@@ -118,6 +119,15 @@ BACKENDS = (
         # third the blocks of Marlin.
         rules=Rules(package="vllm", reader="vllm", form=3),
         printed={"vllm_0_9_1": "0.9.1"},
+    ),
+    Backend(
+        name="vllm_linear",
+        names=("vllm-linear",),
+        modules={"gemm": None, "dense_ffn": None},
+        package="vllm",
+        imported="vllm",
+        # Its rules stand in vLLM's sdist, by vLLM's release.
+        rules=Rules(package="vllm-linear", reader="vllm_linear"),
     ),
     Backend(
         name="sglang",

@@ -63,6 +63,11 @@ def add_deployment(
         "--moe",
         help="the same for MoE layers (default: vllm, but sglang for a schedule of SGLang)",
     )
+    parser.add_argument(
+        "--dense",
+        help="the same for dense products of quantised weights, vllm-linear or torch (default: "
+        "those of --moe's release where they are read, else a library's)",
+    )
     if batch:
         parser.add_argument("--batch", type=of(positive), help=f"b, requests{listed}")
     parser.add_argument(
@@ -159,6 +164,7 @@ def make_spec(
         platforms=tuple(args.platform),
         attention=(args.attention,) if args.attention else (),
         moe=(args.moe or moe,),
+        dense=args.dense,
         batch=tuple(args.batch or batch),
         context=tuple(args.context or context),
         routing=tuple(args.routing or routing),  # type: ignore[arg-type]

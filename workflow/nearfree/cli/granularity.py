@@ -31,22 +31,23 @@ MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "den
 
 def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     of_moe, of_attention = ruled_packages("moe_ffn"), ruled_packages("attention")
+    of_dense = ruled_packages("gemm")
     parser.add_argument(
         "release",
         help=f"package==version, such as vllm==0.20.2; of MoE layers {', '.join(of_moe)}, of "
-        f"attention {', '.join(of_attention)} (vllm-fa3 is FlashAttention 3 of a vLLM release, "
-        "xformers brings another)",
+        f"dense products {', '.join(of_dense)}, of attention {', '.join(of_attention)} (vllm-fa3 "
+        "is FlashAttention 3 of a vLLM release, xformers brings another)",
     )
     TABLE_OR_JSON(parser)
     OFFLINE(parser)
     parser.add_argument("--device", help="the device's name, such as 'NVIDIA H20'")
     parser.add_argument("--sm", type=positive, help="compute capability: 90 for 9.0")
     parser.add_argument("--api", choices=[*MOE_APIS, *ATTENTION_APIS], help="the called API")
-    moe = parser.add_argument_group("MoE layers")
+    moe = parser.add_argument_group("MoE layers and dense products")
     for name, text in (
         ("experts", "E, on one rank"),
         ("top-k", "k, experts a token"),
-        ("d-ff", "an expert's width on one rank, elements"),
+        ("d-ff", "width of an expert, or columns of a product, on one rank, elements"),
         ("d-model", "hidden width, elements"),
     ):
         moe.add_argument(f"--{name}", type=positive, help=text)
@@ -66,6 +67,12 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     moe.add_argument("--tuned-folder", type=Path, help="a folder of your own tuned files")
     moe.add_argument(
         "--tokens", type=_range, default=(1, 512), help="tokens in one call (default: 1:512)"
+    )
+    moe.add_argument(
+        "--kernel",
+        choices=["CUTLASS", "Marlin", "Machete"],
+        help="of a dense product, [tokens, d-model] by [d-model, d-ff]: the kernel that an option "
+        "of the engine sets (default: the release's own choice)",
     )
     attention = parser.add_argument_group("attention")
     for name, text in (
@@ -102,14 +109,18 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
 def run_granularity(args: argparse.Namespace) -> int:
     """Print the block or tile that a backend's release uses, by range, with its source lines.
 
-    For MoE layers give --experts, --top-k, --d-ff, --d-model and --tokens; for attention give
-    --heads, --kv-heads, --head-dim, --context, --batch and --positions. Ranges are written
-    first:last.
+    For MoE layers give --experts, --top-k, --d-ff, --d-model and --tokens; for dense products
+    --d-model, --d-ff, --dtype and --tokens; for attention --heads, --kv-heads, --head-dim,
+    --context, --batch and --positions. Ranges are written first:last.
     """
     from nearfree.sources.packages import is_moe
 
     extraction = extraction_of(args, args.release)
-    answer = _moe(args, extraction) if is_moe(extraction.package) else _attention(args, extraction)
+    if extraction.package in ruled_packages("gemm"):
+        answer = _dense(args, extraction)
+    else:
+        ask = _moe if is_moe(extraction.package) else _attention
+        answer = ask(args, extraction)
     if args.format == "json":
         print(json_text(answer))
     else:
@@ -128,6 +139,43 @@ def _moe(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
     own = _own(args.tuned_folder, extraction)
     query = MoeQuery(**_fields(args, MoeQuery) | facts, own=own)
     return moe_granularity(extraction, query, *args.tokens)
+
+
+_FORMATS = {
+    "fp8": "float8",
+    "fp8_block": "float8_block",
+    "int8": "int8",
+    "int8_w8a16": "int8_w8a16",
+    "int4": "int4",
+}
+"""What a dense product's rules are asked for, by the quantisation."""
+
+
+def _dense(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
+    from nearfree.sources.answers.dense import DenseQuery
+    from nearfree.sources.answers.granularity import dense_granularity
+
+    _need(args, "d_ff", "d_model")
+    sm, sms, _ = _device(args)
+    if sm is None:
+        raise ConfigError(
+            f"{args.release} needs the device's compute capability",
+            remedy="Give --sm, or the name of a known --device",
+        )
+    if args.dtype not in _FORMATS:
+        raise ConfigError(
+            f"no rows of products in {args.dtype} are read: a library chooses its tile",
+            remedy=f"Choose --dtype from {', '.join(_FORMATS)}",
+        )
+    query = DenseQuery(
+        columns=args.d_ff,
+        depth=args.d_model,
+        format=_FORMATS[args.dtype],
+        sm=sm,
+        sms=sms,
+        kernel=args.kernel,
+    )
+    return dense_granularity(extraction, query, *args.tokens)
 
 
 def _attention(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
@@ -204,6 +252,9 @@ def _table(answer: "Granularity") -> None:
         tile = (
             "" if interval.tile is None else f"  tile {interval.tile} rows, {interval.tiles} tiles"
         )
+        if interval.passes is not None:
+            several = f", {interval.passes} passes over the weights"
+            tile = f"  rows of a tile{several if interval.passes > 1 else ''}"
         lines = "" if interval.lines is None else f":{interval.lines[0]}-{interval.lines[1]}"
         where = f"{interval.source}  {interval.file}{lines}"
         print(f"  {interval.first:>6} to {interval.last:<6} {interval.value:>4}{tile}  {where}")

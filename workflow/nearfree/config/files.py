@@ -40,16 +40,18 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     `models` are names under config/models or paths of files, `attention` and `moe` releases as
     package==version, or packages alone for the newest recorded release. Without `attention` it
-    is flash-attn, and flashinfer over a cache in 8 bits. `batch` is b, `context` L;
-    `moe` and `routing` count where a model has experts. `dtype` sets the format of all, `weights`,
-    `activations` and `kv_dtype` each its own; the model's files say the rest. `gpus`
-    share a model. `drawn` says whether figures show them.
+    is flash-attn, and flashinfer over a cache in 8 bits. `dense` is the release that runs the dense
+    products of quantised weights, torch for a library; without it the engine of `moe`. `batch` is
+    b, `context` L; `moe` and `routing` count where a model has experts. `dtype` sets the format of
+    all, `weights`, `activations` and `kv_dtype` each its own; the model's files say the rest.
+    `gpus` share a model. `drawn` says whether figures show them.
     """
 
     models: Texts
     platforms: Annotated[tuple[Name, ...], Meta(min_length=1)]
     attention: tuple[Text, ...] = ()
     moe: Texts = ("vllm",)
+    dense: Text | None = None
     batch: Listed = (1,)
     context: Listed = (4096,)
     routing: Annotated[tuple[Bound, ...], Meta(min_length=1)] = BOUNDS

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
-from nearfree.core.precision import Precision, uniform
+from nearfree.core.precision import PLAIN, Precision, uniform
 from nearfree.core.setting import Routing, Setting, check_setting
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.errors import ConfigError
@@ -39,7 +39,7 @@ class Laps:
 
 UNTOLD = Laps()
 _TORCH = BackendRelease("torch")
-"""What runs all but attention and the routed experts."""
+"""What runs all but attention, the routed experts and an engine's products of quantised weights."""
 
 
 class ModuleUse(Struct, frozen=True, kw_only=True):
@@ -64,6 +64,7 @@ def modules(
     attention: BackendRelease,
     moe: BackendRelease | None,
     routing: Routing | None,
+    dense: BackendRelease | None = None,
     precision: Precision | None = None,
 ) -> tuple[ModuleUse, ...]:
     """Return the modules of a decoder's forward, in the order in which they first run.
@@ -85,6 +86,8 @@ def modules(
         What runs the routed experts; not asked for where there are none.
     routing
         How tokens fall on experts; not asked for where there are none.
+    dense
+        What runs the dense products of quantised weights; torch if None.
     precision
         In what numbers it computes; all in the decoder's own dtype if None.
 
@@ -93,9 +96,11 @@ def modules(
     ConfigError
         The decoder has experts, and `moe` or `routing` is None.
     """
-    use = partial(_use, precision=precision or uniform(decoder.dtype), batch=batch)
-    gemm = partial(use, backend=_TORCH, module="gemm")
-    ffn = partial(use, backend=_TORCH, module="dense_ffn", d_model=decoder.d_model, gated=True)
+    formats = precision or uniform(decoder.dtype)
+    use = partial(_use, precision=formats, batch=batch)
+    product = partial(_product, precision=formats, batch=batch, dense=dense or _TORCH)
+    gemm = partial(product, module="gemm")
+    ffn = partial(product, module="dense_ffn", d_model=decoder.d_model, gated=True)
     d_model, layers, width = decoder.d_model, decoder.layers, decoder.heads * decoder.head_dim
     qkv = width + 2 * decoder.kv_heads * decoder.head_dim
     uses = [
@@ -155,6 +160,15 @@ def _use(
     return ModuleUse(
         role=role, count=count, setting=setting, backend_version=backend.version, main=main
     )
+
+
+def _product(
+    role: str, count: int, *, precision: Precision, dense: BackendRelease, **fields: Any
+) -> ModuleUse:
+    """Return dense products: an engine's own where weights are quantised, torch's elsewhere."""
+    quantised = getattr(precision, MATRICES[role]).weights not in PLAIN
+    backend = dense if quantised else _TORCH
+    return _use(role, count, backend=backend, precision=precision, **fields)
 
 
 def _formats(role: str, precision: Precision) -> dict[str, Any]:

@@ -37,6 +37,19 @@ class DenseStudy(StudyBase, frozen=True, kw_only=True, tag="dense_ffn"):
     weights: Annotated[tuple[Dtype | None, ...], Meta(min_length=1)] = (None,)
 
 
+class DenseQuestion(Struct, frozen=True, kw_only=True):
+    """One dense product of an engine on one platform, [rows, depth] by [depth, columns]."""
+
+    backend: str
+    backend_version: str | None
+    dtype: str
+    weights: str | None
+    columns: int
+    depth: int
+    sm: int | None
+    sm_count: int | None
+
+
 def gemm_work(
     setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
 ) -> ExecutedWork:

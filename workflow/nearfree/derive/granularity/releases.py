@@ -78,6 +78,18 @@ def attention_release(backend: str, version: str | None) -> Release:
     return _release(backend, version)
 
 
+def dense_release(backend: str, version: str | None) -> Release:
+    """Return the release whose rules speak of an engine's dense products.
+
+    Raises
+    ------
+    EvidenceError
+        No rules are read of this backend, or its version is not given.
+    """
+    ruled_backend(backend, "gemm")
+    return _release(backend, version)
+
+
 def ruled_release(backend: str, version: str | None) -> Release | None:
     """Return the release whose rules speak of a backend, None where no rules of it are read.
 
@@ -93,7 +105,7 @@ def ruled_backend(backend: str, module: Module) -> Backend:
     """Return the record of a backend; EvidenceError if no rules of its module are read."""
     _, record = _RULED.get(_plain(backend), (None, None))
     if record is None or module not in record.modules:
-        kernels = "MoE" if module == "moe_ffn" else module
+        kernels = {"moe_ffn": "MoE", "gemm": "dense"}.get(module, module)
         raise _refused(f"no rules of the {kernels} kernels of {backend} are read")
     return record
 

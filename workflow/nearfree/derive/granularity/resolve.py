@@ -6,9 +6,11 @@ from typing import Literal, TypeVar, cast, get_args
 import numpy as np
 from msgspec.structs import replace
 
+from nearfree.backends.dense_kernels import dense_format
 from nearfree.backends.kernels import MARLIN, TRITON, moe_kernel, unread
 from nearfree.backends.records import BY_NAME, Backend, running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
+from nearfree.core.modules.dense_ffn import DenseQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import FORMATS
 from nearfree.derive.granularity.releases import (
@@ -16,6 +18,7 @@ from nearfree.derive.granularity.releases import (
     PINNED_TRITON,
     Release,
     attention_release,
+    dense_release,
     moe_release,
     ruled_backend,
 )
@@ -24,7 +27,13 @@ from nearfree.derive.granularity.tiles import Call, Whole
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.log.names import Layout
-from nearfree.sources.answers.granularity import Files, attention_intervals, moe_intervals
+from nearfree.sources.answers.dense import DenseQuery, DenseRules, Rows
+from nearfree.sources.answers.granularity import (
+    Files,
+    attention_intervals,
+    dense_intervals,
+    moe_intervals,
+)
 from nearfree.sources.answers.marlin import MarlinRules
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
@@ -71,7 +80,9 @@ class Resolver:
         self._releases: _Kept = {}
         self._layers: _Kept = {}
         self._calls: _Kept = {}
+        self._products: _Kept = {}
         self._steps: dict[object, Steps[Block]] = {}
+        self._row_steps: dict[object, Steps[Rows]] = {}
 
     def check(self, release: Release) -> None:
         """Raise what stands in the way of a release's rules: they are neither here nor to be had.
@@ -93,6 +104,10 @@ class Resolver:
             not known; the message names it.
         """
         return _once(self._layers, asked, self._moe)
+
+    def dense(self, asked: DenseQuestion) -> Steps[Rows]:
+        """Return how a dense product takes its rows; the errors are those of `moe`."""
+        return _once(self._products, asked, self._dense)
 
     def attention(self, asked: AttentionQuestion) -> Steps[Tile]:
         """Return the query tiles of a call; the errors are those of `moe`."""
@@ -137,6 +152,29 @@ class Resolver:
         if key not in self._steps:
             self._steps[key] = Steps(layer.at, layer.step, moe_intervals, known.files)
         return self._steps[key]
+
+    def _dense(self, asked: DenseQuestion) -> Steps[Rows]:
+        release = dense_release(asked.backend, asked.backend_version)
+        weights = asked.weights or asked.dtype
+        format_ = dense_format(asked.dtype, weights)
+        if format_ is None:
+            raise _unknown(f"no rows of {weights} weights with {asked.dtype} are read")
+        if asked.sm is None:
+            raise _unknown(f"the device has no compute capability, which {asked.backend} asks for")
+        known = _once(self._releases, release, self._read)
+        query = DenseQuery(
+            columns=asked.columns,
+            depth=asked.depth,
+            format=format_,
+            sm=asked.sm,
+            sms=asked.sm_count,
+        )
+        product = DenseRules(known.rules, release.version, query)
+        key = (release, product.rule, *sorted(product.inputs.items()))
+        if key not in self._row_steps:
+            steps = Steps(product.at, product.step, dense_intervals, known.files)
+            self._row_steps[key] = steps
+        return self._row_steps[key]
 
     def _attention(self, asked: AttentionQuestion) -> Steps[Tile]:
         call, files = self._call(asked)

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any, Generic, TypeVar
 
 from nearfree.errors import EvidenceError
+from nearfree.sources.answers.dense import Rows
 from nearfree.sources.answers.granularity import MOST_POINTS, Files, Interval
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.attention import Tile
@@ -12,11 +13,13 @@ from nearfree.sources.attention import Tile
 MOST_TOKENS = 4096
 """Tokens (or positions) up to which a change of the granularity is looked for."""
 SHORT_DIGEST = 12
-Choice = TypeVar("Choice", Block, Tile)
+Choice = TypeVar("Choice", Block, Tile, Rows)
 
 
 class Steps(Generic[Choice]):
     """The expert blocks of one layer by tokens (b N), or the query tiles of one call by N.
+
+    Or how one dense product takes its rows, by their number.
 
     The rule is evaluated once at each number.
 

@@ -26,13 +26,15 @@ from nearfree.errors import NearfreeError
 from nearfree.hardware.platforms import Platform
 from nearfree.sources.packages import parse_release
 
-_BACKENDS = {
+_BACKENDS: Mapping[tuple[str, str], str] = {
     (module, backend.rules.package): backend.name
     for backend in reversed(BACKENDS)
     if backend.rules
     for module in backend.modules
+    if module in ("attention", "moe_ffn")
 }
-"""The backend by which each package is asked of a module: of several the first."""
+"""The backend by which each package is asked of a module: of several the first. Dense products have
+rules in quantised formats alone, which no study is of."""
 ON = ("h20", "h100", "h200", "b200")
 """Platforms that are asked of."""
 Release = tuple[str, str, int]

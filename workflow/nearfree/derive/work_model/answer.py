@@ -10,6 +10,7 @@ from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.work_model.constants import fitted
+from nearfree.derive.work_model.dense_rows import dense_place
 from nearfree.derive.work_model.family import (
     Array,
     Boundaries,
@@ -34,6 +35,8 @@ _STEPS = {
     "block_m": "BLOCK_SIZE_M",
     "tile_rows": "query tile",
     "rows_per_position": "query heads packed in a tile",
+    "weight_passes": "passes over the weights",
+    "row_tile": "rows of a tile",
 }
 
 
@@ -110,8 +113,12 @@ def rule_places(
             resolver.attention(AttentionQuestion(**row)).evidence(n)
             for row, n in zip(given.iter_rows(named=True), positions, strict=True)
         ]
-    stored = rows["weights"].fill_null(rows["dtype"]) if family.name == "gemm" else rows["dtype"]
-    return [_no_rule(each) if family.name == "gemm" else NO_RULE for each in stored]
+    if family.name != "gemm":
+        return [NO_RULE] * rows.height
+    return [
+        dense_place(row, row["batch"] * n, resolver) or _no_rule(row["weights"] or row["dtype"])
+        for row, n in zip(rows.iter_rows(named=True), positions, strict=True)
+    ]
 
 
 def _no_rule(weights: str) -> str:

@@ -1,7 +1,8 @@
 """T(N) of matrix products: one, or those of a Dense FFN one after the other.
 
 A library picks its own tile of rows, which its source does not tell. Two hypotheses bound it: tiles
-of 16 rows, so that hardly anything is padded, and tiles of 128 rows.
+of 16 rows, so that hardly anything is padded, and tiles of 128 rows. Where an engine's rule says
+the tile, it is that one under both, each with its own constants.
 """
 
 import numpy as np
@@ -22,15 +23,17 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     """Return T(N) of the products of a module, [rows, grid], in microseconds.
 
     T = fixed + sum over products of
-    ((2 pad(m) K N / (a phi))^p + (K N s / (b beta))^p)^(1/p) + m (K s_in + N s_out) / (b beta),
-    with m = b N rows of the input, padded to whole tiles.
+    ((2 pad(m) K N / (a phi))^p + (r K N s / (b beta))^p)^(1/p) + m (K s_in + N s_out) / (b beta),
+    with m = b N rows of the input, padded to whole tiles, and r passes over the weights: one, or
+    as many as a rule says.
 
     Parameters
     ----------
     features
         `rows` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `weight_bytes` (s),
         `element_bytes` (s_in) and `result_bytes` (s_out) and, for each product, `matrices` as
-        (K, N) [rows, 1] with how often it is done.
+        (K, N) [rows, 1] with how often it is done. `padded_i` (pad(m)) and `passes_i` (r) of
+        product i, [rows, grid], where a rule says them, and NaN where it does not.
     """
     m = features["rows"]
     # No library pads to a tile whose compute alone outlasts the weights' traffic.
@@ -40,15 +43,23 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     beta = values["bandwidth_share"] * features["beta"]
     padded = np.ceil(m / tile) * tile
     total = np.full(m.shape, values["fixed_us"])
-    for wide, narrow, times in features["matrices"]:
+    for number, (wide, narrow, times) in enumerate(features["matrices"]):
         elements = wide * narrow
-        compute = 2.0 * padded * elements / phi
-        weights = np.broadcast_to(elements * features["weight_bytes"] / beta, m.shape)
+        rows = _ruled(features, f"padded_{number}", padded)
+        compute = 2.0 * rows * elements / phi
+        passes = _ruled(features, f"passes_{number}", np.ones(m.shape))
+        weights = passes * (elements * features["weight_bytes"] / beta)
         row = wide * features["element_bytes"] + narrow * features["result_bytes"]
         moved = m * row / beta
         core = power_mean_sum(values["sharpness"], compute, weights)
         total = total + times * (core + moved)
     return np.asarray(total)
+
+
+def _ruled(features: Features, name: str, otherwise: Array) -> Array:
+    """Return what a rule says, and something else where none does."""
+    said = features.get(name)
+    return otherwise if said is None else np.where(np.isnan(said), otherwise, said)
 
 
 GEMM = Family(

@@ -12,6 +12,7 @@ from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
+from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
 from nearfree.derive.work_model.moe import MOE_TRITON
@@ -177,6 +178,8 @@ def _prepared(
         return
     n, counts = grids(rows)
     width = n.shape[1]
+    if family.name == "gemm":
+        rule_sizes = dense_sizes(rows, n, resolver)
     features = _features(family, rows, n) | {k: v[:, :width] for k, v in rule_sizes.items()}
     yield Prepared(
         family=family, rows=rows, features=features, counts=counts, carried=rows["carried"][0]

@@ -54,6 +54,7 @@ def title(query: Deployment) -> str:
         f"L = {query.context}{_window(query)}",
         f"attention {query.attention}",
         *([f"MoE {query.moe}", f"{query.routing} routing"] if query.moe else []),
+        *([f"dense {query.dense}"] if query.dense else []),
     ]
     return ", ".join(parts)
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from nearfree.backends.kernels import TRITON, moe_kernel
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
+from nearfree.sources.answers.dense import DenseQuery, DenseRules, Rows
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -44,8 +45,9 @@ class Interval(
     """A granularity and where it holds; both ends belong to it.
 
     `value` is BLOCK_SIZE_M of a MoE layer, in tokens; of attention, the positions that fit one
-    tile. For attention also the tile's rows, the rows a position takes, and the tiles a request
-    takes for each (key-value) head.
+    tile; of a dense product, the rows of a tile. For attention also the tile's rows, the rows a
+    position takes, and the tiles a request takes for each (key-value) head; for a dense product
+    how often the weights are read.
     """
 
     first: int
@@ -58,6 +60,7 @@ class Interval(
     tile: int | None = None
     rows_per_position: int | None = None
     tiles: int | None = None
+    passes: int | None = None
     evidence: tuple[Evidence, ...] = ()
 
 
@@ -199,6 +202,33 @@ def _attention_interval(run: list[tuple[int, Tile]], files: Files) -> Interval:
     )
 
 
+def dense_intervals(
+    at: Callable[[int], Rows], first: int, last: int, files: Files
+) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
+    """Return kernels and rows of a tile over a range of rows."""
+    points = _points(at, first, last)
+    return _path_intervals(points, lambda rows: files.quoted(rows.branch)[-1:]), tuple(
+        _dense_interval(run, files) for run in runs(points, lambda rows: (rows.value, rows.passes))
+    )
+
+
+def _dense_interval(run: list[tuple[int, Rows]], files: Files) -> Interval:
+    branches = dict.fromkeys(rows.branch for _, rows in run)
+    first = files.quoted(run[0][1].branch)
+    head = first[-1]
+    return Interval(
+        first=run[0][0],
+        last=run[-1][0],
+        value=run[0][1].value,
+        passes=run[0][1].passes,
+        source="fixed",
+        file=head.file,
+        lines=_span(first),
+        sha256=head.sha256,
+        evidence=tuple(dict.fromkeys(e for branch in branches for e in files.quoted(branch))),
+    )
+
+
 def runs(
     points: list[tuple[int, Any]], key: Callable[[Any], object]
 ) -> Iterable[list[tuple[int, Any]]]:
@@ -292,6 +322,19 @@ def attention_granularity(
     )
     notes = module.notes(query) if hasattr(module, "notes") else ()
     return _answer(found, paths, intervals, notes=notes)
+
+
+def dense_granularity(found: Extraction, query: DenseQuery, first: int, last: int) -> Granularity:
+    """Return the kernel of a dense product and its rows of a tile for each number of rows.
+
+    Raises
+    ------
+    EvidenceError
+        Which kernel runs is not read, or no rows of it are.
+    """
+    rules = DenseRules(found.by_name(), found.version, query)
+    paths, intervals = dense_intervals(rules.at, first, last, Files(found.fetched))
+    return _answer(found, paths, intervals)
 
 
 def _answer(

@@ -92,16 +92,27 @@ def walk(node: Node, parts: Callable[[Node], Iterable[Node]] = children) -> Iter
 
 
 class CppFiles:
-    """The parsed C++ files of one release, by path."""
+    """The parsed C++ files of one release, by path.
 
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self.texts = {path: Text(path, content) for path, content in files.items()}
+    Parameters
+    ----------
+    files
+        What is parsed.
+    quoted
+        The same files as they are quoted, line by line, where parts are parsed as written
+        otherwise.
+    """
+
+    def __init__(self, files: Mapping[str, str], quoted: Mapping[str, str] | None = None) -> None:
+        shown = files if quoted is None else quoted
+        self.texts = {path: Text(path, shown[path]) for path in files}
+        self._parsed = files
         self._trees: dict[str, Node] = {}
 
     def tree(self, path: str) -> Node:
         """Return a file's syntax tree."""
         if path not in self._trees:
-            content = self.texts[path].content
+            content = self._parsed[path]
             root = parse(content)
             self._trees[path] = parse(_plain(content, root)) if root.has_error else root
         return self._trees[path]

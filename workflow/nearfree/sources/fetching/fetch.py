@@ -19,6 +19,8 @@ from nearfree.sources.fetching.index import Artefact, releases
 from nearfree.sources.fetching.sdist import read_sdist
 from nearfree.sources.fetching.wheel import read_wheel
 
+SDISTS = {"vllm-linear": "vllm"}
+"""What is read from another package's sdist alone: of the same text its wheels hold binaries."""
 Reader = Callable[[Artefact, re.Pattern[str]], dict[str, bytes]]
 
 
@@ -180,11 +182,15 @@ def _without(package: str, version: str, wanted: str) -> SourceError:
 
 
 def _artefacts(package: str, version: str) -> Iterator[tuple[Artefact, Reader]]:
-    """Yield what to look into, in this order: the wheel that suits best, then the sdist."""
-    known = releases(package)
+    """Yield what to look into, in this order: the wheel that suits best, then the sdist.
+
+    What only the sdist holds is looked for there alone.
+    """
+    whole = SDISTS.get(package, package)
+    known = releases(whole)
     if version not in known:
-        raise _unknown(package, version, list(known))
-    wheels = [file for file in known[version] if file.kind == "wheel"]
+        raise _unknown(whole, version, list(known))
+    wheels = [file for file in known[version] if file.kind == "wheel" and whole == package]
     sdists = [file for file in known[version] if file.kind == "sdist"]
     if wheels:
         yield max(wheels, key=_suits), read_wheel

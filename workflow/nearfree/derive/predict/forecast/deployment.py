@@ -36,14 +36,16 @@ MOST_POINTS = 1_000_000
 class Deployment(Struct, frozen=True, kw_only=True):
     """One model on one platform: backends, b, L, routing and element type.
 
-    `moe` and `routing` are None where no layer has experts; `precision` None is the model file's
-    own dtype throughout; `memory` None is not known.
+    `moe` and `routing` are None where no layer has experts; `dense` is what runs the dense products
+    of quantised weights, None for torch or where there are none; `precision` None is the model
+    file's own dtype throughout; `memory` None is not known.
     """
 
     decoder: Decoder
     platform: str
     attention: BackendRelease
     moe: BackendRelease | None = None
+    dense: BackendRelease | None = None
     routing: Routing | None = None
     batch: Positive = 1
     context: Positive = 4096
@@ -81,6 +83,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             "platform": self.platform,
             "attention": str(self.attention),
             "moe": str(self.moe) if self.moe else None,
+            **({"dense": str(self.dense)} if self.dense else {}),
             "routing": self.routing,
             "dtype": self.main.activations,
             "batch": self.batch,
@@ -95,6 +98,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             context=self.context,
             attention=self.attention,
             moe=self.moe,
+            dense=self.dense,
             routing=self.routing,
             precision=self.precision,
         )

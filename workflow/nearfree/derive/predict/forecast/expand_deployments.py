@@ -8,9 +8,15 @@ from typing import Any
 from msgspec import Struct
 from packaging.version import Version
 
-from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
+from nearfree.backends.names import (
+    BackendRelease,
+    attention_backend,
+    backend,
+    dense_backend,
+    moe_backend,
+)
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.core.precision import PLAIN, Dtype, Override
+from nearfree.core.precision import PLAIN, QUANTISED, Dtype, Override
 from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.memory import Memory, memory, needs
@@ -69,7 +75,8 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
                  for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
     sparse = any(decoder.experts for decoder in decoders)
     moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in spec.moe]
-    routed = tuple(product(moe, spec.routing))
+    dense = [_dense(config, spec, each) for each in moe]
+    routed = tuple((e, d, r) for (e, d), r in product(zip(moe, dense, strict=True), spec.routing))
     _distinct([each.file for each in read])
     kinds = sum(
         len(attention[each]) * (len(routed) if each.decoder and each.decoder.experts else 1)
@@ -86,6 +93,7 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
             platform=platform,
             attention=runs,
             moe=experts,
+            dense=engine if each.dense_quantised and config.platforms[platform].sm else None,
             routing=routing,
             batch=batch,
             context=context,
@@ -95,7 +103,9 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
         for each, platform in product(read, platforms)
         if each.decoder
         for runs in attention[each]
-        for experts, routing in (routed if each.decoder.experts else ((None, None),))
+        for experts, engine, routing in (
+            routed if each.decoder.experts else ((None, dense[0], None),)
+        )
         for batch, context in product(spec.batch, spec.context)
     ]
     others = [
@@ -105,6 +115,26 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
         for batch, context in product(spec.batch, spec.context)
     ]
     return list(dict.fromkeys(expanded)), others
+
+
+def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> BackendRelease | None:
+    """Return what runs dense products of quantised weights: as named, or the engine of the experts.
+
+    None is torch; so it is where an engine's release has no rules of them on record.
+    """
+    if spec.dense:
+        return newest(config, spec.dense, dense_backend)
+    if moe.name != _ENGINE:
+        return None
+    known = [name for name in config.releases if name.startswith(f"{_LINEAR}==")]
+    if moe.version is None:
+        return newest(config, _LINEAR) if known else None
+    release = f"{_LINEAR}=={moe.version}"
+    return backend(release) if release in known else None
+
+
+_ENGINE, _LINEAR = "vllm", "vllm-linear"
+"""The engine whose dense products have rules, and what these go by."""
 
 
 class _Read:
@@ -121,6 +151,14 @@ class _Read:
         self.precision = override.of(file.precision) if file.precision else None
         self.decoder = None if self.refusals else file.decoder
         self._needs = needs(file, self.precision)
+
+    @property
+    def dense_quantised(self) -> bool:
+        """Whether products other than the experts' have quantised weights."""
+        kinds = [kind for kind in QUANTISED if kind != "experts"]
+        return self.precision is not None and any(
+            getattr(self.precision, kind).weights not in PLAIN for kind in kinds
+        )
 
     @property
     def attention(self) -> str:
@@ -188,7 +226,7 @@ def check_releases(config: Config, answerer: Answerer, queries: Sequence[Deploym
     ConfigError
         Which one, and which releases of the package are recorded.
     """
-    backends = {b for query in queries for b in (query.attention, query.moe) if b}
+    backends = {b for query in queries for b in (query.attention, query.moe, query.dense) if b}
     for used in sorted(backends, key=str):
         release = ruled_release(used.name, used.version)
         if release is None:

@@ -1,0 +1,86 @@
+"""Which kernel vLLM runs for a dense product of quantised weights."""
+
+import pytest
+from derive.questions import LOG
+from nearfree.backends.dense_kernels import (
+    CUTLASS,
+    MACHETE,
+    MARLIN,
+    SELECTIONS,
+    dense_format,
+    dense_kernel,
+    dense_rule,
+)
+from nearfree.errors import EvidenceError
+from nearfree.sources.record import recorded_extraction
+
+WIDE = {"columns": 14336, "depth": 4096}
+READ = ("0.9.1", "0.14.0", "0.19.0", "0.20.2", "0.22.0", "0.24.0", "0.33.0")
+
+
+@pytest.mark.parametrize("version", READ)
+def test_few_bits_run_machete_on_hopper_and_marlin_elsewhere(version: str) -> None:
+    """On Hopper a file of AWQ's ran Marlin up to 0.14, which a question does not say."""
+    for sm in (80, 86, 89, 100, 120):
+        assert dense_kernel(version, "int4", sm, **WIDE) == MARLIN
+    if version in ("0.9.1", "0.14.0"):
+        with pytest.raises(EvidenceError, match="Marlin where the file is one of AWQ"):
+            dense_kernel(version, "int4", 90, **WIDE)
+    else:
+        assert dense_kernel(version, "int4", 90, **WIDE) == MACHETE
+
+
+def test_sides_that_a_kernel_does_not_take_go_to_the_next() -> None:
+    """Machete takes multiples of 128 by 64; then Marlin did, and since 0.33 Humming does."""
+    assert dense_kernel("0.24.0", "int4", 90, columns=4160, depth=4096) == MARLIN
+    assert dense_kernel("0.33.0", "int4", 90, columns=4160, depth=4096) == "Humming"
+    with pytest.raises(EvidenceError, match="no kernel that is read"):
+        dense_kernel("0.24.0", "int4", 80, columns=4100, depth=4096)
+
+
+def test_scaled_blocks_went_to_deepgemm_with_the_wheel_that_has_it() -> None:
+    """CUTLASS up to 0.19, and after it where DeepGEMM does not take the weights' sides."""
+    assert dense_kernel("0.19.0", "float8_block", 90, **WIDE) == CUTLASS
+    assert "DeepGEMM" in dense_kernel("0.20.2", "float8_block", 90, **WIDE)
+    assert dense_kernel("0.24.0", "float8_block", 90, columns=4128, depth=4096) == CUTLASS
+    assert dense_kernel("0.24.0", "float8_block", 89, **WIDE) == "Triton"
+    assert dense_kernel("0.33.0", "float8_block", 89, **WIDE) == MARLIN
+
+
+def test_what_a_question_leaves_open_is_said() -> None:
+    """Whether scales are per tensor decides on Blackwell; the place that says so is named."""
+    with pytest.raises(EvidenceError, match=r"FlashInfer where .*CUTLASS where not.*:458-467"):
+        dense_kernel("0.33.0", "float8", 100, **WIDE)
+
+
+def test_a_release_that_is_not_read_is_refused_with_those_that_are() -> None:
+    """Nothing is taken from a neighbouring release."""
+    with pytest.raises(EvidenceError, match=r"0\.23\.0 .*it is of 0\.9\.1, .*0\.33\.0"):
+        dense_kernel("0.23.0", "float8", 90, **WIDE)
+
+
+def test_formats_are_those_of_products() -> None:
+    """Weights that are unpacked to 16 bits are told from those multiplied as they are."""
+    assert dense_format("int8", "int8") == "int8"
+    assert dense_format("bfloat16", "int8") == "int8_w8a16"
+    assert dense_format("bfloat16", "bfloat16") is None
+    assert dense_format("float8", "int4") is None
+
+
+def test_rules_that_kernels_go_by_are_on_record() -> None:
+    """Every kernel whose rows are read has its rule at every release that runs it, no other has."""
+    named = {MARLIN, MACHETE}
+    for selection in SELECTIONS:
+        for version in selection.lines:
+            found = recorded_extraction(LOG, "vllm-linear", version)
+            assert found is not None
+            rules = found.meanings()
+            for kernel in selection.kernels:
+                for format_ in selection.formats:
+                    for sm in (80, 89, 90, 100):
+                        if not kernel.first <= sm <= kernel.last:
+                            continue
+                        rule = dense_rule(kernel.name, format_, sm)
+                        assert (rule in rules) == (kernel.name in {*named, CUTLASS})
+    assert dense_rule(CUTLASS, "int8", 86) is None
+    assert dense_rule("DeepGEMM", "float8_block", 90) is None

@@ -1,0 +1,82 @@
+"""The rows that a dense product's kernel takes, from a release's rules."""
+
+from functools import cache
+
+import pytest
+from derive.questions import LOG
+from nearfree.errors import EvidenceError
+from nearfree.sources.answers.dense import DenseQuery, DenseRules
+from nearfree.sources.answers.granularity import dense_granularity
+from nearfree.sources.extraction import Extraction
+from nearfree.sources.record import recorded_extraction
+
+QUERY = DenseQuery(columns=14336, depth=4096, format="int4", sm=80, sms=108)
+
+
+@cache
+def recorded(version: str) -> Extraction:
+    """Return a release's rules that are on record."""
+    found = recorded_extraction(LOG, "vllm-linear", version)
+    assert found is not None
+    return found
+
+
+def asked(version: str = "0.33.0", **changes: object) -> DenseRules:
+    """Return the rules of a product."""
+    query = DenseQuery(**{name: getattr(QUERY, name) for name in QUERY.__struct_fields__} | changes)
+    return DenseRules(recorded(version).by_name(), version, query)
+
+
+def passes(rows: int, most: int) -> tuple[int, int]:
+    """Return padded rows and passes of Marlin's loop, written out a second time."""
+    padded = count = 0
+    while rows:
+        taken = min(rows // 64, most) * 64 or rows
+        tile = 8 if taken <= 8 else 16 * min(-(-taken // 16), 4)
+        padded, count, rows = padded + -(-taken // tile) * tile, count + 1, rows - taken
+    return padded, count
+
+
+@pytest.mark.parametrize(("columns", "most"), [(14336, 16), (4096, 128)])
+def test_marlin_reads_the_weights_once_a_pass(columns: int, most: int) -> None:
+    """Whole tiles of 64 rows first, and what is left in a pass of its own."""
+    marlin = asked(columns=columns)
+    for rows in (1, 8, 9, 16, 17, 63, 64, 65, 127, 128, 129, 1000, 1024, 1025, 3000, 9000):
+        found = marlin.at(rows)
+        assert (found.padded, found.passes) == passes(rows, most)
+        assert marlin.step(rows) == (found.value, found.padded, found.passes)
+    assert (marlin.at(64).passes, marlin.at(65).passes, marlin.at(128).passes) == (1, 2, 1)
+
+
+def test_cutlass_pads_to_its_tile_in_one_pass() -> None:
+    """Rows of all tiles are the next multiple of the tile at that number of rows."""
+    hopper = asked(format="float8", sm=90)
+    assert [(hopper.at(m).value, hopper.at(m).padded) for m in (1, 16, 17, 65, 129)] == [
+        (16, 16), (16, 16), (64, 64), (64, 128), (128, 256),
+    ]  # fmt: skip
+    assert hopper.at(129).passes == 1
+    assert hopper.kernel == "CUTLASS"
+
+
+def test_a_kernel_that_the_user_sets_is_asked_instead() -> None:
+    """VLLM without DeepGEMM runs CUTLASS, whose rows go up and down with M."""
+    forced = asked(format="float8_block", sm=90, kernel="CUTLASS")
+    assert [forced.at(m).value for m in (3, 4, 5)] == [16, 128, 16]
+
+
+def test_a_kernel_without_rows_is_named() -> None:
+    """With the file and lines that choose it."""
+    with pytest.raises(EvidenceError, match=r"DeepGEMM .*__init__\.py:494-506"):
+        asked(format="float8_block", sm=90)
+    with pytest.raises(EvidenceError, match="CUTLASS for int8 on compute capability 86"):
+        asked(format="int8", sm=86)
+
+
+def test_intervals_name_file_lines_and_passes() -> None:
+    """Where rows of a tile or passes change, with the branch that says it."""
+    found = dense_granularity(recorded("0.33.0"), QUERY, 60, 130)
+    told = [(each.first, each.last, each.value, each.passes) for each in found.intervals]
+    assert told == [(60, 64, 64, 1), (65, 127, 64, 2), (128, 128, 64, 1), (129, 130, 64, 2)]
+    assert [path.path for path in found.kernel_path] == ["Marlin"]
+    assert found.intervals[0].file.endswith("marlin/marlin.cu")
+    assert found.intervals[0].sha256

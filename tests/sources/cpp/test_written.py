@@ -1,0 +1,61 @@
+"""C++ text with parts written otherwise: what is edited keeps its lines, and nothing else moves."""
+
+import pytest
+from nearfree.errors import SourceError
+from nearfree.sources.cpp.nodes import part
+from nearfree.sources.cpp.source import CppFiles, children
+from nearfree.sources.cpp.written import Edit, cut, only_function, written
+
+TEXT = """#if 0
+void other() {}
+#else
+void f(int a) {
+  int b = a;
+  g(b,
+    a);
+  int c = b + 1;
+}
+#endif
+"""
+
+
+def test_an_edit_keeps_the_lines_of_what_stood_there() -> None:
+    """Whatever follows stays on its line, also where several lines become a word."""
+    start = TEXT.index("g(b")
+    end = TEXT.index(";\n  int c")
+    new = written(TEXT, [Edit(start, end, "h()")])
+    assert new.count("\n") == TEXT.count("\n")
+    assert new.splitlines()[7] == "  int c = b + 1;"
+    assert "h()" in new
+    assert "a);" not in new
+
+
+def test_of_two_edits_the_one_around_the_other_holds() -> None:
+    """An edit inside of another, or one that begins in it, is left out."""
+    assert written("abcdef", [Edit(1, 2, "x"), Edit(0, 4, "y"), Edit(5, 6, "z")]) == "yez"
+
+
+def test_places_are_those_of_bytes() -> None:
+    """A character of several bytes before an edit does not shift it."""
+    text = "é = 1;"
+    assert written(text, [Edit(5, 6, "2")]) == "é = 2;"
+
+
+def test_a_function_is_cut_to_some_of_its_statements() -> None:
+    """It stands alone, under whatever condition it stood, and answers what it is told to."""
+    path, node = only_function({"a.cu": TEXT}, "f")
+    first, _, last = children(part(node, "body"))
+    alone = cut(TEXT, node, [first, last], "c")
+    assert path == "a.cu"
+    assert " ".join(alone.split()) == "void f() { int b = a; int c = b + 1; return c; }"
+    found = CppFiles({path: alone}, quoted={path: TEXT}).locate("f")
+    assert found.text.quote(5, 5).text == "int b = a;"
+    places = [each.start_point[0] + 1 for each in children(part(found.node, "body"))]
+    assert places == [5, 8, 8]
+
+
+@pytest.mark.parametrize("text", ["int g() { return 1; }", "void f() {}\nvoid f(int a) {}"])
+def test_a_function_that_is_not_there_once_is_refused(text: str) -> None:
+    """Which of two is compiled is not known."""
+    with pytest.raises(SourceError, match=r"f is defined [02] times"):
+        only_function({"a.cu": text}, "f")

@@ -1,0 +1,107 @@
+"""The rows that a dense product's kernel takes at a time, as a release's own text chooses them."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from msgspec import Struct
+
+from nearfree.backends.dense_kernels import MARLIN, dense_kernel, dense_rule, dense_unread
+from nearfree.errors import EvidenceError
+from nearfree.log.events import Branch
+from nearfree.sources.language.rule import Answer, Rule
+
+_BITS = 16
+"""Of the activations of a product whose weights alone are quantised, or are unpacked for it."""
+
+
+class DenseQuery(Struct, frozen=True, kw_only=True):
+    """One product, [rows, depth] by [depth, columns], in elements.
+
+    `format` is that of activations and weights as `dense_format` names it, `sm` the compute
+    capability (90 for 9.0), `sms` the number of SMs. `kernel` is the one that an option of the
+    engine sets; the release's own choice where it is None.
+    """
+
+    columns: int
+    depth: int
+    format: str
+    sm: int
+    sms: int | None = None
+    kernel: str | None = None
+
+
+class Rows(Struct, frozen=True, kw_only=True):
+    """How a kernel takes the rows of a product.
+
+    `value` is the rows of a tile; where rows are taken in several passes over the weights, the
+    first pass's. `padded` counts the rows of all tiles, `passes` how often weights are read.
+    """
+
+    path: str
+    value: int
+    padded: int
+    passes: int
+    branch: Branch
+
+
+class DenseRules:
+    """The rule of one release, ready for one product.
+
+    Parameters
+    ----------
+    rules
+        The release's rules, by name.
+    version
+        vLLM's release.
+    query
+        The product.
+
+    Raises
+    ------
+    EvidenceError
+        Which kernel runs is not read, or no rows of it are.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule], version: str, query: DenseQuery) -> None:
+        sides = query.columns, query.depth
+        self.kernel = query.kernel or dense_kernel(version, query.format, query.sm, *sides)
+        name = dense_rule(self.kernel, query.format, query.sm)
+        if name is None or name not in rules:
+            raise dense_unread(version, query.format, query.sm, self.kernel)
+        self.rule = name
+        facts = {"columns": query.columns, "depth": query.depth, "activation_bits": _BITS}
+        self._facts: dict[str, Any] = facts | ({} if query.sms is None else {"sms": query.sms})
+        self._rule = rules[name].specialised(self._facts)
+
+    def at(self, rows: int) -> Rows:
+        """Return how so many rows are taken."""
+        first = self._answer(rows)
+        if self.kernel != MARLIN:
+            return self._rows(first, first.value, -(-rows // first.value) * first.value, 1)
+        padded, passes, left = 0, 0, rows
+        while left:
+            tile, taken = self._answer(left).value
+            if not 0 < taken <= left:
+                raise EvidenceError(f"a pass takes {taken} of {left} rows", remedy="Report it")
+            padded, passes, left = padded + -(-taken // tile) * tile, passes + 1, left - taken
+        return self._rows(first, first.value[0], padded, passes)
+
+    def step(self, rows: int) -> tuple[int, int, int]:
+        """Return what a change of the granularity is a change of."""
+        found = self.at(rows)
+        return found.value, found.padded, found.passes
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """Return the product's facts that its answers depend on, besides the rows."""
+        asked = self._rule.open_inputs
+        return {name: value for name, value in self._facts.items() if name in asked}
+
+    def _rows(self, answer: Answer, tile: int, padded: int, passes: int) -> Rows:
+        return Rows(
+            path=self.kernel, value=tile, padded=padded, passes=passes, branch=answer.branch
+        )
+
+    def _answer(self, rows: int) -> Answer:
+        return self._rule.value({**self._facts, "rows": rows})

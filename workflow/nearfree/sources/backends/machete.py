@@ -1,0 +1,80 @@
+"""Machete: the tile of a product with weights of few bits, from the table that its kernels are of.
+
+A generator writes the dispatch from a table of conditions on M, N and K, tried in their order. The
+operands are swapped: rows of the input are on the tile's second axis.
+"""
+
+import ast
+from collections.abc import Mapping
+
+from nearfree.errors import MOVED, SourceError
+from nearfree.sources.language.cuts import made
+from nearfree.sources.language.program import Function, Text, at, mark
+from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import Reading
+
+TABLE = "default_tile_heuristic_config"
+_INPUTS = {"M": "rows", "N": "columns", "K": "depth"}
+
+
+def machete(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading:
+    """Return how to read the rows of a tile.
+
+    Raises
+    ------
+    SourceError
+        The table is not of the known form.
+    """
+    modules = Modules(files)
+    found = [
+        (path, node)
+        for path in files
+        for node in ast.walk(modules.tree(path))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == TABLE
+    ]
+    if len(found) != 1:
+        raise SourceError(f"{TABLE} is set {len(found)} times", remedy=MOVED)
+    ((path, node),) = found
+    program, root = modules.program_of(path, _chosen(path, node), {})
+    return Reading(
+        "machete", program, root, axis="rows", contexts=shapes, whole=False, least={"rows": 1}
+    )
+
+
+def _chosen(path: str, table: ast.Assign) -> Function:
+    """Return a function that answers as the first entry whose condition holds."""
+    if not isinstance(table.value, ast.Dict):
+        raise SourceError(f"{path}: {TABLE} is no table", remedy=MOVED)
+    body: list[ast.stmt] = []
+    for key, value in zip(table.value.keys, table.value.values, strict=True):
+        rows = at(ast.Return(_rows(path, value)), value)
+        if not isinstance(key, ast.Constant):
+            raise SourceError(f"{path}: {TABLE} has a key that is no text", remedy=MOVED)
+        if key.value is None:
+            body.append(rows)
+        else:
+            body.append(at(ast.If(_condition(path, key), [rows], []), key))
+    return made(TABLE, body, table)
+
+
+def _rows(path: str, value: ast.expr) -> ast.expr:
+    """Return the second size of a tile, `((128, 16), (1, 1, 1))`."""
+    tile = value.elts[0] if isinstance(value, ast.Tuple) and value.elts else None
+    if not isinstance(tile, ast.Tuple) or len(tile.elts) != 2:
+        raise SourceError(f"{path}: {ast.unparse(value)} is no tile", remedy=MOVED)
+    return tile.elts[1]
+
+
+def _condition(path: str, key: ast.Constant) -> ast.expr:
+    """Return a condition that is written as C++ has it."""
+    try:
+        tree = ast.parse(str(key.value).replace("&&", "and").replace("||", "or"), mode="eval").body
+    except SyntaxError as error:
+        raise SourceError(f"{path}: {key.value!r} is no condition", remedy=MOVED) from error
+    text: Text = key.origin  # type: ignore[attr-defined]
+    mark(tree, text)
+    for node in ast.walk(tree):
+        ast.copy_location(node, key)
+        if isinstance(node, ast.Name):
+            node.id = _INPUTS.get(node.id, node.id)
+    return tree

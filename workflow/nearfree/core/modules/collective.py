@@ -118,8 +118,6 @@ def collective_work(
     return ExecutedWork(flop_logical=0, flop_executed=0, bytes_compulsory=sent, basis=basis)
 
 
-COLLECTIVE = ModuleKind(
-    name="collective", title="collective", own="gpus", work=collective_work
-)
+COLLECTIVE = ModuleKind(name="collective", title="collective", own="gpus", work=collective_work)
 """It has no law of the paper, which speaks of one GPU: a collective computes nothing, so no balance
 of compute and memory bounds it."""

@@ -175,7 +175,7 @@ def _reasons() -> Iterator[tuple[pl.Expr, pl.Expr]]:
     # What comes back is summed in 16 bits: rows labelled with fewer take as long as those.
     short = (column("operation") == "combine") & column("dtype").is_in(["fp8", "nvfp4"])
     yield short, pl.lit("a combine whose label says fewer bits than its time")
-    yield (column("n") <= 0) | (column("gpus") < 2), pl.lit("a size is not positive")  # noqa: PLR2004
+    yield (column("n") <= 0) | (column("gpus") < 2), pl.lit("a size is not positive")
 
 
 def _as_settings(frame: pl.DataFrame) -> pl.DataFrame:

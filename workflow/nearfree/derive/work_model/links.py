@@ -118,11 +118,19 @@ def _nvls(rows: pl.DataFrame, operations: Array) -> Array:
 def _algorithms(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
     """Return the algorithm at each point as a place in ALGORITHMS, its bytes, and its rounds."""
     places, sent, rounds = (np.zeros(payload.shape) for _ in range(3))
-    names = ("backend", "backend_version", "sm", "nvlink", "gpus")
-    for row, (backend, release, sm, nvlink, gpus) in enumerate(rows.select(names).iter_rows()):
+    names = ("backend", "backend_version", "sm", "nvlink", "gpus", "machine_gpus")
+    for row, (backend, release, sm, nvlink, gpus, machine) in enumerate(
+        rows.select(names).iter_rows()
+    ):
         for column, size in enumerate(payload[row]):
             name = algorithm_of(
-                backend, release, sm=sm, nvlink=nvlink is not None, gpus=gpus, size=size
+                backend,
+                release,
+                sm=sm,
+                nvlink=nvlink is not None,
+                gpus=gpus,
+                size=size,
+                machine=machine,
             )
             places[row, column] = ALGORITHMS.index(name)
             share = sent_share("all_reduce", gpus, _SENT.get(name, RING))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nearfree.backends.kernels import MARLIN, TRITON, moe_kernel, unread
 from nearfree.backends.records import BY_NAME, Backend, running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
-from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.core.modules.moe_ffn import MoeQuestion, local_experts
 from nearfree.core.precision import FORMATS
 from nearfree.derive.granularity.releases import (
     MODULAR_MOE,
@@ -114,7 +114,7 @@ class Resolver:
         known = _once(self._releases, release, self._read)
         _check_device(asked)
         query = MoeQuery(
-            experts=asked.experts,
+            experts=local_experts(asked.experts, asked.ep),
             top_k=asked.top_k,
             d_ff=asked.d_ff,
             d_model=asked.d_model,

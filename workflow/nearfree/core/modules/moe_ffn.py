@@ -134,9 +134,13 @@ def local_experts(experts: int, ep: int) -> int:
 def rank_pairs(setting: Setting, n: int) -> list[int]:
     """Return the token-expert pairs of the most loaded rank, one number an expert of it.
 
-    Balanced and skewed routing both give the first experts most, and those lie on the first rank.
+    Balanced routing is even over ranks, too, as if each had every ep-th expert; skewed routing
+    takes the first k, which lie on the first ranks.
     """
-    return routed_pairs(setting, n)[: local_experts(setting.experts or 0, setting.ep)]
+    pairs, experts = routed_pairs(setting, n), setting.experts or 0
+    if setting.routing == "balanced":
+        return pairs[:: setting.ep]
+    return pairs[: local_experts(experts, setting.ep)]
 
 
 def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:

@@ -67,13 +67,14 @@ def _evenly(features: Features) -> tuple[Array, Array]:
     """Return floor(b N k / E), and how many experts of the rank have one pair more, if balanced."""
     tokens, experts, top_k = features["tokens"], features["experts"], features["top_k"]
     whole = np.floor(tokens * top_k / experts)
-    return whole, np.minimum(tokens * top_k - whole * experts, features["local_experts"])
+    return whole, np.ceil((tokens * top_k - whole * experts) / features["ep"])
 
 
 def active_experts(features: Features) -> Array:
     """Return how many experts of the rank have a token, [rows, grid]."""
     local = features["local_experts"]
-    balanced = np.minimum(local, features["tokens"] * features["top_k"])
+    pairs = features["tokens"] * features["top_k"]
+    balanced = np.ceil(np.minimum(features["experts"], pairs) / features["ep"])
     skewed = np.minimum(features["top_k"], local)
     return np.asarray(np.where(features["skewed"] > 0, skewed, balanced))
 
@@ -94,7 +95,7 @@ def _executed(
 ) -> Array:
     """Return T(N) of blocks of M rows, N columns and K; `slowdown` is that of narrow steps of K.
 
-    Features: `tokens` (b N) [rows, grid]; `experts`, `local_experts` (those of the rank), `top_k`,
+    Features: `tokens` (b N) [rows, grid]; `experts`, `ep` and `local_experts` of a rank, `top_k`,
     `skewed` (1 or 0), `d_model`, `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`,
     `element_bytes`, `result_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
     """

@@ -68,7 +68,7 @@ def moe_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     return {
         **common(rows, n),
         "local_experts": np.ceil(column(rows, "experts") / column(rows, "ep")),
-        **{name: column(rows, name) for name in ("experts", "top_k", "d_model", "d_ff")},
+        **{name: column(rows, name) for name in ("experts", "top_k", "ep", "d_model", "d_ff")},
         "skewed": (rows["routing"] == "skewed").to_numpy().astype(np.float64)[:, None],
         "matrices": np.where(gated, _GATED, _PLAIN),
     }

@@ -38,6 +38,8 @@ def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
     needed = "no number of them holds it"
     if memory.gpus_needed:
         needed = f"{memory.gpus_needed} {platform} hold it"
+    if memory.gpus > 1:
+        of += f", {gb(memory.rank_bytes)} on the one with most"
     if not memory.fits:
         yield f"DOES NOT FIT: {of} ({parts}); {needed}"
     else:

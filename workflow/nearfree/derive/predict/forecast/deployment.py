@@ -85,6 +85,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             "moe": str(self.moe) if self.moe else None,
             "routing": self.routing,
             "dtype": self.main.activations,
+            **structs.asdict(self.parallel),
             "batch": self.batch,
             "context": self.context,
         }

@@ -10,8 +10,11 @@ from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.core.precision import PLAIN, Dtype, Override
+from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.precision import GROUPS, PLAIN, QUANTISED, Dtype, Override
+from nearfree.decoders.engines import SGLANG, VLLM, Engine, engine_of
 from nearfree.decoders.model_file import ModelFile, find_model_file
+from nearfree.decoders.shards import refusals
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.answers import Answerer
@@ -62,13 +65,16 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
     override = Override(
         dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
     )
-    read = [_Read(file, override, spec.gpus) for file in dict.fromkeys(files)]
+    spread, unspread = parallel_of(spec)
+    named = spec.moe or (default_moe(spread),)
+    engines = list(dict.fromkeys(engine_of(moe_backend(each).name) for each in named))
+    read = [_Read(file, override, spread, engines, unspread) for file in dict.fromkeys(files)]
     decoders = [each.decoder for each in read if each.decoder]
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
     attention = {each: [newest(config, release, attention_backend)
                  for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
     sparse = any(decoder.experts for decoder in decoders)
-    moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in spec.moe]
+    moe = [newest(config, each, moe_backend) if sparse else moe_backend(each) for each in named]
     routed = tuple(product(moe, spec.routing))
     _distinct([each.file for each in read])
     kinds = sum(
@@ -90,7 +96,8 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
             batch=batch,
             context=context,
             precision=each.precision,
-            memory=each.memory(config.platforms[platform], batch, context),
+            parallel=spread,
+            memory=each.memory(config.platforms[platform], batch, context, experts),
         )
         for each, platform in product(read, platforms)
         if each.decoder
@@ -110,15 +117,27 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
 class _Read:
     """A model's files, in the precision that is asked for."""
 
-    def __init__(self, file: ModelFile, override: Override, gpus: int) -> None:
-        self.file, self._gpus = file, gpus
-        several = _SEVERAL_GPUS._replace(reason=f"{gpus} {_SEVERAL_GPUS.reason}")
-        self.refusals = (
-            *file.refusals,
-            *(() if override.stores_all else file.mixed),
-            *((several,) if gpus > 1 else ()),
-        )
+    def __init__(
+        self,
+        file: ModelFile,
+        override: Override,
+        parallel: Parallel,
+        engines: Sequence[Engine],
+        unspread: Sequence[Refusal],
+    ) -> None:
+        """Take the degrees of parallelism, and why they are none of any deployment."""
+        self.file, self._parallel, self._engines = file, parallel, engines
         self.precision = override.of(file.precision) if file.precision else None
+        self.refusals = tuple(
+            dict.fromkeys(
+                [
+                    *file.refusals,
+                    *(() if override.stores_all else file.mixed),
+                    *unspread,
+                    *self._uncut(),
+                ]
+            )
+        )
         self.decoder = None if self.refusals else file.decoder
         self._needs = needs(file, self.precision)
 
@@ -128,12 +147,40 @@ class _Read:
         plain = self.precision is None or self.precision.kv in PLAIN
         return "flash-attn" if plain else "flashinfer"
 
-    def memory(self, platform: Platform, batch: int, context: int) -> Memory | None:
+    def _uncut(self) -> Iterator[Refusal]:
+        """Yield why an engine does not spread the model so."""
+        decoder, parallel = self.file.decoder, self._parallel
+        if decoder is None or parallel == ALONE:
+            return
+        for engine in self._engines if decoder.experts else (VLLM,):
+            yield from refusals(decoder, parallel, engine, self._groups())
+
+    def _groups(self) -> dict[str, tuple[int, int]]:
+        """Return outputs and inputs that share a scale, by kind, as the weights are stored."""
+        own, asked = self.file.precision, self.precision
+        if own is None or asked is None:
+            return {}
+        found = {}
+        own_groups = {kind: (rows, columns) for kind, rows, columns in self.file.groups}
+        for kind in QUANTISED:
+            stored = getattr(asked, kind).weights
+            kept = stored == getattr(own, kind).weights
+            found[kind] = (own_groups if kept else GROUPS).get(kind if kept else stored, (1, 1))
+        return found
+
+    def memory(
+        self, platform: Platform, batch: int, context: int, moe: BackendRelease | None = None
+    ) -> Memory | None:
         """Return what it takes on a platform; None where that is not known."""
         if self._needs is None:
             return None
         return memory(
-            self._needs, platform.memory_gb, gpus=self._gpus, batch=batch, context=context
+            self._needs,
+            platform.memory_gb,
+            parallel=self._parallel,
+            engine=engine_of(moe.name) if moe else self._engines[0],
+            batch=batch,
+            context=context,
         )
 
     def unanswered(self, name: str, platform: Platform, batch: int, context: int) -> Unanswered:
@@ -144,6 +191,7 @@ class _Read:
                 "model": self.file.name,
                 "platform": name,
                 "dtype": precision["activations"] if precision else None,
+                "parallel": self._parallel.said,
                 "batch": batch,
                 "context": context,
             },
@@ -153,12 +201,32 @@ class _Read:
         )
 
 
-_SEVERAL_GPUS = Refusal(
-    "",
-    "gpus",
-    "is more than one, and forwards are predicted on one GPU alone",
-    "Leave it out for a forward; what `nearfree predict` says of memory holds for all of them",
-)
+def parallel_of(spec: DeploymentSpec) -> tuple[Parallel, tuple[Refusal, ...]]:
+    """Return the degrees of parallelism that are asked for, and why they are none of a deployment.
+
+    GPUs alone share each matrix, as engines take them. Where ep does not fit it is left out.
+    """
+    degrees = {"tp": spec.tp, "dp": spec.dp, "ep": spec.ep, "pp": spec.pp}
+    found = list[Refusal]()
+    if spec.gpus is not None and set(degrees.values()) == {1}:
+        degrees["tp"] = spec.gpus
+    try:
+        spread = Parallel(**degrees)
+    except ConfigError as error:
+        found.append(Refusal("", "", error.what, error.remedy))
+        spread = Parallel(**degrees | {"ep": 1})
+    if spec.gpus not in (None, spread.gpus):
+        reason = (
+            f"{spec.gpus} are not the {spread.gpus} of tp {spread.tp} x dp {spread.dp} x pp "
+            f"{spread.pp}"
+        )
+        found.append(Refusal("", "gpus", reason, f"Give {spread.gpus}, or leave --gpus out"))
+    return spread, tuple(found)
+
+
+def default_moe(parallel: Parallel) -> str:
+    """Return whose experts are meant where nobody says it: vLLM's, where it spreads them so."""
+    return VLLM.name if parallel.ep in (1, parallel.ranks) else SGLANG.name
 
 
 @contextmanager

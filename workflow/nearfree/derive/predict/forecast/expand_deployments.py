@@ -26,15 +26,6 @@ MOST = 20_000
 """Deployments that one question may ask about."""
 
 
-class Unanswered(Struct, frozen=True, kw_only=True):
-    """A deployment whose forward is not predicted, and every reason why."""
-
-    about: dict[str, Any]
-    precision: dict[str, Dtype] | None
-    memory: Memory | None
-    refusals: tuple[Refusal, ...]
-
-
 def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
     """Return one deployment a combination of what is listed.
 
@@ -65,168 +56,74 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
     override = Override(
         dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
     )
-    spread, unspread = parallel_of(spec)
-    named = spec.moe or (default_moe(spread),)
-    engines = list(dict.fromkeys(engine_of(moe_backend(each).name) for each in named))
-    read = [_Read(file, override, spread, engines, unspread) for file in dict.fromkeys(files)]
-    decoders = [each.decoder for each in read if each.decoder]
+    spread = spread_of(spec)
+    read = [AskedModel(file, override, spread) for file in dict.fromkeys(files)]
+    _distinct(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
     attention = {each: [newest(config, release, attention_backend)
                  for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
-    sparse = any(decoder.experts for decoder in decoders)
-    moe = [newest(config, each, moe_backend) if sparse else moe_backend(each) for each in named]
-    routed = tuple(product(moe, spec.routing))
-    _distinct([each.file for each in read])
-    kinds = sum(
-        len(attention[each]) * (len(routed) if each.decoder and each.decoder.experts else 1)
-        for each in read
-    )
-    count = kinds * len(platforms) * len(spec.batch) * len(spec.context)
+    for name in spec.moe:
+        moe_backend(name)
+    asked = [_On(config, spec, *each) for each in product(read, platforms)]
+    kinds = sum(len(attention[each.model]) * len(each.routed) for each in asked)
+    count = kinds * len(spec.batch) * len(spec.context)
     if count > MOST:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
         )
+    served = list(product(spec.batch, spec.context))
     expanded = [
         Deployment(
             decoder=each.decoder,
-            platform=platform,
+            platform=each.platform,
             attention=runs,
             moe=experts,
             routing=routing,
             batch=batch,
             context=context,
-            precision=each.precision,
-            parallel=spread,
-            memory=each.memory(config.platforms[platform], batch, context, experts),
+            precision=each.model.precision,
+            parallel=spread.parallel,
+            memory=each.model.memory(each.sheet, batch, context, experts),
         )
-        for each, platform in product(read, platforms)
+        for each in asked
         if each.decoder
-        for runs in attention[each]
-        for experts, routing in (routed if each.decoder.experts else ((None, None),))
-        for batch, context in product(spec.batch, spec.context)
+        for runs in attention[each.model]
+        for experts, routing in each.routed
+        for batch, context in served
     ]
     others = [
-        each.unanswered(platform, config.platforms[platform], batch, context)
-        for each, platform in product(read, platforms)
+        each.model.unanswered(each.platform, each.sheet, each.refusals, batch, context)
+        for each in asked
         if each.decoder is None
-        for batch, context in product(spec.batch, spec.context)
+        for batch, context in served
     ]
     return list(dict.fromkeys(expanded)), others
 
 
-class _Read:
-    """A model's files, in the precision that is asked for."""
+class _On:
+    """A model on a platform: what may run its experts, and why its forward is not predicted.
+
+    `routed` are the backends of its experts with their routings; one without experts has none.
+    """
 
     def __init__(
-        self,
-        file: ModelFile,
-        override: Override,
-        parallel: Parallel,
-        engines: Sequence[Engine],
-        unspread: Sequence[Refusal],
+        self, config: Config, spec: DeploymentSpec, model: AskedModel, platform: str
     ) -> None:
-        """Take the degrees of parallelism, and why they are none of any deployment."""
-        self.file, self._parallel, self._engines = file, parallel, engines
-        self.precision = override.of(file.precision) if file.precision else None
-        self.refusals = tuple(
-            dict.fromkeys(
-                [
-                    *file.refusals,
-                    *(() if override.stores_all else file.mixed),
-                    *unspread,
-                    *self._uncut(),
-                ]
-            )
-        )
-        self.decoder = None if self.refusals else file.decoder
-        self._needs = needs(file, self.precision)
-
-    @property
-    def attention(self) -> str:
-        """What runs attention where nobody says it: flash-attn has no kernel for other caches."""
-        plain = self.precision is None or self.precision.kv in PLAIN
-        return "flash-attn" if plain else "flashinfer"
-
-    def _uncut(self) -> Iterator[Refusal]:
-        """Yield why an engine does not spread the model so."""
-        decoder, parallel = self.file.decoder, self._parallel
-        if decoder is None or parallel == ALONE:
-            return
-        for engine in self._engines if decoder.experts else (VLLM,):
-            yield from refusals(decoder, parallel, engine, self._groups())
-
-    def _groups(self) -> dict[str, tuple[int, int]]:
-        """Return outputs and inputs that share a scale, by kind, as the weights are stored."""
-        own, asked = self.file.precision, self.precision
-        if own is None or asked is None:
-            return {}
-        found = {}
-        own_groups = {kind: (rows, columns) for kind, rows, columns in self.file.groups}
-        for kind in QUANTISED:
-            stored = getattr(asked, kind).weights
-            kept = stored == getattr(own, kind).weights
-            found[kind] = (own_groups if kept else GROUPS).get(kind if kept else stored, (1, 1))
-        return found
-
-    def memory(
-        self, platform: Platform, batch: int, context: int, moe: BackendRelease | None = None
-    ) -> Memory | None:
-        """Return what it takes on a platform; None where that is not known."""
-        if self._needs is None:
-            return None
-        return memory(
-            self._needs,
-            platform.memory_gb,
-            parallel=self._parallel,
-            engine=engine_of(moe.name) if moe else self._engines[0],
-            batch=batch,
-            context=context,
-        )
-
-    def unanswered(self, name: str, platform: Platform, batch: int, context: int) -> Unanswered:
-        """Return what is known of it on a platform, and why its forward is not."""
-        precision = self.precision.said(self.file.main) if self.precision else None
-        return Unanswered(
-            about={
-                "model": self.file.name,
-                "platform": name,
-                "dtype": precision["activations"] if precision else None,
-                "parallel": self._parallel.said,
-                "batch": batch,
-                "context": context,
-            },
-            precision=precision,
-            memory=self.memory(platform, batch, context),
-            refusals=self.refusals,
-        )
+        self.model, self.platform, self.sheet = model, platform, config.platforms[platform]
+        moe = list[BackendRelease]()
+        if model.sparse:
+            moe = [newest(config, name, moe_backend) for name in spec.moe or _MOE]
+            if not spec.moe:
+                moe = [model.default(moe, self.sheet)]
+        self.routed: list[tuple[BackendRelease | None, Routing | None]] = [
+            *(product(moe, spec.routing) if model.sparse else ((None, None),))
+        ]
+        self.refusals = model.refused(self.sheet, platform, moe)
+        self.decoder = None if self.refusals else model.file.decoder
 
 
-def parallel_of(spec: DeploymentSpec) -> tuple[Parallel, tuple[Refusal, ...]]:
-    """Return the degrees of parallelism that are asked for, and why they are none of a deployment.
-
-    GPUs alone share each matrix, as engines take them. Where ep does not fit it is left out.
-    """
-    degrees = {"tp": spec.tp, "dp": spec.dp, "ep": spec.ep, "pp": spec.pp}
-    found = list[Refusal]()
-    if spec.gpus is not None and set(degrees.values()) == {1}:
-        degrees["tp"] = spec.gpus
-    try:
-        spread = Parallel(**degrees)
-    except ConfigError as error:
-        found.append(Refusal("", "", error.what, error.remedy))
-        spread = Parallel(**degrees | {"ep": 1})
-    if spec.gpus not in (None, spread.gpus):
-        reason = (
-            f"{spec.gpus} are not the {spread.gpus} of tp {spread.tp} x dp {spread.dp} x pp "
-            f"{spread.pp}"
-        )
-        found.append(Refusal("", "gpus", reason, f"Give {spread.gpus}, or leave --gpus out"))
-    return spread, tuple(found)
-
-
-def default_moe(parallel: Parallel) -> str:
-    """Return whose experts are meant where nobody says it: vLLM's, where it spreads them so."""
-    return VLLM.name if parallel.ep in (1, parallel.ranks) else SGLANG.name
+_MOE = ("vllm", "sglang")
+"""What may run experts where nobody says it, the first before the others."""
 
 
 @contextmanager

@@ -13,8 +13,13 @@ from nearfree.errors import ConfigError
 NAME = r"[a-z0-9][a-z0-9_]{0,63}"
 Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
-Module = Literal["gemm", "dense_ffn", "moe_ffn", "attention", "model"]
+Module = Literal["gemm", "dense_ffn", "moe_ffn", "attention", "collective", "model"]
 """`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]."""
+Operation = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "send"
+]
+"""What a collective does. `dispatch` takes tokens to the ranks of their experts, `combine` takes
+the experts' outputs back; `send` is from one pipeline stage to the next."""
 Controlled = Literal["balanced", "skewed"]
 """How an MoE study spreads tokens over experts (paper, app. C.3)."""
 ModelRouting = Literal["balanced", "skewed", "router"]
@@ -28,6 +33,7 @@ MODULES: tuple[Module, ...] = get_args(Module)
 _FFN: tuple[Module, ...] = ("dense_ffn", "moe_ffn", "model")
 _EXPERTS: tuple[Module, ...] = ("moe_ffn", "model")
 _ATTENTION: tuple[Module, ...] = ("attention", "model")
+_COLLECTIVE: tuple[Module, ...] = ("collective",)
 
 
 class Field(Struct, frozen=True):
@@ -49,6 +55,8 @@ class Field(Struct, frozen=True):
     """The modules that have it."""
     needed: bool = False
     """Whether each of them must say it, but a whole model, whose file does."""
+    spared: tuple[Module, ...] = ()
+    """The modules that have it in some of their settings alone, and so need not say it."""
     name: str = ""
     kind: type = str
     least: int = 1
@@ -81,7 +89,9 @@ class Setting(
     experts, two for the paper's Dense FFN. A whole model's `backend` runs its attention.
     """
 
-    module: Annotated[Module, Field("what", "gemm, dense_ffn, moe_ffn, attention or model")]
+    module: Annotated[
+        Module, Field("what", "gemm, dense_ffn, moe_ffn, attention, collective or model")
+    ]
     backend: Annotated[str, Field("what", "what ran it")]
     dtype: Annotated[Dtype, Field("what", "element type")]
     weights: Annotated[
@@ -116,7 +126,7 @@ class Setting(
             letter="d_model",
             label="hidden width",
             unit="elements",
-            modules=("gemm", *_FFN),
+            modules=("gemm", *_FFN, *_COLLECTIVE),
             needed=True,
         ),
     ] = None
@@ -134,7 +144,14 @@ class Setting(
     ] = None
     experts: Annotated[
         Positive | None,
-        Field("shape", "experts of an MoE layer", letter="E", modules=_EXPERTS, needed=True),
+        Field(
+            "shape",
+            "experts of an MoE layer",
+            letter="E",
+            modules=(*_EXPERTS, *_COLLECTIVE),
+            needed=True,
+            spared=_COLLECTIVE,
+        ),
     ] = None
     top_k: Annotated[
         Positive | None,
@@ -143,13 +160,20 @@ class Setting(
             "experts that each token goes to",
             letter="k",
             label="experts a token",
-            modules=_EXPERTS,
+            modules=(*_EXPERTS, *_COLLECTIVE),
             needed=True,
+            spared=_COLLECTIVE,
         ),
     ] = None
     routing: Annotated[
         Routing | None,
-        Field("axis", "balanced, skewed, power_law or router", modules=_EXPERTS, needed=True),
+        Field(
+            "axis",
+            "balanced, skewed, power_law or router",
+            modules=(*_EXPERTS, *_COLLECTIVE),
+            needed=True,
+            spared=_COLLECTIVE,
+        ),
     ] = None
     heads: Annotated[
         Positive | None,
@@ -167,6 +191,20 @@ class Setting(
             label="head width",
             unit="elements",
             modules=_ATTENTION,
+            needed=True,
+        ),
+    ] = None
+    operation: Annotated[
+        Operation | None,
+        Field("shape", "what a collective does", modules=_COLLECTIVE, needed=True),
+    ] = None
+    gpus: Annotated[
+        Annotated[int, Meta(ge=2)] | None,
+        Field(
+            "shape",
+            "GPUs that take part in a collective",
+            label="GPUs",
+            modules=_COLLECTIVE,
             needed=True,
         ),
     ] = None
@@ -258,6 +296,8 @@ FIELDS = {field.name: field for field in _declared()}
 """Every field of a setting by name, in the order of tables."""
 
 
+ROUTED_OPERATIONS = ("dispatch", "combine")
+"""The operations of a collective that follow the routing of tokens to experts."""
 STORED = ("weights", "kv_dtype")
 """The fields that name a format of what is stored, where it is not the element type."""
 
@@ -266,7 +306,11 @@ def required(module: Module) -> tuple[str, ...]:
     """Return the fields that a module's setting must say."""
     if module == "model":
         return ()
-    return tuple(f.name for f in FIELDS.values() if f.needed and module in f.modules)
+    return tuple(
+        f.name
+        for f in FIELDS.values()
+        if f.needed and module in f.modules and module not in f.spared
+    )
 
 
 def check_setting(setting: Setting) -> None:
@@ -276,6 +320,13 @@ def check_setting(setting: Setting) -> None:
         raise ConfigError(
             f"a {setting.module} setting lacks {', '.join(missing)}",
             remedy="Give each of them in the study's shape",
+        )
+    routed = ("experts", "top_k") if setting.operation in ROUTED_OPERATIONS else ()
+    lacking = [name for name in routed if getattr(setting, name) is None]
+    if lacking:
+        raise ConfigError(
+            f"a {setting.operation} lacks {', '.join(lacking)}",
+            remedy="Say among how many experts each token chooses, and how many it chooses",
         )
     if (setting.top_k or 0) > (setting.experts or setting.top_k or 0):
         raise ConfigError(

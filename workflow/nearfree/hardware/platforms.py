@@ -23,7 +23,9 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """One kind of machine; a fact that no trustworthy document gives is None.
 
     `peak_tflops` is phi by dtype, dense; `bandwidth_gb_s` is beta in decimal GB/s; caches and
-    shared memory are in binary units, memory in decimal GB as vendors print it. `device_name` is
+    shared memory are in binary units, memory in decimal GB as vendors print it. `nvlink` is the
+    generation of NVLink between a node's `node_gpus` GPUs, None where they meet over PCIe;
+    `nvlink_gb_s`, `pcie_gb_s` and, between nodes, `network_gb_s` are one way. `device_name` is
     what the driver calls the device: backends look for tuned files by it. Of `rocm`, AMD's GPUs,
     `sm_count` counts compute units, and there is no `sm`: nothing is measured on them, and no
     backend's rule answers for them.
@@ -44,12 +46,22 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     shared_memory_per_sm_kib: Amount | None = None
     shared_memory_per_block_kib: Amount | None = None
     memory_gb: Amount | None = None
+    nvlink: int | None = None
+    nvlink_gb_s: Amount | None = None
+    pcie_gb_s: Amount | None = None
+    node_gpus: int | None = None
+    network_gb_s: Amount | None = None
     sources: dict[str, str] = {}
     unknown: tuple[str, ...] = ()
 
     def peak(self, dtype: str) -> float | None:
         """Return phi of products in a format, or of a peak's own name, TFLOP/s; None if unknown."""
         return self.peak_tflops.get(FORMATS[dtype].peak if dtype in FORMATS else dtype)
+
+    @property
+    def link_gb_s(self) -> float | None:
+        """What a GPU sends to the others of its node, one way: over NVLink, else over PCIe."""
+        return self.nvlink_gb_s or self.pcie_gb_s
 
     def balance(self, dtype: str) -> float | None:
         """Return rho = phi / beta of a dtype in FLOP per byte, None without both facts."""

@@ -27,7 +27,8 @@ from nearfree.log.line import without_private
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, ensure_sealed, take_name
-from nearfree.public.perf_tables import GuardedReader, Rows
+from nearfree.public.guarded_reader import GuardedReader
+from nearfree.public.perf_tables import Rows
 from nearfree.public.table_curves import Member, make_curves
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import Source, fetch
@@ -36,6 +37,7 @@ from nearfree.units import BYTES_PER_GB, GFLOP_PER_TFLOP
 
 OTHER_VENDORS = {"b60": "an Intel GPU"}
 """Systems that are not NVIDIA's, and so are left out."""
+COPIED = "the same values as another table"
 SAME = 0.01
 """Up to this share two printed values of a fact are roundings of one another."""
 _FLOP_PER_TFLOP = GFLOP_PER_TFLOP * 1e9
@@ -91,18 +93,32 @@ def read_system(name: str, text: str, platforms: Mapping[str, Platform]) -> Syst
             kind="cuda",
             peak_tflops=peaks,
             bandwidth_gb_s=int(facts["mem_bw"]) / BYTES_PER_GB,
+            nvlink_gb_s=_gb_s(facts, "intra_node_bw"),
+            pcie_gb_s=_gb_s(facts, "pcie_bw"),
+            network_gb_s=_gb_s(facts, "inter_rack_bw", "inter_node_bw"),
         ),
         notice=without_private(notice[1].strip()),
     )
 
 
+def _gb_s(facts: Mapping[str, str], *keys: str) -> float | None:
+    """Return the first of some bandwidths that a file has, in GB/s."""
+    return next((int(facts[key]) / BYTES_PER_GB for key in keys if key in facts), None)
+
+
 def differences(system: System, ours: Platform) -> Iterator[str]:
     """Yield each fact of a known platform for which the source has another value than we."""
-    pairs = {"bandwidth, GB/s": (ours.bandwidth_gb_s, system.facts.bandwidth_gb_s)}
-    for dtype, theirs in system.facts.peak_tflops.items():
-        pairs[f"{dtype} peak, TFLOP/s"] = (ours.peak_tflops.get(dtype), theirs)
+    theirs = system.facts
+    pairs = {
+        "bandwidth, GB/s": (ours.bandwidth_gb_s, theirs.bandwidth_gb_s),
+        "link, GB/s": (ours.link_gb_s, theirs.link_gb_s),
+        "PCIe, GB/s": (ours.pcie_gb_s, theirs.pcie_gb_s),
+        "network, GB/s": (ours.network_gb_s, theirs.network_gb_s),
+    }
+    for dtype, peak in theirs.peak_tflops.items():
+        pairs[f"{dtype} peak, TFLOP/s"] = (ours.peak_tflops.get(dtype), peak)
     for fact, (here, there) in pairs.items():
-        if here is None:
+        if here is None and there is not None:
             yield f"{system.platform}: {fact}: none here, {there:g} in {system.name}.yaml"
         elif there is not None and abs(there / here - 1.0) > SAME:
             yield f"{system.platform}: {fact}: {here:g} here, {there:g} in {system.name}.yaml"
@@ -115,14 +131,17 @@ def _odd(name: str, what: str) -> SourceError:
 PACKAGE = "aiconfigurator-core"
 VERSION = "0.12.0"
 """The version that is read unless another is asked for."""
-FORM = 2
+FORM = 3
 """Which rows become curves: a new number makes a new take of a release that is in the log. 2 has
-the formats beside bfloat16, float16 and float8, and caches in a format of their own."""
+the formats beside bfloat16, float16 and float8, and caches in a format of their own; 3 has
+collectives."""
 _REMEDY = "Import a version whose form is known, such as 0.12.0"
 _ROOT = "aiconfigurator_core/systems/"
 _TABLE = re.compile(
-    _ROOT + r"data/(?P<system>[^/]+)/(?:gemm|moe|attention)/(?P<backend>vllm|sglang|trtllm)/[^/]+/"
-    r"(?P<table>gemm|moe|context_attention|generation_attention)_perf\.parquet"
+    _ROOT + r"data/(?P<system>[^/]+)/(?:gemm|moe|attention|comm)/"
+    r"(?P<backend>vllm|sglang|trtllm|nccl)/[^/]+/(?P<table>gemm|moe|context_attention|"
+    r"generation_attention|custom_allreduce|nccl|wideep_deepep_ll|wideep_deepep_normal|moe_a2a)"
+    r"_perf\.parquet"
 )
 _SYSTEM = re.compile(_ROOT + r"([^/]+)\.yaml")
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
@@ -168,21 +187,27 @@ def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
     curves: Counter[tuple[str, str]] = Counter()
     examples: dict[str, str] = {}
     repeats = 0
+    told: set[tuple[object, ...]] = set()
     for path, place, table in _rows(source):
         system = systems.get(place["system"])
         if system is None:
             raise SourceError(
                 f"{path} is of a system without a file {place['system']}.yaml", remedy=_REMEDY
             )
+        points = table.points.with_columns(pl.lit(system.platform).alias("platform"))
+        if "backend" not in points.columns:
+            points = points.with_columns(pl.lit(place["backend"]).alias("backend"))
         made = make_curves(
-            table.points.with_columns(
-                pl.lit(system.platform).alias("platform"), pl.lit(place["backend"]).alias("backend")
-            ),
+            points,
             Member(f"{licence}, {system.notice}", path, hashes[path]),
             facts,
             over_context=place["table"] == "generation_attention",
         )
-        events += made.events
+        fresh, copies = _without_copies(made.events, told)
+        events += fresh
+        if copies:
+            curves[system.platform, COPIED] += len(copies)
+            examples.setdefault(COPIED, f"{path}: {copies[0].kernel}")
         repeats += made.repeats
         rows.update({(place["table"], why): many for why, many in table.skipped.items()})
         curves.update({(system.platform, why): many for why, many in made.skipped.items()})
@@ -208,6 +233,23 @@ def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
             for text in differences(system, platforms[system.platform])
         ],
     )
+
+
+def _without_copies(
+    events: list[LatencyImported], told: set[tuple[object, ...]]
+) -> tuple[list[LatencyImported], list[LatencyImported]]:
+    """Return the curves that no table told before, and the others; `told` takes in the first.
+
+    Some tables of collectives lie in several folders, one of them under two systems: to leave out
+    the one would not leave out its values.
+    """
+    fresh, copies = [], []
+    for event in events:
+        key = event.setting, event.backend_version, event.kernel, event.n, event.latency_us
+        copy = event.setting.module == "collective" and key in told
+        (copies if copy else fresh).append(event)
+        told.add(key)
+    return fresh, copies
 
 
 def _tables(source: Source) -> Iterator[tuple[str, dict[str, str]]]:

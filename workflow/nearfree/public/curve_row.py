@@ -15,6 +15,7 @@ from nearfree.core.setting import (
     MODULES,
     STORED,
     Field,
+    Operation,
     Routing,
     Setting,
     check_setting,
@@ -39,7 +40,12 @@ COLUMNS = (
     *("kernel", "n", "latency_us"),
 )
 """The columns of a curve file, in any order."""
-OPTIONAL = frozenset({"kernel", *STORED, *(name for name in CURVE_FIELDS if FIELDS[name].optional)})
+OPTIONAL = frozenset(
+    {
+        *("kernel", *STORED),
+        *(n for n in CURVE_FIELDS if FIELDS[n].optional or FIELDS[n].modules == ("collective",)),
+    }
+)
 """Columns that a file may lack."""
 _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 _REAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
@@ -47,6 +53,7 @@ _CHOICES = {
     "module": MODULES,
     **dict.fromkeys(("dtype", *STORED), tuple(ELEMENT_BYTES)),
     "routing": tuple(each for each in get_args(Routing) if each != "router"),
+    "operation": get_args(Operation),
     "gated": ("true", "false"),
 }
 _TEXT_LIMIT = 200

@@ -4,13 +4,7 @@ One file a system, operation, framework and version; a row is one measured point
 """
 
 import io
-import os
-import resource
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
-from typing import Self
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 from msgspec import Struct
@@ -22,8 +16,6 @@ from nearfree.log.line import without_private
 from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.curves import TYPES
 
-MEMORY_LIMIT = 8 * 2**30
-"""Bytes of address space that the process which reads a table may have."""
 ROW_LIMIT = 5_000_000
 """Rows of one table."""
 TEXT_LIMIT = 200
@@ -75,8 +67,13 @@ _ALWAYS = {
 _OPTIONAL = {"window_size": "window_size"}
 """Attention without this column is over all keys."""
 _TEXT = frozenset(
-    {"dtype", "kv_cache_dtype", "distribution", "device", "backend_version", "kernel"}
+    {
+        *("dtype", "kv_cache_dtype", "distribution", "device", "backend_version", "kernel"),
+        *("backend", "operation"),
+    }
 )
+REAL = frozenset({"latency_ms", "dispatch", "combine", "dispatch_notify", "combine_notify"})
+"""Columns of times, which may lack a value: it is no latency then, and its curve is left out."""
 _SHARED = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8"}
 """Formats of queries, of caches, and of products of two alike; `fp8` scales whole tensors."""
 _FORMATS: dict[str, tuple[str, str | None]] = {
@@ -114,22 +111,56 @@ def read_rows(member: str, raw: bytes) -> Rows:
         where there must be one, or too many rows; nothing of it is returned.
     """
     table = member.rsplit("/", 1)[1].removesuffix(".parquet")
-    frame = _read(member, raw, table)
-    reason = pl.coalesce(
-        pl.when(wrong).then(text) for wrong, text in _reasons(table, frame.columns)
-    )
+    optional = _OPTIONAL if MODULES[table] == ATTENTION.name else {}
+    frame = read_columns(member, raw, {**COLUMNS[table], **_ALWAYS}, optional=optional)
+    kept, skipped = without(frame, _reasons(table, frame.columns))
+    return Rows(points=_as_settings(kept, table), skipped=skipped)
+
+
+def without(
+    frame: pl.DataFrame, reasons: Iterator[tuple[pl.Expr, pl.Expr]]
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Return the rows of a table that nothing speaks against, and how many others, by reason.
+
+    Parameters
+    ----------
+    reasons
+        When a row is left out, and why; of several the first one counts.
+    """
+    reason = pl.coalesce(pl.when(wrong).then(text) for wrong, text in reasons)
     frame = frame.with_columns(reason.alias("reason"))
     counted = frame.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason")
-    kept = frame.filter(pl.col("reason").is_null())
-    return Rows(points=_as_settings(kept, table), skipped=dict(counted.iter_rows()))
+    return frame.filter(pl.col("reason").is_null()), dict(counted.iter_rows())
 
 
-def _read(member: str, raw: bytes, table: str) -> pl.DataFrame:
+def read_columns(
+    member: str,
+    raw: bytes,
+    wanted: Mapping[str, str],
+    *,
+    optional: Mapping[str, str] | None = None,
+    nullable: frozenset[str] = REAL,
+) -> pl.DataFrame:
+    """Return columns of a Parquet table by our names for them.
+
+    Parameters
+    ----------
+    wanted, optional
+        The table's columns, and what they are here; those of `optional` where it has them.
+    nullable
+        Columns, by our names, that may lack a value.
+
+    Raises
+    ------
+    SourceError
+        As `read_rows` says.
+    """
     try:
         schema = pl.read_parquet_schema(io.BytesIO(raw))
-        wanted = {**COLUMNS[table], **_ALWAYS}
-        if MODULES[table] == ATTENTION.name:
-            wanted |= {old: new for old, new in _OPTIONAL.items() if old in schema}
+        wanted = {
+            **wanted,
+            **{old: new for old, new in (optional or {}).items() if old in schema},
+        }
         _check_schema(member, schema, wanted)
         if pl.scan_parquet(io.BytesIO(raw)).select(pl.len()).collect().item() > ROW_LIMIT:
             raise odd(member, f"has over {ROW_LIMIT} rows")
@@ -137,9 +168,9 @@ def _read(member: str, raw: bytes, table: str) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise odd(member, f"is no Parquet table ({type(error).__name__})") from error
     for name in frame.columns:
-        if name != "latency_ms" and frame[name].null_count():
+        if name not in nullable and frame[name].null_count():
             raise odd(member, f"has rows without a {name}")
-        if name in _TEXT and not all(map(_is_plain, frame[name].unique())):
+        if name in _TEXT and not all(map(_is_plain, frame[name].drop_nulls().unique())):
             raise odd(member, f"has a {name} that is no plain text")
     return frame
 
@@ -148,11 +179,13 @@ def _is_plain(text: str) -> bool:
     return len(text) <= TEXT_LIMIT and text.isprintable() and without_private(text) == text
 
 
-def _check_schema(member: str, schema: dict[str, pl.DataType], wanted: dict[str, str]) -> None:
+def _check_schema(
+    member: str, schema: Mapping[str, pl.DataType], wanted: Mapping[str, str]
+) -> None:
     for old, new in wanted.items():
         if old not in schema:
             raise odd(member, f"lacks the column {old}")
-        text, real = new in _TEXT, new == "latency_ms"
+        text, real = new in _TEXT, new in REAL
         kind = schema[old]
         fits = kind == pl.String if text else kind.is_float() if real else kind == pl.Int64
         if not fits:
@@ -238,51 +271,3 @@ def odd(member: str, what: str) -> SourceError:
         f"{member} {what}",
         remedy="Nothing was imported; take another version, or an index that you trust",
     )
-
-
-class GuardedReader:
-    """A process that reads tables, one after the other; use it as a context.
-
-    Parquet that is damaged in the right place makes its reader ask for more memory than there is,
-    which ends the process at once. A crash of the reader must not kill this process.
-    """
-
-    def __init__(self) -> None:
-        context = get_context("forkserver")
-        context.set_forkserver_preload([__name__])
-        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_limit)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-    def read(self, member: str, raw: bytes) -> Rows:
-        """Return a table's rows, as `read_rows` does; SourceError also if its reader broke down."""
-        try:
-            rows = self._pool.submit(_read_guarded, member, raw).result()
-        except BrokenProcessPool as error:
-            raise odd(member, "is no Parquet table (its reader broke down)") from error
-        if isinstance(rows, Rows):
-            return rows
-        what, remedy = rows
-        raise SourceError(what, remedy=remedy)
-
-
-def _limit() -> None:
-    """Bound the process's memory, and keep its last words off the terminal."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-
-
-def _read_guarded(member: str, raw: bytes) -> Rows | tuple[str, str]:
-    """Return rows, or what is wrong and its remedy: errors do not travel between processes."""
-    try:
-        return read_rows(member, raw)
-    except SourceError as error:
-        return error.what, error.remedy

@@ -1,7 +1,8 @@
 """Whether latencies can be true: no forward beats a GPU's bandwidth, its peak or its own launch.
 
-The fastest possible time of a point is the largest of three: compulsory bytes that no cache can
-hold over beta, FLOPs over phi (paper, sec. 2.3), and the shortest kernel. It finds mistakes of a
+The fastest possible time of a point is the largest of four: compulsory bytes that no cache can
+hold over beta, FLOPs over phi (paper, sec. 2.3), what a collective must send over a GPU's links, and
+the shortest kernel. It finds mistakes of a
 factor of 1000 in a unit, and rows that no hardware can have produced.
 """
 
@@ -83,7 +84,7 @@ def unit_too_small(slowness_cold: pl.Expr) -> pl.Expr:
     return (slowness_cold.count() > 0) & (slowness_cold.min() > TOO_SLOW)
 
 
-_FACTS = ("_peak", "_bandwidth", "_cache_bytes")
+_FACTS = ("_peak", "_bandwidth", "_cache_bytes", "_link")
 
 
 def _slowness(moved: pl.Expr) -> pl.Expr:
@@ -91,19 +92,21 @@ def _slowness(moved: pl.Expr) -> pl.Expr:
     fastest_us = pl.max_horizontal(
         moved / pl.col("_bandwidth") * US_PER_S,
         _flop() / pl.col("_peak") * US_PER_S,
+        _sent() / pl.col("_link") * US_PER_S,
         pl.lit(SHORTEST_KERNEL_US),
     )
     known = pl.col("_bandwidth").is_not_null() & (pl.col("module") != "model")
     return pl.when(known).then(pl.col("latency_us") / fastest_us)
 
 
-def _speeds(platform: Platform, dtype: str) -> tuple[float | None, float, float]:
-    """Return phi in FLOP/s, beta in byte/s and the bytes of the largest cache."""
+def _speeds(platform: Platform, dtype: str) -> tuple[float | None, float, float, float | None]:
+    """Return phi in FLOP/s, beta in byte/s, bytes of the largest cache, and a link's byte/s."""
     peak = platform.peak(dtype)
     return (
         None if peak is None else peak * _FLOP_PER_TFLOP,
         (platform.bandwidth_gb_s or 0.0) * BYTES_PER_GB,
         (platform.l2_mib or LARGEST_CACHE_MIB) * _BYTES_PER_MIB,
+        None if platform.link_gb_s is None else platform.link_gb_s * BYTES_PER_GB,
     )
 
 
@@ -162,6 +165,13 @@ def _moved() -> pl.Expr:
         moe_ffn=weights * active + 2.0 * tokens * _number("d_model") * size,
         attention=twice * (cached + _number("heads") * n * size),
     )
+
+
+def _sent() -> pl.Expr:
+    """Return the bytes that a rank must send at least: all of its rows but those it keeps."""
+    rows = _number("batch") * _number("n") * _number("d_model") * _bytes()
+    kept = pl.when(pl.col("operation").is_in(["all_reduce", "send"])).then(0.0)
+    return rows * (1.0 - kept.otherwise(1.0 / _number("gpus")))
 
 
 def check_units(

@@ -19,8 +19,14 @@ FACTS_SCHEMA = {
     "sm": pl.Int64,
     "sm_count": pl.Int64,
     "device_name": pl.String,
+    "nvlink": pl.Int64,
+    "link_gb_s": pl.Float64,
+    "node_gpus": pl.Int64,
+    "network_gb_s": pl.Float64,
 }
-"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, and the driver's name."""
+"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, the driver's name, and what
+joins GPUs: the generation of NVLink, its bandwidth or PCIe's, GPUs a node, and the network's."""
+_LINKS = ("nvlink", "link_gb_s", "node_gpus", "network_gb_s")
 
 
 def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
@@ -35,6 +41,7 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
             "sm": sheet.sm,
             "sm_count": sheet.sm_count,
             "device_name": sheet.device_name,
+            **{fact: getattr(sheet, fact) for fact in _LINKS},
         }
         for name, sheet in platforms.items()
         for dtype in FORMATS
@@ -57,10 +64,12 @@ def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.
             "sm": sheet.sm,
             "device_name": sheet.device_name,
             "has_sms": sheet.kind == "cuda",
+            **{fact: getattr(sheet, fact) for fact in _LINKS},
         }
         for name, sheet in platforms.items()
     ]
     types = {"platform": pl.String, "sm": pl.Int64, "device_name": pl.String, "has_sms": pl.Boolean}
+    types |= {fact: FACTS_SCHEMA[fact] for fact in _LINKS}
     return (
         probed.join(pl.DataFrame(rows, schema=types), on="platform", how="left")
         .with_columns(pl.when("has_sms").then("sm_count").alias("sm_count"))

@@ -5,8 +5,8 @@ from typing import Any
 
 from nearfree.derive.memory import Memory
 from nearfree.derive.outlook.about import MEMORY
+from nearfree.derive.predict.forecast.asked_model import Unanswered
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.predict.forecast.expand_deployments import Unanswered
 from nearfree.errors import printable
 from nearfree.units import BYTES_PER_GB
 

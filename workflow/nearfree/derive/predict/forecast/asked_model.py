@@ -103,7 +103,11 @@ class AskedModel:
             What may run its experts.
         """
         of_files = (*self.file.refusals, *self._mixed)
-        of_gpus = (*self._spread.refusals, *self._uncut(moe), *_across(self._parallel, platform, sheet))
+        of_gpus = (
+            *self._spread.refusals,
+            *self._uncut(moe),
+            *_across(self._parallel, platform, sheet),
+        )
         return tuple(dict.fromkeys((*of_files, *of_gpus)))
 
     def _uncut(self, moe: Sequence[BackendRelease]) -> tuple[Refusal, ...]:
@@ -170,16 +174,11 @@ class AskedModel:
 
 def _across(parallel: Parallel, platform: str, sheet: Platform) -> Iterator[Refusal]:
     """Yield why GPUs of more than one node are not predicted: what is between is not known."""
-    node = sheet.node_gpus
-    if parallel.gpus > 1 and node is None:
-        yield Refusal(
-            "", "gpus", f"{parallel.gpus} of {platform} are asked for, and not how many a node has",
-            "Add node_gpus to platforms.yaml",
-        )  # fmt: skip
-    elif node is not None and parallel.gpus > node and sheet.network_gb_s is None:
-        yield Refusal(
-            "", "gpus",
-            f"{parallel.gpus} are more than the {node} of a node of {platform}, and no network between "
-            "nodes is known",
-            f"Give {node} at most, or add network_gb_s to platforms.yaml",
-        )  # fmt: skip
+    gpus, node = parallel.gpus, sheet.node_gpus
+    if gpus > 1 and node is None:
+        reason = f"{gpus} of {platform} are asked for, and how many a node has is not known"
+        yield Refusal("", "gpus", reason, "Give one, or add node_gpus to platforms.yaml")
+    elif node is not None and gpus > node and sheet.network_gb_s is None:
+        reason = f"{gpus} of {platform} are more than the {node} of a node, and no network between "
+        remedy = f"Give {node} at most, or add network_gb_s to platforms.yaml"
+        yield Refusal("", "gpus", reason + "nodes is known", remedy)

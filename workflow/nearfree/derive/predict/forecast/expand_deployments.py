@@ -3,24 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, product
-from typing import Any
 
-from msgspec import Struct
 from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.core.parallel import ALONE, Parallel
-from nearfree.core.precision import GROUPS, PLAIN, QUANTISED, Dtype, Override
-from nearfree.decoders.engines import SGLANG, VLLM, Engine, engine_of
+from nearfree.core.precision import Override
+from nearfree.core.setting import Routing
 from nearfree.decoders.model_file import ModelFile, find_model_file
-from nearfree.decoders.shards import refusals
 from nearfree.derive.granularity.releases import ruled_release
-from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered, spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.errors import ConfigError, NearfreeError, Refusal, RefusedError
-from nearfree.hardware.platforms import Platform, resolve
+from nearfree.errors import ConfigError, NearfreeError, RefusedError
+from nearfree.hardware.platforms import resolve
 
 MOST = 20_000
 """Deployments that one question may ask about."""

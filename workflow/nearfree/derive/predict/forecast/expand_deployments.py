@@ -48,12 +48,12 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
     ConfigError
         As `deployments`.
     """
-    files = [find_model_file(config.folder, name) for name in spec.models]
+    files = list(dict.fromkeys(find_model_file(config.folder, name) for name in spec.models))
     override = Override(
         dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
     )
     spread = spread_of(spec)
-    read = [AskedModel(file, override, spread) for file in dict.fromkeys(files)]
+    read = [AskedModel(file, override, spread) for file in files]
     _distinct(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
     attention = {each: [newest(config, release, attention_backend)

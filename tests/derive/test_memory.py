@@ -14,10 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models.test_footprint import BIG, PROGRAM
 from msgspec import structs
+from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Override, uniform
-from nearfree.decoders.model_file import find_model_file, read_model_file
+from nearfree.decoders.holding import Heads
+from nearfree.decoders.model_file import Weights, find_model_file, read_model_file
 from nearfree.decoders.weights import CacheLayer
-from nearfree.derive.memory import ENGINE_BYTES, PAGE_POSITIONS, Memory, Needs, memory, needs
+from nearfree.derive.memory import (
+    COLLECTIVE_BYTES,
+    ENGINE_BYTES,
+    PAGE_POSITIONS,
+    Memory,
+    Needs,
+    memory,
+    needs,
+)
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 128256,
@@ -92,7 +102,7 @@ def test_verdicts_that_follow_from_sizes(
     taken = needs(file, Override(weights=weights).of(file.precision))
     assert taken is not None
     count, memory_gb = gpus
-    found = memory(taken, memory_gb, gpus=count)
+    found = memory(taken, memory_gb, parallel=Parallel(tp=count))
     assert found.fits is fits
     assert found.gpus_needed is not None
     assert (found.gpus_needed <= count) is fits
@@ -103,7 +113,7 @@ def test_what_little_room_is_left_is_said(tmp_path: Path) -> None:
     file = read_model_file(write(tmp_path, SHAPES["kimi_k2"]))
     taken = needs(file, Override(weights="float8_block").of(uniform("bfloat16")))
     assert taken is not None
-    found = memory(taken, H200, gpus=8, context=32768)
+    found = memory(taken, H200, parallel=Parallel(tp=8), context=32768)
     assert found.fits
     assert found.largest_batch is not None
     assert 1 <= found.largest_batch < 100
@@ -118,12 +128,16 @@ def test_a_refused_forward_has_a_memory(tmp_path: Path) -> None:
 
 
 NEEDS = Needs(
-    weights=30e9,
+    weights=(Weights("ffn", 15 * 10**9, 30e9, "cut", tuple(range(4))),),
     cache=(CacheLayer(layers=4, elements=256), CacheLayer(layers=4, elements=256, window=512)),
-    cache_heads=2,
+    layers=4,
+    heads=Heads(4, 2),
+    experts=1,
+    vocabulary=1000,
     cached=2.0,
     kept=2.0,
-    token=1e5,
+    hidden=4e4,
+    made=6e4,
     logits=1e6,
 )
 
@@ -136,14 +150,19 @@ def test_the_largest_are_the_last_that_fit(
 
     def ask(**asked: int) -> Memory:
         return memory(
-            NEEDS, memory_gb, **({"gpus": gpus, "batch": batch, "context": context} | asked)
+            NEEDS,
+            memory_gb,
+            parallel=Parallel(tp=asked.pop("gpus", gpus)),
+            **({"batch": batch, "context": context} | asked),
         )
 
     found = ask()
     assert found.peak_bytes == (
         found.weights_bytes + found.kv_bytes + found.activations_bytes + found.engine_bytes
     )
-    assert found.fits is (found.peak_bytes <= found.capacity_bytes)  # type: ignore[operator]
+    assert found.capacity_bytes is not None
+    assert found.fits is (found.rank_bytes <= found.capacity_bytes / gpus)
+    assert found.peak_bytes <= gpus * (found.rank_bytes + 1)
     for name in ("batch", "context"):
         largest = getattr(found, f"largest_{name}")
         if largest is not None:
@@ -165,7 +184,7 @@ def test_windows_bound_a_cache(context: int) -> None:
 
 def test_a_layer_s_heads_are_all_that_parts_its_cache() -> None:
     """With more GPUs than heads of keys each head is held several times."""
-    two, eight = (memory(NEEDS, None, gpus=gpus).kv_bytes for gpus in (2, 8))
+    two, eight = (memory(NEEDS, None, parallel=Parallel(tp=gpus)).kv_bytes for gpus in (2, 8))
     assert eight == 4 * two
 
 
@@ -178,7 +197,8 @@ def test_an_unknown_memory_gives_no_verdict() -> None:
 
 def test_the_engine_has_its_allowance_on_each_gpu() -> None:
     """What an engine keeps for itself counts once a GPU."""
-    assert memory(NEEDS, None, gpus=3).engine_bytes == 3 * ENGINE_BYTES
+    found = memory(NEEDS, None, parallel=Parallel(tp=3))
+    assert found.engine_bytes == 3 * (ENGINE_BYTES + COLLECTIVE_BYTES)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell the peak")

@@ -7,14 +7,31 @@ import pytest
 from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.core.modules.moe_ffn import local_experts, rank_pairs
 from nearfree.core.modules.routing import routed_pairs
-from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON, blocks_of, latency_us
+from nearfree.derive.work_model.moe import (
+    MOE_LIBRARY,
+    MOE_TRITON,
+    active_experts,
+    blocks_of,
+    latency_us,
+    pairs_of,
+)
 from nearfree.derive.work_model.prepare import moe_features
 
 from derive.questions import MOE
 from derive.work_model.forms import H100, arrays, constants, facts_of, start
 
-LAYER = {"experts": 256, "top_k": 8, "skewed": 0, "d_model": 4096, "d_ff": 512, "matrices": 3}
+LAYER = {
+    "experts": 256,
+    "local_experts": 256,
+    "ep": 1,
+    "top_k": 8,
+    "skewed": 0,
+    "d_model": 4096,
+    "d_ff": 512,
+    "matrices": 3,
+}
 
 
 @given(
@@ -24,18 +41,30 @@ LAYER = {"experts": 256, "top_k": 8, "skewed": 0, "d_model": 4096, "d_ff": 512, 
     n=st.integers(1, 600),
     block=st.sampled_from([1, 16, 32, 64, 128, 48]),
     routing=st.sampled_from(["balanced", "skewed"]),
+    ep=st.integers(1, 9),
 )
 def test_blocks_are_those_of_each_expert(
-    *, experts: int, share: float, batch: int, n: int, block: int, routing: str
+    *, experts: int, share: float, batch: int, n: int, block: int, routing: str, ep: int
 ) -> None:
-    """All experts together have sum over experts of ceil(pairs / M) row blocks."""
-    top_k = max(1, round(share * experts))
+    """The most loaded rank's experts have sum of ceil(pairs / M) row blocks, one rank's are all."""
+    top_k, ep = max(1, round(share * experts)), min(ep, experts)
     layer = make_setting(
-        module="moe_ffn", experts=experts, top_k=top_k, routing=routing, batch=batch
+        module="moe_ffn", experts=experts, top_k=top_k, routing=routing, batch=batch, ep=ep
     )
-    features = arrays([n], batch=batch, experts=experts, top_k=top_k, skewed=routing == "skewed")
+    features = arrays(
+        [n], batch=batch, experts=experts, ep=ep, local_experts=local_experts(experts, ep),
+        top_k=top_k, skewed=routing == "skewed",
+    )  # fmt: skip
+    counted = rank_pairs(layer, n)
+    every = routed_pairs(layer, n)
+    assert len(counted) == local_experts(experts, ep)
+    assert sum(every) / ep <= sum(counted) <= sum(every)
     found = blocks_of(features, np.full((1, 1), float(block)))
-    assert found.tolist() == [[sum(-(-pairs // block) for pairs in routed_pairs(layer, n))]]
+    assert found.tolist() == [[sum(-(-pairs // block) for pairs in counted)]]
+    assert pairs_of(features).tolist() == [[sum(counted)]]
+    assert active_experts(features).tolist() == [[sum(pairs > 0 for pairs in counted)]]
+    if ep == 1:
+        assert counted == routed_pairs(layer, n)
 
 
 def timed(n: list[int], values: dict[str, float], block_m: int, **changes: Any) -> np.ndarray:

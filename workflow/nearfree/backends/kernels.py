@@ -2,7 +2,7 @@
 
 They are stated by hand: an engine asks class after class whether it supports a layer, and what
 those answer is spread over its text. Each was read in the releases that it names and holds for no
-other; environment variables and options are as they are by default, and experts are not parallel.
+other; environment variables and options are as they are by default.
 """
 
 from collections.abc import Mapping
@@ -34,6 +34,8 @@ class Selection(NamedTuple):
     lines: Mapping[str, tuple[int, int]]
     """First and last line of what decides, by release."""
     kernels: tuple[Kernel, ...]
+    spread: tuple[Kernel, ...] = ()
+    """Those where whole experts are spread over ranks, where they are others."""
 
 
 _MOE = "vllm/model_executor/layers/fused_moe/oracle"
@@ -41,6 +43,12 @@ _VLLM = "vllm/model_executor/layers/quantization"
 _SGLANG = "sglang/srt/layers/quantization"
 _TRTLLM = "FlashInfer's TRTLLM"
 _BLOCKS = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 90), Kernel(_TRTLLM, 100, 109))
+_SPREAD = (
+    Kernel(MARLIN, 80, 88),
+    Kernel(TRITON, 89, 89),
+    Kernel("FlashInfer's CUTLASS", 90, 90),
+    Kernel(_TRTLLM, 100, 109),
+)
 _WHOLE = (
     Kernel(MARLIN, 80, 88),
     Kernel(TRITON, 89, 89),
@@ -113,6 +121,7 @@ SELECTIONS = (
         f"{_MOE}/fp8.py",
         {release: lines for release, lines in _ORACLE.items() if release != "0.24.0"},
         (*_BLOCKS, Kernel(TRITON, 110)),
+        (*_SPREAD, Kernel(TRITON, 110)),
     ),
     Selection(
         "vllm",
@@ -120,6 +129,7 @@ SELECTIONS = (
         f"{_MOE}/fp8.py",
         {"0.24.0": _ORACLE["0.24.0"], "0.33.0": (79, 145)},
         (*_BLOCKS, Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120)),
+        (*_SPREAD, Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120)),
     ),
     Selection("vllm", ("fp8",), f"{_MOE}/fp8.py", {**_ORACLE, "0.33.0": (79, 145)}, _WHOLE),
     Selection(
@@ -218,7 +228,7 @@ _TITLES = {
 """Formats whose kernel an engine chooses by the format. For 16 bits this is Triton, as asked."""
 
 
-def moe_kernel(package: str, version: str, dtype: str, sm: int) -> str:
+def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool = False) -> str:
     """Return the kernel that a release runs for an MoE layer; Triton for one of 16 bits.
 
     Parameters
@@ -229,6 +239,8 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int) -> str:
         The formats as a MoE query names them.
     sm
         The device's compute capability, 90 for 9.0.
+    spread
+        Whether whole experts are spread over ranks.
 
     Raises
     ------
@@ -238,12 +250,13 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int) -> str:
     if dtype not in _TITLES:
         return TRITON
     chosen = _selection(package, version, dtype)
-    found = [each for each in chosen.kernels if each.first <= sm <= each.last]
+    kernels = (chosen.spread if spread else ()) or chosen.kernels
+    found = [each for each in kernels if each.first <= sm <= each.last]
     if len(found) == 1:
         return found[0].name
     cases = "; ".join(f"{each.name} where {each.where}" for each in found)
-    kernels = f"one of several kernels ({cases})" if found else "no kernel that is read"
-    raise unread(package, version, dtype, sm, kernels)
+    names = f"one of several kernels ({cases})" if found else "no kernel that is read"
+    raise unread(package, version, dtype, sm, names)
 
 
 def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> EvidenceError:

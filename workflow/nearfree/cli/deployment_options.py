@@ -18,7 +18,6 @@ DTYPES = (
     "bfloat16", "float16", "float32", "float8",
     "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
 )  # fmt: skip
-MOE = "vllm"
 Value = TypeVar("Value")
 
 
@@ -61,7 +60,8 @@ def add_deployment(
     )
     parser.add_argument(
         "--moe",
-        help="the same for MoE layers (default: vllm, but sglang for a schedule of SGLang)",
+        help="the same for MoE layers (default: vllm, but sglang for a schedule of SGLang, and "
+        "where --ep is neither 1 nor tp x dp)",
     )
     parser.add_argument(
         "--dense",
@@ -76,8 +76,15 @@ def add_deployment(
     parser.add_argument(
         "--routing", type=of(_routing), help=f"balanced or skewed, the two bounds{listed}"
     )
+    for option, what in (
+        ("--tp", "GPUs that share each matrix and the heads"),
+        ("--dp", "groups of them that attend to requests of their own"),
+        ("--ep", "groups of the tp x dp GPUs that have whole experts"),
+        ("--pp", "pipeline stages that share the layers"),
+    ):
+        parser.add_argument(option, type=positive, default=1, help=f"{what} (default: 1)")
     parser.add_argument(
-        "--gpus", type=positive, default=1, help="GPUs that share the model (default: 1)"
+        "--gpus", type=positive, help="GPUs, tp x dp x pp; without these it stands for --tp"
     )
     for option, what in (
         ("--dtype", "element type of all"),
@@ -154,7 +161,7 @@ def make_spec(
     batch: "Sequence[int]" = (1,),
     context: "Sequence[int]" = (4096,),
     routing: "Sequence[str]" = ("balanced",),
-    moe: str = MOE,
+    moe: str | None = None,
 ) -> "DeploymentSpec":
     """Return the deployments that the options describe; the other arguments are their defaults."""
     from nearfree.config.files import DeploymentSpec
@@ -163,7 +170,7 @@ def make_spec(
         models=tuple(args.model),
         platforms=tuple(args.platform),
         attention=(args.attention,) if args.attention else (),
-        moe=(args.moe or moe,),
+        moe=tuple(filter(None, (args.moe or moe,))),
         dense=args.dense,
         batch=tuple(args.batch or batch),
         context=tuple(args.context or context),
@@ -172,6 +179,10 @@ def make_spec(
         weights=args.weights,
         activations=args.activations,
         kv_dtype=args.kv_dtype,
+        tp=args.tp,
+        dp=args.dp,
+        ep=args.ep,
+        pp=args.pp,
         gpus=args.gpus,
     )
 

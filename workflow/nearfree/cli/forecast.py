@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearfree.config.files import Config, DeploymentSpec
-    from nearfree.derive.predict.forecast.expand_deployments import Unanswered
+    from nearfree.derive.predict.forecast.asked_model import Unanswered
     from nearfree.derive.predict.forecast.forecast import Forecast
 
 

@@ -43,14 +43,16 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     is flash-attn, and flashinfer over a cache in 8 bits. `dense` is the release that runs the dense
     products of quantised weights, torch for a library; without it the engine of `moe`. `batch` is
     b, `context` L; `moe` and `routing` count where a model has experts. `dtype` sets the format of
-    all, `weights`, `activations` and `kv_dtype` each its own; the model's files say the rest.
-    `gpus` share a model. `drawn` says whether figures show them.
+    all, `weights`, `activations` and `kv_dtype` each its own; the model's files say the rest. `tp`,
+    `dp`, `ep` and `pp` are the degrees of parallelism; `gpus` without them stands for tp, with them
+    it is what they make. Without `moe` it is vllm, and sglang where ep is neither 1 nor tp x dp.
+    `drawn` says whether figures show them.
     """
 
     models: Texts
     platforms: Annotated[tuple[Name, ...], Meta(min_length=1)]
     attention: tuple[Text, ...] = ()
-    moe: Texts = ("vllm",)
+    moe: tuple[Text, ...] = ()
     dense: Text | None = None
     batch: Listed = (1,)
     context: Listed = (4096,)
@@ -59,7 +61,11 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weights: Dtype | None = None
     activations: Dtype | None = None
     kv_dtype: Dtype | None = None
-    gpus: Positive = 1
+    tp: Positive = 1
+    dp: Positive = 1
+    ep: Positive = 1
+    pp: Positive = 1
+    gpus: Positive | None = None
     drawn: bool = True
 
 

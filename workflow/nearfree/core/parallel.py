@@ -38,6 +38,11 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         return self.ranks * self.pp
 
     @property
+    def said(self) -> dict[str, int]:
+        """The degrees by name, with the GPUs that they make."""
+        return {"tp": self.tp, "dp": self.dp, "ep": self.ep, "pp": self.pp, "gpus": self.gpus}
+
+    @property
     def moe_tp(self) -> int:
         """The ranks that share each expert."""
         return self.ranks // self.ep

@@ -46,6 +46,10 @@ FORMATS: dict[str, Format] = {
 """By dtype, in its usual form: FP8 in blocks of 128 x 128 with a float32 scale (DeepSeek-V3's),
 int4 in groups of 128 with a 16-bit scale (AWQ, GPTQ), NVFP4 in groups of 16 and OCP's MXFP8 and
 MXFP4 of 32 with a scale of 8 bits."""
+GROUPS = {"float8_block": (128, 128)} | {
+    name: (1, each.group) for name, each in FORMATS.items() if each.group and name != "float8_block"
+}
+"""Outputs and inputs of a matrix that share a scale in a format's usual form."""
 DTYPES: tuple[Dtype, ...] = tuple(name for name in get_args(Dtype) if name in FORMATS)
 """The formats of numbers."""
 ELEMENT_BYTES = {name: format_.element_bytes for name, format_ in FORMATS.items()}

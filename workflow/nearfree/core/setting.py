@@ -260,6 +260,18 @@ class Setting(
             "what", "what runs a model's routed experts", label="MoE kernels", modules=("model",)
         ),
     ] = None
+    tp: Annotated[
+        Positive, Field("shape", "GPUs that share each matrix and the heads", modules=("model",))
+    ] = 1
+    dp: Annotated[
+        Positive, Field("shape", "groups that attend to requests of their own", modules=("model",))
+    ] = 1
+    ep: Annotated[
+        Positive, Field("shape", "groups of ranks that have whole experts", modules=_EXPERTS)
+    ] = 1
+    pp: Annotated[
+        Positive, Field("shape", "pipeline stages that share the layers", modules=("model",))
+    ] = 1
 
 
 def _declared() -> Iterator[Field]:
@@ -320,6 +332,11 @@ def check_setting(setting: Setting) -> None:
         raise ConfigError(
             f"top_k {setting.top_k} is larger than experts {setting.experts}",
             remedy="Choose at most as many experts a token as there are",
+        )
+    if setting.ep > (setting.experts or setting.ep):
+        raise ConfigError(
+            f"ep {setting.ep} is larger than experts {setting.experts}",
+            remedy="Spread experts over at most as many groups as there are",
         )
     if (setting.heads or 0) % (setting.kv_heads or 1):
         raise ConfigError(

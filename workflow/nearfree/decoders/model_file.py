@@ -9,7 +9,9 @@ from msgspec import Struct, structs
 from nearfree.core.precision import ELEMENT_BYTES, FORMATS, QUANTISED, Precision, Product
 from nearfree.decoders.config_file import config_file, file_name, find_file, read_decoder
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.holding import Heads, Held, held
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.pieces import Kind
 from nearfree.decoders.precision import StoredPrecision, read_precision
 from nearfree.decoders.schemes import Scheme
 from nearfree.decoders.text_part import text_part
@@ -18,11 +20,16 @@ from nearfree.errors import Refusal, Refusals
 
 
 class Weights(Struct, frozen=True):
-    """The weights of a kind: how many elements, and their bytes as stored, with scales."""
+    """Weights of a kind that ranks hold alike: elements, and bytes as stored, with scales.
 
-    kind: str
+    `layers` are those that have them, each as many; none where they stand outside of layers.
+    """
+
+    kind: Kind
     elements: int
     size_bytes: float
+    how: Held = "cut"
+    layers: tuple[int, ...] = ()
 
 
 class ModelFile(Struct, frozen=True, kw_only=True):
@@ -32,7 +39,7 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     empty where it is not known what it stores, or in what. `refusals` say why. `mixed` says which
     kinds of matrices have several formats, of which `precision` has that of most elements. `widest`
     is the most elements that a token's FFN or attention makes, in which routed experts count
-    `top_k` times.
+    `top_k` times. `groups` are outputs and inputs that share a scale, by kind, where several do.
     """
 
     name: str
@@ -43,8 +50,11 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     cache: tuple[CacheLayer, ...] = ()
     d_model: int = 0
     vocabulary: int = 0
+    layers: int = 0
     widest: int = 0
-    cache_heads: int = 1
+    heads: Heads = Heads()
+    experts: int = 1
+    groups: tuple[tuple[str, int, int], ...] = ()
     notes: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     mixed: tuple[Refusal, ...] = ()
@@ -64,7 +74,15 @@ class ModelFile(Struct, frozen=True, kw_only=True):
 
         What is no matrix of a product, such as embeddings and norms, is stored as the files say.
         """
-        return sum(self._size(each, precision) for each in self.weights)
+        return sum(each.size_bytes for each in self.stored(precision))
+
+    def stored(self, precision: Precision | None) -> tuple[Weights, ...]:
+        """Return the weights with their bytes in a precision, or as the files say if None."""
+        sizes = (self._size(each, precision) for each in self.weights)
+        return tuple(
+            structs.replace(each, size_bytes=size)
+            for each, size in zip(self.weights, sizes, strict=True)
+        )
 
     def _size(self, each: Weights, precision: Precision | None) -> float:
         own, kind = self.precision, each.kind
@@ -98,28 +116,32 @@ def read_model_file(path: Path) -> ModelFile:
         A file is not there or is no JSON object.
     """
     file, found = config_file(path), Refusals()
-    decoder = said = held = None
+    decoder = said = kept = None
     with found.gathered():
         decoder = read_decoder(path)
     with found.gathered():
         said = read_precision(path)
         found.found += said.refusals
     with found.gathered():
-        held = stored(path)
+        kept = stored(path)
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
-    if held is not None:
+    if kept is not None:
         keys = text_part(file).keys
-        known = structs.replace(known, **_shape(held, _top_k(keys), _cache_heads(keys)))
-    if held is not None and said is not None:
+        known = structs.replace(known, **_shape(kept, _top_k(keys), _heads(keys)))
+    if kept is not None and said is not None:
         parts, unknown = list[_Part](), Refusals()
-        for matrix in held.weights:
+        for matrix in kept.weights:
             with unknown.gathered():
                 parts += _parts(matrix, said)
         found.found += unknown.found
         if not unknown.found:
             precision, mixed = _precision(parts, said)
             known = structs.replace(
-                known, weights=_weights(parts), precision=precision, mixed=mixed
+                known,
+                weights=_weights(parts),
+                precision=precision,
+                mixed=mixed,
+                groups=_groups(parts),
             )
     return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
 
@@ -146,12 +168,26 @@ def _parts(matrix: Matrix, said: StoredPrecision) -> list[_Part]:
 
 
 def _weights(parts: Sequence[_Part]) -> tuple[Weights, ...]:
-    """Return elements and bytes by kind."""
-    sizes: dict[str, tuple[float, float]] = {}
+    """Return elements and bytes by kind, how ranks hold them, and layers."""
+    sizes: dict[tuple[Kind, Held, tuple[int, ...]], tuple[float, float]] = {}
     for matrix, scheme, elements in parts:
-        count, size = sizes.get(matrix.kind, (0.0, 0.0))
-        sizes[matrix.kind] = count + elements, size + elements * scheme.bits / 8
-    return tuple(Weights(kind, round(count), size) for kind, (count, size) in sizes.items())
+        alike = matrix.kind, held(matrix.name, matrix.kind), matrix.layers
+        count, size = sizes.get(alike, (0.0, 0.0))
+        sizes[alike] = count + elements, size + elements * scheme.bits / 8
+    return tuple(
+        Weights(kind, round(count), size, how, layers)
+        for (kind, how, layers), (count, size) in sizes.items()
+    )
+
+
+def _groups(parts: Sequence[_Part]) -> tuple[tuple[str, int, int], ...]:
+    """Return kinds with the outputs and inputs that share a scale: the largest of each."""
+    found: dict[str, tuple[int, int]] = {}
+    for matrix, scheme, _ in parts:
+        if scheme.group and min(matrix.inputs, matrix.outputs) > 1:
+            rows, columns = found.get(matrix.kind, (1, 1))
+            found[matrix.kind] = max(rows, scheme.rows), max(columns, scheme.group)
+    return tuple((kind, *sizes) for kind, sizes in found.items())
 
 
 def _precision(
@@ -187,26 +223,30 @@ def _top_k(keys: Keys) -> int:
     return keys.whole(named[0]) if named else 1 << 20
 
 
-def _cache_heads(keys: Keys) -> int:
-    """Return among how many GPUs a layer's cache can be parted: a latent one not at all."""
-    heads = "num_key_value_heads"
-    return 1 if keys.has("kv_lora_rank") or not keys.has(heads) else keys.whole(heads)
+def _heads(keys: Keys) -> Heads:
+    """Return a model's heads, where its file says them in the usual way."""
+    queries, cached = "num_attention_heads", "num_key_value_heads"
+    of = keys.whole(queries) if keys.has(queries) else 1
+    latent = keys.has("kv_lora_rank") or not keys.has(cached)
+    return Heads(of, 1 if latent else keys.whole(cached))
 
 
-def _shape(held: Stored, top_k: int, cache_heads: int) -> dict[str, Any]:
+def _shape(stored: Stored, top_k: int, heads: Heads) -> dict[str, Any]:
     """Return what memory asks of a model's shape."""
     made: dict[tuple[str, int], int] = {}
-    for matrix in held.weights:
+    for matrix in stored.weights:
         times = min(matrix.copies, top_k) if matrix.kind == "experts" else matrix.copies
         for layer in matrix.layers:
             at = matrix.kind, layer
             made[at] = made.get(at, 0) + times * matrix.outputs
-    embedding = next(each for each in held.weights if each.kind == "embedding")
+    embedding = next(each for each in stored.weights if each.kind == "embedding")
     return {
-        "cache": held.cache,
+        "cache": stored.cache,
         "d_model": embedding.inputs,
         "vocabulary": embedding.outputs,
         "widest": max(made.values(), default=0),
-        "cache_heads": cache_heads,
-        "notes": held.notes,
+        "heads": heads,
+        "experts": max((m.copies for m in stored.weights if m.kind == "experts"), default=1),
+        "layers": 1 + max(max(m.layers, default=0) for m in stored.weights),
+        "notes": stored.notes,
     }

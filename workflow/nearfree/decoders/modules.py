@@ -7,9 +7,12 @@ from msgspec import Struct
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
+from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import PLAIN, Precision, uniform
 from nearfree.core.setting import Routing, Setting, check_setting
 from nearfree.decoders.decoder import Decoder, Experts
+from nearfree.decoders.engines import engine_of
+from nearfree.decoders.shards import shard
 from nearfree.errors import ConfigError
 
 BETWEEN = "between"
@@ -46,7 +49,8 @@ class ModuleUse(Struct, frozen=True, kw_only=True):
     """One module of a forward.
 
     `role` says what it is in the model, `count` how often a forward runs it. `main` holds for the
-    modules that the paper's law speaks of: attention, and the FFN of most layers.
+    modules that the paper's law speaks of: attention, and the FFN of most layers. Its setting has
+    the requests of one of the `groups` of ranks that share all requests.
     """
 
     role: str
@@ -54,6 +58,12 @@ class ModuleUse(Struct, frozen=True, kw_only=True):
     setting: Setting
     backend_version: str | None
     main: bool = False
+    groups: int = 1
+
+
+def requests(batch: int, groups: int) -> int:
+    """Return the requests of the group of ranks that has most."""
+    return -(-batch // groups)
 
 
 def modules(
@@ -66,11 +76,15 @@ def modules(
     routing: Routing | None,
     dense: BackendRelease | None = None,
     precision: Precision | None = None,
+    parallel: Parallel = ALONE,
 ) -> tuple[ModuleUse, ...]:
-    """Return the modules of a decoder's forward, in the order in which they first run.
+    """Return the modules of the slowest rank's forward, in the order in which they first run.
 
     Query, key and value are one product. The LM head computes the logits of all positions.
-    Embeddings, norms, rotations, activations and sums are left out.
+    Embeddings, norms, rotations, activations and sums are left out. Over several GPUs each module
+    has the sizes of a rank's shard and runs the same kernels. Pipeline stages run one after the
+    other for a forward, so all layers count: the slowest stage limits how many forwards are under
+    way, not how long one takes.
 
     Parameters
     ----------
@@ -90,26 +104,33 @@ def modules(
         What runs the dense products of quantised weights; torch if None.
     precision
         In what numbers it computes; all in the decoder's own dtype if None.
+    parallel
+        How it is spread over GPUs: sizes that the engine of `moe` can cut, as `refusals` says.
 
     Raises
     ------
     ConfigError
         The decoder has experts, and `moe` or `routing` is None.
     """
+    whole, part = decoder, shard(decoder, parallel, engine_of(moe.name if moe else None))
+    decoder = part.decoder
     formats = precision or uniform(decoder.dtype)
     use = partial(_use, precision=formats, batch=batch)
-    product = partial(_product, precision=formats, batch=batch, dense=dense or _TORCH)
-    gemm = partial(product, module="gemm")
-    ffn = partial(product, module="dense_ffn", d_model=decoder.d_model, gated=True)
+    multiply = partial(_product, precision=formats, batch=batch, dense=dense or _TORCH)
+    gemm = partial(multiply, module="gemm")
+    ffn = partial(
+        multiply, module="dense_ffn", d_model=decoder.d_model, gated=True, groups=part.ffn
+    )
     d_model, layers, width = decoder.d_model, decoder.layers, decoder.heads * decoder.head_dim
     qkv = width + 2 * decoder.kv_heads * decoder.head_dim
     uses = [
-        gemm(QKV, layers, d_model=d_model, d_ff=qkv),
+        gemm(QKV, layers, d_model=d_model, d_ff=qkv, groups=part.attention),
         use(
             ATTENTION,
             layers,
             backend=attention,
             main=True,
+            groups=part.attention,
             module="attention",
             context=min(context, decoder.window or context),
             heads=decoder.heads,
@@ -118,7 +139,7 @@ def modules(
             api=BY_NAME[attention.name].api,
             page_size=BY_NAME[attention.name].page_size,
         ),
-        gemm(OUTPUT, layers, d_model=width, d_ff=d_model),
+        gemm(OUTPUT, layers, d_model=width, d_ff=d_model, groups=part.attention),
     ]
     if decoder.d_ff and decoder.dense_layers:
         main = not decoder.moe_layers
@@ -126,23 +147,24 @@ def modules(
     if decoder.experts:
         experts, moe_layers = decoder.experts, decoder.moe_layers
         uses += [
-            gemm(ROUTER, moe_layers, d_model=d_model, d_ff=experts.experts),
+            gemm(ROUTER, moe_layers, d_model=d_model, d_ff=experts.experts, groups=part.ffn),
             use(
                 MOE,
                 moe_layers,
-                backend=_required(moe, decoder, experts),
+                backend=_required(moe, whole, experts),
                 main=True,
                 module="moe_ffn",
                 d_model=d_model,
                 d_ff=experts.d_ff,
                 experts=experts.experts,
                 top_k=experts.top_k,
+                ep=part.ep,
                 routing=routing,
             ),
         ]
         if experts.shared_d_ff:
             uses.append(ffn(SHARED, moe_layers, d_ff=experts.shared_d_ff))
-    uses.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary))
+    uses.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary, groups=part.ffn))
     return tuple(uses)
 
 
@@ -152,13 +174,21 @@ def _use(
     *,
     backend: BackendRelease,
     precision: Precision,
+    batch: int,
     main: bool = False,
+    groups: int = 1,
     **fields: Any,
 ) -> ModuleUse:
-    setting = Setting(backend=backend.name, **_formats(role, precision), **fields)
+    formats = _formats(role, precision)
+    setting = Setting(backend=backend.name, batch=requests(batch, groups), **formats, **fields)
     check_setting(setting)
     return ModuleUse(
-        role=role, count=count, setting=setting, backend_version=backend.version, main=main
+        role=role,
+        count=count,
+        setting=setting,
+        backend_version=backend.version,
+        main=main,
+        groups=groups,
     )
 
 

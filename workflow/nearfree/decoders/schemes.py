@@ -13,13 +13,15 @@ class Scheme(Struct, frozen=True, kw_only=True):
     `weights` is what they are stored in, `activations` what enters the product: the same where
     both are quantised alike, the file's plain dtype for weight-only. `bits` is what a stored
     weight takes with its part of scales and zero points; those of a whole row or matrix are not
-    counted. `group` is how many of a matrix' inputs share a scale, 0 for all of them.
+    counted. `group` is how many of a matrix' inputs share a scale, 0 for all of them, `rows` how
+    many of its outputs share it.
     """
 
     weights: Dtype
     activations: Dtype
     bits: float
     group: int = 0
+    rows: int = 1
 
 
 def scheme(
@@ -45,7 +47,7 @@ def scheme(
     format_ = FORMATS[weights]
     shared = (scale_bits or format_.scale_bits or 16) + (format_.bits if zero_points else 0)
     bits = format_.bits + (shared / (group * rows) if group else 0)
-    return Scheme(weights=weights, activations=activations, bits=bits, group=group)
+    return Scheme(weights=weights, activations=activations, bits=bits, group=group, rows=rows)
 
 
 def weight_only(each: Scheme) -> Scheme:

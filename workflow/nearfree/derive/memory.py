@@ -1,8 +1,7 @@
 """Whether a model fits: its weights as stored, its cache, and what a forward holds besides.
 
-Weights, cache and activations follow from the model's files; what an engine keeps for itself is a
-stated allowance. Where several GPUs share a model, weights are parted evenly, and a layer's cache
-among as many of them as it has heads.
+Weights, cache and activations follow from the model's files and from how GPUs share them; what an
+engine keeps for itself is a stated allowance. What fits is decided by the GPU that holds most.
 """
 
 from collections.abc import Callable
@@ -10,8 +9,11 @@ from functools import cache
 
 from msgspec import Struct, structs
 
+from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import ELEMENT_BYTES, Dtype, Precision
-from nearfree.decoders.model_file import ModelFile
+from nearfree.decoders.engines import VLLM, Engine
+from nearfree.decoders.holding import Heads, Holding
+from nearfree.decoders.model_file import ModelFile, Weights
 from nearfree.decoders.weights import CacheLayer
 from nearfree.units import BYTES_PER_GB
 
@@ -22,6 +24,11 @@ PROMPT_TOKENS = 8192
 vLLM's default of `max_num_batched_tokens` when it serves on cards of 70 GB and more."""
 ENGINE_BYTES = 1_500_000_000
 """An allowance a GPU for the driver's context, workspaces of libraries and captured graphs."""
+COLLECTIVE_BYTES = (8 + 16 + 8 + 128) << 20
+"""An allowance for buffers of collectives on each of several GPUs: those of vLLM's own all-reduce
+for what is between, for its inputs and for its ranks' pointers, and the largest of torch's
+symmetric memory. Source: vllm 0.33.0, in vllm/distributed/device_communicators:
+custom_all_reduce.py:138-145 and 295-318, all_reduce_utils.py:58-83."""
 _LOGIT_BYTES = 4
 _HIDDEN = 4
 """Hidden states that are alive beside what a layer makes: the sum, its norm, and their copies."""
@@ -31,10 +38,12 @@ _MOST_GPUS, _MOST_BATCH, _MOST_CONTEXT = 1 << 10, 1 << 20, 1 << 30
 class Memory(Struct, frozen=True, kw_only=True):
     """What a deployment takes on `gpus` GPUs, all together, in bytes, and what fits there.
 
-    `peak_bytes` is the sum of all parts. `fits` and `capacity_bytes` are None where the platform's
-    memory is not known. `gpus_needed` is the least power of two that holds the same, None if none
-    does. `largest_batch` is that at the asked context, `largest_context` that at the asked batch:
-    0 where nothing fits, None where nothing limits it.
+    `peak_bytes` is the sum of all parts, what several GPUs hold counting on each; `rank_bytes` is
+    what the GPU with most holds. `fits` says whether that fits it; it and `capacity_bytes`, the
+    memory of all GPUs, are None where the platform's is not known. `gpus_needed` is the least power
+    of two that holds the same where all share each matrix, None if none does. `largest_batch` is
+    that at the asked context, `largest_context` that at the asked batch: 0 where nothing fits, None
+    where nothing limits it.
     """
 
     gpus: int
@@ -43,6 +52,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     activations_bytes: int
     engine_bytes: int
     peak_bytes: int
+    rank_bytes: int
     capacity_bytes: int | None = None
     fits: bool | None = None
     gpus_needed: int | None = None
@@ -52,40 +62,128 @@ class Memory(Struct, frozen=True, kw_only=True):
     """What is left out of the weights."""
 
 
-class Needs(Struct, frozen=True, kw_only=True):
-    """What a model in a precision takes, in bytes: by itself, and by request, token and GPU."""
+class Needs(Struct, frozen=True, kw_only=True, eq=False):
+    """What a model in a precision takes, in bytes: by itself, and by request, token and GPU.
 
-    weights: float
+    `weights` have their bytes in that precision. Two are the same if they are one object.
+    """
+
+    weights: tuple[Weights, ...]
     cache: tuple[CacheLayer, ...]
-    cache_heads: int
+    layers: int
+    heads: Heads
+    experts: int
+    vocabulary: int
     cached: float
     """An element of the cache."""
     kept: float
     """An element of what a layer keeps of each request, whatever its length."""
-    token: float
-    """What a forward makes of a token, and of each position whose logits are wanted."""
+    hidden: float
+    """What a forward makes of a token that lies on every GPU."""
+    made: float
+    """What a layer makes of a token, parted as the layer is."""
     logits: float
+    """What it makes of each position whose logits are wanted."""
     notes: tuple[str, ...] = ()
     engine: int = ENGINE_BYTES
     prompt_tokens: int = PROMPT_TOKENS
 
-    def parts(self, gpus: int, batch: int, context: int) -> tuple[int, int, int, int]:
-        """Return weights, cache, activations and the engine's part on all GPUs, in bytes."""
-        request = sum(self._layers(each, context) for each in self.cache)
-        copies = gpus / min(gpus, self.cache_heads)
-        passing = max(batch, self.prompt_tokens) * self.token + batch * self.logits
-        return (
-            round(self.weights),
-            round(batch * request * copies),
-            round(passing) * gpus,
-            self.engine * gpus,
-        )
+    def request(self, context: int) -> float:
+        """Return the cache of one request, in all layers."""
+        return sum(self._layers(each, context) for each in self.cache)
 
     def _layers(self, each: CacheLayer, context: int) -> float:
         held = min(context, each.window or context)
         pages = -(-held // PAGE_POSITIONS) * PAGE_POSITIONS
         bytes_ = pages * each.elements * self.cached + each.state_elements * self.kept
         return each.layers * bytes_
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """What the GPUs of a deployment hold, but for what grows with requests.
+
+    `stages` are the weights of a rank and the share of all layers, of each pipeline stage.
+    """
+
+    gpus: int
+    weights: float
+    stages: tuple[tuple[float, float], ...]
+    heads: float
+    """The share of a layer's cache that a rank holds."""
+    dp: int
+    tp: int
+    engine: int
+
+
+@cache
+def loaded(needs: Needs, parallel: Parallel = ALONE, engine: Engine = VLLM) -> Load:
+    """Return what the GPUs of a deployment hold; layers of a cache are taken as evenly spread.
+
+    What is stored outside of layers lies on the first stage but the LM head and what is behind the
+    layers, on the last; a tied LM head on both. Source: vllm 0.33.0,
+    vllm/model_executor/models/llama.py:378-397 and 502-517.
+    """
+    holding = Holding(parallel, engine, needs.heads, needs.experts, needs.vocabulary)
+    tied = not any(each.kind == "lm_head" for each in needs.weights)
+    ranks, every, found = parallel.ranks, 0.0, list[tuple[float, float]]()
+    stages = holding.stages(needs.layers)
+    for number, layers in enumerate(stages):
+        last, first = number == len(stages) - 1, number == 0
+        rank = 0.0
+        for each in needs.weights:
+            part = _there(each, layers, first=first, last=last, tied=tied) * each.size_bytes
+            rank += part * holding.share(each.how, each.kind)
+            every += part * holding.copies(each.how, each.kind)
+        found.append((rank, len(layers) / needs.layers))
+    buffers = COLLECTIVE_BYTES if ranks > 1 else 0
+    return Load(
+        gpus=parallel.gpus,
+        weights=every,
+        stages=tuple(dict.fromkeys(found)),
+        heads=needs.heads.cache_share(parallel.tp),
+        dp=parallel.dp,
+        tp=parallel.tp,
+        engine=needs.engine + buffers,
+    )
+
+
+def _there(each: Weights, layers: range, *, first: bool, last: bool, tied: bool) -> float:
+    """Return which part of some weights a stage has."""
+    if each.layers:
+        return sum(layer in layers for layer in each.layers) / len(each.layers)
+    if each.kind == "embedding":
+        return 1.0 if first or (last and tied) else 0.0
+    return 1.0 if (last if each.kind in ("lm_head", "norm", "other") else first) else 0.0
+
+
+class _Parts(Struct, frozen=True):
+    """What all GPUs take together, and what the one with most takes, in bytes."""
+
+    weights: int
+    kv: int
+    activations: int
+    engine: int
+    most: int
+
+    @property
+    def peak(self) -> int:
+        return self.weights + self.kv + self.activations + self.engine
+
+
+def _parts(needs: Needs, load: Load, batch: int, context: int) -> _Parts:
+    requests = -(-batch // load.dp)
+    request = needs.request(context)
+    passing = max(requests, needs.prompt_tokens) * (needs.hidden + needs.made / load.tp)
+    passing += requests * needs.logits
+    cached = requests * request * load.heads
+    most = max(weights + cached * layers for weights, layers in load.stages)
+    return _Parts(
+        round(load.weights),
+        round(batch * request * load.heads * load.tp),
+        round(passing) * load.gpus,
+        load.engine * load.gpus,
+        round(most) + round(passing) + load.engine,
+    )
 
 
 def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
@@ -96,12 +194,16 @@ def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
     kv: Dtype = stored.kv
     plain = ELEMENT_BYTES[stored.plain]
     return Needs(
-        weights=model.weights_bytes(precision),
+        weights=model.stored(precision),
         cache=model.cache,
-        cache_heads=model.cache_heads,
+        layers=model.layers,
+        heads=model.heads,
+        experts=model.experts,
+        vocabulary=model.vocabulary,
         cached=ELEMENT_BYTES[kv],
         kept=plain,
-        token=(_HIDDEN * model.d_model + model.widest) * plain,
+        hidden=_HIDDEN * model.d_model * plain,
+        made=model.widest * plain,
         logits=model.vocabulary * (_LOGIT_BYTES + plain),
         notes=model.notes,
     )
@@ -109,43 +211,58 @@ def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
 
 @cache
 def memory(
-    needs: Needs, memory_gb: float | None, *, gpus: int = 1, batch: int = 1, context: int = 4096
+    needs: Needs,
+    memory_gb: float | None,
+    *,
+    parallel: Parallel = ALONE,
+    engine: Engine = VLLM,
+    batch: int = 1,
+    context: int = 4096,
 ) -> Memory:
     """Return what a deployment takes and whether it fits, at N = 1.
+
+    Requests are those whose caches lie on the GPUs, parted among the groups that attend to their
+    own; to keep pipeline stages busy, each must have as many under way.
 
     Parameters
     ----------
     memory_gb
         A GPU's memory in decimal GB, None where it is not known.
+    parallel, engine
+        How GPUs share the model, and whose rules say what each of them holds.
     context
         L; the position itself is cached, too.
     """
-    parts = needs.parts(gpus, batch, context + 1)
-    weights, kv, activations, engine = parts
+    asked = loaded(needs, parallel, engine)
+    parts = _parts(needs, asked, batch, context + 1)
     taken = Memory(
-        gpus=gpus,
-        weights_bytes=weights,
-        kv_bytes=kv,
-        activations_bytes=activations,
-        engine_bytes=engine,
-        peak_bytes=sum(parts),
+        gpus=parallel.gpus,
+        weights_bytes=parts.weights,
+        kv_bytes=parts.kv,
+        activations_bytes=parts.activations,
+        engine_bytes=parts.engine,
+        peak_bytes=parts.peak,
+        rank_bytes=parts.most,
         notes=needs.notes,
     )
     if memory_gb is None:
         return taken
     each = memory_gb * BYTES_PER_GB
 
-    def fits(gpus: int, batch: int, context: int) -> bool:
-        return sum(needs.parts(gpus, batch, context + 1)) <= gpus * each
+    def fits(load: Load, batch: int, context: int) -> bool:
+        return _parts(needs, load, batch, context + 1).most <= each
 
     powers = (1 << power for power in range(_MOST_GPUS.bit_length()))
+    holding = (
+        gpus for gpus in powers if fits(loaded(needs, Parallel(tp=gpus), engine), batch, context)
+    )
     return structs.replace(
         taken,
-        capacity_bytes=round(gpus * each),
-        fits=fits(gpus, batch, context),
-        gpus_needed=next((count for count in powers if fits(count, batch, context)), None),
-        largest_batch=_largest(lambda b: fits(gpus, b, context), _MOST_BATCH),
-        largest_context=_largest(lambda length: fits(gpus, batch, length), _MOST_CONTEXT),
+        capacity_bytes=round(parallel.gpus * each),
+        fits=fits(asked, batch, context),
+        gpus_needed=next(holding, None),
+        largest_batch=_largest(lambda b: fits(asked, b, context), _MOST_BATCH),
+        largest_context=_largest(lambda length: fits(asked, batch, length), _MOST_CONTEXT),
     )
 
 

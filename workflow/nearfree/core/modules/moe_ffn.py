@@ -62,6 +62,7 @@ class MoeQuestion(Struct, frozen=True, kw_only=True):
     d_ff: int
     experts: int
     top_k: int
+    ep: int = 1
     block_size_m: int | None
     sm: int | None
     device_name: str | None
@@ -82,7 +83,7 @@ def moe_work(
     Parameters
     ----------
     pairs
-        Token-expert pairs of each of the E experts.
+        Token-expert pairs of each of the experts that lie here.
     block_rows
         M_moe: each expert's pairs are padded to its multiple; None where nothing is padded.
     blocks
@@ -98,7 +99,7 @@ def moe_work(
         blocks = sum(-(-count // block_rows) for count in pairs)
     padded = (blocks or 0) * block_rows if block_rows else rows
     weights = _GATED_MATRICES * sum(count > 0 for count in pairs) * d_model * d_ff
-    tokens = rows // (setting.top_k or 1)
+    tokens = -(-rows // (min(setting.top_k or 1, len(pairs)) or 1))
     moved = 2 * tokens * d_model + rows * (2 * d_model + 6 * d_ff)
     tiles = blocks * -(-2 * d_ff // columns) if blocks and columns else None
     return ExecutedWork(
@@ -117,7 +118,29 @@ def _work(
     setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
 ) -> ExecutedWork:
     del group
-    return moe_work(setting, routed_pairs(setting, n), basis, block_rows=rows)
+    return moe_work(setting, rank_pairs(setting, n), basis, block_rows=rows)
+
+
+def local_experts(experts: int, ep: int) -> int:
+    """Return how many whole experts the rank with most of them has.
+
+    They are spread in their order, and the first ranks have one more where ep does not divide them.
+    Source: determine_expert_map of vllm 0.33.0,
+    vllm/model_executor/layers/fused_moe/expert_map_manager.py:66-76.
+    """
+    return -(-experts // ep)
+
+
+def rank_pairs(setting: Setting, n: int) -> list[int]:
+    """Return the token-expert pairs of the most loaded rank, one number an expert of it.
+
+    Balanced routing is even over ranks, too, as if each had every ep-th expert; skewed routing
+    takes the first k, which lie on the first ranks.
+    """
+    pairs, experts = routed_pairs(setting, n), setting.experts or 0
+    if setting.routing == "balanced":
+        return pairs[:: setting.ep]
+    return pairs[: local_experts(experts, setting.ep)]
 
 
 def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
@@ -125,17 +148,29 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
 
     N_idle = 2 rho s E_act d_ff / (b (4 k d_ff - rho s (1 + 3 k + eta k))) for the two matrices of
     the paper's experts; extended to the matrices m of gated experts, the 4 and 2 become 2 m and m.
-    The first s is that of stored weights, the second that of activations.
+    The first s is that of stored weights, the second that of activations; where whole experts are
+    spread over ep ranks, E_act and k are those of the most loaded rank.
     """
-    top_k, d_ff = setting.top_k or 0, setting.d_ff or 0
+    top_k: float = setting.top_k or 0
+    d_ff = setting.d_ff or 0
     gated = extended and setting.gated is not False
     matrices = _GATED_MATRICES if gated else _MATRICES
-    active = active_experts(setting.routing, setting.experts or 0, top_k)
+    active: float = active_experts(setting.routing, setting.experts or 0, setting.top_k or 0)
+    if extended and setting.ep > 1:
+        active, top_k = _at_rank(setting, active, top_k)
     moved, stored = balance * element_bytes(setting), balance * weight_bytes(setting)
     room = 2 * matrices * top_k * d_ff - moved * (1 + 3 * top_k + ETA * top_k)
     if room <= 0:
         return float("inf")
     return matrices * stored * active * d_ff / (setting.batch * room)
+
+
+def _at_rank(setting: Setting, active: float, top_k: float) -> tuple[float, float]:
+    """Return E_act and k of the most loaded of ep ranks."""
+    local = local_experts(setting.experts or 0, setting.ep)
+    if setting.routing == "balanced":
+        return local, top_k * local / active
+    return min(active, local), min(top_k, local)
 
 
 def principle_terms(
@@ -184,7 +219,8 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
         raise _unprinted(f"{setting.backend} for {setting.dtype}{stored}")
     if not is_triton_moe(kernel):
         raise _unprinted(f"the kernel {kernel}")
-    until = setting.experts if setting.routing == "balanced" else None
+    experts = local_experts(setting.experts or 0, setting.ep)
+    until = experts if setting.routing == "balanced" and setting.experts else None
     place = f"paper sec. 4.2, M_moe of {table}, tau = E"
     return Granularity(rows=rows[setting.dtype], until=until, place=place)
 
@@ -205,7 +241,7 @@ MOE_FFN = ModuleKind(
     work=_work,
     laws=Laws(
         needs=required("moe_ffn"),
-        idle_fields=("weights", "batch", "d_ff", "experts", "top_k", "routing", "gated"),
+        idle_fields=("weights", "batch", "d_ff", "experts", "top_k", "ep", "routing", "gated"),
         idle_compute=idle_compute,
         idle_term="AI(N) = rho with E_act",
         idle_place="paper sec. 3.3, app. B.1",
@@ -214,7 +250,7 @@ MOE_FFN = ModuleKind(
             "where 4 k d_ff <= rho s (1 + 3 k + eta k)",
             "sec. 3.3.1 and app. B.1",
         ),
-        term_fields=("weights", "batch", "experts", "top_k", "routing"),
+        term_fields=("weights", "batch", "experts", "top_k", "ep", "routing"),
         terms=principle_terms,
         principle_place="paper sec. 4.2",
         principle=Equation(

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from nearfree.backends.dense_kernels import dense_format
 from nearfree.backends.kernels import MARLIN, TRITON, moe_kernel, unread
+from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME, Backend, running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.dense_ffn import DenseQuestion
-from nearfree.core.modules.moe_ffn import MoeQuestion
-from nearfree.core.precision import FORMATS
+from nearfree.core.modules.moe_ffn import MoeQuestion, local_experts
+from nearfree.core.precision import FORMATS, Product
 from nearfree.derive.granularity.releases import (
     MODULAR_MOE,
     PINNED_TRITON,
@@ -129,7 +130,7 @@ class Resolver:
         known = _once(self._releases, release, self._read)
         _check_device(asked)
         query = MoeQuery(
-            experts=asked.experts,
+            experts=local_experts(asked.experts, asked.ep),
             top_k=asked.top_k,
             d_ff=asked.d_ff,
             d_model=asked.d_model,
@@ -301,10 +302,34 @@ def _kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
     named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
     if named or asked.sm is None:
         return TRITON
-    kernel = moe_kernel(*release, dtype, asked.sm)
+    kernel = moe_kernel(*release, dtype, asked.sm, spread=asked.ep > 1)
     if kernel not in (TRITON, MARLIN):
         raise unread(*release, dtype, asked.sm, kernel)
     return kernel
+
+
+def reads_moe(
+    release: BackendRelease, formats: Product, sm: int | None, *, spread: bool = False
+) -> bool:
+    """Return whether the kernel that a release runs for experts has blocks that are read.
+
+    Parameters
+    ----------
+    formats
+        Of the experts' weights and of what enters their products.
+    sm
+        The device's compute capability, 90 for 9.0, None without one.
+    spread
+        Whether whole experts are spread over ranks.
+    """
+    dtype = _QUANTISATIONS.get((formats.activations, formats.weights))
+    if dtype is None or sm is None or not release.version:
+        return False
+    try:
+        known = moe_release(release.name, release.version, None)
+        return moe_kernel(*known, dtype, sm, spread=spread) in (TRITON, MARLIN)
+    except EvidenceError:
+        return False
 
 
 def _unknown(what: str) -> EvidenceError:

@@ -6,11 +6,12 @@ import msgspec
 import polars as pl
 
 from nearfree.config.files import Config, DeploymentSpec
+from nearfree.core.parallel import Parallel
 from nearfree.core.precision import FORMATS, QUANTISED
 from nearfree.decoders.model_file import ModelFile, find_model_file
-from nearfree.derive.memory import ENGINE_BYTES, PAGE_POSITIONS, PROMPT_TOKENS
+from nearfree.derive.memory import COLLECTIVE_BYTES, ENGINE_BYTES, PAGE_POSITIONS, PROMPT_TOKENS
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.tables.columns import IDS, count, flag, text
+from nearfree.derive.tables.columns import IDS, SETTING_COLUMNS, count, flag, text
 from nearfree.derive.tables.schema import Formula
 from nearfree.log.line import sha256
 from nearfree.units import BYTES_PER_GB
@@ -25,6 +26,7 @@ ABOUT = {
     "dtype": text("format of what enters the products of most weights"),
     "weights": text("format that most weights are stored in: the experts', or the FFN's"),
     "kv_dtype": text("format of the KV cache"),
+    **{name: SETTING_COLUMNS[name] for name in Parallel.__struct_fields__},
     "batch": count("b, requests in one forward"),
     "context": count("L, cached positions a request"),
 }
@@ -36,7 +38,8 @@ MEMORY = {
     "activations_bytes": count("bytes of what a forward makes besides", nullable=True),
     "engine_bytes": count("bytes that are allowed for the engine itself", nullable=True),
     "peak_bytes": count("bytes that it takes, all together", nullable=True),
-    "capacity_bytes": count("bytes of the platform's memory", nullable=True),
+    "rank_bytes": count("bytes on the GPU that holds most", nullable=True),
+    "capacity_bytes": count("bytes of the memory of all its GPUs", nullable=True),
     "gpus_needed": count("GPUs that hold the same, a power of two; empty where none do",
                          nullable=True),
     "largest_batch": count("the largest b that fits at that L, 0 where none does; empty where "
@@ -50,9 +53,10 @@ HELD = MEMORY | {"left_out": text("what the bytes of weights leave out", nullabl
 UNFIT = "does not fit"
 """What is said in place of an N_max that memory does not let anyone serve."""
 TAKES = Formula(
-    text="fits: peak = weights as stored + cache of b (L + 1) positions, in pages of "
-    f"{PAGE_POSITIONS} + what max(b, {PROMPT_TOKENS}) tokens make of a layer and b positions of "
-    f"logits + {ENGINE_BYTES / BYTES_PER_GB:g} GB for the engine, at most the platform's memory",
+    text="fits: on the GPU that holds most, weights as stored + cache of b (L + 1) positions, in "
+    f"pages of {PAGE_POSITIONS} + what max(b, {PROMPT_TOKENS}) tokens make of a layer and b "
+    f"positions of logits + {ENGINE_BYTES / BYTES_PER_GB:g} GB for the engine and, on several, "
+    f"{COLLECTIVE_BYTES / BYTES_PER_GB:.2g} GB for collectives, at most its memory",
     paper="",
     code="nearfree.derive.memory",
 )

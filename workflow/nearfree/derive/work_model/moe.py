@@ -63,14 +63,38 @@ def own_tile_latency_us(features: Features, values: Values, _hypothesis: str) ->
 def blocks_of(features: Features, block_m: Array) -> Array:
     """Return how many row blocks all experts have together: sum over experts of ceil(m_e / M).
 
-    Balanced: every expert has floor(b N k / E) pairs and some one more; skewed: k have b N.
+    Balanced: every expert has floor(b N k / E) pairs and some one more; skewed: k have b N. Where
+    whole experts are spread over ranks, the first of all lie on the rank that is asked.
     """
+    tokens, local = features["tokens"], features["local_experts"]
+    whole, more = _evenly(features)
+    balanced = more * np.ceil((whole + 1) / block_m) + (local - more) * np.ceil(whole / block_m)
+    skewed = np.minimum(features["top_k"], local) * np.ceil(tokens / block_m)
+    return np.asarray(np.where(features["skewed"] > 0, skewed, balanced))
+
+
+def _evenly(features: Features) -> tuple[Array, Array]:
+    """Return floor(b N k / E), and how many experts of the rank have one pair more, if balanced."""
     tokens, experts, top_k = features["tokens"], features["experts"], features["top_k"]
     whole = np.floor(tokens * top_k / experts)
-    more = tokens * top_k - whole * experts
-    balanced = more * np.ceil((whole + 1) / block_m) + (experts - more) * np.ceil(whole / block_m)
-    skewed = top_k * np.ceil(tokens / block_m)
+    return whole, np.ceil((tokens * top_k - whole * experts) / features["ep"])
+
+
+def active_experts(features: Features) -> Array:
+    """Return how many experts of the rank have a token, [rows, grid]."""
+    local = features["local_experts"]
+    pairs = features["tokens"] * features["top_k"]
+    balanced = np.ceil(np.minimum(features["experts"], pairs) / features["ep"])
+    skewed = np.minimum(features["top_k"], local)
     return np.asarray(np.where(features["skewed"] > 0, skewed, balanced))
+
+
+def pairs_of(features: Features) -> Array:
+    """Return how many token-expert pairs the rank has, [rows, grid]; of one rank, b N k."""
+    local = features["local_experts"]
+    whole, more = _evenly(features)
+    skewed = np.minimum(features["top_k"], local) * features["tokens"]
+    return np.asarray(np.where(features["skewed"] > 0, skewed, local * whole + more))
 
 
 def _executed(
@@ -81,19 +105,16 @@ def _executed(
 ) -> Array:
     """Return T(N) of blocks of M rows, N columns and K; `slowdown` is that of narrow steps of K.
 
-    Features: `tokens` (b N) [rows, grid]; `experts`, `top_k`, `skewed` (1 or 0), `d_model`,
-    `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`,
-    `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1]; `pass_bytes` [rows, grid],
-    moved by passes that a 16-bit layer has not.
+    Features: `tokens` (b N) [rows, grid]; `experts`, `ep` and `local_experts` of a rank, `top_k`,
+    `skewed` (1 or 0), `d_model`, `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`,
+    `element_bytes`, `result_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1];
+    `pass_bytes` [rows, grid], moved by passes that a 16-bit layer has not.
     """
     block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
     stored, size = features["weight_bytes"], features["element_bytes"]
     beta = values["bandwidth_share"] * features["beta"]
-    pairs = tokens * features["top_k"]
-    active = np.where(
-        features["skewed"] > 0, features["top_k"], np.minimum(features["experts"], pairs)
-    )
+    pairs, active = pairs_of(features), active_experts(features)
     up = (features["matrices"] - 1) * d_ff
     count = blocks_of(features, block_m)
     columns_up, columns_down = np.ceil(up / block_n), np.ceil(d_model / block_n)

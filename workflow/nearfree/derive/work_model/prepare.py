@@ -77,7 +77,8 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
     gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
     layer = {
         **common(rows, n),
-        **{name: column(rows, name) for name in ("experts", "top_k", "d_model", "d_ff")},
+        "local_experts": np.ceil(column(rows, "experts") / column(rows, "ep")),
+        **{name: column(rows, name) for name in ("experts", "top_k", "ep", "d_model", "d_ff")},
         "skewed": (rows["routing"] == "skewed").to_numpy().astype(np.float64)[:, None],
         "matrices": np.where(gated, _GATED, _PLAIN),
     }

@@ -8,6 +8,7 @@ import polars as pl
 
 from nearfree.core.label import label, ordered
 from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.parallel import Parallel
 from nearfree.core.plan import PROFILE_SUFFIX
 from nearfree.core.setting import FIELDS
 from nearfree.derive.tables.settings import telling_fields
@@ -18,6 +19,7 @@ CURVE = ("platform", "stream", "take", "plan8", "setting_key")
 _FIRST = ("routing", "backend")
 """What a variant names first, so that two backends of one routing stand side by side."""
 _CONDITION = ("deployment", "attention", "moe", "dtype", "weights", "kv_dtype")
+_SPREAD = Parallel.__struct_fields__
 """What a condition names where another one has the same model, platform and routing."""
 _MOST_ACROSS = 6
 Layers = alt.LayerChart | alt.FacetChart
@@ -114,13 +116,14 @@ def with_conditions(frame: pl.DataFrame) -> pl.DataFrame:
         Rows of `lookup` or `forecast`.
     """
     same = ("model", "platform", "routing")
+    texts = {name: pl.col(name).fill_null("none") for name in _CONDITION}
+    texts |= {name: pl.format(f"{name} {{}}", name) for name in _SPREAD}
     differing = [
-        pl.when(pl.col(name).n_unique().over(same) > 1).then(pl.col(name).fill_null("none"))
-        for name in _CONDITION
+        pl.when(pl.col(name).n_unique().over(same) > 1).then(text) for name, text in texts.items()
     ]
     deployment = panel(pl.format("{} on {}", "model", "platform"), "routing", *differing)
     return frame.with_columns(deployment.alias("condition")).sort(
-        "model", "routing", "platform", *_CONDITION, "batch", "context", "row_id"
+        "model", "routing", "platform", *_CONDITION, *_SPREAD, "batch", "context", "row_id"
     )
 
 

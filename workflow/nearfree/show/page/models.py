@@ -6,6 +6,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.label import AXES, NESTED, label, ordered
+from nearfree.core.parallel import Parallel
 from nearfree.core.setting import FIELDS
 from nearfree.decoders.modules import BETWEEN, HEAD
 from nearfree.derive.outlook.about import MODELS, UNFIT
@@ -208,6 +209,7 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
 
 _KEY = ("model", "platform", "attention", "moe", "routing", "batch", "context", "baseline")
 _FORMATS = ("weights", "dtype", "kv_dtype")
+_SPREAD = tuple(Parallel.__struct_fields__)
 
 
 def models(lookup: pl.DataFrame) -> Grid:
@@ -221,14 +223,16 @@ def models(lookup: pl.DataFrame) -> Grid:
         Rows of that table at one tolerance.
     """
     rows = []
-    for key, part in headline(lookup).group_by((*_KEY, *_FORMATS), maintain_order=True):
+    by = (*_KEY, *_SPREAD, *_FORMATS)
+    for key, part in headline(lookup).group_by(by, maintain_order=True):
         by_predictor = {row["predictor"]: row for row in part.to_dicts()}
         model = by_predictor[PREDICTOR]
         fits = model["fits"] is not False
         rows.append(
             (
                 *(Cell("-" if value is None else str(value)) for value in key[: len(_KEY)]),
-                Cell(" / ".join(map(str, key[len(_KEY) :]))),
+                Cell(label(model, _SPREAD, "short") or "-"),
+                Cell(" / ".join(map(str, key[-len(_FORMATS) :]))),
                 cell(_taken(model), model["row_id"]),
                 *(_answer(by_predictor[name]) for name in PREDICTORS),
                 cell(_interval(model) if fits else "-", model["row_id"]),
@@ -238,7 +242,7 @@ def models(lookup: pl.DataFrame) -> Grid:
         )
     names = tuple(name.replace("_", " ") for name in PREDICTORS)
     head = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N",
-            "weights / products / cache", "memory")  # fmt: skip
+            "GPUs", "weights / products / cache", "memory")  # fmt: skip
     return Grid((*head, *names, "interval", "limited by", "rule"), tuple(rows))
 
 

@@ -29,8 +29,10 @@ def answer(
     rows = _with_share(answers, accepted).to_dicts()
     query, refusal = forecast.deployments[place], forecast.total.refusals[place]
     known = refusal is None
+    about = {name: value for name, value in query.about.items() if name not in query.parallel.said}
     return {
-        "deployment": query.about
+        "deployment": about
+        | {"parallel": query.parallel.said}
         | {"precision": query.said, "decoder": structs.asdict(query.decoder)},
         "memory": memory_json(query.memory),
         "refusals": [] if refusal is None else [Refusal("", "", refusal, NO_FORWARD)._asdict()],

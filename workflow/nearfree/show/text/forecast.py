@@ -48,7 +48,7 @@ def title(query: Deployment) -> str:
     """Return one line that names the deployment."""
     decoder = query.decoder
     parts = [
-        f"{decoder.name} on {query.platform}",
+        f"{decoder.name} on {gpus(query)}",
         formats(query),
         f"b = {query.batch}",
         f"L = {query.context}{_window(query)}",
@@ -57,6 +57,14 @@ def title(query: Deployment) -> str:
         *([f"dense {query.dense}"] if query.dense else []),
     ]
     return ", ".join(parts)
+
+
+def gpus(query: Deployment) -> str:
+    """Return the platform and, of several GPUs, how many and how they share the model."""
+    said = query.parallel.said
+    count = said.pop("gpus")
+    spread = ", ".join(f"{name} {each}" for name, each in said.items() if each > 1)
+    return f"{count} {query.platform} ({spread})" if spread else query.platform
 
 
 def formats(query: Deployment) -> str:

@@ -5,8 +5,8 @@ from typing import Any
 
 from nearfree.derive.memory import Memory
 from nearfree.derive.outlook.about import MEMORY
+from nearfree.derive.predict.forecast.asked_model import Unanswered
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.predict.forecast.expand_deployments import Unanswered
 from nearfree.errors import printable
 from nearfree.units import BYTES_PER_GB
 
@@ -38,6 +38,8 @@ def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
     needed = "no number of them holds it"
     if memory.gpus_needed:
         needed = f"{memory.gpus_needed} {platform} hold it"
+    if memory.gpus > 1:
+        of += f", {gb(memory.rank_bytes)} on the one with most"
     if not memory.fits:
         yield f"DOES NOT FIT: {of} ({parts}); {needed}"
     else:

@@ -15,7 +15,7 @@ from nearfree.derive.predict.forecast.surface import NEAR_FREE, inverse
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.errors import ConfigError
 from nearfree.show.text.answer_json import with_about
-from nearfree.show.text.forecast import amount, columns, formats, interval
+from nearfree.show.text.forecast import amount, columns, formats, gpus, interval
 from nearfree.show.text.memory import unfit
 
 
@@ -43,7 +43,7 @@ _SETTING = ("model", "platform", "formats", "backends", "routing", "b", "L")
 
 def _setting(query: Deployment) -> list[object]:
     """Return the columns of a deployment."""
-    named = query.decoder.name, query.platform, formats(query), _backends(query)
+    named = query.decoder.name, gpus(query), formats(query), _backends(query)
     return [*named, query.routing or "-", query.batch, query.context]
 
 
@@ -60,7 +60,7 @@ def surface_report(
     """Yield N_max by batch (down) and context (across), a block a model, platform and routing."""
     rows = {(row["deployment"], row["baseline"] == 1): row for row in boundaries.to_dicts()}
     first = True
-    for (decoder, platform, routing), group in groupby(enumerate(queries), _block):
+    for (decoder, _, routing), group in groupby(enumerate(queries), _block):
         block = list(group)
         query = block[0][1]
         bound = f", {routing} routing" if routing else ""
@@ -71,8 +71,8 @@ def surface_report(
             yield from [] if first else [""]
             first = False
             yield (
-                f"{decoder.name} on {platform}, {formats(query)}, {_backends(query)}{bound}: N_max "
-                f"at the tolerance {epsilon:g} from {base}, by the work model"
+                f"{decoder.name} on {gpus(query)}, {formats(query)}, {_backends(query)}{bound}: "
+                f"N_max at the tolerance {epsilon:g} from {base}, by the work model"
             )
             yield from _matrix(block, rows, single=single)
     if any(unfit(query.memory) for query in queries):

@@ -8,11 +8,12 @@ from msgspec import Struct, structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.routing import first_full
+from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Routing, Setting
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.modules import ModuleUse, modules
+from nearfree.decoders.modules import ModuleUse, modules, requests
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
 from nearfree.derive.tables.settings import setting_row
@@ -34,7 +35,7 @@ MOST_POINTS = 1_000_000
 
 
 class Deployment(Struct, frozen=True, kw_only=True):
-    """One model on one platform: backends, b, L, routing and element type.
+    """One model on one platform: backends, b, L, routing, element type and GPUs.
 
     `moe` and `routing` are None where no layer has experts; `dense` is what runs the dense products
     of quantised weights, None for torch or where there are none; `precision` None is the model
@@ -50,6 +51,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     batch: Positive = 1
     context: Positive = 4096
     precision: Precision | None = None
+    parallel: Parallel = ALONE
     memory: Memory | None = None
 
     @property
@@ -86,6 +88,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             **({"dense": str(self.dense)} if self.dense else {}),
             "routing": self.routing,
             "dtype": self.main.activations,
+            **structs.asdict(self.parallel),
             "batch": self.batch,
             "context": self.context,
         }
@@ -101,6 +104,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             dense=self.dense,
             routing=self.routing,
             precision=self.precision,
+            parallel=self.parallel,
         )
 
 
@@ -160,11 +164,12 @@ class Questions:
 
     def _number(self, deployment: Deployment, use: ModuleUse) -> int:
         """Return the number of a module's question at the deployment's batch."""
-        question = (deployment.platform, use.setting, use.backend_version, deployment.batch)
+        batch = requests(deployment.batch, use.groups)
+        question = (deployment.platform, use.setting, use.backend_version, batch)
         number = self._numbers.get(question)
         if number is None:
             self._numbers[question] = number = len(self._rows)
-            setting = structs.replace(use.setting, batch=deployment.batch)
+            setting = structs.replace(use.setting, batch=batch)
             beside = {"platform": deployment.platform, "backend_version": use.backend_version}
             self._rows.append({"asked": number, **setting_row(setting), **beside})
         return number

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, product
-from typing import Any
 
-from msgspec import Struct
 from packaging.version import Version
 
 from nearfree.backends.names import (
@@ -16,26 +14,18 @@ from nearfree.backends.names import (
     moe_backend,
 )
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.core.precision import PLAIN, QUANTISED, Dtype, Override
+from nearfree.core.precision import Override
+from nearfree.core.setting import Routing
 from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.granularity.releases import ruled_release
-from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered, spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.errors import ConfigError, NearfreeError, Refusal, RefusedError
-from nearfree.hardware.platforms import Platform, resolve
+from nearfree.errors import ConfigError, NearfreeError, RefusedError
+from nearfree.hardware.platforms import resolve
 
 MOST = 20_000
 """Deployments that one question may ask about."""
-
-
-class Unanswered(Struct, frozen=True, kw_only=True):
-    """A deployment whose forward is not predicted, and every reason why."""
-
-    about: dict[str, Any]
-    precision: dict[str, Dtype] | None
-    memory: Memory | None
-    refusals: tuple[Refusal, ...]
 
 
 def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
@@ -64,57 +54,82 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
     ConfigError
         As `deployments`.
     """
-    files = [find_model_file(config.folder, name) for name in spec.models]
+    files = list(dict.fromkeys(find_model_file(config.folder, name) for name in spec.models))
     override = Override(
         dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
     )
-    read = [_Read(file, override, spec.gpus) for file in dict.fromkeys(files)]
-    decoders = [each.decoder for each in read if each.decoder]
+    spread = spread_of(spec)
+    read = [AskedModel(file, override, spread) for file in files]
+    _distinct(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
     attention = {each: [newest(config, release, attention_backend)
                  for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
-    sparse = any(decoder.experts for decoder in decoders)
-    moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in spec.moe]
-    dense = [_dense(config, spec, each) for each in moe]
-    routed = tuple((e, d, r) for (e, d), r in product(zip(moe, dense, strict=True), spec.routing))
-    _distinct([each.file for each in read])
-    kinds = sum(
-        len(attention[each]) * (len(routed) if each.decoder and each.decoder.experts else 1)
-        for each in read
-    )
-    count = kinds * len(platforms) * len(spec.batch) * len(spec.context)
+    for name in spec.moe:
+        moe_backend(name)
+    asked = [_On(config, spec, *each) for each in product(read, platforms)]
+    kinds = sum(len(attention[each.model]) * len(each.routed) for each in asked)
+    count = kinds * len(spec.batch) * len(spec.context)
     if count > MOST:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
         )
+    served = list(product(spec.batch, spec.context))
     expanded = [
         Deployment(
             decoder=each.decoder,
-            platform=platform,
+            platform=each.platform,
             attention=runs,
             moe=experts,
-            dense=engine if each.dense_quantised and config.platforms[platform].sm else None,
+            dense=dense,
             routing=routing,
             batch=batch,
             context=context,
-            precision=each.precision,
-            memory=each.memory(config.platforms[platform], batch, context),
+            precision=each.model.precision,
+            parallel=spread.parallel,
+            memory=each.model.memory(each.sheet, batch, context, experts),
         )
-        for each, platform in product(read, platforms)
+        for each in asked
         if each.decoder
-        for runs in attention[each]
-        for experts, engine, routing in (
-            routed if each.decoder.experts else ((None, dense[0], None),)
-        )
-        for batch, context in product(spec.batch, spec.context)
+        for runs in attention[each.model]
+        for experts, dense, routing in each.routed
+        for batch, context in served
     ]
     others = [
-        each.unanswered(platform, config.platforms[platform], batch, context)
-        for each, platform in product(read, platforms)
+        each.model.unanswered(each.platform, each.sheet, each.refusals, batch, context)
+        for each in asked
         if each.decoder is None
-        for batch, context in product(spec.batch, spec.context)
+        for batch, context in served
     ]
     return list(dict.fromkeys(expanded)), others
+
+
+class _On:
+    """A model on a platform: what may run its experts, and why its forward is not predicted.
+
+    `routed` are what runs its experts and its dense products of quantised weights, and the routing;
+    one without experts has neither the first nor the last.
+    """
+
+    def __init__(
+        self, config: Config, spec: DeploymentSpec, model: AskedModel, platform: str
+    ) -> None:
+        self.model, self.platform, self.sheet = model, platform, config.platforms[platform]
+        self.routed: list[tuple[BackendRelease | None, BackendRelease | None, Routing | None]]
+        moe = list[BackendRelease]()
+        if model.sparse:
+            moe = [newest(config, name, moe_backend) for name in spec.moe or _MOE]
+            if not spec.moe:
+                moe = [model.default(moe, self.sheet)]
+        engines = moe or [moe_backend(name) for name in (spec.moe or _MOE)[:1]]
+        quantised = model.dense_quantised and self.sheet.sm is not None
+        dense = [_dense(config, spec, each) if quantised else None for each in engines]
+        if model.sparse:
+            each = product(zip(moe, dense, strict=True), spec.routing)
+            self.routed = [(experts, runs, routing) for (experts, runs), routing in each]
+        else:
+            self.routed = [(None, dense[0], None)]
+        self.refusals = model.refused(self.sheet, platform, moe)
+        self.decoder = None if self.refusals else model.file.decoder
 
 
 def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> BackendRelease | None:
@@ -124,7 +139,7 @@ def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> Backend
     """
     if spec.dense:
         return newest(config, spec.dense, dense_backend)
-    if moe.name != _ENGINE:
+    if moe.name != _MOE[0]:
         return None
     known = [name for name in config.releases if name.startswith(f"{_LINEAR}==")]
     if moe.version is None:
@@ -133,70 +148,10 @@ def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> Backend
     return backend(release) if release in known else None
 
 
-_ENGINE, _LINEAR = "vllm", "vllm-linear"
-"""The engine whose dense products have rules, and what these go by."""
-
-
-class _Read:
-    """A model's files, in the precision that is asked for."""
-
-    def __init__(self, file: ModelFile, override: Override, gpus: int) -> None:
-        self.file, self._gpus = file, gpus
-        several = _SEVERAL_GPUS._replace(reason=f"{gpus} {_SEVERAL_GPUS.reason}")
-        self.refusals = (
-            *file.refusals,
-            *(() if override.stores_all else file.mixed),
-            *((several,) if gpus > 1 else ()),
-        )
-        self.precision = override.of(file.precision) if file.precision else None
-        self.decoder = None if self.refusals else file.decoder
-        self._needs = needs(file, self.precision)
-
-    @property
-    def dense_quantised(self) -> bool:
-        """Whether products other than the experts' have quantised weights."""
-        kinds = [kind for kind in QUANTISED if kind != "experts"]
-        return self.precision is not None and any(
-            getattr(self.precision, kind).weights not in PLAIN for kind in kinds
-        )
-
-    @property
-    def attention(self) -> str:
-        """What runs attention where nobody says it: flash-attn has no kernel for other caches."""
-        plain = self.precision is None or self.precision.kv in PLAIN
-        return "flash-attn" if plain else "flashinfer"
-
-    def memory(self, platform: Platform, batch: int, context: int) -> Memory | None:
-        """Return what it takes on a platform; None where that is not known."""
-        if self._needs is None:
-            return None
-        return memory(
-            self._needs, platform.memory_gb, gpus=self._gpus, batch=batch, context=context
-        )
-
-    def unanswered(self, name: str, platform: Platform, batch: int, context: int) -> Unanswered:
-        """Return what is known of it on a platform, and why its forward is not."""
-        precision = self.precision.said(self.file.main) if self.precision else None
-        return Unanswered(
-            about={
-                "model": self.file.name,
-                "platform": name,
-                "dtype": precision["activations"] if precision else None,
-                "batch": batch,
-                "context": context,
-            },
-            precision=precision,
-            memory=self.memory(platform, batch, context),
-            refusals=self.refusals,
-        )
-
-
-_SEVERAL_GPUS = Refusal(
-    "",
-    "gpus",
-    "is more than one, and forwards are predicted on one GPU alone",
-    "Leave it out for a forward; what `nearfree predict` says of memory holds for all of them",
-)
+_LINEAR = "vllm-linear"
+"""What vLLM's dense products go by: those that have rules."""
+_MOE = ("vllm", "sglang")
+"""What may run experts where nobody says it, the first before the others."""
 
 
 @contextmanager

@@ -72,6 +72,7 @@ function memory(row) {
   const most = (value) => (value === null ? 'not limited by memory' : value || 'none');
   return [
     `memory: ${gb('peak')} of ${gb('capacity')} (${parts})`,
+    row.rank_bytes < row.peak_bytes && `${gb('rank')} on the GPU with most`,
     !row.fits && `${row.gpus_needed ?? 'no number of'} ${row.platform} hold it`,
     `the largest b at this L is ${most(row.largest_batch)}`,
     `the largest L at this b is ${most(row.largest_context)}`,
@@ -178,7 +179,7 @@ function scheduleCommand(schedules, place) {
   };
   const options = schedules.key
     .filter((name) => !['deployment', 'engine', 'dtype', 'weights', 'kv_dtype'].includes(name))
-    .filter((name) => schedules.at(name, place) !== null)
+    .filter((name) => ![null, FIELDS[name]?.quiet].includes(schedules.at(name, place)))
     .map((name) => `--${name.replaceAll('_', '-')} ${quoted(text(name))}`);
   const asked = schedules.at('asked', place);
   return ['nearfree schedule', schedules.at('engine', place), ...options, asked]

@@ -143,6 +143,7 @@ const IN_WORDS = {
   plan8: 'plan',
   kv_bytes: 'cache',
   engine_bytes: 'allowed for the engine',
+  rank_bytes: 'on the GPU with most',
   gpus_needed: 'GPUs needed',
 };
 

@@ -1,0 +1,134 @@
+"""Several GPUs on the command line: answered as asked, or refused with every reason."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from cli.conftest import Call
+
+MOE = ("--model", "qwen3_30b_a3b", "--platform", "h200")
+DENSE = ("--model", "qwen3_8b", "--platform", "h100")
+FEW = ("--largest", "4")
+
+
+def predict(call: Call, *words: str) -> tuple[int, Any]:
+    """Return the exit code and the first deployment's answer."""
+    code, out, _ = call("predict", *words, *FEW, "--format", "json")
+    return code, json.loads(out)[0]
+
+
+def test_json_says_how_gpus_share_the_model(call: Call) -> None:
+    """An answer has the degrees and the GPUs that they make, and modules of a rank's size."""
+    code, found = predict(call, *MOE, "--tp", "2", "--dp", "2", "--ep", "4", "--pp", "2")
+    assert code == 0
+    assert found["deployment"]["parallel"] == {"tp": 2, "dp": 2, "ep": 4, "pp": 2, "gpus": 8}
+    assert not {"tp", "dp", "ep", "pp"} & {*found["deployment"]}
+    assert found["answers"]
+    assert found["refusals"] == []
+
+
+def test_gpus_alone_share_each_matrix(call: Call) -> None:
+    """`--gpus 4` is `--tp 4`, and says so."""
+    _, four = predict(call, *DENSE, "--gpus", "4")
+    _, spread = predict(call, *DENSE, "--tp", "4")
+    assert four == spread
+    assert four["deployment"]["parallel"]["tp"] == 4
+    out = call("predict", *DENSE, "--gpus", "4", *FEW)[1]
+    assert out.startswith("qwen3_8b on 4 h100 (tp 4), bfloat16")
+
+
+def test_more_gpus_take_less_time_and_memory_each(call: Call) -> None:
+    """T(1) falls and so does what the GPU with most holds; all together hold as much or more."""
+    one, four = (predict(call, *DENSE, "--tp", tp)[1] for tp in ("1", "4"))
+    assert four["curve"][0]["latency_us"] < one["curve"][0]["latency_us"]
+    assert four["memory"]["rank_bytes"] < one["memory"]["rank_bytes"]
+    assert four["memory"]["weights_bytes"] >= one["memory"]["weights_bytes"]
+    assert four["memory"]["capacity_bytes"] == 4 * one["memory"]["capacity_bytes"]
+
+
+def test_a_pipeline_has_the_time_of_all_its_stages(call: Call) -> None:
+    """A forward passes each stage, so its modules take what they take on one GPU."""
+    one, two = (predict(call, *DENSE, "--pp", pp)[1] for pp in ("1", "2"))
+    assert two["memory"]["rank_bytes"] < 0.6 * one["memory"]["rank_bytes"]
+    assert two["curve"][0]["latency_us"] >= one["curve"][0]["latency_us"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reasons"),
+    [
+        (("--tp", "3"), ("tp 3 does not divide 32 heads over 4", "tp 3 does not divide a vocab")),
+        (("--tp", "2", "--gpus", "8"), ("gpus 8 is not the 2 of tp 2 x dp 1 x pp 1",)),
+        (("--ep", "3", "--tp", "6"), ("tp 6 does not divide 32 heads", "tp 6 does not divide a")),
+        (
+            ("--tp", "4", "--ep", "3", "--gpus", "5", "--pp", "99"),
+            ("ep 3 does not divide the 4 ranks", "gpus 5 is not", "pp 99 is more than the 48"),
+        ),
+        (("--dp", "256", "--ep", "256"), ("ep 256 is more than the 128 experts",)),
+        (("--tp", "8", "--ep", "2", "--moe", "vllm"), ("ep 2 leaves each expert cut over 4",)),
+    ],
+)
+def test_what_no_engine_spreads_so_is_refused(
+    call: Call, words: tuple[str, ...], reasons: tuple[str, ...]
+) -> None:
+    """One message has every reason, with exit code 2, and JSON has them, too."""
+    code, _, err = call("predict", *MOE, *words, *FEW)
+    assert code == 2
+    assert all(reason in err for reason in reasons), err
+    code, found = predict(call, *MOE, *words)
+    assert code == 2
+    assert found["answers"] == []
+    told = [f"{each['key']} {each['reason']}".strip() for each in found["refusals"]]
+    assert all(any(reason in each for each in told) for reason in reasons), told
+
+
+def test_gpus_of_two_nodes_need_a_known_network(call: Call) -> None:
+    """More GPUs than a node has are refused where nothing is known between nodes."""
+    asked = ("predict", "--model", "qwen3_8b", *FEW, "--tp", "8", "--pp", "2", "--platform")
+    code, _, err = call(*asked, "l40s")
+    assert code == 2
+    assert "gpus 16 of l40s are more than the 8 of a node" in err
+    assert call(*asked, "h200")[0] == 0
+
+
+def test_a_model_without_experts_has_no_ep(call: Call) -> None:
+    """What does nothing is refused, not dropped."""
+    code, _, err = call("predict", *DENSE, "--tp", "2", "--ep", "2", *FEW)
+    assert code == 2
+    assert "ep 2 is asked of a model without experts" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "moe"), [(("--tp", "8"), "vllm"), (("--tp", "8", "--ep", "2"), "sglang")]
+)
+def test_who_spreads_experts_so_runs_them(call: Call, words: tuple[str, ...], moe: str) -> None:
+    """Where nobody says what runs experts it is an engine that spreads them as asked."""
+    code, found = predict(call, *MOE, *words)
+    assert code == 0
+    assert found["deployment"]["moe"].startswith(moe)
+
+
+def test_every_table_says_the_degrees(call: Call) -> None:
+    """Rows of `lookup` and of a curve have them in columns of their own."""
+    for command in ("lookup", "predict"):
+        out = call(command, *DENSE, "--tp", "2", "--pp", "2", *FEW, "--format", "csv")[1]
+        (row, *_) = csv.DictReader(io.StringIO(out))
+        assert [row[name] for name in ("tp", "dp", "ep", "pp")] == ["2", "1", "1", "2"]
+
+
+def test_a_schedule_is_that_of_the_gpus(call: Call) -> None:
+    """A schedule takes the degrees; its evidence names them."""
+    words = ("--context", "1024", "--tp", "2", "--largest-batch", "4")
+    code, out, err = call("schedule", "vllm", *DENSE, *words)
+    assert code == 0
+    assert out
+    assert "2 h100 (tp 2)" in err
+
+
+def test_a_split_group_of_scales_is_refused(call: Call) -> None:
+    """Blocks of 128 with one scale cannot be cut to 96 columns."""
+    code, _, err = call("predict", *MOE, "--weights", "float8_block", "--tp", "8", *FEW)
+    assert code == 2
+    assert "8 does not divide 768, the width of an expert, in groups of 128" in err

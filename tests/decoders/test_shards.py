@@ -1,0 +1,207 @@
+"""Shards: the parts of all ranks are the whole, and what no engine cuts is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from nearfree.backends.names import BackendRelease
+from nearfree.core.modules.moe_ffn import local_experts
+from nearfree.core.modules.registry import kind_of
+from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.precision import DTYPES, uniform
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.engines import ENGINES, SGLANG, VLLM, Engine
+from nearfree.decoders.modules import (
+    ATTENTION,
+    DENSE,
+    HEAD,
+    MOE,
+    OUTPUT,
+    QKV,
+    ROUTER,
+    SHARED,
+    ModuleUse,
+    modules,
+)
+from nearfree.decoders.shards import refusals, shard
+
+from decoders.files import CONFIG, SMALL, write
+
+PARALLEL = st.builds(
+    lambda tp, dp, part, pp: Parallel(tp=tp, dp=dp, ep=[1, tp, tp * dp][part], pp=pp),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([1, 2, 4]),
+    st.integers(0, 2),
+    st.integers(1, 4),
+)
+BLOCKS = dict.fromkeys(("attention", "ffn", "experts", "shared_experts"), (128, 128))
+LARGE = read_decoder(CONFIG / "models" / "qwen3_30b_a3b.json")
+
+
+def roles(
+    decoder: Decoder, parallel: Parallel, engine: Engine, batch: int, dtype: Any
+) -> dict[str, ModuleUse]:
+    """Return the modules of a rank by their role."""
+    found = modules(
+        decoder, batch=batch, context=64, attention=BackendRelease("flash_attn", "2.8.3"),
+        moe=BackendRelease(engine.name, "0"), routing="balanced", precision=uniform(dtype),
+        parallel=parallel,
+    )  # fmt: skip
+    return {use.role: use for use in found}
+
+
+def flop(use: ModuleUse, n: int) -> int:
+    """Return the FLOPs of a module's runs in one forward."""
+    return use.count * kind_of(use.setting).executed(use.setting, n, "").flop_logical
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    kind=st.sampled_from(sorted(SMALL)),
+    parallel=PARALLEL,
+    engine=st.sampled_from(sorted(ENGINES)),
+    dtype=st.sampled_from(DTYPES),
+    n=st.integers(1, 9),
+    requests=st.integers(1, 3),
+)
+def test_parts_of_all_ranks_are_the_whole(
+    *,
+    tmp_path: Path,
+    kind: str,
+    parallel: Parallel,
+    engine: str,
+    dtype: Any,
+    n: int,
+    requests: int,
+) -> None:
+    """FLOPs add up over ranks, but for heads of keys that lie on several, and for routers.
+
+    Rows that only fill a vocabulary up count as the LM head's.
+    """
+    decoder, of = read_decoder(write(tmp_path, SMALL[kind])), ENGINES[engine]
+    if decoder.experts is None:
+        parallel, of = replace(parallel, ep=1), VLLM
+    assume(not refusals(decoder, parallel, of, {}))
+    batch = requests * parallel.dp * (decoder.experts.experts if decoder.experts else 1)
+    whole, part = (roles(decoder, each, of, batch, dtype) for each in (ALONE, parallel))
+    assert [*whole] == [*part]
+    ranks, tp = parallel.ranks, parallel.tp
+    width = decoder.head_dim * (decoder.heads + 2 * max(decoder.kv_heads, tp))
+    wider = {
+        QKV: (width, decoder.head_dim * (decoder.heads + 2 * decoder.kv_heads)),
+        ROUTER: (ranks if of.over_all else tp, 1),
+        HEAD: (of.padded(decoder.vocabulary, of.ranks(parallel)), decoder.vocabulary),
+    }
+    if of.ranks(parallel) == 1:
+        wider.pop(HEAD)
+    for role, use in part.items():
+        more, as_much = wider.get(role, (1, 1))
+        found = ranks * flop(use, n) * as_much
+        wanted = flop(whole[role], n) * more
+        if role == MOE and decoder.experts and decoder.experts.experts % parallel.ep:
+            assert found > wanted
+        else:
+            assert found == wanted, role
+
+
+@given(
+    layers=st.integers(1, 130), stages=st.integers(1, 16), engine=st.sampled_from([VLLM, SGLANG])
+)
+def test_stages_share_all_layers(layers: int, stages: int, engine: Engine) -> None:
+    """Stages have all layers between them, and none has more than one above another."""
+    found = engine.layers(layers, stages)
+    assert (len(found), sum(found)) == (stages, layers)
+    assert max(found) - min(found) <= 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "layers", "stages", "found"),
+    [
+        (VLLM, 61, 2, (31, 30)),
+        (VLLM, 61, 4, (15, 15, 16, 15)),
+        (SGLANG, 61, 2, (30, 31)),
+        (SGLANG, 62, 4, (15, 15, 16, 16)),
+    ],
+)
+def test_a_rest_of_layers_lies_where_the_engine_puts_it(
+    engine: Engine, layers: int, stages: int, found: tuple[int, ...]
+) -> None:
+    """VLLM spares the last stage, SGLang the first ones."""
+    assert engine.layers(layers, stages) == found
+
+
+def test_a_rank_has_a_head_at_least() -> None:
+    """Four heads of keys on eight ranks lie twice each; queries are parted all the same."""
+    found = shard(LARGE, Parallel(tp=8)).decoder
+    assert (LARGE.heads, LARGE.kv_heads) == (32, 4)
+    assert (found.heads, found.kv_heads) == (4, 1)
+    assert found.experts
+    assert found.experts.d_ff == 96
+
+
+def test_groups_attend_to_their_own_requests() -> None:
+    """With dp each group attends to its part of the requests, and experts see them all."""
+    found = roles(LARGE, Parallel(dp=8, ep=8), VLLM, 20, "bfloat16")
+    batches = {role: use.setting.batch for role, use in found.items()}
+    assert batches.pop(MOE) == 20
+    assert set(batches.values()) == {3}
+    assert found[MOE].setting.ep == 8
+    assert found[ATTENTION].setting.heads == 32
+
+
+def test_engines_differ_in_what_groups_share() -> None:
+    """SGLang cuts the FFN and the LM head over all ranks, which then see all requests."""
+    decoder = read_decoder(CONFIG / "models" / "ling_2_0_mini.json")
+    spread = Parallel(tp=2, dp=4)
+    vllm, sglang = (roles(decoder, spread, each, 8, "bfloat16") for each in (VLLM, SGLANG))
+    for role in (DENSE, SHARED, HEAD):
+        assert (vllm[role].setting.batch, sglang[role].setting.batch) == (2, 8)
+    assert vllm[DENSE].setting.d_ff == 4 * (sglang[DENSE].setting.d_ff or 0)
+    assert vllm[OUTPUT].setting == sglang[OUTPUT].setting
+
+
+@pytest.mark.parametrize(
+    ("degrees", "engine", "groups", "said"),
+    [
+        ({"tp": 3}, VLLM, {}, [("tp", "32 heads over 4"), ("tp", "151936 rows")]),
+        ({"tp": 64}, VLLM, {}, [("tp", "32 heads")]),
+        ({"tp": 8}, VLLM, BLOCKS, [("tp x dp / ep", "768, the width of an expert, in groups")]),
+        ({"tp": 8, "ep": 2}, VLLM, {}, [("ep", "which vllm does not do")]),
+        ({"tp": 8, "ep": 2}, SGLANG, {}, []),
+        ({"dp": 256, "ep": 256}, VLLM, {}, [("ep", "more than the 128 experts")]),
+        ({"dp": 3, "ep": 3}, SGLANG, {}, [("ep", "128 experts")]),
+        ({"dp": 3, "ep": 3}, VLLM, {}, []),
+        ({"pp": 49}, VLLM, {}, [("pp", "more than the 48 layers")]),
+    ],
+)  # fmt: skip
+def test_what_no_engine_cuts_is_refused(
+    degrees: dict[str, int], engine: Engine, groups: Any, said: list[tuple[str, str]]
+) -> None:
+    """Each reason is there, with the option it is about and the sizes that an engine takes."""
+    found = refusals(LARGE, Parallel(**degrees), engine, groups)
+    assert len(found) == len(said), found
+    for refusal, (key, reason) in zip(found, said, strict=True):
+        assert refusal.key == key
+        assert reason in refusal.reason
+        assert refusal.remedy
+
+
+def test_sizes_that_are_named_are_taken() -> None:
+    """Each size that a refusal names has no refusal of its own."""
+    (refusal,) = refusals(LARGE, Parallel(tp=8), VLLM, BLOCKS)
+    sizes = json.loads(f"[{refusal.remedy.partition(': ')[2]}]")
+    assert sizes == [1, 2, 3, 6]
+    for tp in (1, 2):
+        assert not refusals(LARGE, Parallel(tp=tp), VLLM, BLOCKS)
+
+
+@given(st.integers(1, 300), st.integers(1, 64))
+def test_the_first_ranks_have_most_experts(experts: int, ep: int) -> None:
+    """The largest part of experts is no more than one above the mean."""
+    assume(ep <= experts)
+    assert experts / ep <= local_experts(experts, ep) < experts / ep + 1

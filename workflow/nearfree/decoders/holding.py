@@ -1,0 +1,101 @@
+"""Which share of a model's weights and cache each rank of a deployment holds.
+
+This is known of more models than those whose forward is predicted, and of those that no engine
+spreads so: what does not divide is taken as the largest part.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from nearfree.core.modules.moe_ffn import local_experts
+from nearfree.core.parallel import Parallel
+from nearfree.decoders.engines import Engine
+from nearfree.decoders.pieces import Kind
+
+Held = Literal["cut", "keys", "fused", "experts", "rows", "whole"]
+"""How ranks hold a matrix: `cut` evenly; `keys` and values by their heads, `fused` with the query;
+`experts` whole or cut; `rows` of a vocabulary; `whole` on each."""
+
+_KEYS = ("k_proj", "v_proj")
+_FUSED = ("query_key_value", "qkv_proj")
+_WHOLE = (
+    "q_a_proj", "kv_a_proj_with_mqa", "weights_proj", "wk", "wkv", "wq_a", "wgate", "ape",
+    "index_k_proj", "shared_expert_gate", "o_proj.bias", "dense.bias", "f_a_proj",
+)  # fmt: skip
+"""Latents and what is narrow: ReplicatedLinear, and a bias that is added behind the sum over ranks.
+Source: vllm 0.33.0, vllm/model_executor/models/deepseek_v2.py (latents and the indexer),
+qwen2_moe.py:148-154 (shared_expert_gate), layers/linear.py:1799-1827 (bias)."""
+_KINDS: dict[Kind, Held] = {
+    "experts": "experts", "embedding": "rows", "lm_head": "rows", "router": "whole",
+    "norm": "whole", "other": "whole",
+}  # fmt: skip
+
+
+def held(name: str, kind: Kind) -> Held:
+    """Return how ranks hold the weight tensors of a name, as `Matrix` has it."""
+    leaf = name.removesuffix(".bias").rpartition(".")[2]
+    if kind in _KINDS:
+        return _KINDS[kind]
+    added = f"{leaf}.bias" in _WHOLE and name.endswith(".bias")
+    if added or leaf in _WHOLE or ".indexer." in name:
+        return "whole"
+    if kind == "attention" and leaf in (*_KEYS, *_FUSED):
+        return "keys" if leaf in _KEYS else "fused"
+    return "cut"
+
+
+class Heads(Struct, frozen=True):
+    """Heads of queries, and those by which a layer's cache can be parted: one of a latent."""
+
+    queries: int = 1
+    cached: int = 1
+
+    def cache_share(self, tp: int) -> float:
+        """Return the share of a layer's cache that a rank holds: a head at least."""
+        return -(-self.cached // tp) / self.cached
+
+    def fused_share(self, tp: int) -> float:
+        """Return the share of the query, key and value of a layer."""
+        part = -(-self.queries // tp) + 2 * -(-self.cached // tp)
+        return part / (self.queries + 2 * self.cached)
+
+
+class Holding(Struct, frozen=True):
+    """How the ranks of a deployment hold a model of some heads, experts and vocabulary."""
+
+    parallel: Parallel
+    engine: Engine
+    heads: Heads
+    experts: int = 1
+    vocabulary: int = 1
+
+    def share(self, how: Held, kind: Kind) -> float:
+        """Return the share of weights that the rank with most of them holds."""
+        tp, parallel = self.parallel.tp, self.parallel
+        over = kind in ("ffn", "shared_experts", "lm_head")
+        ranks = self.engine.ranks(parallel) if over else tp
+        if how == "experts":
+            whole = local_experts(self.experts, parallel.ep) / self.experts
+            return whole / parallel.moe_tp
+        if how == "rows" and ranks > 1:
+            return self.engine.padded(self.vocabulary, ranks) / self.vocabulary / ranks
+        if how == "keys":
+            return self.heads.cache_share(tp)
+        if how == "fused":
+            return self.heads.fused_share(tp)
+        return 1.0 if how == "whole" else 1.0 / ranks
+
+    def copies(self, how: Held, kind: Kind) -> float:
+        """Return how often all ranks of a stage together hold the same weights."""
+        if how == "experts":
+            return 1.0
+        return self.share(how, kind) * self.parallel.ranks
+
+    def stages(self, layers: int) -> tuple[range, ...]:
+        """Return the layers of each pipeline stage."""
+        found, first = list[range](), 0
+        for count in self.engine.layers(layers, self.parallel.pp):
+            found.append(range(first, first + count))
+            first += count
+        return tuple(found)

@@ -1,0 +1,184 @@
+"""What one rank of a deployment runs of a decoder: its shard, a decoder of smaller sizes.
+
+Query, key, value, gate and up are cut by their outputs, the output projection and down by their
+inputs, so that a sum over ranks ends both halves of a layer; embedding and LM head by rows of a
+padded vocabulary. Heads of keys and values beyond their count lie on several ranks, norms and the
+router on all. Source: vllm 0.33.0, vllm/model_executor/models/llama.py (LlamaAttention, LlamaMLP),
+layers/linear.py:1065-1071 (heads), 497 and 1708 (cuts); sglang 0.5.23,
+sglang/srt/layers/linear.py:1139-1145.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import lcm
+
+from msgspec import Struct, structs
+
+from nearfree.core.parallel import ALONE, Parallel
+from nearfree.decoders.decoder import Decoder, Experts
+from nearfree.decoders.engines import VLLM, Engine
+from nearfree.errors import Refusal
+
+Groups = Mapping[str, tuple[int, int]]
+"""By kind of matrices, how many outputs and how many inputs share a scale: 1 and 1 where a cut
+parts none, as with one scale a row."""
+
+
+class Shard(Struct, frozen=True, kw_only=True):
+    """The part of a decoder that a rank runs.
+
+    `decoder` has the rank's sizes, but all layers: a forward passes every pipeline stage, one after
+    the other, so that its T(N) is the sum over stages, whose ranks all have these sizes. Experts
+    are as many as in the model, each as wide as its cut, of which the rank has 1 / `ep`.
+    Requests are parted among `attention` groups of ranks where they attend, and among `ffn` groups
+    in the FFN, the shared experts and the LM head; the experts see all of them.
+    """
+
+    decoder: Decoder
+    ep: int = 1
+    attention: int = 1
+    ffn: int = 1
+
+
+def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -> Shard:
+    """Return what a rank runs; all ranks of a deployment that `refusals` lets pass have one size.
+
+    Where ep does not divide the experts it is the rank with most.
+    """
+    ranks = engine.ranks(parallel)
+    cut = structs.replace(
+        decoder,
+        heads=decoder.heads // parallel.tp,
+        kv_heads=held_heads(decoder.kv_heads, parallel.tp),
+        d_ff=decoder.d_ff and decoder.d_ff // ranks,
+        vocabulary=cut_vocabulary(decoder.vocabulary, engine, ranks),
+        experts=decoder.experts and _cut(decoder.experts, parallel.moe_tp, ranks),
+    )
+    groups = engine.groups(parallel)
+    return Shard(decoder=cut, ep=parallel.ep, attention=parallel.dp, ffn=groups)
+
+
+def held_heads(kv_heads: int, tp: int) -> int:
+    """Return how many heads of keys and values a rank has: one at least."""
+    return max(1, kv_heads // tp)
+
+
+def cut_vocabulary(vocabulary: int, engine: Engine, ranks: int) -> int:
+    """Return the rows of the embedding or the LM head that a rank has."""
+    return vocabulary if ranks == 1 else -(-engine.padded(vocabulary, ranks) // ranks)
+
+
+def _cut(experts: Experts, moe_tp: int, ranks: int) -> Experts:
+    return structs.replace(
+        experts, d_ff=experts.d_ff // moe_tp, shared_d_ff=experts.shared_d_ff // ranks
+    )
+
+
+def refusals(
+    decoder: Decoder, parallel: Parallel, engine: Engine, groups: Groups
+) -> tuple[Refusal, ...]:
+    """Return every reason why an engine does not spread a decoder so, with the sizes that it takes.
+
+    Parameters
+    ----------
+    groups
+        Of kinds of matrices whose weights share scales.
+    """
+    found = [
+        *_heads(decoder, parallel),
+        *_cuts(decoder, parallel, engine, groups),
+        *_experts(decoder, parallel, engine),
+    ]
+    if parallel.pp > decoder.layers:
+        reason = f"{parallel.pp} is more than the {decoder.layers} layers"
+        found.append(_refused("pp", reason, f"Give {decoder.layers} stages at most"))
+    return tuple(found)
+
+
+def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
+    heads, kv_heads, tp = decoder.heads, decoder.kv_heads, parallel.tp
+
+    def fits(tp: int) -> bool:
+        return not (heads % tp or (kv_heads % tp and tp % kv_heads))
+
+    if not fits(tp):
+        what = f"{heads} heads over {kv_heads} of keys and values"
+        yield _uneven("tp", tp, what, [n for n in _divisors(heads) if fits(n)])
+
+
+def _cuts(
+    decoder: Decoder, parallel: Parallel, engine: Engine, groups: Groups
+) -> Iterator[Refusal]:
+    """Yield what of the matrices' cuts is no whole number, or parts what shares a scale."""
+    tp, ranks, moe_tp = parallel.tp, engine.ranks(parallel), parallel.moe_tp
+    over = "tp x dp" if engine.over_all else "tp"
+    vocabulary = engine.padded(decoder.vocabulary, ranks)
+    if vocabulary % ranks:
+        what = f"a vocabulary of {vocabulary} rows with its padding"
+        yield _uneven(over, ranks, what, _divisors(vocabulary))
+    merged = engine.whole_blocks
+    width = decoder.heads * decoder.head_dim
+    if decoder.heads % tp == 0:
+        rows, columns = groups.get("attention", (1, 1))
+        yield from _sized("tp", tp, "inputs of the output projection", width, columns)
+        if merged:
+            keys = decoder.head_dim * max(decoder.kv_heads, tp)
+            yield from _sized("tp", tp, "outputs of the query", width, rows)
+            yield from _sized("tp", tp, "outputs of keys and values", keys, rows)
+    experts = decoder.experts
+    for kind, name, size, key, parts in (
+        ("ffn", "width of the Dense FFN", decoder.dense_layers and decoder.d_ff, over, ranks),
+        ("experts", "width of an expert", experts and experts.d_ff, "tp x dp / ep", moe_tp),
+        ("shared_experts", "width of the shared experts", experts and experts.shared_d_ff, over,
+         ranks),
+    ):  # fmt: skip
+        rows, columns = groups.get(kind, (1, 1))
+        step = columns if kind != "experts" and not merged else lcm(rows, columns)
+        yield from _sized(key, parts, name, size or 0, step)
+
+
+def _sized(key: str, parts: int, name: str, size: int, step: int) -> Iterator[Refusal]:
+    """Yield a refusal where a size over `parts` is no whole number of steps."""
+    if parts == 1 or size % (parts * step) == 0:
+        return
+    what = f"{size}, the {name}" + (f", in groups of {step} with one scale" if step > 1 else "")
+    yield _uneven(key, parts, what, _divisors(size // step) if size % step == 0 else [1])
+
+
+def _experts(decoder: Decoder, parallel: Parallel, engine: Engine) -> Iterator[Refusal]:
+    ep, experts = parallel.ep, decoder.experts
+    if experts is None:
+        if ep > 1:
+            yield _refused("ep", f"{ep} is asked of a model without experts", "Leave it out")
+        return
+    if ep > experts.experts:
+        reason = f"{ep} is more than the {experts.experts} experts"
+        yield _refused("ep", reason, f"Give {experts.experts} at most")
+    elif experts.experts % ep and not engine.uneven:
+        yield _uneven("ep", ep, f"{experts.experts} experts", _divisors(experts.experts))
+    if ep not in (1, parallel.ranks) and not engine.parts_experts:
+        yield _refused(
+            "ep",
+            f"{ep} leaves each expert cut over {parallel.moe_tp} ranks, which {engine.name} does "
+            "not do",
+            f"Give 1 or {parallel.ranks}, or --moe sglang",
+        )
+
+
+def _uneven(key: str, parts: int, what: str, sizes: Sequence[int]) -> Refusal:
+    return _refused(key, f"{parts} does not divide {what}", f"Sizes that do: {_listed(sizes)}")
+
+
+def _refused(key: str, reason: str, remedy: str) -> Refusal:
+    return Refusal("", key, reason, remedy)
+
+
+_MOST_LISTED = 12
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    shown = ", ".join(map(str, sizes[:_MOST_LISTED]))
+    return shown + (", and larger ones" if len(sizes) > _MOST_LISTED else "")
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]

@@ -1,0 +1,192 @@
+"""A model that is asked about: its files in a precision, spread over GPUs."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from nearfree.backends.names import BackendRelease
+from nearfree.config.files import DeploymentSpec
+from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.precision import GROUPS, PLAIN, QUANTISED, Dtype, Override
+from nearfree.decoders.engines import VLLM, engine_of
+from nearfree.decoders.model_file import ModelFile
+from nearfree.decoders.shards import refusals
+from nearfree.derive.granularity.resolve import reads_moe
+from nearfree.derive.memory import Memory, memory, needs
+from nearfree.errors import ConfigError, Refusal
+from nearfree.hardware.platforms import Platform
+
+
+class Unanswered(Struct, frozen=True, kw_only=True):
+    """A deployment whose forward is not predicted, and every reason why."""
+
+    about: dict[str, Any]
+    precision: dict[str, Dtype] | None
+    memory: Memory | None
+    refusals: tuple[Refusal, ...]
+
+
+class Spread(Struct, frozen=True):
+    """The degrees of parallelism that are asked for, and why they are none of a deployment."""
+
+    parallel: Parallel
+    refusals: tuple[Refusal, ...] = ()
+
+
+def spread_of(spec: DeploymentSpec) -> Spread:
+    """Return how a deployment is spread over GPUs.
+
+    GPUs alone share each matrix, as engines take them. An ep that does not fit is left out, so that
+    all else is checked, too.
+    """
+    degrees = {"tp": spec.tp, "dp": spec.dp, "ep": spec.ep, "pp": spec.pp}
+    found = list[Refusal]()
+    if spec.gpus is not None and set(degrees.values()) == {1}:
+        degrees["tp"] = spec.gpus
+    try:
+        parallel = Parallel(**degrees)
+    except ConfigError as error:
+        found.append(Refusal("", "", error.what, error.remedy))
+        parallel = Parallel(**degrees | {"ep": 1})
+    if spec.gpus not in (None, parallel.gpus):
+        tp, dp, _, pp, gpus = parallel.said.values()
+        reason = f"{spec.gpus} is not the {gpus} of tp {tp} x dp {dp} x pp {pp}"
+        found.append(Refusal("", "gpus", reason, f"Give {gpus}, or leave --gpus out"))
+    return Spread(parallel, tuple(found))
+
+
+class AskedModel:
+    """A model's files, in the precision and on the GPUs that are asked for."""
+
+    def __init__(self, file: ModelFile, override: Override, spread: Spread) -> None:
+        self.file, self._spread, self._parallel = file, spread, spread.parallel
+        self.precision = override.of(file.precision) if file.precision else None
+        self._mixed = () if override.stores_all else file.mixed
+        self._needs = needs(file, self.precision)
+
+    @property
+    def attention(self) -> str:
+        """What runs attention where nobody says it: flash-attn has no kernel for other caches."""
+        plain = self.precision is None or self.precision.kv in PLAIN
+        return "flash-attn" if plain else "flashinfer"
+
+    @property
+    def dense_quantised(self) -> bool:
+        """Whether products other than the experts' have quantised weights."""
+        kinds = [kind for kind in QUANTISED if kind != "experts"]
+        return self.precision is not None and any(
+            getattr(self.precision, kind).weights not in PLAIN for kind in kinds
+        )
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it has experts."""
+        return self.file.decoder is not None and self.file.decoder.experts is not None
+
+    def default(self, known: Sequence[BackendRelease], sheet: Platform) -> BackendRelease:
+        """Return what runs the experts where nobody says it.
+
+        The first that spreads them so and whose kernels for the format are read there, else the
+        first.
+        """
+        return next((each for each in known if self._runs(each, sheet)), known[0])
+
+    def _runs(self, moe: BackendRelease, sheet: Platform) -> bool:
+        if self._uncut((moe,)) or self.precision is None:
+            return False
+        formats = self.precision.experts
+        return reads_moe(moe, formats, sheet.sm, spread=self._parallel.ep > 1)
+
+    def refused(
+        self, sheet: Platform, platform: str, moe: Sequence[BackendRelease]
+    ) -> tuple[Refusal, ...]:
+        """Return every reason why its forward is not predicted on a platform.
+
+        Parameters
+        ----------
+        sheet, platform
+            The platform's facts and its name.
+        moe
+            What may run its experts.
+        """
+        of_files = (*self.file.refusals, *self._mixed)
+        of_gpus = (
+            *self._spread.refusals,
+            *self._uncut(moe),
+            *_across(self._parallel, platform, sheet),
+        )
+        return tuple(dict.fromkeys((*of_files, *of_gpus)))
+
+    def _uncut(self, moe: Sequence[BackendRelease]) -> tuple[Refusal, ...]:
+        """Return why an engine does not spread the model so."""
+        decoder, parallel = self.file.decoder, self._parallel
+        if decoder is None or parallel == ALONE:
+            return ()
+        engines = [engine_of(each.name) for each in moe] or [VLLM]
+        found = (refusals(decoder, parallel, engine, self._groups()) for engine in engines)
+        return tuple(reason for reasons in found for reason in reasons)
+
+    def _groups(self) -> dict[str, tuple[int, int]]:
+        """Return outputs and inputs that share a scale, by kind, as the weights are stored."""
+        own, asked = self.file.precision, self.precision
+        if own is None or asked is None:
+            return {}
+        found = {}
+        own_groups = {kind: (rows, columns) for kind, rows, columns in self.file.groups}
+        for kind in QUANTISED:
+            stored = getattr(asked, kind).weights
+            kept = stored == getattr(own, kind).weights
+            found[kind] = (own_groups if kept else GROUPS).get(kind if kept else stored, (1, 1))
+        return found
+
+    def memory(
+        self, platform: Platform, batch: int, context: int, moe: BackendRelease | None = None
+    ) -> Memory | None:
+        """Return what it takes on a platform; None where that is not known."""
+        if self._needs is None:
+            return None
+        return memory(
+            self._needs,
+            platform.memory_gb,
+            parallel=self._parallel,
+            engine=engine_of(moe.name if moe else None),
+            batch=batch,
+            context=context,
+        )
+
+    def unanswered(
+        self,
+        name: str,
+        platform: Platform,
+        reasons: tuple[Refusal, ...],
+        batch: int,
+        context: int,
+    ) -> Unanswered:
+        """Return what is known of it on a platform, and why its forward is not."""
+        precision = self.precision.said(self.file.main) if self.precision else None
+        return Unanswered(
+            about={
+                "model": self.file.name,
+                "platform": name,
+                "dtype": precision["activations"] if precision else None,
+                "parallel": self._parallel.said,
+                "batch": batch,
+                "context": context,
+            },
+            precision=precision,
+            memory=self.memory(platform, batch, context),
+            refusals=reasons,
+        )
+
+
+def _across(parallel: Parallel, platform: str, sheet: Platform) -> Iterator[Refusal]:
+    """Yield why GPUs of more than one node are not predicted: what is between is not known."""
+    gpus, node = parallel.gpus, sheet.node_gpus
+    if gpus > 1 and node is None:
+        reason = f"{gpus} of {platform} are asked for, and how many a node has is not known"
+        yield Refusal("", "gpus", reason, "Give one, or add node_gpus to platforms.yaml")
+    elif node is not None and gpus > node and sheet.network_gb_s is None:
+        reason = f"{gpus} of {platform} are more than the {node} of a node, and no network between "
+        remedy = f"Give {node} at most, or add network_gb_s to platforms.yaml"
+        yield Refusal("", "gpus", reason + "nodes is known", remedy)

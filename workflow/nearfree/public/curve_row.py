@@ -4,18 +4,17 @@ import math
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import get_args
 
 import msgspec
 from msgspec import Struct
 
+from nearfree.core.modules.routing import named_routing
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import (
     FIELDS,
     MODULES,
     STORED,
     Field,
-    Routing,
     Setting,
     check_setting,
 )
@@ -46,7 +45,6 @@ _REAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _CHOICES = {
     "module": MODULES,
     **dict.fromkeys(("dtype", *STORED), tuple(ELEMENT_BYTES)),
-    "routing": tuple(each for each in get_args(Routing) if each != "router"),
     "gated": ("true", "false"),
 }
 _TEXT_LIMIT = 200
@@ -128,7 +126,16 @@ def _platform(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> s
         ) from None
 
 
+def _routing(text: str) -> str:
+    try:
+        return text if text == "power_law" else named_routing(text)
+    except ConfigError as error:
+        raise OddFieldError("routing", _misfit(text), error.remedy) from error
+
+
 def _choice(values: Mapping[str, str], column: str) -> str:
+    if column == "routing":
+        return _routing(values[column])
     choices = _CHOICES[column]
     if values[column] not in choices:
         raise OddFieldError(column, _misfit(values[column]), f"Choose from {', '.join(choices)}")

@@ -19,6 +19,7 @@ from nearfree.derive.work_model.family import (
     ratios_of,
     times_of,
 )
+from nearfree.derive.work_model.moe import active_experts
 from nearfree.derive.work_model.own import Own, own_text, with_own
 from nearfree.derive.work_model.prepare import CARRIED_BAND, Prepared, Refused, prepare
 from nearfree.log.events import ConstantsCalibrated, Event
@@ -51,7 +52,7 @@ def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> lis
     """
     sizes = {word: part.features[name] for name, word in _STEPS.items() if name in part.features}
     if part.family.name.startswith("moe"):
-        sizes = {"active experts": _active_experts(part), **sizes}
+        sizes = {"active experts": active_experts(part.features), **sizes}
     terms = [_PLAIN[part.family.name]] * len(rows)
     for word, each in reversed(sizes.items()):
         before, then = each[rows, last].astype(int), each[rows, after].astype(int)
@@ -60,14 +61,6 @@ def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> lis
             for term, a, b in zip(terms, before, then, strict=True)
         ]
     return terms
-
-
-def _active_experts(part: Prepared) -> Array:
-    """Return how many experts have a token, [rows, grid]; each more has weights to be read."""
-    features = part.features
-    pairs = features["tokens"] * features["top_k"]
-    balanced = np.minimum(features["experts"], pairs)
-    return np.asarray(np.where(features["skewed"] > 0, features["top_k"], balanced))
 
 
 NO_RULE = "no rule: the library picks its own tile"

@@ -66,7 +66,7 @@ def times_refusal() -> pl.Expr:
         for field in family.needs
     ]
     return pl.coalesce(
-        shape_refusal(cached=False),
+        shape_refusal(law=False),
         *lacking,
         facts_refusal(),
         pl.when(pl.col("sm_count").is_null()).then(written("no number of SMs of {}", "platform")),

@@ -53,14 +53,39 @@ def own_tile_latency_us(features: Features, values: Values, _hypothesis: str) ->
 def blocks_of(features: Features, block_m: Array) -> Array:
     """Return how many row blocks all experts have together: sum over experts of ceil(m_e / M).
 
-    Balanced: every expert has floor(b N k / E) pairs and some one more; skewed: k have b N.
+    Balanced: every expert has floor(b N k / E) pairs and some one more; skewed: k have b N. By a
+    power law or measured loads: as many as are expected.
     """
     tokens, experts, top_k = features["tokens"], features["experts"], features["top_k"]
     whole = np.floor(tokens * top_k / experts)
     more = tokens * top_k - whole * experts
     balanced = more * np.ceil((whole + 1) / block_m) + (experts - more) * np.ceil(whole / block_m)
     skewed = top_k * np.ceil(tokens / block_m)
-    return np.asarray(np.where(features["skewed"] > 0, skewed, balanced))
+    even = np.where(features["skewed"] > 0, skewed, balanced)
+    return _expected(features, even, block_m)
+
+
+def active_experts(features: Features) -> Array:
+    """Return how many experts have a token, [rows, grid]: each has weights to be read."""
+    tokens, experts, top_k = features["tokens"], features["experts"], features["top_k"]
+    even = np.where(features["skewed"] > 0, top_k, np.minimum(experts, tokens * top_k))
+    return _expected(features, even)
+
+
+def _expected(features: Features, even: Array, block_m: Array | None = None) -> Array:
+    """Return values [rows, grid], but of uneven loads the blocks or, without M, awake experts."""
+    values = np.array(np.broadcast_to(even, features["tokens"].shape))
+    for row, (spread,) in enumerate(features["spread"]):
+        if spread is None:
+            continue
+        layer = int(features["experts"][row, 0]), int(features["top_k"][row, 0])
+        tokens = features["tokens"][row].astype(int).tolist()
+        if block_m is None:
+            values[row] = [spread.awake(*layer, each) for each in tokens]
+        else:
+            sizes = block_m[row].astype(int).tolist()
+            values[row] = [spread.blocks(*layer, *each) for each in zip(tokens, sizes, strict=True)]
+    return values
 
 
 def _executed(
@@ -71,18 +96,16 @@ def _executed(
 ) -> Array:
     """Return T(N) of blocks of M rows, N columns and K; `slowdown` is that of narrow steps of K.
 
-    Features: `tokens` (b N) [rows, grid]; `experts`, `top_k`, `skewed` (1 or 0), `d_model`,
-    `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`,
-    `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
+    Features: `tokens` (b N) [rows, grid]; `experts`, `top_k`, `skewed` (1 or 0), `spread` (the law
+    of uneven loads, else None), `d_model`, `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`,
+    `element_bytes`, `result_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
     """
     block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
     stored, size = features["weight_bytes"], features["element_bytes"]
     beta = values["bandwidth_share"] * features["beta"]
     pairs = tokens * features["top_k"]
-    active = np.where(
-        features["skewed"] > 0, features["top_k"], np.minimum(features["experts"], pairs)
-    )
+    active = active_experts(features)
     up = (features["matrices"] - 1) * d_ff
     count = blocks_of(features, block_m)
     columns_up, columns_down = np.ceil(up / block_n), np.ceil(d_model / block_n)

@@ -12,6 +12,7 @@ from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
+from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
 from nearfree.errors import NearfreeError
@@ -63,12 +64,18 @@ def gemm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 
 
 def moe_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
-    """Return the features of MoE layers without their blocks."""
+    """Return the features of MoE layers without their blocks.
+
+    `spread` is the law of uneven loads, None where they are even; `shares` of rows are measured.
+    """
+    shares = rows["shares"] if "shares" in rows.columns else [None] * rows.height
+    laws = {key: spread_of(key, each) for key, each in zip(rows["routing"], shares, strict=True)}
     gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
     return {
         **common(rows, n),
         **{name: column(rows, name) for name in ("experts", "top_k", "d_model", "d_ff")},
         "skewed": (rows["routing"] == "skewed").to_numpy().astype(np.float64)[:, None],
+        "spread": np.array([[laws[key]] for key in rows["routing"]], dtype=object),
         "matrices": np.where(gated, _GATED, _PLAIN),
     }
 
@@ -131,6 +138,7 @@ def prepare(
     ----------
     rows
         Questions with the facts of their platform; each grid rises and begins at its baseline.
+        Those of measured loads have them as `shares`, [layers, E].
     """
     formed = rows.with_columns(family_of(rows))
     judged = formed.with_columns(times_refusal().alias("refusal"), carried().alias("carried"))

@@ -3,7 +3,7 @@
 What is expected, sums over experts: of P(m_e > 0), and of E[ceil(m_e / M)] for blocks of M rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
 
@@ -18,8 +18,10 @@ Array = npt.NDArray[np.float64]
 Complex = npt.NDArray[np.complex128]
 AWAKE = 0.9
 """The share of E from which on few experts are left to wake."""
-_DRAWN, _FEWEST = 8192, 64
-"""Loads that stand for a power law's: this many experts, in this many forwards at least."""
+_DRAWN = 2**17
+"""Loads that stand for a power law's: E in each of so many forwards."""
+_EACH_OCTAVE = 16
+"""Numbers of tokens at which a power law is worked out; between them it is taken as straight."""
 _KINDS = 256
 """Measured shares that are told apart; of more, neighbours in size stand for their mean."""
 _MOST_TOKENS = 2**20
@@ -38,13 +40,21 @@ class PowerLaw(Struct, frozen=True):
 
     def awake(self, experts: int, top_k: int, tokens: int) -> float:
         """Return how many of E experts have a pair among b N tokens."""
-        pairs, many = _power_law(self.exponent, experts, top_k, tokens)
-        return float(many[pairs > 0].sum())
+
+        def at(each: int) -> float:
+            pairs, many = _power_law(self.exponent, experts, top_k, each)
+            return float(many[pairs > 0].sum())
+
+        return _straight(at, experts // top_k, tokens)
 
     def blocks(self, experts: int, top_k: int, tokens: int, rows: int) -> float:
         """Return how many blocks of so many rows their pairs fill."""
-        pairs, many = _power_law(self.exponent, experts, top_k, tokens)
-        return float((np.ceil(pairs / rows) * many).sum())
+
+        def at(each: int) -> float:
+            pairs, many = _power_law(self.exponent, experts, top_k, each)
+            return float((np.ceil(pairs / rows) * many).sum())
+
+        return _straight(at, experts // top_k, tokens)
 
 
 class Loads:
@@ -150,6 +160,21 @@ def _mostly(law: Spread, experts: int, top_k: int, tokens: int) -> bool:
     return law.awake(experts, top_k, tokens) >= AWAKE * experts
 
 
+def _straight(value: Callable[[int], float], few: int, tokens: int) -> float:
+    """Return a value between the numbers of tokens around, on one side of the last with FEW."""
+    step = max(1, 2 ** (tokens.bit_length() - 1) // _EACH_OCTAVE)
+    below = tokens // step * step
+    above = below + step
+    if tokens > few >= below:
+        below = few + 1
+    elif tokens <= few < above:
+        above = few
+    if tokens in (below, above):
+        return value(tokens)
+    share = (tokens - below) / (above - below)
+    return (1.0 - share) * value(below) + share * value(above)
+
+
 @lru_cache(maxsize=2**14)
 def _power_law(exponent: float, experts: int, top_k: int, tokens: int) -> tuple[Array, Array]:
     """Return numbers of pairs, and how many experts are expected to have each.
@@ -171,26 +196,30 @@ def _power_law(exponent: float, experts: int, top_k: int, tokens: int) -> tuple[
     missing = pairs - counts.sum(axis=1)
     counts = _raised(counts, np.maximum(missing, 0.0))
     counts = -_raised(-counts[:, ::-1], np.maximum(-missing, 0.0))
-    found, many = np.unique(counts, return_counts=True)
-    return found, many / len(counts)
+    many = np.bincount(counts.astype(np.int64).ravel())
+    found = np.flatnonzero(many)
+    return found.astype(np.float64), many[found] / len(counts)
 
 
 def _raised(counts: Array, more: Array) -> Array:
     """Return rising counts, a forward a row, with more pairs, each given to who has the fewest."""
-    before = np.cumsum(counts, axis=1) - counts
-    places = np.arange(counts.shape[1])
-    below = np.maximum((counts * places - before < more[:, None]).sum(axis=1), 1)
-    total = np.take_along_axis(np.cumsum(counts, axis=1), below[:, None] - 1, axis=1)[:, 0] + more
-    level, rest = np.divmod(total, below)
-    filled = level[:, None] + (places >= (below - rest)[:, None])
-    water = (places < below[:, None]) & (more > 0)[:, None]
-    return np.where(water, filled, counts)
+    (short,) = np.nonzero(more)
+    if not len(short):
+        return counts
+    filled, places = counts[short], np.arange(counts.shape[1])
+    sums = np.cumsum(filled, axis=1)
+    below = np.count_nonzero(filled * (places + 1) - sums < more[short, None], axis=1)
+    level, rest = np.divmod(sums[np.arange(len(short)), below - 1] + more[short], below)
+    water = level[:, None] + (places >= (below - rest)[:, None])
+    raised = counts.copy()
+    raised[short] = np.where(places < below[:, None], water, filled)
+    return raised
 
 
 @lru_cache(maxsize=64)
 def _quantiles(experts: int) -> Array:
     """Return quantiles [forwards, E], rising in each: a Latin hypercube, the same every time."""
-    forwards = max(_DRAWN // experts, _FEWEST)
+    forwards = -(-_DRAWN // experts)
     random = Random(experts)  # noqa: S311 (not for secrets)
     orders = np.argsort([[random.random() for _ in range(forwards)] for _ in range(experts)])
     return np.sort((orders.T + 0.5) / forwards, axis=1)

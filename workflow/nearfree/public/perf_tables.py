@@ -228,7 +228,7 @@ def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
             "distribution": column("distribution"),
             "routing": pl.when(balanced)
             .then(pl.lit("balanced"))
-            .otherwise(column("distribution").str.replace("power_law_", "power_law:")),
+            .otherwise(column("distribution").str.replace(_POWER_LAW, "power_law:${exponent}")),
             "gated": pl.when(plain).then(pl.lit(value=False)),
             "d_ff": column("inter_size") // column("moe_tp_size"),
         }

@@ -81,11 +81,30 @@ def test_experts_of_two_matrices(kernel: str, gated: bool | None) -> None:  # no
     assert found.points["gated"].to_list() == [gated]
 
 
-def test_a_power_law_keeps_its_name() -> None:
-    """The routing of a power law is `power_law`; its exponent stays in the source's own name."""
-    table = rows("moe_perf", (1, 1.0), distribution="power_law_1.2")
+@pytest.mark.parametrize(
+    ("distribution", "routing"),
+    [
+        ("power_law_1.2", "power_law:1.2"),
+        ("power_law_1.01", "power_law:1.01"),
+        ("power_law_1.0", "power_law:1"),
+        ("power_law_10.25", "power_law:10.25"),
+    ],
+)
+def test_a_power_law_has_its_exponent(distribution: str, routing: str) -> None:
+    """The routing of a power law says its exponent; the source's own name stays beside."""
+    table = rows("moe_perf", (1, 1.0), distribution=distribution)
     found = read_rows(member("moe_perf"), parquet(table)).points
-    assert (found["routing"][0], found["distribution"][0]) == ("power_law", "power_law_1.2")
+    assert (found["routing"][0], found["distribution"][0]) == (routing, distribution)
+
+
+@pytest.mark.parametrize("distribution", ["power_law", "power_law_x", "power_law_1.20", "zipf_1.2"])
+def test_a_distribution_without_an_exponent_is_left_out(distribution: str) -> None:
+    """A power law whose exponent cannot be read is no point of a setting, and is counted."""
+    found = read_rows(
+        member("moe_perf"), parquet(rows("moe_perf", (1, 1.0), distribution=distribution))
+    )
+    assert found.points.is_empty()
+    assert found.skipped == {f"distribution {distribution} is not known": 1}
 
 
 def test_attention_without_a_window_column() -> None:

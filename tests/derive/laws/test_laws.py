@@ -249,6 +249,7 @@ EVERY = set(LAWS)
 REFUSED: list[tuple[dict[str, Any], set[str], str]] = [
     ({"module": "model", "backend": "any"}, EVERY, "no law for the module model yet"),
     (MOE | {"routing": "power_law"}, EVERY, "no law for power_law routing"),
+    (MOE | {"routing": "power_law:1.2"}, EVERY, "no law for power_law:1.2 routing"),
     (ATTENTION | {"context": 0}, EVERY, "attention without a cache"),
     (MOE | {"d_ff": None}, EVERY, "the moe_ffn setting lacks d_ff"),
     (ATTENTION | {"kv_heads": None}, EVERY, "the attention setting lacks kv_heads"),

@@ -18,6 +18,7 @@ from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.truth.datasets import (
+    Grids,
     heavy_enough,
     load_aiconfigurator,
     load_file,
@@ -55,7 +56,7 @@ def test_what_is_not_there_is_refused(layout: Layout) -> None:
     with pytest.raises(EvidenceError, match="nearfree import published"):
         load_published(layout, [0.2])
     with pytest.raises(EvidenceError, match="nearfree import aiconfigurator"):
-        load_aiconfigurator(layout, [0.2], 64.0)
+        load_aiconfigurator(layout, [0.2], Grids(minimum_mb=64.0))
     with pytest.raises(EvidenceError, match="Run the workflow"):
         load_measured(layout, Config(CONFIG), [0.2])
 
@@ -82,7 +83,7 @@ def test_the_newest_imported_release(layout: Layout) -> None:
     import_gemm(layout, "aiconfigurator_core_0_12_0", flat, 8192)
     import_gemm(layout, "aiconfigurator_core_0_9_0", steep, 8192)
     import_gemm(layout, "curves_mine", steep, 8192)
-    name, found = load_aiconfigurator(layout, [0.2], 64.0)
+    name, found = load_aiconfigurator(layout, [0.2], Grids(minimum_mb=64.0))
     assert name == (
         "aiconfigurator (aiconfigurator_core_0_12_0),"
         " gemm weights of 64 MB or more: 0 curves left out"
@@ -104,10 +105,10 @@ def test_a_file_of_curves(tmp_path: Path) -> None:
     rows = [f"h100,gemm,vllm,0.9.0,bfloat16,1,,8192,8192,,,,,,,,,{n},{us}" for n, us in
             ((1, 50.0), (64, 51.0), (256, 70.0), (1024, 200.0))]  # fmt: skip
     path.write_text(HEADER + "\n".join(rows) + "\n")
-    name, found = load_file(path, Config(CONFIG), [0.2], 0.0)
+    name, found = load_file(path, Config(CONFIG), [0.2], Grids())
     assert name == "mine.csv"
     assert found.boundaries.select("baseline", "n_max", "next_n").rows() == [(1, 64, 256)]
-    name, found = load_file(path, Config(CONFIG), [0.2], 135.0)
+    name, found = load_file(path, Config(CONFIG), [0.2], Grids(minimum_mb=135.0))
     assert "135 MB or more: 1 curves left out" in name
     assert found.settings.is_empty()
 

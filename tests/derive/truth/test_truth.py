@@ -71,6 +71,8 @@ def test_the_order_of_points_does_not_matter(every: list[dict[int, float]], seed
         (MOE | {"top_k": 64}, 1),
         (MOE | {"routing": "skewed"}, 1),
         (MOE | {"routing": "power_law"}, 1),
+        (MOE | {"routing": "power_law:1.2"}, 16),
+        (MOE | {"routing": "power_law:1.2", "batch": 2}, 8),
     ],
 )
 def test_the_baseline(changes: dict[str, object], baseline: int) -> None:

@@ -40,11 +40,12 @@ def test_a_question_has_one_form(question: dict[str, Any], family: str) -> None:
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"module": "model", "backend": "vllm"}, {}, "no law for the module model yet"),
-    ({**MOE, "routing": "power_law"}, {}, "no law for power_law routing"),
+    ({**MOE, "routing": "power_law"}, {}, "no loads of power_law routing"),
     *[
         ({**MOE, "routing": "skewed", field: None}, {}, f"the moe_ffn setting lacks {field}")
         for field in ("d_model", "d_ff", "experts", "top_k")
     ],
+    ({**MOE, "routing": "router"}, {}, "no loads of router routing"),
     ({**MOE, "routing": None}, {}, "the moe_ffn setting lacks routing"),
     *[
         ({**ATTENTION, field: None}, {}, f"the attention setting lacks {field}")

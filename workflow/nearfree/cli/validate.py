@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 DATASETS = ("published", "aiconfigurator", "measured")
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model", "twin_version")
+CONSTANT = "always_baseline"
 MODULES = ("gemm", "dense_ffn", "moe_ffn", "attention", "model")
 BY = (
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
     *("epsilon", "dtype", "weights", "kv_dtype", "routing", "kernel"),
 )
-ROUTINGS = ("balanced", "skewed", "power_law")
 _BY = ("predictor", "platform", "module", "epsilon")
 _MINIMUM_MB = 64.0
 _FILTERS = ("platform", "module", "backend", "dtype", "weights", "kv_dtype", "routing")
@@ -55,14 +55,18 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         help="a tolerance, or `all` of the config's; repeatable (default: the config's epsilon)",
     )
     for name, choices, what in (
-        ("predictor", PREDICTORS, "a predictor to score"),
+        ("predictor", (*PREDICTORS, CONSTANT), "a predictor to score"),
         ("platform", None, "a platform to score on"),
         ("module", MODULES, "a module to score on"),
         ("backend", None, "a backend to score on"),
         ("dtype", None, "an element type to score on"),
         ("weights", None, "a format of stored weights to score on, the element type's where none"),
         ("kv-dtype", None, "a format of the KV cache to score on, the element type's where none"),
-        ("routing", ROUTINGS, "a routing of mixtures of experts to score on"),
+        (
+            "routing",
+            None,
+            "a routing to score on: balanced, skewed, power_law (of any exponent) or power_law:1.2",
+        ),
     ):
         parser.add_argument(
             f"--{name}",
@@ -99,6 +103,12 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         "several positions (default: 1)",
     )
     parser.add_argument(
+        "--from-one",
+        action="store_true",
+        help="let ratios refer to the smallest N of every curve, where experts still sleep, and "
+        "score `always_baseline`, which says that no further position is near-free",
+    )
+    parser.add_argument(
         "--minimum-mb",
         type=size,
         help="least weights of a gemm in MB; smaller ones can stay in the cache "
@@ -114,7 +124,8 @@ def run_validate(args: argparse.Namespace) -> int:
     """Score the predictors against published, imported or measured boundaries.
 
     Truth is the last pass over the grid from the baseline upwards, where the baseline is the
-    smallest N, and the smallest N >= ceil(E / (b k)) where routing is balanced. A hit is a
+    smallest N, and the smallest N >= ceil(E / (b k)) where routing is balanced, or where nine in
+    ten experts are expected to be awake where it is a power law. A hit is a
     real-valued prediction in [N_max, next grid N), unbounded above where N_max is the last grid N.
     Refused and undecided settings count as misses. `twin_version` is the noise ceiling: another
     version's curve.
@@ -131,7 +142,8 @@ def run_validate(args: argparse.Namespace) -> int:
     epsilons = _tolerances(args, config)
     source, known = _truth(args, layout, config, epsilons)
     known = _narrowed(args, source, known, layout, config)
-    predictors = list(dict.fromkeys(args.predictor or PREDICTORS))
+    default = (*PREDICTORS, CONSTANT) if args.from_one else PREDICTORS
+    predictors = list(dict.fromkeys(args.predictor or default))
     left_out = make_left_out_answerer(args, layout, config) if args.leave_one_out else None
     evaluation = evaluate(
         known, make_answerer(args, layout, config), epsilons, predictors, left_out
@@ -201,20 +213,25 @@ def _truth(
     """Return the name of the dataset and its truth."""
     from nearfree.derive.truth import datasets
 
+    least = _MINIMUM_MB if args.dataset == "aiconfigurator" and not args.curves else 0.0
+    grids = datasets.Grids(
+        minimum_mb=least if args.minimum_mb is None else args.minimum_mb,
+        least_n=args.least_n,
+        awake=not args.from_one,
+    )
     if args.curves:
-        least = args.minimum_mb or 0.0
-        return datasets.load_file(args.curves, config, epsilons, least, args.least_n)
-    if args.dataset != "aiconfigurator" and args.least_n > 1:
-        raise ConfigError(
-            f"{args.dataset} has boundaries without curves, so --least-n has no effect",
-            remedy="Use --least-n with curves: --dataset aiconfigurator, or --curves FILE",
-        )
+        return datasets.load_file(args.curves, config, epsilons, grids)
+    for option, given in (("--least-n", args.least_n > 1), ("--from-one", args.from_one)):
+        if args.dataset != "aiconfigurator" and given:
+            raise ConfigError(
+                f"{args.dataset} has boundaries without curves, so {option} has no effect",
+                remedy=f"Use {option} with curves: --dataset aiconfigurator, or --curves FILE",
+            )
     if args.dataset == "published":
         return datasets.load_published(layout, epsilons)
     if args.dataset == "measured":
         return datasets.load_measured(layout, config, epsilons)
-    least = _MINIMUM_MB if args.minimum_mb is None else args.minimum_mb
-    return datasets.load_aiconfigurator(layout, epsilons, least, args.least_n)
+    return datasets.load_aiconfigurator(layout, epsilons, grids)
 
 
 def _narrowed(

@@ -20,12 +20,19 @@ Operation = Literal[
 ]
 """What a collective does. `dispatch` takes tokens to the ranks of their experts, `combine` takes
 the experts' outputs back; `send` is from one pipeline stage to the next."""
-Controlled = Literal["balanced", "skewed"]
-"""How an MoE study spreads tokens over experts (paper, app. C.3)."""
+_EXPONENT = r"(?:0|[1-9]\d?)(?:\.\d{0,3}[1-9])?"
+POWER_LAW = rf"power_law:{_EXPONENT}"
+"""Loads by a power law of an exponent, written without trailing zeros: each has one name."""
+Controlled = Annotated[str, Meta(pattern=f"^(?:balanced|skewed|{POWER_LAW})$")]
+"""How an MoE study spreads tokens over experts (paper, app. C.3; `core.modules.routing`)."""
 ModelRouting = Literal["balanced", "skewed", "router"]
 """The same in a model, whose own router may decide instead."""
-Routing = Literal["balanced", "skewed", "router", "power_law"]
-"""`power_law` is imported, not run."""
+Routing = Annotated[
+    str,
+    Meta(pattern=rf"^(?:balanced|skewed|router|power_law|{POWER_LAW}|loads:[0-9a-f]{{12}})$"),
+]
+"""Also a model's own router, and measured loads by the digest of their shares, which stand beside.
+`power_law` alone is in earlier imports, whose events name the exponent as the distribution."""
 Mask = Literal["causal", "block"]
 """Which keys a new position sees: `causal` those up to its own, `block` all L + N."""
 
@@ -169,7 +176,7 @@ class Setting(
         Routing | None,
         Field(
             "axis",
-            "balanced, skewed, power_law or router",
+            "balanced, skewed, power_law:EXPONENT, loads:DIGEST or router",
             modules=(*_EXPERTS, *_COLLECTIVE),
             needed=True,
             spared=_COLLECTIVE,

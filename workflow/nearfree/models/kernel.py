@@ -12,7 +12,7 @@ from nearfree.backends.adapters.tensors import copies_for, torch_dtype
 from nearfree.backends.adapters.torch_moe import core_of
 from nearfree.config.model_studies import uses
 from nearfree.core.modules.registry import kind_of
-from nearfree.core.setting import Setting
+from nearfree.core.setting import ModelRouting, Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.model import Model, model_of
 from nearfree.decoders.modules import UNTOLD, Laps, ModuleUse
@@ -140,6 +140,8 @@ class ModelKernel:
         return model_work(self._setting, self._model, n)
 
 
-def _routing(setting: Setting) -> Literal["balanced", "skewed", "router"]:
-    routing = setting.routing
-    return routing if routing in ("balanced", "skewed") else "router"
+_CONTROLLED: dict[str | None, ModelRouting] = {"balanced": "balanced", "skewed": "skewed"}
+
+
+def _routing(setting: Setting) -> ModelRouting:
+    return _CONTROLLED.get(setting.routing, "router")

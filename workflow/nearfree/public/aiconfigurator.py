@@ -134,7 +134,7 @@ VERSION = "0.12.0"
 FORM = 3
 """Which rows become curves: a new number makes a new take of a release that is in the log. 2 has
 the formats beside bfloat16, float16 and float8, and caches in a format of their own; 3 has
-collectives."""
+collectives, and the exponents of power laws in the routing."""
 _REMEDY = "Import a version whose form is known, such as 0.12.0"
 _ROOT = "aiconfigurator_core/systems/"
 _TABLE = re.compile(

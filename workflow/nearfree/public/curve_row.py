@@ -9,6 +9,7 @@ from typing import get_args
 import msgspec
 from msgspec import Struct
 
+from nearfree.core.modules.routing import named_routing
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import (
     FIELDS,
@@ -16,7 +17,6 @@ from nearfree.core.setting import (
     STORED,
     Field,
     Operation,
-    Routing,
     Setting,
     check_setting,
 )
@@ -52,7 +52,6 @@ _REAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _CHOICES = {
     "module": MODULES,
     **dict.fromkeys(("dtype", *STORED), tuple(ELEMENT_BYTES)),
-    "routing": tuple(each for each in get_args(Routing) if each != "router"),
     "operation": get_args(Operation),
     "gated": ("true", "false"),
 }
@@ -135,7 +134,16 @@ def _platform(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> s
         ) from None
 
 
+def _routing(text: str) -> str:
+    try:
+        return text if text == "power_law" else named_routing(text)
+    except ConfigError as error:
+        raise OddFieldError("routing", _misfit(text), error.remedy) from error
+
+
 def _choice(values: Mapping[str, str], column: str) -> str:
+    if column == "routing":
+        return _routing(values[column])
     choices = _CHOICES[column]
     if values[column] not in choices:
         raise OddFieldError(column, _misfit(values[column]), f"Choose from {', '.join(choices)}")

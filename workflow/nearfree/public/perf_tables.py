@@ -10,7 +10,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.modules.attention import ATTENTION
-from nearfree.core.setting import FIELDS
+from nearfree.core.setting import FIELDS, POWER_LAW
 from nearfree.errors import SourceError
 from nearfree.log.line import without_private
 from nearfree.public.curve_row import CURVE_FIELDS
@@ -90,6 +90,7 @@ _FORMATS: dict[str, tuple[str, str | None]] = {
 """What enters a product, and the format of weights where it differs. Activations in mxfp8, eight
 bits with a scale of eight for 32 of them, count as float8; `sq` is SmoothQuant, and `wo`, weights
 alone, leaves the activations their 16 bits."""
+_POWER_LAW = rf"^power_law_(?<exponent>{POWER_LAW.removeprefix('power_law:')})(?:\.0)?$"
 _NOT_GATED = "nongated"
 """What the name of a kernel holds whose experts have two matrices."""
 
@@ -208,7 +209,7 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
         yield ~whole.fill_null(value=False), pl.lit("d_ff is no whole number")
         yield column("top_k") > column("experts"), pl.lit("top_k is larger than experts")
         named = column("distribution")
-        known = (named == "balanced") | named.str.starts_with("power_law")
+        known = (named == "balanced") | named.str.contains(_POWER_LAW)
         yield ~known, pl.format("distribution {} is not known", named)
     if attention:
         if "window_size" in columns:
@@ -258,7 +259,9 @@ def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
         plain = column("kernel").str.contains(_NOT_GATED, literal=True)
         fields |= {
             "distribution": column("distribution"),
-            "routing": pl.when(balanced).then(pl.lit("balanced")).otherwise(pl.lit("power_law")),
+            "routing": pl.when(balanced)
+            .then(pl.lit("balanced"))
+            .otherwise(column("distribution").str.replace(_POWER_LAW, "power_law:${exponent}")),
             "gated": pl.when(plain).then(pl.lit(value=False)),
             "d_ff": column("inter_size") // column("moe_tp_size"),
         }

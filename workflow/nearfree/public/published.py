@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.routing import named_routing
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting, check_setting
@@ -180,7 +181,7 @@ def _lookup(line: int, row: Row) -> list[Payload]:
         experts=int(row["experts"]) if moe else None,
         top_k=int(row["top_k"]) if moe and row["top_k"] != "any" else None,
         d_ff=int(row["d_ff_expert"]) if moe else None,
-        routing=row["routing"] if moe else None,  # type: ignore[arg-type]
+        routing=named_routing(row["routing"]) if moe else None,
     )
     quantities: tuple[Literal["idle_compute", "principle"], ...] = ("idle_compute", "principle")
     return [

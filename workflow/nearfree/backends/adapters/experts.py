@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import TURNING, Turns, filled, torch_dtype, weight
-from nearfree.core.modules.routing import routed_pairs
+from nearfree.core.modules.routing import SPREADS, routed_pairs
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import Setting
 
@@ -31,9 +31,17 @@ def controlled_ids(routing: str, tokens: int, experts: int, top_k: int, device: 
 
 
 def expert_ids(setting: Setting, n: int, device: str) -> Tensor:
-    """Return the experts of every token of a setting, [batch * N, k], int64."""
+    """Return the experts of every token of a setting, [batch * N, k], int64.
+
+    By a power law the pairs of one expert go to tokens that follow each other, so that none gets
+    it twice: no expert has more pairs than there are tokens.
+    """
     routing, experts, top_k = setting.routing or "balanced", setting.experts or 1, setting.top_k
-    return controlled_ids(routing, setting.batch * n, experts, top_k or 0, device)
+    if routing in SPREADS:
+        return controlled_ids(routing, setting.batch * n, experts, top_k or 0, device)
+    counts = torch.tensor(routed_pairs(setting, n), device=device)
+    sorted_pairs = torch.arange(experts, device=device).repeat_interleave(counts)
+    return sorted_pairs.view(top_k or 0, setting.batch * n).t().contiguous()
 
 
 def share_touched(setting: Setting, n: int) -> float:

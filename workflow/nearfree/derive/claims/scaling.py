@@ -7,7 +7,7 @@ from nearfree.core.setting import FIELDS
 from nearfree.derive.claims.cases import Case, at_least, doublings, n_max, same, setting_case
 from nearfree.derive.claims.scope_tables import Row, ScopeTables, pairs
 
-_BOUNDS, _REAL = ("balanced", "skewed"), ("power_law", "router")
+_BOUNDS = "balanced", "skewed"
 _LEAST, _LOOSER, _MOST = 0.0499, 0.0999, 0.3001
 _FINE = 2
 
@@ -103,7 +103,7 @@ def backends_agree(tables: ScopeTables, module: str) -> Iterator[Case]:
 def real_between(tables: ScopeTables, *modules: str) -> Iterator[Case]:
     """Yield whether other routings lie below balanced and above skewed ones."""
     for module in modules:
-        for a, b in pairs(_routed(tables, module, *_BOUNDS, *_REAL), "routing"):
+        for a, b in pairs([row for row in tables.bounds(module) if row["routing"]], "routing"):
             bound, real = (a, b) if a["routing"] in _BOUNDS else (b, a)
             limit, kind = bound["routing"], real["routing"]
             if limit not in _BOUNDS or kind in _BOUNDS:

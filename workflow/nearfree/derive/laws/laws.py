@@ -17,7 +17,7 @@ from nearfree.core.modules.kind import Granularity, Laws, ModuleKind, smallest
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.modules.registry import KINDS
 from nearfree.core.modules.routing import SPREADS
-from nearfree.core.setting import Setting
+from nearfree.core.setting import POWER_LAW, Setting
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import ConfigError, NearfreeError
@@ -40,13 +40,18 @@ def law_refusal(*, by_balance: bool) -> pl.Expr:
     return pl.coalesce(shape_refusal(), pl.when(_module.is_in(bare)).then(facts_refusal()))
 
 
-def shape_refusal(*, cached: bool = True) -> pl.Expr:
+def shape_refusal(*, law: bool = True) -> pl.Expr:
     """Return what a question itself lacks for any law; null where it lacks nothing.
 
-    The paper's laws speak of attention over a cache alone; `cached` says whether that is asked.
+    The paper's laws speak of attention over a cache and of the two bounds of routing alone; `law`
+    says whether one of them is asked, or T(N), which needs no more than what loads are expected.
     """
-    unspread = _module.is_in(ROUTED) & ~pl.col("routing").is_in(SPREADS)
-    uncached = _module.is_in(CACHED) & (pl.col("context") == 0) & cached
+    routing = pl.col("routing")
+    spread = routing.is_in(SPREADS)
+    if not law:
+        spread |= routing.str.contains(f"^(?:{POWER_LAW}|loads:.+)$")
+    unspread = _module.is_in(ROUTED) & ~spread
+    uncached = _module.is_in(CACHED) & (pl.col("context") == 0) & law
     missing = [
         pl.when((_module == module) & pl.col(field).is_null()).then(
             written(f"the {{}} setting lacks {field}", "module")
@@ -59,7 +64,9 @@ def shape_refusal(*, cached: bool = True) -> pl.Expr:
             written("no law for the module {} yet", "module")
         ),
         *missing,
-        pl.when(unspread).then(written("no law for {} routing", "routing")),
+        pl.when(unspread).then(
+            written("no law for {} routing" if law else "no loads of {} routing", "routing")
+        ),
         pl.when(uncached).then(pl.lit("no law for attention without a cache (context 0)")),
     )
 

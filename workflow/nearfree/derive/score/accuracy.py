@@ -9,7 +9,7 @@ from nearfree.derive.score.scores import groups
 from nearfree.derive.tables.columns import amount, count, flag, number, text
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import seals_digest, tolerances_digest, write_table
-from nearfree.derive.truth.datasets import load_aiconfigurator, newest_release
+from nearfree.derive.truth.datasets import Grids, load_aiconfigurator, newest_release
 from nearfree.derive.truth.truth import Truth, narrowed
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.left_out import LEFT_OUT
@@ -113,7 +113,7 @@ def accuracy(
     EvidenceError
         No release of AIConfigurator is imported.
     """
-    _, every = load_aiconfigurator(layout, [epsilon], MINIMUM_MB)
+    _, every = load_aiconfigurator(layout, [epsilon], Grids(minimum_mb=MINIMUM_MB))
     known = narrowed(every, pl.col("dtype") == DTYPE)
     # The first event of a segment is the run's start, which names the artefact and its digest.
     imported = known.settings["event_id"].str.replace(r"#\d+$", "#1").unique().sort().to_list()

@@ -19,6 +19,8 @@ _SHAPE = (
     "distribution",
     *(name for name in SETTING_COLUMNS if name not in ("setting_key", "backend")),
 )
+CONSTANT = "always_baseline"
+"""The name of the prediction that no N beyond the baseline is near-free."""
 EVERY = (*PREDICTORS, TWIN)
 """What can be scored: the predictors, and another version's curve."""
 
@@ -78,10 +80,23 @@ def twin_answers(known: Truth, pairs: pl.DataFrame) -> pl.DataFrame:
     twins = known.boundaries.select(
         pl.col("curve").alias("twin"), "epsilon", pl.col("n_max").cast(pl.Float64)
     )
+    return _bare(pairs.join(twins, on="twin", how="inner", maintain_order="left"), TWIN)
+
+
+def _constant_answers(known: Truth) -> pl.DataFrame:
+    """Return each curve's baseline as a prediction."""
+    said = known.boundaries.select(
+        "curve", "epsilon", pl.col("baseline").cast(pl.Float64).alias("n_max")
+    )
+    return _bare(said, CONSTANT)
+
+
+def _bare(said: pl.DataFrame, predictor: str) -> pl.DataFrame:
+    """Return answers of `curve`, `epsilon` and `n_max` alone, by a predictor without constants."""
     none = [pl.lit(None, pl.Float64).alias(name) for name in ("low", "high")]
-    return pairs.join(twins, on="twin", how="inner", maintain_order="left").select(
+    return said.select(
         pl.col("curve").alias("asked"),
-        pl.lit(TWIN).alias("predictor"),
+        pl.lit(predictor).alias("predictor"),
         "epsilon",
         "n_max",
         *none,
@@ -123,12 +138,12 @@ def evaluate(
     Parameters
     ----------
     predictors
-        Some of EVERY. The twin's rows are of the curves that have one.
+        Some of EVERY, and CONSTANT. The twin's rows are of the curves that have one.
     left_out
         What answers as the work model without the platform that is asked of; it is scored too.
     """
     queries = questions(known)
-    laws = [name for name in predictors if name != TWIN]
+    laws = [name for name in predictors if name not in (TWIN, CONSTANT)]
     frames: list[pl.DataFrame] = []
     constants: dict[str, list[str]] = {}
     sources = [(answerer, laws, "work_model"), (left_out, [LEFT_OUT], LEFT_OUT)]
@@ -144,6 +159,8 @@ def evaluate(
         pairs = twins(known)
         paired = narrowed(known, pl.col("curve").is_in(pairs["curve"].implode()))
         frames.append(score(paired, twin_answers(known, pairs), [TWIN], twin_ratios(known, pairs)))
+    if CONSTANT in predictors:
+        frames.append(score(known, _constant_answers(known), [CONSTANT]))
     return Evaluation(pl.concat(frames), constants)
 
 

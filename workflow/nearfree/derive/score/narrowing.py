@@ -1,6 +1,7 @@
 """Which part of a data set is scored: what was asked for, and what constants did not see."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import polars as pl
 from msgspec import structs
@@ -22,7 +23,8 @@ def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Trut
     ----------
     column
         One that `excluded` has, too: platform, module, backend, dtype, routing; or weights or
-        kv_dtype, where what is stored in the element type has that one's name.
+        kv_dtype, where what is stored in the element type has that one's name. A routing without
+        an exponent stands for all exponents.
 
     Raises
     ------
@@ -31,15 +33,17 @@ def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Trut
     """
     value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
     values = sorted(known.settings.select(value).to_series().drop_nulls().unique())
-    for name in names:
-        if name not in values:
+    wanted = {name: [each for each in values if name in (each, each.split(":")[0])]
+              for name in names}  # fmt: skip
+    for name, found in wanted.items():
+        if not found:
             raise ConfigError(
                 f"{source} has no boundary of the {column} {name!r}",
                 remedy=f"Choose from {', '.join(values) or 'none'}",
             )
     if known.settings.is_empty():
         raise ConfigError(f"{source} holds no curve with a boundary", remedy="Give other data")
-    return narrowed(known, value.is_in(names)) if names else known
+    return narrowed(known, value.is_in([*chain(*wanted.values())])) if names else known
 
 
 def without(known: Truth, column: str, values: Sequence[str], reason: str) -> Truth:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
+from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.core.precision import ELEMENT_BYTES
@@ -32,6 +33,20 @@ SETTINGS = {
     "baseline": pl.Int64,
     "grid": pl.List(pl.Int64),
 }
+
+
+class Grids(Struct, frozen=True, kw_only=True):
+    """Which part of curves is judged.
+
+    `minimum_mb` is the least size of a gemm's weights, in MB; grid N below `least_n` are dropped;
+    `awake` says whether experts are at the baseline, which else is the smallest N of each curve.
+    """
+
+    minimum_mb: float = 0.0
+    least_n: int = 1
+    awake: bool = True
+
+
 _RATIOS = {"curve": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
 _UNKNOWN = dict.fromkeys(("first_exit", "next_n", "next_n_first"), pl.Int64)
 _CURVE = ("platform", "stream", "take", "plan8", "setting_key")
@@ -180,16 +195,9 @@ def load_published(layout: Layout, epsilons: Sequence[float]) -> tuple[str, Trut
 
 
 def load_aiconfigurator(
-    layout: Layout, epsilons: Sequence[float], minimum_mb: float, least_n: int = 1
+    layout: Layout, epsilons: Sequence[float], grids: Grids
 ) -> tuple[str, Truth]:
     """Return what the newest imported release of AIConfigurator says, and what to call it.
-
-    Parameters
-    ----------
-    minimum_mb
-        Least weights of a gemm, in MB.
-    least_n
-        Smaller grid N are dropped.
 
     Raises
     ------
@@ -198,7 +206,7 @@ def load_aiconfigurator(
     """
     newest = newest_release(layout)
     curves = read_curves(layout, stream=newest)
-    return _of_curves(f"aiconfigurator ({newest})", curves, epsilons, minimum_mb, least_n)
+    return _of_curves(f"aiconfigurator ({newest})", curves, epsilons, grids)
 
 
 def newest_release(layout: Layout) -> str:
@@ -220,11 +228,11 @@ def newest_release(layout: Layout) -> str:
 
 
 def load_file(
-    path: Path, config: Config, epsilons: Sequence[float], minimum_mb: float, least_n: int = 1
+    path: Path, config: Config, epsilons: Sequence[float], grids: Grids
 ) -> tuple[str, Truth]:
     """Return what a CSV file of curves says, and its name; nothing goes into the log."""
     curves = curves_from_csv(path, config)
-    return _of_curves(path.name, curves, epsilons, minimum_mb, least_n)
+    return _of_curves(path.name, curves, epsilons, grids)
 
 
 def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> tuple[str, Truth]:
@@ -271,16 +279,18 @@ def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
 
 
 def _of_curves(
-    name: str, curves: ImportedCurves, epsilons: Sequence[float], minimum_mb: float, least_n: int
+    name: str, curves: ImportedCurves, epsilons: Sequence[float], grids: Grids
 ) -> tuple[str, Truth]:
-    kept = heavy_enough(curves.settings, minimum_mb)
-    if minimum_mb:
+    kept = heavy_enough(curves.settings, grids.minimum_mb)
+    if grids.minimum_mb:
         left_out = curves.settings.height - kept.height
-        name += f", gemm weights of {minimum_mb:g} MB or more: {left_out} curves left out"
-    if least_n > 1:
-        name += f", N of {least_n} or more"
-    points = curves.points.filter((pl.col("n") >= least_n) | pl.col("context").is_not_null())
-    return name, truth(kept, points, epsilons)
+        name += f", gemm weights of {grids.minimum_mb:g} MB or more: {left_out} curves left out"
+    if grids.least_n > 1:
+        name += f", N of {grids.least_n} or more"
+    if not grids.awake:
+        name += ", ratios from the smallest N"
+    points = curves.points.filter((pl.col("n") >= grids.least_n) | pl.col("context").is_not_null())
+    return name, truth(kept, points, epsilons, awake=grids.awake)
 
 
 def _release(stream: str) -> tuple[int, ...]:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
-from nearfree.core.modules.routing import first_full
 from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct
+from nearfree.derive.laws.spread import first_awake
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 
 Flags = npt.NDArray[np.bool_]
@@ -90,11 +90,18 @@ class Truth(Struct, frozen=True, kw_only=True):
     excluded: pl.DataFrame
 
 
-def truth(settings: pl.DataFrame, points: pl.DataFrame, epsilons: Sequence[float]) -> Truth:
+def truth(
+    settings: pl.DataFrame,
+    points: pl.DataFrame,
+    epsilons: Sequence[float],
+    *,
+    awake: bool = True,
+) -> Truth:
     """Return what curves say of the boundary at some tolerances.
 
     The baseline is the smallest grid N, and the smallest one >= ceil(E / (b k)) where routing is
-    balanced: from there on every expert is active (paper, sec. 3.3). A curve is excluded, by name,
+    balanced: from there on every expert is active (paper, sec. 3.3). Where routing is a power law
+    it is the first at which nine in ten experts are expected to be. A curve is excluded, by name,
     where its context varies instead of N, or where fewer than two grid N are left.
 
     Parameters
@@ -103,8 +110,10 @@ def truth(settings: pl.DataFrame, points: pl.DataFrame, epsilons: Sequence[float
         Curves, as this file's first lines say; n is unique in a curve, latency in microseconds.
     epsilons
         Tolerances.
+    awake
+        Whether experts are awake at the baseline; else it is the smallest grid N everywhere.
     """
-    from_baseline = _from_baseline(settings, points)
+    from_baseline = _from_baseline(settings, points, awake=awake)
     ratio = pl.col("latency_us") / pl.col("latency_us").first().over("curve")
     ratios = from_baseline.select("curve", "n", ratio.alias("ratio"))
     grids = ratios.group_by("curve").agg(
@@ -197,11 +206,11 @@ def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _from_baseline(settings: pl.DataFrame, points: pl.DataFrame) -> pl.DataFrame:
+def _from_baseline(settings: pl.DataFrame, points: pl.DataFrame, *, awake: bool) -> pl.DataFrame:
     """Return the points from each curve's baseline upwards, sorted."""
     least = ask_distinct(
         settings.select("routing", "experts", "top_k", "batch"),
-        lambda spread: {"least": first_full(**spread)},
+        lambda layer: {"least": first_awake(**layer) if awake else 1},
         {"least": pl.Int64},
     )
     fixed = points.join(_varied(points).to_frame(), on="curve", how="anti")

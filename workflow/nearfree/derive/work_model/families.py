@@ -4,6 +4,7 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.modules.routing import SPREADS
 from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
 from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PREFILL
@@ -113,8 +114,11 @@ def times_refusal() -> pl.Expr:
     ]
     links = pl.col("module") == "collective"
     return pl.coalesce(
-        pl.when(links).then(_links_refusal()).otherwise(shape_refusal(cached=False)),
+        pl.when(links).then(_links_refusal()).otherwise(shape_refusal(law=False)),
         *lacking,
+        pl.when((pl.col("ep") > 1) & ~pl.col("routing").is_in(SPREADS)).then(
+            written("which rank has most under {} is not known", "routing")
+        ),
         facts_refusal(),
         pl.when(pl.col("sm_count").is_null()).then(written("no number of SMs of {}", "platform")),
         # Constants are of NVIDIA's GPUs, which have one.

@@ -64,13 +64,14 @@ def blocks_of(features: Features, block_m: Array) -> Array:
     """Return how many row blocks all experts have together: sum over experts of ceil(m_e / M).
 
     Balanced: every expert has floor(b N k / E) pairs and some one more; skewed: k have b N. Where
-    whole experts are spread over ranks, the first of all lie on the rank that is asked.
+    whole experts are spread over ranks, the first of all lie on the rank that is asked. By a power
+    law or measured loads: as many as are expected, of all experts on one rank.
     """
     tokens, local = features["tokens"], features["local_experts"]
     whole, more = _evenly(features)
     balanced = more * np.ceil((whole + 1) / block_m) + (local - more) * np.ceil(whole / block_m)
     skewed = np.minimum(features["top_k"], local) * np.ceil(tokens / block_m)
-    return np.asarray(np.where(features["skewed"] > 0, skewed, balanced))
+    return _expected(features, np.where(features["skewed"] > 0, skewed, balanced), block_m)
 
 
 def _evenly(features: Features) -> tuple[Array, Array]:
@@ -81,12 +82,28 @@ def _evenly(features: Features) -> tuple[Array, Array]:
 
 
 def active_experts(features: Features) -> Array:
-    """Return how many experts of the rank have a token, [rows, grid]."""
+    """Return how many experts of the rank have a token, [rows, grid]: each has weights to read."""
     local = features["local_experts"]
     pairs = features["tokens"] * features["top_k"]
     balanced = np.ceil(np.minimum(features["experts"], pairs) / features["ep"])
     skewed = np.minimum(features["top_k"], local)
-    return np.asarray(np.where(features["skewed"] > 0, skewed, balanced))
+    return _expected(features, np.where(features["skewed"] > 0, skewed, balanced))
+
+
+def _expected(features: Features, even: Array, block_m: Array | None = None) -> Array:
+    """Return values [rows, grid], but of uneven loads the blocks or, without M, awake experts."""
+    values = np.array(np.broadcast_to(even, features["tokens"].shape))
+    for row, (spread,) in enumerate(features["spread"]):
+        if spread is None:
+            continue
+        layer = int(features["experts"][row, 0]), int(features["top_k"][row, 0])
+        tokens = features["tokens"][row].astype(int).tolist()
+        if block_m is None:
+            values[row] = [spread.awake(*layer, each) for each in tokens]
+        else:
+            sizes = block_m[row].astype(int).tolist()
+            values[row] = [spread.blocks(*layer, *each) for each in zip(tokens, sizes, strict=True)]
+    return values
 
 
 def pairs_of(features: Features) -> Array:
@@ -106,9 +123,10 @@ def _executed(
     """Return T(N) of blocks of M rows, N columns and K; `slowdown` is that of narrow steps of K.
 
     Features: `tokens` (b N) [rows, grid]; `experts`, `ep` and `local_experts` of a rank, `top_k`,
-    `skewed` (1 or 0), `d_model`, `d_ff`, `matrices` (3 or 2 an expert), `weight_bytes`,
-    `element_bytes`, `result_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1];
-    `pass_bytes` [rows, grid], moved by passes that a 16-bit layer has not.
+    `skewed` (1 or 0), `spread` (the law of uneven loads, else None), `d_model`, `d_ff`, `matrices`
+    (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`, `phi` (FLOP/us), `beta`
+    (bytes/us), `sms` [rows, 1]; `pass_bytes` [rows, grid], moved by passes that a 16-bit layer has
+    not.
     """
     block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]

@@ -12,6 +12,7 @@ from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
+from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
@@ -69,17 +70,22 @@ def gemm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any]:
     """Return the features of MoE layers without the blocks that a release's rules say.
 
+    `spread` is the law of uneven loads, None where they are even; `shares` of rows are measured.
+
     Parameters
     ----------
     triton
         Whether they are Triton's fused layers, all of them.
     """
+    shares = rows["shares"] if "shares" in rows.columns else [None] * rows.height
+    laws = {key: spread_of(key, each) for key, each in zip(rows["routing"], shares, strict=True)}
     gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
     layer = {
         **common(rows, n),
         "local_experts": np.ceil(column(rows, "experts") / column(rows, "ep")),
         **{name: column(rows, name) for name in ("experts", "top_k", "ep", "d_model", "d_ff")},
         "skewed": (rows["routing"] == "skewed").to_numpy().astype(np.float64)[:, None],
+        "spread": np.array([[laws[key]] for key in rows["routing"]], dtype=object),
         "matrices": np.where(gated, _GATED, _PLAIN),
     }
     routed = rows.select(
@@ -155,6 +161,7 @@ def prepare(
     ----------
     rows
         Questions with the facts of their platform; each grid rises and begins at its baseline.
+        Those of measured loads have them as `shares`, [layers, E].
     """
     formed = rows.with_columns(family_of(rows))
     judged = formed.with_columns(times_refusal().alias("refusal"), carried().alias("carried"))

@@ -69,9 +69,9 @@ WORDS = (
     ("s", "bytes an element"),
     ("g", "query heads to one key-value head"),
     (
-        "balanced, skewed, router, power law",
+        "balanced, skewed, router, power_law, loads",
         ("how tokens fall on experts: evenly; all on the same k; as the model's own router says; "
-        "unevenly, by a power law"),
+        "by a power law of this exponent; as somebody measured it, by a digest"),
     ),
     ("M_moe", "rows of a block to which an expert's tokens are padded"),
     ("tau", "the last number of tokens at which that block is used"),

@@ -13,7 +13,7 @@ from nearfree.show.text.forecast import columns
 Row = dict[str, object]
 TRUTH = (
     "last pass over the grid N from the baseline (smallest N; balanced routing: smallest N >= "
-    "ceil(E / (b k)))"
+    "ceil(E / (b k)); power law: smallest N with nine in ten experts awake)"
 )
 HIT = "N_max <= prediction < next grid N; refused and undecided settings count as misses"
 FORMS_SEEN = (

@@ -12,6 +12,7 @@ from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
+from nearfree.sources.fetching.fork import STANDS_IN
 from nearfree.sources.packages import reader
 
 MOST_POINTS = 1 << 20
@@ -303,6 +304,8 @@ def _answer(
     notes: tuple[str, ...] = (),
 ) -> Granularity:
     source = found.fetched[0]
+    if source.verified == "stand_in":
+        notes = (*notes, STANDS_IN)
     return Granularity(
         package=found.package,
         version=found.version,

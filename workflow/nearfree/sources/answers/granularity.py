@@ -9,6 +9,7 @@ from msgspec import Struct
 from nearfree.backends.kernels import TRITON, moe_kernel
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
+from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -243,7 +244,7 @@ def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -
             f"top_k {query.top_k} is larger than experts {query.experts}",
             remedy="Choose at most as many experts a token as there are",
         )
-    rules = MoeRules(found.by_name(), found.tuned, query, last)
+    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), query, last)
     files = Files(found.fetched)
     paths, intervals = moe_intervals(rules.at, first, last, files)
     order = None

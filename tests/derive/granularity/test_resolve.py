@@ -12,6 +12,7 @@ from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.releases import PINNED_TRITON, Release
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.errors import EvidenceError, NearfreeError
+from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
 from nearfree.sources.record import recorded_extraction
 
@@ -183,7 +184,7 @@ def test_shared_answers_are_each_layers_own(
         device_name=device,
     )
     try:
-        alone = MoeRules(said.by_name(), said.tuned, query, 4096)
+        alone = MoeRules(said.by_name(), TunedFiles(said.tuned), query, 4096)
     except EvidenceError as error:
         with pytest.raises(EvidenceError, match=error.what.split(";")[0].replace("+", ".")):
             RESOLVER.moe(question)
@@ -382,7 +383,7 @@ def test_a_step_is_what_a_block_says(tokens: int, version: str) -> None:
     said = recorded_extraction(LOG, "vllm", version)
     assert said is not None
     query = MoeQuery(experts=256, top_k=8, d_ff=1024, d_model=4096, device="NVIDIA H20", sm=90)
-    rules = MoeRules(said.by_name(), said.tuned, query, 4096)
+    rules = MoeRules(said.by_name(), TunedFiles(said.tuned), query, 4096)
     block = rules.at(tokens)
     assert rules.step(tokens) == (block.path, block.value)
 

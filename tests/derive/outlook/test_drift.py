@@ -10,6 +10,7 @@ from nearfree.derive.granularity.releases import PINNED_TRITON, Release
 from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, Studied, change, version_drift
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.sources.answers.granularity import moe_granularity
+from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
 from nearfree.sources.packages import parse_release
 from nearfree.sources.record import recorded_extraction
@@ -53,7 +54,7 @@ def granularity(row: dict[str, Any]) -> tuple[object, ...]:
     n = row["baseline"]
     (path,) = [each for each in said.kernel_path if each.first <= n <= each.last]
     (block,) = [each for each in said.intervals if each.first <= n <= each.last]
-    sizes = MoeRules(found.by_name(), found.tuned, query, MOST).at(n)
+    sizes = MoeRules(found.by_name(), TunedFiles(found.tuned), query, MOST).at(n)
     return (
         path.path, block.value, block.source, min(path.last, block.last),
         sizes.block_n, sizes.block_k,

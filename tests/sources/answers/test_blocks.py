@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from nearfree.log.names import Layout
+from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.record import recorded_extraction
@@ -21,7 +22,7 @@ FULL = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE
 def block(release: Extraction, tokens: int, **given: Any) -> Block:
     """Return a release's block for a layer on an H20, unless said otherwise."""
     query = MoeQuery(**{**LAYER, **H20, **given})
-    return MoeRules(release.by_name(), release.tuned, query, 4096).at(tokens)
+    return MoeRules(release.by_name(), TunedFiles(release.tuned), query, 4096).at(tokens)
 
 
 def sizes(found: Block) -> tuple[int | None, ...]:
@@ -97,5 +98,5 @@ def test_a_log_from_before_has_rows_alone() -> None:
     release = made_release()
     rules = {name: rule for name, rule in release.by_name().items() if "size" not in name}
     rules["block_size_m"] = release.by_name()["block_size_m"]
-    made = MoeRules(rules, (), MoeQuery(**LAYER, **H20), 4096)
+    made = MoeRules(rules, TunedFiles(()), MoeQuery(**LAYER, **H20), 4096)
     assert sizes(made.at(1)) == (16, None, None, None)

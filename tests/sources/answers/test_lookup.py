@@ -10,6 +10,7 @@ from nearfree.errors import EvidenceError
 from nearfree.log.events import TunedIndexed
 from nearfree.sources.answers.lookup import (
     NEWEST_FIRST,
+    TunedFiles,
     devices,
     find_tuned,
     nearest,
@@ -39,40 +40,42 @@ def size(found: TunedIndexed | None) -> int | None:
 def test_one_folder_holds_all_files() -> None:
     """Without folders of Triton versions the name alone decides."""
     files = index(("", 16))
-    assert size(find_tuned(files, NAME, folders=None, last=9)) == 16
-    assert find_tuned(files, NAME.replace("H20", "H200"), folders=None, last=9) is None
+    assert size(find_tuned(TunedFiles(files), NAME, folders=None, last=9)) == 16
+    assert find_tuned(TunedFiles(files), NAME.replace("H20", "H200"), folders=None, last=9) is None
 
 
 def test_the_running_triton_comes_first() -> None:
     """The folder of the running version is searched before the fixed order, listed or not."""
     files = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 32), ("triton_9_0_0/", 64))
     for triton, expected in (("3.1.0", 16), ("9.0.0", 64), ("3.9.9", 32)):
-        found = find_tuned(files, NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
+        found = find_tuned(TunedFiles(files), NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
         assert size(found) == expected
 
 
 def test_newest_first_orders_by_number() -> None:
     """Version 3.10 is newer than 3.9."""
     files = index(("triton_3_9_0/", 16), ("triton_3_10_0/", 32))
-    assert size(find_tuned(files, NAME, folders=NEWEST_FIRST, triton="1.0", last=9)) == 32
+    assert (
+        size(find_tuned(TunedFiles(files), NAME, folders=NEWEST_FIRST, triton="1.0", last=9)) == 32
+    )
 
 
 def test_a_folder_that_is_not_listed_is_not_searched() -> None:
     """Only the running version's folder may lie outside of a fixed order."""
     files = index(("triton_9_0_0/", 64))
-    assert find_tuned(files, NAME, folders="3.4.0", triton="3.4.0", last=9) is None
+    assert find_tuned(TunedFiles(files), NAME, folders="3.4.0", triton="3.4.0", last=9) is None
 
 
 def test_without_triton_the_answer_must_not_depend_on_it() -> None:
     """Files that say the same need no version; others do, and are named."""
     same = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 16))
-    assert size(find_tuned(same, NAME, folders="3.4.0 3.1.0", last=9)) == 16
+    assert size(find_tuned(TunedFiles(same), NAME, folders="3.4.0 3.1.0", last=9)) == 16
     other = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 32))
     with pytest.raises(EvidenceError, match=r"3\.1\.0, 3\.4\.0"):
-        find_tuned(other, NAME, folders="3.4.0 3.1.0", last=9)
+        find_tuned(TunedFiles(other), NAME, folders="3.4.0 3.1.0", last=9)
     outside = index(("triton_9_0_0/", 64))
     with pytest.raises(EvidenceError, match="running Triton"):
-        find_tuned(outside, NAME, folders="3.4.0", last=9)
+        find_tuned(TunedFiles(outside), NAME, folders="3.4.0", last=9)
 
 
 def test_without_triton_only_the_sizes_that_agree_are_answered() -> None:
@@ -89,7 +92,7 @@ def test_without_triton_only_the_sizes_that_agree_are_answered() -> None:
         },
     )
     for triton, depth in ((None, ()), ("3.1.0", (32,)), ("3.4.0", (64,))):
-        found = find_tuned(files, NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
+        found = find_tuned(TunedFiles(files), NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
         assert found is not None
         assert (found.block_size_m, found.block_size_n) == ((16,), (64,))
         assert (found.block_size_k, found.group_size_m) == (depth, (1,))
@@ -109,16 +112,16 @@ def test_files_that_differ_beyond_the_range_are_the_same_within_it() -> None:
         )
         for number in (3, 4)
     ]
-    assert find_tuned(files, NAME, folders=NEWEST_FIRST, last=40) is not None
+    assert find_tuned(TunedFiles(files), NAME, folders=NEWEST_FIRST, last=40) is not None
     with pytest.raises(EvidenceError):
-        find_tuned(files, NAME, folders=NEWEST_FIRST, last=60)
+        find_tuned(TunedFiles(files), NAME, folders=NEWEST_FIRST, last=60)
 
 
 def test_an_odd_file_is_refused_where_it_would_be_opened() -> None:
     """An unknown form chooses nothing, and is no reason to take the fallback."""
     odd = index_tuned("vllm", "1.0", {f"configs/{NAME}": b"[]"})
     with pytest.raises(EvidenceError, match="not an object"):
-        find_tuned(odd, NAME, folders=None, last=9)
+        find_tuned(TunedFiles(odd), NAME, folders=None, last=9)
 
 
 def test_devices_are_those_of_files_of_a_known_form() -> None:

@@ -1,12 +1,15 @@
 """vLLM's FlashAttention 3: few rows take a tile of one warp group, from the commits it pins."""
 
 import pytest
-from derive.questions import LOG
+from derive.questions import LOG, ROOT
 from msgspec.structs import replace
+from nearfree.cli import main
 from nearfree.errors import EvidenceError, SourceError
 from nearfree.sources.attention import AttentionQuery
 from nearfree.sources.backends import vllm_fa3
 from nearfree.sources.extraction import Extraction
+from nearfree.sources.fetching.fork import STANDS_IN
+from nearfree.sources.history import read_lock, standing
 from nearfree.sources.record import recorded_extraction
 
 DIMENSIONS = (64, 96, 128, 192, 256)
@@ -70,3 +73,26 @@ def test_conditions_are_those_of_the_build() -> None:
         assert vllm_fa3.built(files).locate("f").node.start_point[0] + 1 == line
     with pytest.raises(SourceError, match="defines nothing"):
         vllm_fa3.built({"a.cpp": text, vllm_fa3.BUILD: ""})
+
+
+@pytest.mark.parametrize("version", BINARIES)
+def test_what_is_on_record_is_as_locked(version: str) -> None:
+    """The lock holds each release of the fork that the log does."""
+    lock = read_lock(ROOT / "config" / "rules.lock")
+    assert standing(lock, recorded(version)) == "as locked"
+
+
+@pytest.mark.parametrize("version", BINARIES)
+def test_a_stand_in_is_said_in_words(
+    version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rules and answers of 0.33.0 say that an earlier commit stands in, those of others do not."""
+    monkeypatch.chdir(ROOT)
+    release = f"vllm-fa3=={version}"
+    layer = ("--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--sm", "90", "--sms", "132",
+             "--page-size", "16")  # fmt: skip
+    for argv in (("rules", "show", release), ("granularity", release, *layer)):
+        with pytest.raises(SystemExit) as ended:
+            main((*argv, "--offline"))
+        assert not ended.value.code
+        assert (STANDS_IN in capsys.readouterr().out) == (version == "0.33.0")

@@ -17,7 +17,7 @@ from nearfree.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from nearfree.log.events import Branch
+    from nearfree.log.events import Branch, SourceFetched
     from nearfree.sources.extraction import Extraction
     from nearfree.sources.fetching.cache import Cache
     from nearfree.sources.history import Lock, Release
@@ -100,7 +100,7 @@ def _extract(args: argparse.Namespace) -> int:
     if extraction is None:
         return 0
     for source in extraction.fetched:
-        print(f"  {len(source.members)} files of {source.artefact}, checked by {source.verified}")
+        print(f"  {len(source.members)} files of {_origin(source)}")
     for rule in extraction.rules:
         print(f"  {rule.rule}: {len(rule.branches)} branches, {rule.points} points agree")
     unread = [tuned for tuned in extraction.tuned if tuned.odd is not None]
@@ -110,6 +110,14 @@ def _extract(args: argparse.Namespace) -> int:
         print(f"    {tuned.file}: {tuned.odd}")
     print(f"  {standing(_lock(args), extraction)}")
     return 0
+
+
+def _origin(source: "SourceFetched") -> str:
+    """Return what was read, how it was checked, and whether it stands in for something else."""
+    from nearfree.sources.fetching.fork import STANDS_IN
+
+    note = f": {STANDS_IN}" if source.verified == "stand_in" else ""
+    return f"{source.artefact}, checked by {source.verified}{note}"
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -128,9 +136,7 @@ def _show(args: argparse.Namespace) -> int:
     from nearfree.sources.history import standing
 
     first = extraction.fetched[0]
-    print(
-        f"{extraction.package} {extraction.version}: {first.artefact}, checked by {first.verified}"
-    )
+    print(f"{extraction.package} {extraction.version}: {_origin(first)}")
     for rule in extraction.rules:
         print(f"\n{rule.rule}  ({rule.symbol}; inputs {', '.join(rule.inputs) or 'none'})")
         for branch in rule.branches:

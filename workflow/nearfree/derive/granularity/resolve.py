@@ -35,6 +35,7 @@ from nearfree.sources.answers.granularity import (
     dense_intervals,
     moe_intervals,
 )
+from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.marlin import MarlinRules
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
@@ -145,7 +146,7 @@ class Resolver:
         layer = (
             MarlinRules(known.rules, query)
             if kernel == MARLIN
-            else MoeRules(known.rules, known.found.tuned, query, MOST_TOKENS)
+            else MoeRules(known.rules, known.tuned, query, MOST_TOKENS)
         )
         # Layers that are alike in all that the rules still ask for share their answers.
         inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
@@ -241,8 +242,8 @@ class _ReleaseRules:
     """What a release says, ready to be asked."""
 
     def __init__(self, found: Extraction) -> None:
-        self.found = found
         self.rules: dict[str, Rule] = found.by_name()
+        self.tuned = TunedFiles(found.tuned)
         self.files = Files(found.fetched)
 
 

@@ -10,9 +10,11 @@ from nearfree.backends.kernels import TRITON, moe_kernel
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
 from nearfree.sources.answers.dense import DenseQuery, DenseRules, Rows
+from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
+from nearfree.sources.fetching.fork import STANDS_IN
 from nearfree.sources.packages import reader
 
 MOST_POINTS = 1 << 20
@@ -272,7 +274,7 @@ def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -
             f"top_k {query.top_k} is larger than experts {query.experts}",
             remedy="Choose at most as many experts a token as there are",
         )
-    rules = MoeRules(found.by_name(), found.tuned, query, last)
+    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), query, last)
     files = Files(found.fetched)
     paths, intervals = moe_intervals(rules.at, first, last, files)
     order = None
@@ -346,6 +348,8 @@ def _answer(
     notes: tuple[str, ...] = (),
 ) -> Granularity:
     source = found.fetched[0]
+    if source.verified == "stand_in":
+        notes = (*notes, STANDS_IN)
     return Granularity(
         package=found.package,
         version=found.version,

@@ -98,8 +98,22 @@ NEWEST_FIRST = "newest first"
 OTHER_SIZES = ("block_size_n", "block_size_k", "group_size_m")
 
 
+class TunedFiles:
+    """The tuned files of a release, by name."""
+
+    def __init__(self, files: Sequence[TunedIndexed]) -> None:
+        self.files = tuple(files)
+        self._named: dict[str, list[TunedIndexed]] = {}
+        for each in self.files:
+            self._named.setdefault(file_name(each), []).append(each)
+
+    def named(self, name: str) -> list[TunedIndexed]:
+        """Return the files of a name, whatever folders they are in."""
+        return self._named.get(name, [])
+
+
 def find_tuned(
-    index: Sequence[TunedIndexed],
+    index: TunedFiles,
     name: str,
     *,
     folders: str | None,
@@ -131,7 +145,7 @@ def find_tuned(
     EvidenceError
         The answer depends on `triton` and that is not given, or the file is odd.
     """
-    files = [each for each in index if file_name(each) == name]
+    files = index.named(name)
     if folders is None:
         found = next((each for each in files if each.triton is None), None)
     else:

@@ -4,14 +4,14 @@ Override, then tuned file, then the fallback rule of the source; and before them
 the call takes, since a path without alignment has no slack that tokens could share.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, TunedIndexed
-from nearfree.sources.answers.lookup import OTHER_SIZES, devices, file_name, find_tuned, nearest
+from nearfree.sources.answers.lookup import OTHER_SIZES, TunedFiles, devices, find_tuned, nearest
 from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.rule import Answer, Rule
 
@@ -89,7 +89,7 @@ class MoeRules:
     """The rules of one release, ready for one layer."""
 
     def __init__(
-        self, rules: Mapping[str, Rule], tuned: Sequence[TunedIndexed], query: MoeQuery, last: int
+        self, rules: Mapping[str, Rule], tuned: TunedFiles, query: MoeQuery, last: int
     ) -> None:
         self.query = query
         flags = {flag: FLAGS.get(query.dtype) == flag for flag in ALL_FLAGS}
@@ -110,12 +110,13 @@ class MoeRules:
             del self.fixed["smem_per_block"]  # a rule that asks for it has no answer
         # What changes with the number of tokens is put in place: thousands of them are asked.
         self._sized, self._counted = dict(self.fixed), dict(self.fixed)
-        self.block_size = rules["block_size_m"].specialised(self.fixed)
+        # Layers that a rule cannot tell apart share what it becomes for them.
+        self.block_size = rules["block_size_m"].steady(self.fixed, ())
         self.others = [
-            rules[name].specialised(self.fixed) if name in rules else None for name in OTHER_SIZES
+            rules[name].steady(self.fixed, ()) if name in rules else None for name in OTHER_SIZES
         ]
         self.tokens = rules["config_tokens"]
-        self.path = rules["path"].specialised(self.fixed)
+        self.path = rules["path"].steady(self.fixed, ())
         self.aligned = query.modular and "absent" in _statement(rules, "mechanism_modular_naive")
         self.tuned = self._tuned(rules, tuned, last)
         self.notes: tuple[str, ...] = ()
@@ -124,7 +125,7 @@ class MoeRules:
         self.order = self._order(rules, query)
 
     def _tuned(
-        self, rules: Mapping[str, Rule], index: Sequence[TunedIndexed], last: int
+        self, rules: Mapping[str, Rule], index: TunedFiles, last: int
     ) -> TunedIndexed | None:
         query = self.query
         ignored = "absent" not in _statement(rules, "mechanism_tuned_ignored")
@@ -145,17 +146,18 @@ class MoeRules:
         if query.device is None:
             self._same_anywhere(index, name)
             return None
-        own = find_tuned(query.own, name(query.device), folders=None, last=last)
+        own = find_tuned(TunedFiles(query.own), name(query.device), folders=None, last=last)
         if own is not None:
             return own
         return find_tuned(
             index, name(query.device), folders=folders, triton=query.triton, last=last
         )
 
-    def _same_anywhere(self, index: Sequence[TunedIndexed], name: Callable[[str], str]) -> None:
+    def _same_anywhere(self, index: TunedFiles, name: Callable[[str], str]) -> None:
         """Refuse to answer without a device where some device has a tuned file."""
-        files = {file_name(each) for each in (*index, *self.query.own)}
-        having = [device for device in devices(index) if name(device) in files]
+        own = TunedFiles(self.query.own)
+        names = {device: name(device) for device in devices(index.files)}
+        having = [device for device, each in names.items() if index.named(each) or own.named(each)]
         if having:
             shown = ", ".join(having)
             raise EvidenceError(

@@ -45,6 +45,10 @@ FORKS = {
 """By the name that rules of a fork go by; its versions are the pinning package's."""
 
 
+STANDS_IN = "an earlier commit stands in for the pinned one, whose thresholds were not read"
+"""What is said of rules that were read so."""
+
+
 def pinned(text: str, what: str) -> tuple[str, str]:
     """Return the repository and the commit that a CMake file pins; SourceError if not one."""
     found = PIN.findall(text)

@@ -54,6 +54,8 @@ class Backend(NamedTuple):
     releases: tuple[str, str] | None = None
     """The first and the last release whose calls the adapter is checked against."""
     rules: Rules | None = None
+    engine: str | None = None
+    """The backend of experts whose engine's dense products it is, of quantised weights."""
     capabilities: frozenset[int] | None = None
     """Compute capabilities, 90 for 9.0, that it has kernels for, where its rules do not ask."""
     api: str | None = None
@@ -126,6 +128,7 @@ BACKENDS = (
         modules={"gemm": None, "dense_ffn": None},
         package="vllm",
         imported="vllm",
+        engine="vllm",
         # Its rules stand in vLLM's sdist, by vLLM's release.
         rules=Rules(package="vllm-linear", reader="vllm_linear"),
     ),
@@ -252,6 +255,11 @@ BY_USERS_NAME: Mapping[str, Backend] = {
 def running(module: "Module") -> dict[str, Backend]:
     """Return the backends of a module by name."""
     return {backend.name: backend for backend in BACKENDS if module in backend.modules}
+
+
+def dense_of(engine: str) -> Backend | None:
+    """Return what runs the dense products of an engine's quantised weights, where it has rules."""
+    return next((backend for backend in BACKENDS if backend.engine == engine), None)
 
 
 def in_models(module: "Module") -> dict[str, str]:

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from nearfree.backends.records import running
 from nearfree.core.modules.dense_ffn import DenseQuestion
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import NearfreeError
 
-ENGINE = "vllm_linear"
-"""The backend whose rules speak of dense products."""
+ENGINES = [name for name, backend in running("gemm").items() if backend.rules]
+"""The backends whose rules speak of dense products."""
 
 
 def dense_sizes(rows: pl.DataFrame, n: Array, resolver: Resolver) -> dict[str, Array]:
@@ -31,7 +32,7 @@ def dense_sizes(rows: pl.DataFrame, n: Array, resolver: Resolver) -> dict[str, A
     says them; and over the products `row_tile` and `weight_passes`, the largest, with 0
     there. Nothing where no question is of an engine with such rules.
     """
-    if not (rows["backend"] == ENGINE).any():
+    if not rows["backend"].is_in(ENGINES).any():
         return {}
     count = 2 if rows["module"][0] == "dense_ffn" else 1
     tokens = (rows["batch"].to_numpy()[:, None] * n).astype(np.int64)
@@ -80,7 +81,7 @@ def dense_place(row: Mapping[str, Any], tokens: int, resolver: Resolver) -> str 
 
 def dense_questions(row: Mapping[str, Any]) -> Iterator[DenseQuestion]:
     """Yield a module's products as an engine runs them, which merges the two of a gated FFN."""
-    if row["backend"] != ENGINE:
+    if row["backend"] not in ENGINES:
         return
     sides = [(row["d_model"], row["d_ff"])]
     if row["module"] == "dense_ffn":

@@ -13,6 +13,7 @@ from nearfree.backends.names import (
     dense_backend,
     moe_backend,
 )
+from nearfree.backends.records import dense_of
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.core.precision import Override
 from nearfree.core.setting import Routing
@@ -139,17 +140,17 @@ def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> Backend
     """
     if spec.dense:
         return newest(config, spec.dense, dense_backend)
-    if moe.name != _MOE[0]:
+    found = dense_of(moe.name)
+    if found is None:
         return None
-    known = [name for name in config.releases if name.startswith(f"{_LINEAR}==")]
+    (name,) = found.names
+    known = [release for release in config.releases if release.startswith(f"{name}==")]
     if moe.version is None:
-        return newest(config, _LINEAR) if known else None
-    release = f"{_LINEAR}=={moe.version}"
+        return newest(config, name) if known else None
+    release = f"{name}=={moe.version}"
     return backend(release) if release in known else None
 
 
-_LINEAR = "vllm-linear"
-"""What vLLM's dense products go by: those that have rules."""
 _MOE = ("vllm", "sglang")
 """What may run experts where nobody says it, the first before the others."""
 

@@ -32,7 +32,7 @@ FACTS = ("phi", "beta", "link", "network")
 
 @given(NAMES, st.floats(0.2, 1.0), st.data())
 def test_a_slower_platform_is_never_faster(name: str, factor: float, data: st.DataObject) -> None:
-    """With less phi, less beta or slower links no T(N) falls, as long as a library keeps its tile."""
+    """With less phi or beta, or slower links, no T(N) falls while a library keeps its tile."""
     family, features = FAMILIES[name], dict(BASES[name].features)
     fact = data.draw(st.sampled_from([each for each in FACTS if each in features]))
     if name == "gemm":  # a library's tile follows rho; here rho s / 2 stays above 128

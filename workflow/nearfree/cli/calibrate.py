@@ -31,6 +31,11 @@ def _names(text: str) -> tuple[str, ...]:
         help="the imported curves (default: aiconfigurator_core_0_12_0)",
     ),
     argument(
+        "--collectives",
+        action="store_true",
+        help="fit the constants of collectives, instead of all others",
+    ),
+    argument(
         "--own", metavar="PLATFORM", help="fit a platform's own constants, on top of the others"
     ),
     argument(
@@ -73,6 +78,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
                 _show(by_platform[own_platform].event.data)
         return 0
     on = tuple(dict.fromkeys(resolve(config.platforms, name) for name in args.on))
+    used["collectives"] = args.collectives
     seal = calibrate(layout, config.platforms, on, stream=args.stream, **used)
     print(f"{seal.name}: sealed")
     for event in recorded_constants(layout).values():

@@ -25,6 +25,7 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     `peak_tflops` is phi by dtype, dense; `bandwidth_gb_s` is beta in decimal GB/s; caches and
     shared memory are in binary units, memory in decimal GB as vendors print it. `nvlink` is the
     generation of NVLink between a node's `node_gpus` GPUs, None where they meet over PCIe;
+    `machine_gpus` are those of one operating system, where a node has several;
     `nvlink_gb_s`, `pcie_gb_s` and, between nodes, `network_gb_s` are one way. `device_name` is
     what the driver calls the device: backends look for tuned files by it. Of `rocm`, AMD's GPUs,
     `sm_count` counts compute units, and there is no `sm`: nothing is measured on them, and no
@@ -50,6 +51,7 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     nvlink_gb_s: Amount | None = None
     pcie_gb_s: Amount | None = None
     node_gpus: int | None = None
+    machine_gpus: int | None = None
     network_gb_s: Amount | None = None
     sources: dict[str, str] = {}
     unknown: tuple[str, ...] = ()

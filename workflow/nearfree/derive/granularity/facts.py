@@ -22,11 +22,12 @@ FACTS_SCHEMA = {
     "nvlink": pl.Int64,
     "link_gb_s": pl.Float64,
     "node_gpus": pl.Int64,
+    "machine_gpus": pl.Int64,
     "network_gb_s": pl.Float64,
 }
 """phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, the driver's name, and what
 joins GPUs: the generation of NVLink, its bandwidth or PCIe's, GPUs a node, and the network's."""
-_LINKS = ("nvlink", "link_gb_s", "node_gpus", "network_gb_s")
+_LINKS = ("nvlink", "link_gb_s", "node_gpus", "machine_gpus", "network_gb_s")
 
 
 def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:

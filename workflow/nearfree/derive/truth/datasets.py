@@ -273,9 +273,10 @@ def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
 def _of_curves(
     name: str, curves: ImportedCurves, epsilons: Sequence[float], minimum_mb: float, least_n: int
 ) -> tuple[str, Truth]:
-    kept = heavy_enough(curves.settings, minimum_mb)
+    settings = curves.settings.filter(pl.col("module") != "collective")  # scored by T itself
+    kept = heavy_enough(settings, minimum_mb)
     if minimum_mb:
-        left_out = curves.settings.height - kept.height
+        left_out = settings.height - kept.height
         name += f", gemm weights of {minimum_mb:g} MB or more: {left_out} curves left out"
     if least_n > 1:
         name += f", N of {least_n} or more"

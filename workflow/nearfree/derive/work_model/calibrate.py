@@ -13,7 +13,13 @@ from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.truth.datasets import published_truth
 from nearfree.derive.truth.truth import narrowed, questions
-from nearfree.derive.work_model.constants import STREAM, calibrated, fitted, recorded_constants
+from nearfree.derive.work_model.constants import (
+    COLLECTIVE_STREAM,
+    STREAM,
+    calibrated,
+    fitted,
+    recorded_constants,
+)
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Family, Fitted, boundaries
 from nearfree.derive.work_model.fit import Measured, residuals, taken, weights
@@ -50,6 +56,7 @@ def calibrate(
     *,
     stream: str,
     epsilon: float,
+    collectives: bool = False,
     offline: bool = False,
 ) -> Seal:
     """Make sure that the constants fitted to a stream's curves of some platforms are sealed.
@@ -62,6 +69,8 @@ def calibrate(
         The imported curves.
     epsilon
         The tolerance up to four times whose N_max curves are fitted.
+    collectives
+        Whether those of collectives are fitted, or those of everything else.
 
     Raises
     ------
@@ -82,14 +91,17 @@ def calibrate(
         source=stream, files=files, platforms=tuple(on), epsilon=epsilon, form=FORM
     )
 
-    name = take_name(PUBLIC, STREAM, 1, plan)
+    name = take_name(PUBLIC, COLLECTIVE_STREAM if collectives else STREAM, 1, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
     # What can be refused is refused before the take is opened.
     curves = _of_platforms(read_curves(layout, stream), on)
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
-    found = samples(curves, datasheet_facts(platforms), resolver)
+    kinds = pl.col("module") == "collective"
+    asked = curves.settings.filter(kinds if collectives else ~kinds)
+    points = curves.points.join(asked.select("curve"), on="curve", how="semi")
+    found = samples(ImportedCurves(asked, points), datasheet_facts(platforms), resolver)
     if not found:
         raise ConfigError(
             f"no curve of {stream} on {', '.join(on)} can be calibrated on",
@@ -98,6 +110,7 @@ def calibrate(
     events = calibrated(found, platforms=on, epsilon=epsilon, files=files)
 
     command = f"nearfree calibrate --on {','.join(on)} --stream {stream} --epsilon {epsilon:g}"
+    command += " --collectives" if collectives else ""
     return ensure_events(layout, name, plan, command, lambda: events)
 
 
@@ -176,12 +189,13 @@ def factors(family: Family, fitted: Fitted, measured: Measured, epsilon: float) 
     from scipy.optimize import least_squares
 
     both = (CHIP, MEMORY)
-    weight = weights(measured, epsilon)
+    weight = weights(family, measured, epsilon)
 
     def misses(logs: Array) -> Array:
         own = _named(np.exp(logs))
         of = [
             residuals(
+                family,
                 family.latency_us(measured.features, scaled(fitted.values[name], own), name),
                 measured, weight,
             )

@@ -17,6 +17,8 @@ from nearfree.log.names import Layout
 
 STREAM = "constants"
 """Where constants stand in the log."""
+COLLECTIVE_STREAM = "collective_constants"
+"""Where those of collectives do, which are calibrated by themselves."""
 
 
 def calibrated(
@@ -82,7 +84,8 @@ def recorded_constants(layout: Layout) -> dict[str, Event]:
     EvidenceError
         The constants of a family are not those of its form any more.
     """
-    takes = sorted(read_scope(layout, PUBLIC, stream=STREAM), key=lambda take: take.order)
+    both = (read_scope(layout, PUBLIC, stream=each) for each in (STREAM, COLLECTIVE_STREAM))
+    takes = sorted((take for takes in both for take in takes), key=lambda take: take.order)
     events = {event.data.family: event for take in takes for event in calibrations(take)}
     for name, event in events.items():
         family = FAMILIES.get(name)

@@ -4,16 +4,21 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.modules.routing import SPREADS
 from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
 from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PREFILL
+from nearfree.derive.work_model.collective import COLLECTIVE_PCIE, COLLECTIVES, EXCHANGES
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for family in (GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED)
+    for family in (
+        *(GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED),
+        *COLLECTIVES,
+    )
 }
 CALIBRATED_DTYPES = ("bfloat16", "float16")
 """Element types that the constants speak of; those of 16 bits run the same kernels."""
@@ -23,12 +28,26 @@ _family = pl.col("family")
 
 
 def family_of(rows: pl.DataFrame) -> pl.Series:
-    """Return the family of each question, null where no form speaks of it."""
+    """Return the family of each question, null where no form speaks of it.
+
+    Parameters
+    ----------
+    rows
+        Questions with the facts of their platform: over PCIe all collectives have one form.
+    """
     cached = (pl.col("context") > 0).alias("cached")
+    kernel = pl.coalesce("kernel", pl.when(pl.col("module") == "collective").then("api"))
     found = ask_distinct(
-        rows.select("module", "backend", "kernel", cached), _form, {"family": pl.String}
+        rows.select("module", "backend", kernel, cached), _form, {"family": pl.String}
     )
-    return found["family"]
+    over_pcie = (pl.col("module") == "collective") & pl.col("nvlink").is_null()
+    exchanged = pl.col("family").is_in([each.name for each in EXCHANGES])
+    return rows.with_columns(found["family"]).select(
+        pl.when(over_pcie & ~exchanged.fill_null(value=False))
+        .then(pl.lit(COLLECTIVE_PCIE.name))
+        .otherwise("family")
+        .alias("family")
+    )["family"]
 
 
 def _form(question: dict[str, Any]) -> dict[str, str]:
@@ -53,7 +72,40 @@ def carried() -> pl.Expr:
         ignore_nulls=True,
     )
     stands = pl.all_horizontal(each.fill_null(value=True) for each in fitted)
-    return pl.when(~stands).then(pl.format("bfloat16's constants carried to {}", formats))
+    of_bytes = pl.col("module") == "collective"  # whose formats are bytes to send, and no more
+    return pl.when(~stands & ~of_bytes).then(
+        pl.format("bfloat16's constants carried to {}", formats)
+    )
+
+
+def _links_refusal() -> pl.Expr:
+    """Return which fact of a platform's links a collective lacks; null where none is."""
+    far = pl.col("gpus") > pl.col("node_gpus")
+    near = [each.name for each in COLLECTIVES if not _leaves_nodes(each)]
+    routing = pl.col("routing")
+    return pl.coalesce(
+        pl.when(routing.is_not_null() & ~routing.is_in(SPREADS)).then(
+            written("{} routing says no load of the busiest rank", "routing")
+        ),
+        pl.when(pl.col("link_gb_s").is_null()).then(
+            written("no bandwidth between the GPUs of {}", "platform")
+        ),
+        pl.when(pl.col("node_gpus").is_null()).then(
+            written("how many GPUs a node of {} joins is not known", "platform")
+        ),
+        pl.when(far & pl.col("network_gb_s").is_null()).then(
+            written("{} GPUs are more than a node of {}, and no network is known",
+                    "gpus", "platform")
+        ),
+        pl.when(far & _family.is_in(near)).then(
+            written("no constants between nodes for the {} of {} by {}",
+                    "operation", "backend", "kernel")
+        ),
+    )  # fmt: skip
+
+
+def _leaves_nodes(family: Family) -> bool:
+    return any(each.name == "network_share" for each in family.constants)
 
 
 def times_refusal() -> pl.Expr:
@@ -65,8 +117,9 @@ def times_refusal() -> pl.Expr:
         for family in FAMILIES.values()
         for field in family.needs
     ]
+    links = pl.col("module") == "collective"
     return pl.coalesce(
-        shape_refusal(cached=False),
+        pl.when(links).then(_links_refusal()).otherwise(shape_refusal(cached=False)),
         *lacking,
         facts_refusal(),
         pl.when(pl.col("sm_count").is_null()).then(written("no number of SMs of {}", "platform")),
@@ -74,6 +127,9 @@ def times_refusal() -> pl.Expr:
         pl.when(pl.col("sm").is_null()).then(written("no compute capability of {}", "platform")),
         pl.when(pl.col("dtype").is_in(_OTHER_UNITS)).then(
             written("no constants of {} are calibrated for {}", "module", "dtype")
+        ),
+        pl.when(_family.is_null() & links).then(
+            written("no form of T(N) for the collectives of {} by {}", "backend", "kernel")
         ),
         pl.when(_family.is_null()).then(
             written("no form of T(N) for the MoE kernel {} of {}", "kernel", "backend")

@@ -50,6 +50,7 @@ class Family(Struct, frozen=True, kw_only=True):
     `latency_us` maps features, constants and a hypothesis to T(N) in microseconds, [rows, grid].
     There is a hypothesis for each way in which what the source does not say may be (a library's
     tile), with constants of its own; the prediction is the geometric mean over them.
+    `times` says that T(N) itself is fitted wherever it lies, not how it rises from its baseline.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Family(Struct, frozen=True, kw_only=True):
     constants: tuple[Constant, ...]
     hypotheses: tuple[str, ...]
     latency_us: Callable[[Features, Values, str], Array]
+    times: bool = False
 
 
 def power_mean_sum(sharpness: float, *parts: Array) -> Array:

@@ -34,7 +34,8 @@ def fit(family: Family, measured: Measured, epsilon: float) -> Fitted:
     """Return the constants with which a family's T(N) is nearest to measured curves.
 
     Each hypothesis is fitted by itself. What is minimised is the logarithm of T(N) / T(baseline)
-    for N up to 4 N_max, every curve with the same weight, and with little weight T(baseline).
+    for N up to 4 N_max, every curve with the same weight, and with little weight T(baseline);
+    of a family of `times` that of T(N), at every point.
     """
     from scipy.optimize import least_squares
 
@@ -43,13 +44,13 @@ def fit(family: Family, measured: Measured, epsilon: float) -> Fitted:
         for end in ("low", "start", "high")
     )
     names = [constant.name for constant in family.constants]
-    weight = weights(measured, epsilon)
+    weight = weights(family, measured, epsilon)
     values = {}
     for hypothesis in family.hypotheses:
 
         def misses(x: Array, hypothesis: str = hypothesis) -> Array:
             given = dict(zip(names, map(float, x), strict=True))
-            return residuals(family.latency_us(measured.features, given, hypothesis),
+            return residuals(family, family.latency_us(measured.features, given, hypothesis),
                              measured, weight)  # fmt: skip
 
         found = least_squares(
@@ -60,8 +61,11 @@ def fit(family: Family, measured: Measured, epsilon: float) -> Fitted:
     return Fitted(family=family.name, values=values, band=0.0)
 
 
-def weights(measured: Measured, epsilon: float) -> Array:
+def weights(family: Family, measured: Measured, epsilon: float) -> Array:
     """Return the weight of each point's residual, [rows, grid]; every curve has the same."""
+    if family.times:
+        every = measured.counts
+        return np.asarray(np.sqrt(every / np.maximum(every.sum(axis=1, keepdims=True), 1)))
     ratio = measured.latency_us / measured.latency_us[:, :1]
     n = measured.features["n"]
     passes = measured.counts & (ratio <= 1.0 + epsilon)
@@ -71,9 +75,14 @@ def weights(measured: Measured, epsilon: float) -> Array:
     return np.asarray(np.sqrt(used / np.maximum(used.sum(axis=1, keepdims=True), 1)))
 
 
-def residuals(predicted: Array, measured: Measured, weight: Array) -> Array:
-    """Return what a fit makes small, flat: errors of shape, weighted, and of each curve's level."""
+def residuals(family: Family, predicted: Array, measured: Measured, weight: Array) -> Array:
+    """Return what a fit makes small, flat: errors of shape, weighted, and of each curve's level.
+
+    Where T(N) itself is fitted they are its errors, weighted.
+    """
     error = np.log(predicted / measured.latency_us)
+    if family.times:
+        return np.asarray((error * weight).ravel())
     shape = (error - error[:, :1]) * weight
     return np.concatenate([shape.ravel(), _LEVEL_WEIGHT * error[:, 0]])
 

@@ -14,6 +14,7 @@ from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
+from nearfree.derive.work_model.links import collective_features
 from nearfree.errors import NearfreeError
 from nearfree.units import US_PER_S
 
@@ -123,6 +124,10 @@ class Refused(Struct, frozen=True):
     rows: pl.DataFrame
 
 
+_TOGETHER = ("operation",)
+"""Fields in which questions of a part agree, besides module and formats."""
+
+
 def prepare(
     rows: pl.DataFrame, resolver: Resolver, at_once: int = ROWS_AT_ONCE
 ) -> Iterator[Prepared | Refused]:
@@ -139,7 +144,7 @@ def prepare(
     open_ = judged.filter(pl.col("refusal").is_null())
     for name in FAMILIES:
         mine = open_.filter(pl.col("family") == name)
-        for _, part in mine.group_by("module", "carried", maintain_order=True):
+        for _, part in mine.group_by("module", "carried", *_TOGETHER, maintain_order=True):
             for begin in range(0, part.height, at_once):
                 yield from _prepared(FAMILIES[name], part[begin : begin + at_once], resolver)
 
@@ -172,6 +177,8 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         return gemm_features(rows, n)
     if family.name.startswith("moe"):
         return moe_features(rows, n)
+    if family.modules == ("collective",):
+        return collective_features(family.name, rows, n)
     found = attention_features(rows, n)
     packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
     group = column(rows, "heads") / column(rows, "kv_heads")

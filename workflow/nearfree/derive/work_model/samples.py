@@ -12,6 +12,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import CACHED
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
+from nearfree.derive.work_model import collective_samples
 from nearfree.derive.work_model.families import carried
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, taken
@@ -39,6 +40,7 @@ SELECTIONS = {
     "moe_library": "16-bit balanced MoE layers of other kernels, from ceil(E / k) tokens on",
     "attention_prefill": "16-bit attention without a cache, from the smallest N > 1 on",
     "attention_cached": "16-bit attention of one position, over the contexts of a curve",
+    **collective_samples.SELECTIONS,
 }
 
 
@@ -62,7 +64,7 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
     """
     settings = curves.settings.filter(carried().is_null())
     kept = heavy_enough(settings, _LEAST_MB).filter(
-        (pl.col("module") != "dense_ffn")
+        ~pl.col("module").is_in(["dense_ffn", "collective"])
         & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))
     )
     several = ~pl.col("module").is_in(CACHED) | (pl.col("n") > 1)
@@ -76,7 +78,15 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
             parts.setdefault(part.family.name, []).append(part)
     found = {name: _sample(each, latency, kept) for name, each in parts.items()}
     cached = _over_contexts(settings, curves.points, facts)
-    return found if cached is None else found | {"attention_cached": cached}
+    sent = collective_samples.collective_measured(settings, curves.points, facts)
+    return (
+        found
+        | ({} if cached is None else {"attention_cached": cached})
+        | {
+            name: _with_digest(measured, rows.select("curve", "latency_us"), settings)
+            for name, (measured, rows) in sent.items()
+        }
+    )
 
 
 def _sample(parts: list[Prepared], latency: pl.DataFrame, settings: pl.DataFrame) -> Sample:
@@ -135,14 +145,15 @@ def parts(
 ) -> Iterator[tuple[str, str, Sample]]:
     """Yield the curves that constants can be fitted to: platform, family, and the curves.
 
-    A platform and family can come several times, one module each.
+    A platform and family can come several times, one module each. Collectives are left out.
 
     Parameters
     ----------
     facts
         phi, beta and the number of SMs, a row a platform and dtype.
     """
-    for (platform, _), rows in curves.settings.sort("curve").group_by(
+    computed = curves.settings.filter(pl.col("module") != "collective")
+    for (platform, _), rows in computed.sort("curve").group_by(
         "platform", "module", maintain_order=True
     ):
         for begin in range(0, rows.height, _CURVES_AT_ONCE):

@@ -4,6 +4,8 @@
 Figures are hit / within 1.31 / within 2 / median error of T(N) / T(baseline), on A100 and H100.
 """
 
+from nearfree.derive.work_model.collective import COLLECTIVES
+
 TRIED: dict[str, tuple[str, ...]] = {
     "gemm": (
         "p-norm, no padding: .07 / .35 / 1.00 / .038",
@@ -48,5 +50,9 @@ TRIED: dict[str, tuple[str, ...]] = {
     "attention_cached": (
         "keys split over all SMs, tiles of 64 rows (taken): T(1) over L within .06",
         "the constants of attention_prefill: within .14",
+    ),
+    **dict.fromkeys(
+        (family.name for family in COLLECTIVES),
+        ("waiting and bytes over links, by algorithm (taken)",),
     ),
 }

@@ -1,0 +1,293 @@
+"""T(N) of collectives: what a kernel waits for, and bytes over links.
+
+A collective begins and ends with flags that every rank must see, so it costs a fixed time, and some
+for each rank besides the first. What is sent crosses a GPU's links at a share of their bandwidth.
+Both kinds of waiting are longer over NVLink 5, whose round trips public tables show to be.
+"""
+
+import numpy as np
+
+from nearfree.derive.work_model.all_reduce import ALGORITHMS, NCCL, ONE_SHOT, TWO_SHOT
+from nearfree.derive.work_model.family import (
+    Array,
+    Constant,
+    Family,
+    Features,
+    Values,
+    power_mean_sum,
+)
+
+_SHARPNESS = 3.0
+"""p: how well a kernel hides the latency of its loads behind their bytes."""
+_ROUNDED = (ONE_SHOT, TWO_SHOT)
+
+
+def _line(features: Features, values: Values, name: str) -> Array:
+    """Return what waiting costs, [rows, 1]: w (fixed + hop (g - 1))."""
+    waits = values[f"{name}_fixed_us"] + values[f"{name}_hop_us"] * (features["gpus"] - 1)
+    return np.asarray(np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0) * waits)
+
+
+def graph_us(features: Features, values: Values, _hypothesis: str) -> Array:
+    """Return T(N) of an engine's all-reduce in a CUDA graph, [rows, grid], in microseconds.
+
+    Of each algorithm T = w (fixed + hop (g - 1)) + S_sent / (a link), where w is 1, and larger
+    over NVLink 5. The own kernels load in rounds of a latency each, which overlap with the bytes:
+    their second term is ((S_sent / (a link))^3 + (w rounds round)^3)^(1/3).
+
+    Parameters
+    ----------
+    features
+        `algorithm` as a place in ALGORITHMS, `sent` in bytes, `rounds` [rows, grid]; `link` in
+        bytes/us, `gpus`, `nvlink5` (1 or 0) [rows, 1].
+    """
+    total = np.zeros(features["sent"].shape)
+    slower = np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0)
+    for place, name in enumerate(ALGORITHMS):
+        moved = features["sent"] / (values[f"{name}_share"] * features["link"])
+        if name in _ROUNDED:
+            waits = slower * values[f"{name}_round_us"] * features["rounds"]
+            moved = power_mean_sum(_SHARPNESS, moved, np.maximum(waits, 1e-9))
+        time = _line(features, values, name) + moved
+        total = np.where(features["algorithm"] == place, time, total)
+    return total
+
+
+def eager_us(features: Features, values: Values, hypothesis: str) -> Array:
+    """Return T(N) of the same launched by the host, [rows, grid]: no less than a launch takes."""
+    return np.maximum(values["host_us"], graph_us(features, values, hypothesis))
+
+
+def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
+    """Return T(N) of NCCL's collectives, [rows, grid]: the fastest of its protocols.
+
+    T = min over protocols of w (fixed + hop steps) + S_sent / (a link); `steps` are g - 1, and
+    twice that for an all-reduce. The protocol LL sends a flag with each word, so at most half of
+    what is sent are data; an all-reduce of floats of 8 GPUs can be done in the switch (NVLS).
+
+    Source: NCCL, src/graph/tuning.cc.
+    """
+    slower = np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0)
+    exchanged = values["exchange_us"] * features["exchange"]
+    times = [
+        slower * (values[f"{name}_fixed_us"] + exchanged)
+        + slower * values[f"{name}_hop_us"] * features["steps"]
+        + features["sent"] / (values[f"{name}_share"] * features["link"])
+        for name in ("ll", "simple")
+    ]
+    switched = slower * values["nvls_fixed_us"] + features["switched"] / (
+        values["nvls_share"] * features["link"]
+    )
+    times.append(np.where(features["nvls"] > 0, switched, np.inf))
+    return np.asarray(np.minimum.reduce(times))
+
+
+def pcie_us(features: Features, values: Values, _hypothesis: str) -> Array:
+    """Return T(N) over PCIe, [rows, grid]: the more GPUs, the more share a path to the host."""
+    crowd = 1.0 + values["crowd"] * (features["gpus"] - 2.0)
+    waits = values["fixed_us"] + values["hop_us"] * features["steps"]
+    return np.asarray(waits + features["sent"] * crowd / (values["share"] * features["link"]))
+
+
+def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
+    """Return T(N) of a dispatch or combine, [rows, grid]: what the busiest rank's links take.
+
+    T = w (fixed + hop (g - 1)) + ((S / (a link))^3 + (S / (SMs c))^3)^(1/3) + S_net / (n network),
+    where S is what the busiest rank moves inside a node, and S_net what it moves between nodes.
+
+    Parameters
+    ----------
+    features
+        `sent` and `between` in bytes [rows, grid]; `link` and `network` in bytes/us, `copying_sms`,
+        `gpus`, `nodes`, `nvlink5` [rows, 1].
+    """
+    slower = np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0)
+    waits = values["fixed_us"] + values["hop_us"] * (np.minimum(features["gpus"], 8.0) - 1.0)
+    inside = power_mean_sum(
+        _SHARPNESS,
+        np.maximum(features["sent"], 1.0) / (values["share"] * features["link"]),
+        np.maximum(features["sent"], 1.0) / (values["sm_bytes_us"] * features["copying_sms"]),
+    )
+    time = slower * waits + inside
+    if "network_share" in values:
+        far = features["nodes"] > 1
+        net = features["between"] / (values["network_share"] * features["network"])
+        time = time + np.where(far, values["network_us"] + net, 0.0)
+    return np.asarray(time)
+
+
+def _waiting(name: str, fixed: float, what: str) -> tuple[Constant, ...]:
+    return (
+        Constant(name=f"{name}_fixed_us", unit="us", start=fixed, low=0.2, high=80.0,
+                 meaning=f"what {what} takes at least"),
+        Constant(name=f"{name}_hop_us", unit="us", start=0.1, low=0.0, high=10.0,
+                 meaning="what each further rank or step adds to it"),
+        Constant(name=f"{name}_share", unit="1", start=0.6, low=0.02, high=1.2,
+                 meaning="share of a link that it reaches"),
+    )  # fmt: skip
+
+
+def _round(name: str) -> tuple[Constant, ...]:
+    return (
+        Constant(name=f"{name}_round_us", unit="us", start=1.0, low=0.0, high=10.0,
+                 meaning="what one load from all ranks takes"),
+    )  # fmt: skip
+
+
+_NVLINK5 = Constant(name="nvlink5", unit="1", start=1.5, low=0.8, high=4.0,
+                    meaning="w: how much longer waiting takes over NVLink 5")  # fmt: skip
+_GRAPH = (
+    *_waiting("one_shot", 4.0, "one shot of the engine's kernel"),
+    *_round("one_shot"),
+    *_waiting("two_shot", 9.0, "two shots of it"),
+    *_round("two_shot"),
+    *_waiting("multicast", 8.0, "torch's multicast"),
+    *_waiting("torch_two_shot", 10.0, "torch's two shots"),
+    *_waiting("push", 2.5, "SGLang's push"),
+    *_waiting("pull", 8.0, "SGLang's pull"),
+    *_waiting(NCCL, 15.0, "NCCL's all-reduce of all others"),
+    _NVLINK5,
+)
+_LARGE = (
+    *_waiting("ll", 8.0, "the protocol of small messages"),
+    *_waiting("simple", 20.0, "the protocol of large messages"),
+    Constant(name="nvls_fixed_us", unit="us", start=25.0, low=1.0, high=80.0,
+             meaning="what an all-reduce in the switch costs however few bytes"),
+    Constant(name="nvls_share", unit="1", start=0.7, low=0.1, high=1.2,
+             meaning="share of a link that an all-reduce in the switch reaches"),
+    Constant(name="exchange_us", unit="us", start=5.0, low=0.0, high=60.0,
+             meaning="what an all-to-all, sends and receives of their own, costs besides"),
+    _NVLINK5,
+)  # fmt: skip
+_OVER_PCIE = (
+    Constant(name="fixed_us", unit="us", start=10.0, low=0.5, high=200.0,
+             meaning="what a collective costs however few bytes"),
+    Constant(name="hop_us", unit="us", start=2.0, low=0.0, high=60.0,
+             meaning="what each further step adds"),
+    Constant(name="share", unit="1", start=0.6, low=0.02, high=1.5,
+             meaning="share of PCIe that two GPUs reach"),
+    Constant(name="crowd", unit="1", start=0.5, low=0.0, high=20.0,
+             meaning="what each further GPU takes from the others' bandwidth"),
+)  # fmt: skip
+_EXCHANGE = (
+    Constant(name="fixed_us", unit="us", start=15.0, low=0.5, high=400.0,
+             meaning="what it costs however few bytes"),
+    Constant(name="hop_us", unit="us", start=0.5, low=0.0, high=40.0,
+             meaning="what each further rank of a node adds"),
+    Constant(name="share", unit="1", start=0.6, low=0.02, high=1.3,
+             meaning="share of a link that rows reach"),
+    Constant(name="sm_bytes_us", unit="B/us", start=20000.0, low=500.0, high=1e6,
+             meaning="what one SM that copies rows can move"),
+    _NVLINK5,
+)  # fmt: skip
+_BETWEEN = (
+    Constant(name="network_us", unit="us", start=50.0, low=0.0, high=1000.0,
+             meaning="what leaving a node costs however few bytes"),
+    Constant(name="network_share", unit="1", start=0.7, low=0.02, high=1.5,
+             meaning="share of the network that rows reach"),
+)  # fmt: skip
+
+
+def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -> Family:
+    """Return the form of dispatch and combine by one backend's kernels of a kind.
+
+    Tables of different backends disagree about the same kernels by factors, since what they time
+    differs: each has constants of its own.
+    """
+
+    def speaks(of: str, kernel: str | None, _cached: bool) -> bool:  # noqa: FBT001
+        return of == backend and (kernel or "").startswith(kernels)
+
+    return Family(
+        name=name,
+        meaning=f"dispatch and combine by {backend}'s {', '.join(kernels)}",
+        modules=("collective",),
+        speaks=speaks,
+        needs=("experts", "top_k"),
+        constants=(*_EXCHANGE, *(_BETWEEN if far else ())),
+        hypotheses=("links",),
+        latency_us=exchange_us,
+        times=True,
+    )
+
+
+COLLECTIVE_GRAPH = Family(
+    name="collective_graph",
+    meaning="vLLM's and SGLang's all-reduces in a CUDA graph, by the switches of their source",
+    modules=("collective",),
+    speaks=lambda backend, kernel, _cached: (
+        backend in ("vllm", "sglang") and (kernel or "graph").endswith("graph")
+    ),
+    constants=_GRAPH,
+    hypotheses=("rules",),
+    latency_us=graph_us,
+    times=True,
+)
+COLLECTIVE_EAGER = Family(
+    name="collective_eager",
+    meaning="the same launched one by one",
+    modules=("collective",),
+    speaks=lambda backend, kernel, _cached: (
+        backend in ("vllm", "sglang") and (kernel or "").endswith("eager")
+    ),
+    constants=(
+        *_GRAPH,
+        Constant(name="host_us", unit="us", start=20.0, low=1.0, high=200.0,
+                 meaning="what the host takes to launch one"),
+    ),
+    hypotheses=("rules",),
+    latency_us=eager_us,
+    times=True,
+)  # fmt: skip
+COLLECTIVE_NCCL = Family(
+    name="collective_nccl",
+    meaning="NCCL's collectives over NVLink",
+    modules=("collective",),
+    speaks=lambda backend, _kernel, _cached: backend == "nccl",
+    constants=_LARGE,
+    hypotheses=("protocols",),
+    latency_us=nccl_us,
+    times=True,
+)
+COLLECTIVE_TRTLLM = Family(
+    name="collective_trtllm",
+    meaning="TensorRT-LLM's all-reduces",
+    modules=("collective",),
+    speaks=lambda backend, kernel, _cached: (
+        backend == "trtllm" and (kernel or "").startswith("TRTLLM")
+    ),
+    constants=_LARGE,
+    hypotheses=("protocols",),
+    latency_us=nccl_us,
+    times=True,
+)
+COLLECTIVE_PCIE = Family(
+    name="collective_pcie",
+    meaning="any collective of GPUs that meet over PCIe",
+    modules=("collective",),
+    speaks=lambda _backend, _kernel, _cached: False,
+    constants=_OVER_PCIE,
+    hypotheses=("paths",),
+    latency_us=pcie_us,
+    times=True,
+)
+"""It is chosen by the platform, not by the kernel."""
+EXCHANGES = (
+    _exchange("exchange_low_latency", "sglang", ("deepep_ll",), far=True),
+    _exchange("exchange_normal", "sglang", ("deepep_normal",), far=True),
+    _exchange(
+        "exchange_low_latency_vllm", "vllm", ("deepep_ll", "deepep_v2_generation"), far=False
+    ),
+    _exchange("exchange_normal_vllm", "vllm", ("deepep_ht", "deepep_v2_context"), far=False),
+    _exchange("exchange_low_latency_trtllm", "trtllm", ("trtllm_deepep_ll",), far=False),
+    _exchange("exchange_normal_trtllm", "trtllm", ("trtllm_deepep_ht",), far=False),
+)
+COLLECTIVES = (
+    *EXCHANGES,
+    COLLECTIVE_GRAPH,
+    COLLECTIVE_EAGER,
+    COLLECTIVE_NCCL,
+    COLLECTIVE_TRTLLM,
+    COLLECTIVE_PCIE,
+)
+"""The forms of collectives, the most special first."""

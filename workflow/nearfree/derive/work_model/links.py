@@ -1,0 +1,169 @@
+"""What the forms of collectives ask for, as arrays: bytes by algorithm, steps, links and nodes."""
+
+import re
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import convert
+
+from nearfree.core.modules.collective import (
+    MULTICAST as SWITCHED,
+)
+from nearfree.core.modules.collective import (
+    ONE_SHOT as WHOLE,
+)
+from nearfree.core.modules.collective import (
+    RING,
+    busiest_of,
+    payload_bytes,
+    sent_share,
+)
+from nearfree.core.setting import FIELDS, Setting
+from nearfree.derive.work_model.all_reduce import (
+    ALGORITHMS,
+    MULTICAST,
+    ONE_SHOT,
+    PUSH,
+    algorithm_of,
+    rounds_of,
+)
+from nearfree.derive.work_model.collective import (
+    COLLECTIVE_EAGER,
+    COLLECTIVE_GRAPH,
+    EXCHANGES,
+)
+from nearfree.derive.work_model.family import Array
+from nearfree.units import BYTES_PER_GB, US_PER_S
+
+_NVLINK5 = 5
+_NVLS_GPUS, _NVLS_SM = 8, 90
+"""NCCL reduces in the switch on Hopper and later; in the public tables from 8 GPUs on."""
+_SMS = re.compile(r"_(\d+)_sms$")
+_DEFAULT_SMS = 20.0
+"""What DeepEP's Buffer.num_sms is where nobody sets it (DeepEP, deep_ep/buffer.py)."""
+_SENT = {ONE_SHOT: WHOLE, PUSH: WHOLE, MULTICAST: SWITCHED}
+_NORMAL = ("deepep_normal", "deepep_ht", "deepep_v2_context", "trtllm_deepep_ht")
+"""Kernels that send a token once to each rank that has some of its experts."""
+
+
+def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return the features of collectives.
+
+    Parameters
+    ----------
+    family
+        The name of their form.
+    rows
+        Questions with the facts of their platform.
+    n
+        Their grids, [rows, grid].
+    """
+    settings = [_setting(row) for row in rows.select("module", *_ASKED).iter_rows(named=True)]
+    link = _per_us(rows, "link_gb_s")
+    network = np.nan_to_num(_per_us(rows, "network_gb_s"), nan=1.0)
+    gpus = _column(rows, "gpus")
+    node = np.nan_to_num(_column(rows, "node_gpus"), nan=np.inf)
+    payload = np.array([payload_bytes(each, 1) for each in settings])[:, None] * n
+    ring = np.array([sent_share(each.operation or "", each.gpus or 1) for each in settings])
+    operations = np.array([each.operation for each in settings])[:, None]
+    found = {
+        "n": n,
+        "grid": n,
+        "tokens": _column(rows, "batch") * n,
+        "payload": payload,
+        "sent": payload * ring[:, None],
+        "switched": payload * (1.0 + 1.0 / gpus),
+        "gpus": gpus,
+        "nodes": np.ceil(gpus / node),
+        "link": link,
+        "network": network,
+        "nvlink5": (np.nan_to_num(_column(rows, "nvlink")) >= _NVLINK5).astype(float),
+        "steps": (gpus - 1.0) * np.where(operations == "all_reduce", 2.0, 1.0),
+        "exchange": (operations == "all_to_all").astype(float),
+        "nvls": _nvls(rows, operations),
+    }
+    if family in {each.name for each in EXCHANGES}:
+        return found | _exchanged(rows, settings, payload, node)
+    if family in (COLLECTIVE_GRAPH.name, COLLECTIVE_EAGER.name):
+        return found | _algorithms(rows, payload)
+    return found
+
+
+_ASKED = tuple(
+    name for name, field in FIELDS.items() if "collective" in field.modules and name != "module"
+)
+
+
+def _setting(row: dict[str, Any]) -> Setting:
+    return convert({name: value for name, value in row.items() if value is not None}, Setting)
+
+
+def _column(rows: pl.DataFrame, name: str) -> Array:
+    return rows[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()[:, None]
+
+
+def _per_us(rows: pl.DataFrame, name: str) -> Array:
+    """Return a bandwidth in bytes a microsecond, [rows, 1]."""
+    return np.asarray(_column(rows, name) * (BYTES_PER_GB / US_PER_S))
+
+
+def _nvls(rows: pl.DataFrame, operations: Array) -> Array:
+    """Return whether the switch can reduce, 1 or 0, [rows, 1]: floats alone."""
+    floats = rows["dtype"].is_in(["bfloat16", "float16"]).to_numpy()[:, None]
+    able = (_column(rows, "gpus") >= _NVLS_GPUS) & (_column(rows, "sm") >= _NVLS_SM)
+    return np.asarray((floats & able & (operations == "all_reduce")).astype(float))
+
+
+def _algorithms(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
+    """Return the algorithm at each point as a place in ALGORITHMS, its bytes, and its rounds."""
+    places, sent, rounds = (np.zeros(payload.shape) for _ in range(3))
+    names = ("backend", "backend_version", "sm", "nvlink", "gpus", "machine_gpus")
+    for row, (backend, release, sm, nvlink, gpus, machine) in enumerate(
+        rows.select(names).iter_rows()
+    ):
+        for column, size in enumerate(payload[row]):
+            name = algorithm_of(
+                backend,
+                release,
+                sm=sm,
+                nvlink=nvlink is not None,
+                gpus=gpus,
+                size=size,
+                machine=machine,
+            )
+            places[row, column] = ALGORITHMS.index(name)
+            share = sent_share("all_reduce", gpus, _SENT.get(name, RING))
+            sent[row, column] = size * share
+            rounds[row, column] = rounds_of(name, gpus, size)
+    return {"algorithm": places, "sent": sent, "rounds": rounds}
+
+
+def _exchanged(
+    rows: pl.DataFrame, settings: list[Setting], payload: Array, node: Array
+) -> dict[str, Array]:
+    """Return what the busiest rank moves inside its node and between nodes, and who copies it.
+
+    Low-latency kernels send each of a token's k copies, the others one to each rank that has some
+    of its experts: of g ranks with experts at random (g - 1) (1 - (1 - 1/g)^k) further ones.
+    """
+    gpus, top_k = _column(rows, "gpus"), _column(rows, "top_k")
+    kernels = rows["kernel"].fill_null(rows["api"]).fill_null("").to_list()
+    once = np.array([kernel.startswith(_NORMAL) for kernel in kernels])[:, None]
+    sms = [float(found[1]) if (found := _SMS.search(kernel)) else _DEFAULT_SMS
+           for kernel in kernels]  # fmt: skip
+    busiest = np.array([busiest_of(each).load for each in settings])[:, None]
+    nodes = np.ceil(gpus / node)
+    local = np.minimum(gpus, node)
+    row_bytes = payload / top_k * busiest
+
+    def reached(groups: Array) -> Array:
+        return np.asarray(1.0 - (1.0 - 1.0 / groups) ** top_k)
+
+    distinct = np.where(once, (local - 1.0) * reached(gpus), top_k * (local - 1.0) / gpus)
+    far = np.where(once, (nodes - 1.0) * reached(nodes), top_k * (gpus - local) / gpus)
+    return {
+        "sent": row_bytes * distinct,
+        "between": row_bytes * far,
+        "copying_sms": np.array(sms)[:, None],
+    }

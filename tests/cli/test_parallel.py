@@ -3,11 +3,15 @@
 import csv
 import io
 import json
+import re
+import shlex
 from typing import Any
 
 import pytest
+from nearfree.derive.memory import COLLECTIVE_BYTES
 
 from cli.conftest import Call
+from workflow import ROOT
 
 MOE = ("--model", "qwen3_30b_a3b", "--platform", "h200")
 DENSE = ("--model", "qwen3_8b", "--platform", "h100")
@@ -132,3 +136,26 @@ def test_a_split_group_of_scales_is_refused(call: Call) -> None:
     code, _, err = call("predict", *MOE, "--weights", "float8_block", "--tp", "8", *FEW)
     assert code == 2
     assert "8 does not divide 768, the width of an expert, in groups of 128" in err
+
+
+SECTION = (ROOT / "docs" / "guide.md").read_text().partition("## Several GPUs\n")[2]
+GUIDE = SECTION.partition("\n## ")[0]
+
+
+def test_the_guide_names_every_option_of_gpus() -> None:
+    """The table of options has the degrees and the GPUs that they make."""
+    named = re.findall(r"^\| `(--[a-z-]+)`", GUIDE, re.MULTILINE)
+    assert named == ["--tp", "--dp", "--ep", "--pp", "--gpus"]
+
+
+def test_the_guide_has_the_allowance_of_collectives() -> None:
+    """What is assumed is what is computed with."""
+    assert f"{COLLECTIVE_BYTES / 1e9:.2f} GB\nfor buffers of collectives" in GUIDE
+
+
+@pytest.mark.parametrize("line", re.findall(r"^nearfree (.*)$", GUIDE, re.MULTILINE))
+def test_commands_of_the_guide_run(call: Call, line: str) -> None:
+    """Each ends as its comment says, with 0 where it says nothing of a code."""
+    command, _, comment = line.partition("#")
+    code, _, err = call(*shlex.split(command))
+    assert (code, bool(err)) == ((2, True) if "exit code 2" in comment else (0, False))

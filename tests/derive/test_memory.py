@@ -9,14 +9,16 @@ from typing import Any
 
 import nearfree
 import pytest
-from decoders.files import CONFIG, write
-from hypothesis import given
+from decoders.files import CONFIG, SMALL, write
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models.test_footprint import BIG, PROGRAM
 from msgspec import structs
+from msgspec.structs import replace
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Override, uniform
-from nearfree.decoders.holding import Heads
+from nearfree.decoders.engines import SGLANG, VLLM, Engine
+from nearfree.decoders.holding import Heads, Holding
 from nearfree.decoders.model_file import Weights, find_model_file, read_model_file
 from nearfree.decoders.weights import CacheLayer
 from nearfree.derive.memory import (
@@ -25,6 +27,7 @@ from nearfree.derive.memory import (
     PAGE_POSITIONS,
     Memory,
     Needs,
+    loaded,
     memory,
     needs,
 )
@@ -125,6 +128,86 @@ def test_a_refused_forward_has_a_memory(tmp_path: Path) -> None:
     assert file.decoder is None
     assert [refusal.key for refusal in file.refusals]
     assert needs(file, None) is not None
+
+
+SPREAD = st.builds(
+    lambda tp, dp, part, pp: Parallel(tp=tp, dp=dp, ep=[1, tp, tp * dp][part], pp=pp),
+    st.sampled_from([1, 2, 3, 4, 8]),
+    st.sampled_from([1, 2, 4]),
+    st.integers(0, 2),
+    st.integers(1, 4),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    kind=st.sampled_from(sorted(SMALL)),
+    parallel=SPREAD,
+    engine=st.sampled_from([VLLM, SGLANG]),
+    weights=st.sampled_from([None, "float8", "int4", "nvfp4", "float32"]),
+)
+def test_what_ranks_hold_is_the_whole(
+    *, tmp_path: Path, kind: str, parallel: Parallel, engine: Engine, weights: Any
+) -> None:
+    """Weights of all ranks are those of the model, but for what each of several holds.
+
+    Norms and routers lie on all ranks of their stage, heads of keys beyond their number on
+    several, all but experts once a dp group, and a tied embedding on two stages.
+    """
+    file = read_model_file(write(tmp_path, SMALL[kind]))
+    assert file.precision is not None
+    taken = needs(file, Override(weights=weights).of(file.precision))
+    assert taken is not None
+    held = loaded(taken, parallel, engine)
+    whole = sum(each.size_bytes for each in taken.weights)
+    alone = loaded(taken, replace(parallel, tp=1, dp=1, ep=1), engine)
+    tied = not any(each.kind == "lm_head" for each in taken.weights)
+    twice = sum(each.size_bytes for each in taken.weights if each.kind == "embedding")
+    assert alone.weights == pytest.approx(whole + twice * (tied and parallel.pp > 1))
+    assert held.weights >= alone.weights * (1 - 1e-9)
+    assert held.gpus == parallel.gpus
+    most = max(size for size, _ in held.stages)
+    assert most * parallel.gpus >= held.weights * (1 - 1e-9)
+    experts = [each for each in taken.weights if each.kind == "experts"]
+    holding = Holding(parallel, engine, taken.heads, taken.experts, taken.vocabulary)
+    for each in experts:
+        share = holding.share(each.how, each.kind) * parallel.ranks
+        assert holding.copies(each.how, each.kind) == 1 <= share + 1e-9
+        assert taken.experts % parallel.ep or share == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("tp", "share"), [(1, 1), (2, 1 / 2), (4, 1 / 4), (8, 1 / 4)])
+def test_heads_of_keys_beyond_their_number_lie_twice(tp: int, share: float) -> None:
+    """Of four heads of keys a rank holds one at least, and so of the cache of each request."""
+    file = find_model_file(CONFIG, "qwen3_30b_a3b")
+    taken = needs(file, None)
+    assert taken is not None
+    found, one = (memory(taken, None, parallel=Parallel(tp=each)).kv_bytes for each in (tp, 1))
+    assert found == one * share * tp
+
+
+def test_layers_of_stages_are_those_of_their_weights() -> None:
+    """Stages part layers, the embedding lies on the first and the LM head on the last."""
+    taken = needs(find_model_file(CONFIG, "qwen3_8b"), None)
+    assert taken is not None
+    ends = {each.kind: each.size_bytes for each in taken.weights if not each.layers}
+    layers = sum(each.size_bytes for each in taken.weights if each.layers)
+    (first, _), (last, share) = loaded(taken, Parallel(pp=2)).stages
+    assert first == pytest.approx(layers / 2 + ends["embedding"])
+    assert last == pytest.approx(layers / 2 + ends["lm_head"] + ends["norm"])
+    assert share == 0.5
+
+
+def test_groups_hold_the_caches_of_their_requests() -> None:
+    """With dp a rank has the caches of its group's requests, all ranks those of all."""
+    taken = needs(find_model_file(CONFIG, "qwen3_8b"), None)
+    assert taken is not None
+    one, four = (
+        memory(taken, 80.0, parallel=Parallel(dp=dp), batch=64, context=1024) for dp in (1, 4)
+    )
+    assert four.kv_bytes == one.kv_bytes
+    assert one.rank_bytes - four.rank_bytes > 0.7 * one.kv_bytes
+    assert four.weights_bytes == 4 * one.weights_bytes
 
 
 NEEDS = Needs(

@@ -11,7 +11,8 @@ from nearfree.log.seal import read_sealed
 from nearfree.public import aiconfigurator, perf_tables
 from nearfree.public.aiconfigurator import Imported, import_aiconfigurator
 from nearfree.public.curves import read_curves
-from nearfree.public.perf_tables import GuardedReader, read_rows
+from nearfree.public.guarded_reader import GuardedReader
+from nearfree.public.perf_tables import read_rows
 from nearfree.sources.fetching.cache import Cache
 from sources.fetching.indexserver import Server, server
 

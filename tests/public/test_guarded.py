@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nearfree.errors import SourceError
-from nearfree.public.perf_tables import GuardedReader, read_rows
+from nearfree.public.guarded_reader import GuardedReader
+from nearfree.public.perf_tables import read_rows
 
 from public.tables import WHOLE, member
 

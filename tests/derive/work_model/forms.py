@@ -19,13 +19,30 @@ H100 = {"phi": 989e6, "beta": 3.35e6, "sms": 132.0, "element_bytes": 2.0,
 GEMM = {"module": "gemm", "backend": "vllm", "d_model": 8192, "d_ff": 8192}
 LIBRARY = {**MOE, "backend": "trtllm"}
 PREFILL = {**ATTENTION, "context": 0, "backend": "vllm", "kernel": "flash_attn"}
+REDUCE = {"module": "collective", "operation": "all_reduce", "gpus": 8, "d_model": 8192}
+EXCHANGE = {
+    **REDUCE, "operation": "dispatch", "experts": 256, "top_k": 8, "backend_version": "0.24.0",
+}  # fmt: skip
 OF_FAMILY: dict[str, dict[str, Any]] = {
     "gemm": GEMM,
     "moe_triton": {**MOE, "backend_version": "0.14.0"},
     "moe_library": LIBRARY,
     "attention_prefill": PREFILL,
     "attention_cached": ATTENTION,
-}
+    "exchange_low_latency": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_ll"},
+    "exchange_normal": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_normal_24_sms"},
+    "exchange_low_latency_vllm": {**EXCHANGE, "backend": "vllm", "kernel": "deepep_ll"},
+    "exchange_normal_vllm": {**EXCHANGE, "backend": "vllm", "kernel": "deepep_ht_20_sms"},
+    "exchange_low_latency_trtllm": {
+        **EXCHANGE, "backend": "trtllm", "kernel": "trtllm_deepep_ll",
+    },
+    "exchange_normal_trtllm": {**EXCHANGE, "backend": "trtllm", "kernel": "trtllm_deepep_ht"},
+    "collective_graph": {**REDUCE, "backend": "vllm", "kernel": "vLLM_custom_graph"},
+    "collective_eager": {**REDUCE, "backend": "sglang", "kernel": "SGLang_CustomAllReduce_eager"},
+    "collective_nccl": {**REDUCE, "backend": "nccl", "kernel": "NCCL"},
+    "collective_trtllm": {**REDUCE, "backend": "trtllm", "kernel": "TRTLLM"},
+    "collective_pcie": {**REDUCE, "backend": "nccl", "kernel": "NCCL", "platform": "l40s"},
+}  # fmt: skip
 """A question of each family, whose rules are in this repository's log."""
 MIXED = [*OF_FAMILY.values(), DENSE]
 
@@ -67,9 +84,10 @@ def sizes_of(name: str) -> list[dict[str, Any]]:
     """Return questions of one family on two platforms, in several sizes."""
     given = OF_FAMILY[name]
     wide = {"gemm": "d_ff", "moe_triton": "d_ff", "moe_library": "d_ff"}.get(name, "batch")
+    meet = ("l40s", "rtx_pro_6000") if name == "collective_pcie" else ("a100", "h100")
     return [
         {**given, wide: given.get(wide, 1) * factor, "platform": platform}
-        for platform in ("a100", "h100")
+        for platform in meet
         for factor in (1, 2, 4, 8)
     ]
 

@@ -27,12 +27,14 @@ def test_t_is_a_time(name: str, data: st.DataObject) -> None:
         assert (found > 0).all()
 
 
-@given(NAMES, st.sampled_from(["phi", "beta"]), st.floats(0.2, 1.0), st.data())
-def test_a_slower_platform_is_never_faster(
-    name: str, fact: str, factor: float, data: st.DataObject
-) -> None:
-    """With less phi or less beta no T(N) falls, as long as a library keeps its tile."""
+FACTS = ("phi", "beta", "link", "network")
+
+
+@given(NAMES, st.floats(0.2, 1.0), st.data())
+def test_a_slower_platform_is_never_faster(name: str, factor: float, data: st.DataObject) -> None:
+    """With less phi or beta, or slower links, no T(N) falls while a library keeps its tile."""
     family, features = FAMILIES[name], dict(BASES[name].features)
+    fact = data.draw(st.sampled_from([each for each in FACTS if each in features]))
     if name == "gemm":  # a library's tile follows rho; here rho s / 2 stays above 128
         features["phi"] = features["phi"] * 10.0
     values = data.draw(constants(family))
@@ -54,5 +56,5 @@ def test_more_sequences_are_never_faster(name: str) -> None:
 
 
 def _twice(features: Features) -> dict[str, Any]:
-    names = ("tokens", "rows", "batch")
+    names = ("tokens", "rows", "batch", "payload", "sent", "switched", "between")
     return {name: 2 * each if name in names else each for name, each in features.items()}

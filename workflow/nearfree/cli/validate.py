@@ -25,18 +25,21 @@ if TYPE_CHECKING:
     from nearfree.derive.truth.truth import Truth
     from nearfree.derive.work_model.left_out import LeftOut
     from nearfree.log.names import Layout
+    from nearfree.public.curves import ImportedCurves
 
 
 DATASETS = ("published", "aiconfigurator", "measured")
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model", "twin_version")
 CONSTANT = "always_baseline"
-MODULES = ("gemm", "dense_ffn", "moe_ffn", "attention", "model")
+MODULES = ("gemm", "dense_ffn", "moe_ffn", "attention", "collective", "model")
 BY = (
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
     *("epsilon", "dtype", "weights", "kv_dtype", "routing", "kernel"),
+    *("operation", "gpus"),
 )
 _BY = ("predictor", "platform", "module", "epsilon")
 _MINIMUM_MB = 64.0
+_COLLECTIVES = ("backend", "kernel", "operation", "gpus")
 _FILTERS = ("platform", "module", "backend", "dtype", "weights", "kv_dtype", "routing")
 
 
@@ -132,6 +135,9 @@ def run_validate(args: argparse.Namespace) -> int:
 
     The platforms that constants were calibrated on are in sample; `--unseen` leaves them out. Rows
     by a platform's own constants (`--own`) are in sample, too, and listed separately.
+
+    With `--module collective` the error of T itself is said, on each platform by constants of all
+    others: the paper's laws do not speak of collectives.
     """
     from nearfree.derive.score.evaluation import evaluate
     from nearfree.derive.score.scores import groups
@@ -139,6 +145,13 @@ def run_validate(args: argparse.Namespace) -> int:
     from nearfree.show.text.scores import basis, head, table
 
     layout, config = layout_of(args), config_of(args)
+    if "collective" in (args.module or ()):
+        return _validate_collectives(args, layout, config)
+    if {*(args.by or ())} & {*_COLLECTIVES[2:]}:
+        raise ConfigError(
+            f"only collectives have {' and '.join(_COLLECTIVES[2:])}",
+            remedy="Give --module collective, or group by other columns",
+        )
     epsilons = _tolerances(args, config)
     source, known = _truth(args, layout, config, epsilons)
     known = _narrowed(args, source, known, layout, config)
@@ -165,6 +178,45 @@ def run_validate(args: argparse.Namespace) -> int:
     return 0
 
 
+def _validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
+    """Print the error of collectives' T on platforms that no constant has seen."""
+    import polars as pl
+
+    from nearfree.derive.granularity.facts import datasheet_facts
+    from nearfree.derive.score.collectives import BY as COLUMNS
+    from nearfree.derive.score.collectives import grouped, left_out_errors
+    from nearfree.show.text.collectives import lines
+
+    if args.module != ["collective"] or not (args.curves or args.dataset == "aiconfigurator"):
+        raise ConfigError(
+            "collectives are scored by themselves, on curves",
+            remedy="Give --module collective alone, with --dataset aiconfigurator or --curves FILE",
+        )
+    by = args.by or _COLLECTIVES
+    odd = [name for name in by if name not in COLUMNS]
+    if odd:
+        raise ConfigError(
+            f"collectives cannot be grouped by {', '.join(odd)}",
+            remedy=f"Choose from {', '.join(COLUMNS)}",
+        )
+    source, curves = _imported(args, layout, config)
+    errors = left_out_errors(curves, datasheet_facts(config.platforms))
+    for column in ("platform", "backend"):
+        names = getattr(args, column)
+        errors = errors.filter(pl.col(column).is_in(names)) if names else errors
+    if errors.is_empty():
+        raise EvidenceError(
+            f"{source}: no collective of it can be scored",
+            remedy="Import curves of collectives on several platforms whose links are known",
+        )
+    rows = grouped(errors, by)
+    if args.format == "json":
+        print(json_text(rows.to_dicts()))
+    else:
+        print("\n".join(lines(source, rows, by)))
+    return 0
+
+
 def make_answerer(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answerer":
     """Return the predictors of `nearfree predict`, which are scored."""
     from nearfree.derive.predict.answers import Answerer
@@ -177,17 +229,24 @@ def make_left_out_answerer(
 ) -> "LeftOut":
     """Return predictors with constants of the other platforms' curves, for each platform."""
     from nearfree.derive.predict.answers import Answerer
+
+    _, curves = _imported(args, layout, config)
+    answerer = Answerer(layout, config, offline=args.offline)
+    return answerer.left_out(curves, epsilon=config.site.epsilon)
+
+
+def _imported(
+    args: argparse.Namespace, layout: "Layout", config: "Config"
+) -> "tuple[str, ImportedCurves]":
+    """Return the curves of a file, or of the newest release, and what to call them."""
     from nearfree.derive.truth.datasets import newest_release
     from nearfree.public.curve_file import curves_from_csv
     from nearfree.public.curves import read_curves
 
-    curves = (
-        curves_from_csv(args.curves, config)
-        if args.curves
-        else read_curves(layout, stream=newest_release(layout))
-    )
-    answerer = Answerer(layout, config, offline=args.offline)
-    return answerer.left_out(curves, epsilon=config.site.epsilon)
+    if args.curves:
+        return args.curves.name, curves_from_csv(args.curves, config)
+    stream = newest_release(layout)
+    return f"aiconfigurator ({stream})", read_curves(layout, stream=stream)
 
 
 def _by(text: str) -> tuple[str, ...]:

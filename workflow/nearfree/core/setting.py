@@ -226,7 +226,11 @@ class Setting(
     ] = None
     api: Annotated[
         Name | None,
-        Field("call", "which call of the backend, where it has several", modules=("attention",)),
+        Field(
+            "call",
+            "which call of the backend, where it has several",
+            modules=("attention", *_COLLECTIVE),
+        ),
     ] = None
     page_size: Annotated[
         Positive | None,

@@ -120,7 +120,7 @@ def differences(system: System, ours: Platform) -> Iterator[str]:
     for fact, (here, there) in pairs.items():
         if here is None and there is not None:
             yield f"{system.platform}: {fact}: none here, {there:g} in {system.name}.yaml"
-        elif there is not None and abs(there / here - 1.0) > SAME:
+        elif here is not None and there is not None and abs(there / here - 1.0) > SAME:
             yield f"{system.platform}: {fact}: {here:g} here, {there:g} in {system.name}.yaml"
 
 
@@ -243,7 +243,8 @@ def _without_copies(
     Some tables of collectives lie in several folders, one of them under two systems: to leave out
     the one would not leave out its values.
     """
-    fresh, copies = [], []
+    fresh: list[LatencyImported] = []
+    copies: list[LatencyImported] = []
     for event in events:
         key = event.setting, event.backend_version, event.kernel, event.n, event.latency_us
         copy = event.setting.module == "collective" and key in told

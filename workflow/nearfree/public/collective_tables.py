@@ -1,4 +1,4 @@
-"""AIConfigurator's tables of collectives: which rows are curves, in which unit and under which name.
+"""AIConfigurator's tables of collectives: which rows are curves, in which unit, by which name.
 
 The tables differ. `latency` of all-reduces and NCCL is in milliseconds, all others in microseconds;
 `message_size` counts elements, not bytes: of the largest message on H200 bytes would be twice
@@ -117,14 +117,13 @@ def read_collectives(member: str, raw: bytes) -> Rows:
         The file is no Parquet, or lacks a column, or holds a column of another type, no value
         where there must be one, or too many rows; nothing of it is returned.
     """
-    match = _MEMBER.search(member)
-    assert match is not None
-    table = match["table"]
+    *_, system, _, _, _, file = member.split("/")
+    table = file.removesuffix(".parquet")
     wanted = {old: new for old, new in COLUMNS[table].items() if old not in _NAMED}
     frame = read_columns(member, raw, wanted, optional=_NAMED, nullable=REAL | _ALONE)
     unnamed = sorted(_ALONE - {*frame.columns})
     frame = frame.with_columns(pl.lit(None, pl.String).alias(name) for name in unnamed)
-    frame = _operations(frame, table, _NODE.get(match["system"], 8))
+    frame = _operations(frame, table, _NODE.get(system, 8))
     kept, skipped = without(frame, _reasons())
     return Rows(points=_as_settings(kept), skipped=skipped)
 

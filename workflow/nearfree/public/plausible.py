@@ -1,9 +1,9 @@
 """Whether latencies can be true: no forward beats a GPU's bandwidth, its peak or its own launch.
 
 The fastest possible time of a point is the largest of four: compulsory bytes that no cache can
-hold over beta, FLOPs over phi (paper, sec. 2.3), what a collective must send over a GPU's links, and
-the shortest kernel. It finds mistakes of a
-factor of 1000 in a unit, and rows that no hardware can have produced.
+hold over beta, FLOPs over phi (paper, sec. 2.3), what a collective must send over a GPU's links,
+and the shortest kernel. It finds mistakes of a factor of 1000 in a unit, and rows that no hardware
+can have produced.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,6 +5,7 @@ What a collective sends says how long it takes at least; its kernels say what it
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.setting import ROUTED_OPERATIONS, Setting
@@ -58,8 +59,21 @@ def sent_share(operation: str, gpus: int, algorithm: str = RING) -> float:
     return {ONE_SHOT: gpus - 1.0, MULTICAST: 1 + 1 / gpus}.get(algorithm, 2 * once)
 
 
-def busiest_share(loads: Sequence[float], ranks: int) -> float:
-    """Return what the busiest rank gets of all token-expert pairs, over an even part: 1 or more.
+class Busiest(NamedTuple):
+    """The rank that gets most token-expert pairs, the first of several, and how many over the mean.
+
+    `rank` is None where all ranks are alike.
+    """
+
+    rank: int | None
+    load: float
+
+
+EVEN = Busiest(None, 1.0)
+
+
+def busiest(loads: Sequence[float], ranks: int) -> Busiest:
+    """Return the rank that gets most of all token-expert pairs, and its part over an even one.
 
     Parameters
     ----------
@@ -74,11 +88,14 @@ def busiest_share(loads: Sequence[float], ranks: int) -> float:
     total = math.fsum(loads)
     held = len(loads) // ranks
     parts = [math.fsum(loads[r * held : (r + 1) * held]) for r in range(ranks)]
-    return max(parts) * ranks / total if total else 1.0
+    most = max(parts)
+    if most * ranks <= total:
+        return EVEN
+    return Busiest(parts.index(most), most * ranks / total)
 
 
-def busiest_rank(setting: Setting) -> float:
-    """Return the load of the busiest rank over the mean one, from the setting's own routing.
+def busiest_of(setting: Setting) -> Busiest:
+    """Return the busiest rank and its load over the mean one, from the setting's own routing.
 
     Balanced routing, and a setting that says none (random experts, as the public tables have), load
     all alike; skewed routing sends every token to the first k experts.
@@ -90,23 +107,34 @@ def busiest_rank(setting: Setting) -> float:
     """
     experts, top_k, ranks = setting.experts or 0, setting.top_k or 0, setting.gpus or 1
     if setting.operation not in ROUTED_OPERATIONS or setting.routing in (None, "balanced"):
-        return 1.0
+        return EVEN
     if setting.routing == "skewed":
-        return busiest_share([float(expert < top_k) for expert in range(experts)], ranks)
+        return busiest([float(expert < top_k) for expert in range(experts)], ranks)
     raise EvidenceError(
         f"{setting.routing} routing says no load of a rank by itself",
         remedy="Give the experts' loads, or balanced or skewed routing",
     )
 
 
-def sent_bytes(setting: Setting, n: int, algorithm: str = RING) -> float:
+def sent_bytes(
+    setting: Setting, n: int, algorithm: str = RING, *, load: float | None = None
+) -> float:
     """Return the bytes that the busiest rank sends or receives in a collective of b N positions.
 
     A rank that gets more pairs than the mean one receives more in a dispatch, and sends more in a
     combine; that rank's link is what all others wait for.
+
+    Parameters
+    ----------
+    algorithm
+        How it is done, of those above.
+    load
+        The load of the busiest rank over the mean one, where it is known from elsewhere; the
+        setting's own routing says it if None.
     """
     share = sent_share(setting.operation or "", setting.gpus or 1, algorithm)
-    return payload_bytes(setting, n) * share * busiest_rank(setting)
+    most = busiest_of(setting).load if load is None else load
+    return payload_bytes(setting, n) * share * most
 
 
 def collective_work(

@@ -19,6 +19,7 @@ ONE_SHOT, TWO_SHOT, MULTICAST, TORCH, PUSH, PULL, NCCL = ALGORITHMS = (
 """Of vLLM, and of SGLang before 0.5.12, the first two; of torch's symmetric memory the next two; of
 SGLang's later kernels push and pull, where a rank writes to the others, or reads from them."""
 _KIB, _MIB = 1024, 1024**2
+_BLACKWELL = 100
 _OWN_GPUS = (2, 4, 6, 8)
 _LARGEST = 8 * _MIB
 """vLLM 0.14.0 to 0.33.0 and SGLang 0.5.9, custom_all_reduce.py: vLLM stays below it, SGLang's is
@@ -89,20 +90,23 @@ def algorithm_of(
     version = _version(release)
     together = gpus <= (machine or gpus)
     if backend == "sglang":
-        if not together:
-            return NCCL
-        if version < _PUSH_SINCE or not nvlink:
-            return _own(gpus, size) if size <= _LARGEST else NCCL
-        newer = sm >= 100
-        if size <= _PUSHED[newer][gpus]:
-            return PUSH
-        return PULL if size <= _PULLED else NCCL
+        later = version >= _PUSH_SINCE and nvlink
+        return _sglang(gpus, size, sm=sm, later=later) if together else NCCL
     symmetric = version >= _SYMMETRIC_SINCE and nvlink and sm in _SYMMETRIC
     if together and size < min(_LARGEST, _CAPPED[sm][gpus] if symmetric else _LARGEST):
         return _own(gpus, size)
     if symmetric and size <= _SYMMETRIC[sm][gpus]:
         return MULTICAST if gpus in _MULTICAST[sm] else TORCH
     return NCCL
+
+
+def _sglang(gpus: int, size: float, *, sm: int, later: bool) -> str:
+    """Return SGLang's algorithm, of its first kernels or of its later ones."""
+    if not later:
+        return _own(gpus, size) if size <= _LARGEST else NCCL
+    if size <= _PUSHED[sm >= _BLACKWELL][gpus]:
+        return PUSH
+    return PULL if size <= _PULLED else NCCL
 
 
 def rounds_of(algorithm: str, gpus: int, size: float) -> float:

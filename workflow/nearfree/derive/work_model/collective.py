@@ -119,11 +119,11 @@ def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
 def _waiting(name: str, fixed: float, what: str) -> tuple[Constant, ...]:
     return (
         Constant(name=f"{name}_fixed_us", unit="us", start=fixed, low=0.2, high=80.0,
-                 meaning=f"what {what} costs however few bytes"),
+                 meaning=f"what {what} takes at least"),
         Constant(name=f"{name}_hop_us", unit="us", start=0.1, low=0.0, high=10.0,
-                 meaning=f"what each further rank or step adds to {what}"),
+                 meaning="what each further rank or step adds to it"),
         Constant(name=f"{name}_share", unit="1", start=0.6, low=0.02, high=1.2,
-                 meaning=f"share of a link that {what} reaches"),
+                 meaning="share of a link that it reaches"),
     )  # fmt: skip
 
 
@@ -145,12 +145,12 @@ _GRAPH = (
     *_waiting("torch_two_shot", 10.0, "torch's two shots"),
     *_waiting("push", 2.5, "SGLang's push"),
     *_waiting("pull", 8.0, "SGLang's pull"),
-    *_waiting(NCCL, 15.0, "NCCL's all-reduce of what is too large for the others"),
+    *_waiting(NCCL, 15.0, "NCCL's all-reduce of all others"),
     _NVLINK5,
 )
 _LARGE = (
-    *_waiting("ll", 8.0, "NCCL's low-latency protocol"),
-    *_waiting("simple", 20.0, "NCCL's protocol of large messages"),
+    *_waiting("ll", 8.0, "the protocol of small messages"),
+    *_waiting("simple", 20.0, "the protocol of large messages"),
     Constant(name="nvls_fixed_us", unit="us", start=25.0, low=1.0, high=80.0,
              meaning="what an all-reduce in the switch costs however few bytes"),
     Constant(name="nvls_share", unit="1", start=0.7, low=0.1, high=1.2,

@@ -36,8 +36,9 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
         Questions with the facts of their platform: over PCIe all collectives have one form.
     """
     cached = (pl.col("context") > 0).alias("cached")
+    kernel = pl.coalesce("kernel", pl.when(pl.col("module") == "collective").then("api"))
     found = ask_distinct(
-        rows.select("module", "backend", "kernel", cached), _form, {"family": pl.String}
+        rows.select("module", "backend", kernel, cached), _form, {"family": pl.String}
     )
     over_pcie = (pl.col("module") == "collective") & pl.col("nvlink").is_null()
     exchanged = pl.col("family").is_in([each.name for each in EXCHANGES])
@@ -81,7 +82,11 @@ def _links_refusal() -> pl.Expr:
     """Return which fact of a platform's links a collective lacks; null where none is."""
     far = pl.col("gpus") > pl.col("node_gpus")
     near = [each.name for each in COLLECTIVES if not _leaves_nodes(each)]
+    routing = pl.col("routing")
     return pl.coalesce(
+        pl.when(routing.is_not_null() & ~routing.is_in(SPREADS)).then(
+            written("{} routing says no load of the busiest rank", "routing")
+        ),
         pl.when(pl.col("link_gb_s").is_null()).then(
             written("no bandwidth between the GPUs of {}", "platform")
         ),

@@ -15,7 +15,7 @@ from nearfree.core.modules.collective import (
 )
 from nearfree.core.modules.collective import (
     RING,
-    busiest_rank,
+    busiest_of,
     payload_bytes,
     sent_share,
 )
@@ -148,11 +148,11 @@ def _exchanged(
     of its experts: of g ranks with experts at random (g - 1) (1 - (1 - 1/g)^k) further ones.
     """
     gpus, top_k = _column(rows, "gpus"), _column(rows, "top_k")
-    kernels = rows["kernel"].fill_null("").to_list()
+    kernels = rows["kernel"].fill_null(rows["api"]).fill_null("").to_list()
     once = np.array([kernel.startswith(_NORMAL) for kernel in kernels])[:, None]
     sms = [float(found[1]) if (found := _SMS.search(kernel)) else _DEFAULT_SMS
            for kernel in kernels]  # fmt: skip
-    busiest = np.array([busiest_rank(each) for each in settings])[:, None]
+    busiest = np.array([busiest_of(each).load for each in settings])[:, None]
     nodes = np.ceil(gpus / node)
     local = np.minimum(gpus, node)
     row_bytes = payload / top_k * busiest

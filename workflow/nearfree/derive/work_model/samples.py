@@ -145,14 +145,15 @@ def parts(
 ) -> Iterator[tuple[str, str, Sample]]:
     """Yield the curves that constants can be fitted to: platform, family, and the curves.
 
-    A platform and family can come several times, one module each.
+    A platform and family can come several times, one module each. Collectives are left out.
 
     Parameters
     ----------
     facts
         phi, beta and the number of SMs, a row a platform and dtype.
     """
-    for (platform, _), rows in curves.settings.sort("curve").group_by(
+    computed = curves.settings.filter(pl.col("module") != "collective")
+    for (platform, _), rows in computed.sort("curve").group_by(
         "platform", "module", maintain_order=True
     ):
         for begin in range(0, rows.height, _CURVES_AT_ONCE):

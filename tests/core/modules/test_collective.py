@@ -1,0 +1,109 @@
+"""What collectives send: against counts of what each rank does, and the busiest rank."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.core.modules.collective import (
+    EVEN,
+    MULTICAST,
+    ONE_SHOT,
+    RING,
+    Busiest,
+    busiest,
+    busiest_of,
+    payload_bytes,
+    sent_bytes,
+    sent_share,
+)
+from nearfree.core.modules.registry import kind_of
+from nearfree.core.setting import Setting, check_setting
+from nearfree.errors import ConfigError, EvidenceError
+
+GPUS = st.sampled_from([2, 3, 4, 6, 8, 16])
+REDUCE = Setting(
+    module="collective", backend="vllm", dtype="bfloat16", operation="all_reduce", gpus=8,
+    d_model=4096, batch=2,
+)  # fmt: skip
+DISPATCH = Setting(
+    module="collective", backend="sglang", dtype="bfloat16", operation="dispatch", gpus=4,
+    d_model=128, experts=16, top_k=2, routing="skewed",
+)  # fmt: skip
+
+
+def ring(gpus: int, *, rounds: int) -> float:
+    """Return what a rank sends around a ring, counted: a piece of 1 / g in each of g - 1 steps."""
+    return sum(1 / gpus for _ in range(rounds) for _ in range(gpus - 1))
+
+
+@given(GPUS)
+def test_what_is_sent_is_what_the_steps_send(gpus: int) -> None:
+    """A gather is one trip around the ring, an all-reduce two, one shot reads all other buffers."""
+    assert sent_share("all_gather", gpus) == pytest.approx(ring(gpus, rounds=1))
+    assert sent_share("reduce_scatter", gpus) == pytest.approx(ring(gpus, rounds=1))
+    assert sent_share("all_reduce", gpus, RING) == pytest.approx(ring(gpus, rounds=2))
+    assert sent_share("all_reduce", gpus, ONE_SHOT) == gpus - 1
+    assert sent_share("all_reduce", gpus, MULTICAST) == pytest.approx(1 + 1 / gpus)
+    assert sent_share("send", gpus) == 1
+
+
+def test_bytes_are_those_of_rows() -> None:
+    """A payload is b N rows of d_model elements, and of a dispatch k copies of each."""
+    assert payload_bytes(REDUCE, 3) == 2 * 3 * 4096 * 2
+    assert payload_bytes(DISPATCH, 3) == 3 * 128 * 2 * 2
+    assert sent_bytes(REDUCE, 1) == 2 * 4096 * 2 * 14 / 8
+    work = kind_of(REDUCE).executed(REDUCE, 1, "any")
+    assert (work.flop_executed, work.bytes_compulsory) == (0, 28672)
+
+
+def test_rows_of_eight_bits_have_scales() -> None:
+    """A dispatched row of 8 bits has a float32 for 128 elements."""
+    from msgspec.structs import replace
+
+    assert payload_bytes(replace(DISPATCH, dtype="float8"), 1) == 2 * (128 + 4)
+
+
+LOADS = st.lists(st.integers(0, 50), min_size=8, max_size=8)
+
+
+@given(LOADS, st.sampled_from([1, 2, 4, 8]))
+def test_the_busiest_rank_has_most(loads: Sequence[int], ranks: int) -> None:
+    """No rank of whole experts has more pairs, and alike ranks have no busiest one."""
+    found = busiest(loads, ranks)
+    held = len(loads) // ranks
+    parts = [sum(loads[r * held : (r + 1) * held]) for r in range(ranks)]
+    assert found.load * sum(loads) / ranks == pytest.approx(max(parts) if sum(loads) else 0)
+    if found.rank is None:
+        assert len(set(parts)) == 1
+    else:
+        assert parts[found.rank] == max(parts)
+
+
+def test_routing_says_the_busiest_rank() -> None:
+    """Skewed routing sends all to the first k experts, which are the first rank's here."""
+    assert busiest_of(DISPATCH) == Busiest(0, 4.0)
+    assert busiest_of(REDUCE) == EVEN
+    even = Setting(**{name: getattr(DISPATCH, name) for name in DISPATCH.__struct_fields__}
+                   | {"routing": "balanced"})  # fmt: skip
+    assert busiest_of(even) == EVEN
+    assert sent_bytes(DISPATCH, 1) == 4 * sent_bytes(even, 1)
+    assert sent_bytes(DISPATCH, 1, load=1.5) == 1.5 * sent_bytes(even, 1)
+
+
+def test_a_load_that_nobody_says_is_refused() -> None:
+    """Routing by a power law says no load by itself."""
+    from msgspec.structs import replace
+
+    with pytest.raises(EvidenceError, match="power_law"):
+        sent_bytes(replace(DISPATCH, routing="power_law"), 1)
+
+
+@pytest.mark.parametrize("name", ["gpus", "operation", "d_model", "top_k", "experts"])
+def test_what_a_dispatch_must_say(name: str) -> None:
+    """A dispatch without its ranks, operation, width or experts is refused, and the field named."""
+    from msgspec.structs import replace
+
+    check_setting(DISPATCH)
+    with pytest.raises(ConfigError, match=name):
+        check_setting(replace(DISPATCH, **{name: None}))

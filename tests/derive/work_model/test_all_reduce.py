@@ -1,0 +1,57 @@
+"""Which algorithm an engine's all-reduce runs, at the sizes where its source switches."""
+
+import pytest
+from nearfree.derive.work_model.all_reduce import algorithm_of, rounds_of
+
+KIB, MIB = 1024, 1024**2
+
+
+@pytest.mark.parametrize(
+    ("engine", "sm", "gpus", "size", "found"),
+    [
+        (("vllm", "0.14.0"), 90, 8, 256 * KIB - 16, "one_shot"),
+        (("vllm", "0.14.0"), 90, 8, 256 * KIB, "two_shot"),
+        (("vllm", "0.14.0"), 90, 4, 512 * KIB, "two_shot"),
+        (("vllm", "0.14.0"), 90, 2, 4 * MIB, "one_shot"),
+        (("vllm", "0.14.0"), 90, 8, 8 * MIB, "nccl"),
+        (("vllm", "0.24.0"), 90, 8, 256 * KIB, "multicast"),
+        (("vllm", "0.24.0"), 90, 4, 8 * MIB - 16, "two_shot"),
+        (("vllm", "0.24.0"), 90, 4, 8 * MIB, "multicast"),
+        (("vllm", "0.24.0"), 100, 4, 2 * MIB, "torch_two_shot"),
+        (("vllm", "0.24.0"), 100, 8, MIB, "multicast"),
+        (("vllm", None), 90, 8, 65 * MIB, "nccl"),
+        (("vllm", "0.24.0"), 80, 8, 4 * MIB, "two_shot"),
+        (("vllm", "0.24.0"), 90, 16, 16, "nccl"),
+        (("sglang", "0.5.9"), 90, 8, 8 * MIB, "two_shot"),
+        (("sglang", "0.5.14"), 90, 8, 160 * KIB, "push"),
+        (("sglang", "0.5.14"), 90, 8, 160 * KIB + 16, "pull"),
+        (("sglang", "0.5.14"), 100, 8, 720 * KIB, "push"),
+        (("sglang", "0.5.14"), 90, 8, 17 * MIB, "nccl"),
+    ],
+)  # fmt: skip
+def test_the_switches(
+    engine: tuple[str, str | None], sm: int, gpus: int, size: int, found: str
+) -> None:
+    """Release, capability, ranks and bytes decide, on either side of each limit."""
+    assert algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size) == found
+
+
+@pytest.mark.parametrize(("gpus", "found"), [(2, "one_shot"), (4, "nccl")])
+def test_over_pcie_more_than_two_use_nccl(gpus: int, found: str) -> None:
+    """Without NVLink the engines' own kernels join two GPUs at most."""
+    assert algorithm_of("vllm", "0.24.0", sm=89, nvlink=False, gpus=gpus, size=16) == found
+
+
+@pytest.mark.parametrize(("backend", "found"), [("vllm", "multicast"), ("sglang", "nccl")])
+def test_own_kernels_end_at_the_machine(backend: str, found: str) -> None:
+    """Ranks on two machines of one NVLink domain do not run an engine's own kernels."""
+    given = algorithm_of(backend, None, sm=103, nvlink=True, gpus=8, size=16, machine=4)
+    assert given == found
+
+
+def test_rounds_of_a_grid() -> None:
+    """A grid of 36 blocks of 512 threads loads 288 KiB at once; two shots load a part each."""
+    assert rounds_of("one_shot", 2, 288 * KIB) == 1
+    assert rounds_of("one_shot", 2, 288 * KIB + 1) == 2
+    assert rounds_of("two_shot", 4, 4 * 288 * KIB) == 2
+    assert rounds_of("push", 4, 4 * MIB) == 0

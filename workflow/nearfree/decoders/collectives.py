@@ -1,0 +1,206 @@
+"""The collectives of a decoder's forward over several GPUs, each as a module.
+
+They stand where vLLM 0.33.0 and SGLang 0.5.23 have them, whose sources are cited at each. What is
+gathered or reduced beside the rows themselves is left out: router weights, token ids and counts.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Literal, get_args
+
+from nearfree.backends.names import BackendRelease
+from nearfree.core.modules.collective import busiest_of, sent_bytes
+from nearfree.core.parallel import Parallel
+from nearfree.core.precision import Dtype
+from nearfree.core.setting import Routing, Setting, check_setting
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.modules import ModuleUse
+from nearfree.errors import ConfigError
+
+ATTENTION_SUM, FFN_SUM, MOE_SUM = "attention all-reduce", "FFN all-reduce", "MoE all-reduce"
+EMBEDDING_SUM, LOGITS = "embedding all-reduce", "logits gather"
+DISPATCH, COMBINE, REGATHER = "expert dispatch", "expert combine", "rows gather"
+STAGE, STAGE_GATHER = "stage send", "stage gather"
+"""The collectives of a forward."""
+Exchange = Literal["gather", "low_latency", "normal"]
+"""How tokens reach the ranks of their experts where attention is data parallel: `gather` sends all
+rows to all ranks (vLLM's default allgather_reducescatter, and SGLang's without an all-to-all),
+the others are DeepEP's kernels of those names, of decoding and of prefill."""
+ENGINES = ("vllm", "sglang")
+Use = Callable[..., ModuleUse]
+"""Makes a collective of a role, how often it runs, and a setting's fields."""
+_NCCL = BackendRelease("nccl")
+_KERNELS = {
+    ("vllm", "low_latency"): "deepep_ll",
+    ("vllm", "normal"): "deepep_ht",
+    ("sglang", "low_latency"): "deepep_ll",
+    ("sglang", "normal"): "deepep_normal",
+}
+"""The calls as public tables name them."""
+
+
+def collectives(
+    decoder: Decoder,
+    parallel: Parallel,
+    *,
+    batch: int,
+    engine: BackendRelease,
+    exchange: Exchange = "gather",
+    routing: Routing | None = None,
+    dispatched: Dtype | None = None,
+) -> tuple[ModuleUse, ...]:
+    """Return the collectives of a decoder's forward, in the order in which they first run.
+
+    Parameters
+    ----------
+    decoder
+        The model.
+    parallel
+        Over how many GPUs it is spread; on one there is no collective.
+    batch
+        Requests b of one group of attention: with `dp` groups the forward has dp times as many.
+    engine
+        vLLM or SGLang and its release: whose all-reduce, and whose calls of DeepEP.
+    exchange
+        How tokens reach their experts; of models whose attention is data parallel.
+    routing
+        How tokens fall on experts, which says the busiest rank's load.
+    dispatched
+        In what format rows are dispatched by DeepEP; the decoder's own if None.
+
+    Raises
+    ------
+    ConfigError
+        The engine is another one, or tokens are to be exchanged that all ranks have.
+    """
+    _check(parallel, engine, exchange)
+    use = partial(_use, dtype=decoder.dtype, batch=batch)
+    nccl, own = partial(use, backend=_NCCL), partial(use, backend=engine)
+    tp, d_model = parallel.tp, decoder.d_model
+    found: list[ModuleUse] = []
+    if tp > 1:
+        summed = partial(own, operation="all_reduce", gpus=tp, d_model=d_model)
+        # vLLM model_executor/layers/vocab_parallel_embedding.py 562: a vocabulary cut over ranks.
+        found.append(summed(EMBEDDING_SUM, 1))
+        # vLLM model_executor/layers/linear.py 1818, RowParallelLinear of o_proj and of down_proj.
+        found.append(summed(ATTENTION_SUM, decoder.layers))
+        if decoder.dense_layers:
+            found.append(summed(FFN_SUM, decoder.dense_layers))
+    if decoder.experts and parallel.ranks > 1:
+        if parallel.dp == 1:
+            found.append(_summed_experts(decoder, parallel, own))
+        elif exchange == "gather":
+            found += _gathered(decoder, parallel, partial(nccl, batch=batch * parallel.dp))
+        else:
+            routed = partial(
+                own,
+                batch=-(-batch // tp),
+                experts=decoder.experts.experts,
+                top_k=decoder.experts.top_k,
+                routing=routing,
+                api=_KERNELS[engine.name, exchange],
+            )
+            found += _exchanged(decoder, parallel, routed, dispatched)
+        if parallel.dp > 1 and tp > 1:
+            layers = decoder.moe_layers
+            found.append(nccl(REGATHER, layers, operation="all_gather", gpus=tp, d_model=d_model))
+    if tp > 1:
+        # vLLM model_executor/layers/logits_processor.py 130; SGLang layers/logits_processor.py.
+        width = decoder.vocabulary
+        found.append(nccl(LOGITS, 1, operation="all_gather", gpus=tp, d_model=width))
+    if parallel.pp > 1:
+        found += _stages(decoder, parallel, nccl)
+    return tuple(found)
+
+
+def sends(use: ModuleUse, n: int) -> dict[str, int | None]:
+    """Return what a collective sends over N positions: `rank`, and `bytes_sent` by it.
+
+    `rank` is the busiest one, None where all are alike; `bytes_sent` what it sends or receives in
+    one call, by a ring where it is an all-reduce.
+    """
+    return {
+        "rank": busiest_of(use.setting).rank,
+        "bytes_sent": round(sent_bytes(use.setting, n)),
+    }
+
+
+def _summed_experts(decoder: Decoder, parallel: Parallel, own: Use) -> ModuleUse:
+    """Return the sum over ranks that all have the same rows.
+
+    Each computes what its experts, or its parts of them, add (vLLM
+    model_executor/layers/fused_moe/runner/moe_runner.py 515).
+    """
+    return own(
+        MOE_SUM,
+        decoder.moe_layers,
+        operation="all_reduce",
+        gpus=parallel.ranks,
+        d_model=decoder.d_model,
+    )
+
+
+def _gathered(decoder: Decoder, parallel: Parallel, whole: Use) -> Iterator[ModuleUse]:
+    """Yield what brings all rows to all ranks, and back summed up.
+
+    A rank brings its part of its group's rows, and gathers the others' afterwards (vLLM
+    config/parallel.py 768, use_sequence_parallel_moe; distributed/device_communicators/all2all.py,
+    AgRsAll2AllManager).
+    """
+    layers, sizes = decoder.moe_layers, {"gpus": parallel.ranks, "d_model": decoder.d_model}
+    yield whole(DISPATCH, layers, operation="all_gather", **sizes)
+    yield whole(COMBINE, layers, operation="reduce_scatter", **sizes)
+
+
+def _exchanged(
+    decoder: Decoder, parallel: Parallel, routed: Use, dispatched: Dtype | None
+) -> Iterator[ModuleUse]:
+    """Yield DeepEP's calls: rows go to the ranks of their experts alone, and back in 16 bits."""
+    layers, sizes = decoder.moe_layers, {"gpus": parallel.ranks, "d_model": decoder.d_model}
+    dtype = dispatched or decoder.dtype
+    yield routed(DISPATCH, layers, operation="dispatch", dtype=dtype, **sizes)
+    yield routed(COMBINE, layers, operation="combine", **sizes)
+
+
+def _stages(decoder: Decoder, parallel: Parallel, nccl: Use) -> Iterator[ModuleUse]:
+    """Yield what goes from each pipeline stage to the next: hidden states and the residual.
+
+    Each of the tp ranks sends its part of both, and gathers them behind (vLLM
+    model_executor/models/llama.py 444; distributed/parallel_state.py 1083, send_tensor_dict with
+    an all_gather_group).
+    """
+    both, times = 2 * decoder.d_model, parallel.pp - 1
+    part = -(-both // parallel.tp)
+    yield nccl(STAGE, times, operation="send", gpus=2, d_model=part)
+    if parallel.tp > 1:
+        yield nccl(STAGE_GATHER, times, operation="all_gather", gpus=parallel.tp, d_model=both)
+
+
+def _use(role: str, count: int, *, backend: BackendRelease, **fields: Any) -> ModuleUse:
+    setting = Setting(module="collective", backend=backend.name, **fields)
+    check_setting(setting)
+    return ModuleUse(role=role, count=count, setting=setting, backend_version=backend.version)
+
+
+def _check(parallel: Parallel, engine: BackendRelease, exchange: Exchange) -> None:
+    if engine.name not in ENGINES:
+        raise ConfigError(
+            f"{engine.name} runs no collective that is known here",
+            remedy=f"Name the engine that serves the model: {', '.join(ENGINES)}",
+        )
+    if exchange not in get_args(Exchange):
+        raise ConfigError(
+            f"{exchange!r} is no way to bring tokens to their experts",
+            remedy=f"Choose from {', '.join(get_args(Exchange))}",
+        )
+    if exchange != "gather" and parallel.dp == 1:
+        raise ConfigError(
+            f"with dp 1 all ranks have the same rows: no {exchange} exchange runs",
+            remedy="Give --dp of 2 or more, or leave the exchange to the engine's own",
+        )
+    if exchange != "gather" and parallel.moe_tp > 1:
+        raise ConfigError(
+            f"the {exchange} exchange sends rows to whole experts, and ep {parallel.ep} cuts each "
+            f"over {parallel.moe_tp} ranks",
+            remedy=f"Give --ep {parallel.ranks}",
+        )

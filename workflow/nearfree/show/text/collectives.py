@@ -1,0 +1,40 @@
+"""Errors of collectives' T as text."""
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from nearfree.derive.score.collectives import LEAST_KIB, MOST_MIB
+from nearfree.show.text.forecast import columns
+
+_NUMBERS = ("median_error", "error_90")
+
+
+def lines(source: str, rows: pl.DataFrame, by: Sequence[str]) -> Iterator[str]:
+    """Yield what is scored, and a line a group.
+
+    Parameters
+    ----------
+    source
+        What the curves are of.
+    rows
+        Groups of errors, by the columns `by`.
+    """
+    yield f"data        {source}"
+    yield "predicted   T(N) by constants of all platforms but the point's own"
+    yield "error       |predicted / measured - 1| of T; 90 %: what nine of ten points stay below"
+    yield (
+        f"points      payloads of {LEAST_KIB} KiB to {MOST_MIB} MiB; of dispatch and combine every "
+        "number of tokens"
+    )
+    yield "siblings    other GPUs of one generation stay in, so the A100 alone is without any"
+    yield ""
+    head = [*(name.replace("_", " ") for name in by), "platforms", "points", "median", "90 %"]
+    cells = [
+        [
+            *(row[name] for name in (*by, "platforms", "points")),
+            *(f"{row[name]:.3f}" for name in _NUMBERS),
+        ]
+        for row in rows.iter_rows(named=True)
+    ]
+    yield from columns([head, *cells])

@@ -68,7 +68,7 @@ def moe_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 
     `spread` is the law of uneven loads, None where they are even; `shares` of rows are measured.
     """
-    shares = rows["shares"] if "shares" in rows.columns else [None] * rows.height
+    shares = rows["shares"].to_list() if "shares" in rows.columns else [None] * rows.height
     laws = {key: spread_of(key, each) for key, each in zip(rows["routing"], shares, strict=True)}
     gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
     return {

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease, attention_backend, backend, moe_backend
 from nearfree.config.files import Config, DeploymentSpec
+from nearfree.config.loads import MeasuredLoads
 from nearfree.core.precision import PLAIN, Dtype, Override
 from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.granularity.releases import ruled_release
@@ -32,10 +33,12 @@ class Unanswered(Struct, frozen=True, kw_only=True):
     refusals: tuple[Refusal, ...]
 
 
-def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
+def deployments(
+    config: Config, spec: DeploymentSpec, loads: MeasuredLoads | None = None
+) -> list[Deployment]:
     """Return one deployment a combination of what is listed.
 
-    What is listed twice is asked about once.
+    What is listed twice is asked about once. Measured loads stand in the place of `routing`.
 
     Raises
     ------
@@ -44,13 +47,15 @@ def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
     RefusedError
         A model's forward is not predicted, with every reason.
     """
-    answerable, others = asked_about(config, spec)
+    answerable, others = asked_about(config, spec, loads)
     if others:
         raise RefusedError([refusal for each in others for refusal in each.refusals])
     return answerable
 
 
-def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment], list[Unanswered]]:
+def asked_about(
+    config: Config, spec: DeploymentSpec, loads: MeasuredLoads | None = None
+) -> tuple[list[Deployment], list[Unanswered]]:
     """Return the deployments whose forward can be predicted, and those of which it cannot.
 
     Raises
@@ -69,7 +74,10 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
                  for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
     sparse = any(decoder.experts for decoder in decoders)
     moe = [newest(config, e, moe_backend) if sparse else moe_backend(e) for e in spec.moe]
-    routed = tuple(product(moe, spec.routing))
+    if loads:
+        for decoder in decoders:
+            loads.check(decoder)
+    routed = tuple(product(moe, (loads.routing,) if loads else spec.routing))
     _distinct([each.file for each in read])
     kinds = sum(
         len(attention[each]) * (len(routed) if each.decoder and each.decoder.experts else 1)
@@ -87,6 +95,7 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
             attention=runs,
             moe=experts,
             routing=routing,
+            loads=loads,
             batch=batch,
             context=context,
             precision=each.precision,

@@ -48,10 +48,11 @@ MIXED = [*OF_FAMILY.values(), DENSE]
 
 
 def arrays(n: list[int], **facts: float) -> dict[str, Any]:
-    """Return features of one row: N [1, grid], each fact [1, 1], and b N."""
+    """Return features of one row: N [1, grid], each fact [1, 1], and b N; loads are even."""
     found: dict[str, Any] = {name: np.array([[float(value)]]) for name, value in facts.items()}
     grid = np.array([n], dtype=np.float64)
     tokens = grid * found.get("batch", np.ones((1, 1)))
+    found["spread"] = np.array([[None]], dtype=object)
     return {**found, "n": grid, "grid": grid, "tokens": tokens, "rows": tokens}
 
 

@@ -3,12 +3,14 @@
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.modules.moe_ffn import local_experts, rank_pairs
 from nearfree.core.modules.routing import routed_pairs
+from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.moe import (
     MOE_LIBRARY,
     MOE_TRITON,
@@ -124,6 +126,33 @@ def test_routing_decides_which_experts_are_read() -> None:
     skewed = timed([1, 32], values, 16, skewed=1)
     assert skewed[0] == pytest.approx(balanced[0])
     assert skewed[1] < 0.7 * balanced[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"routing": "power_law:1.2"}, {"routing": "loads:0123456789ab", "shares": [[0.25] * 4] * 2}],
+)
+def test_uneven_loads_fill_what_is_expected(changes: dict[str, Any]) -> None:
+    """Blocks and awake experts of a row are those of its law, those of even rows stay as they are.
+
+    A frame without a column of shares has none.
+    """
+    sizes = {"experts": 4, "top_k": 2, "batch": 3}
+    question = {**MOE, **sizes, **changes}
+    shares = question.pop("shares", None)
+    rows = facts_of(question, {**MOE, **sizes})
+    if shares:
+        rows = rows.with_columns(pl.Series("shares", [shares, None]))
+    n = np.array([[1.0, 5.0, 40.0]] * 2)
+    features = moe_features(rows, n)
+    law = spread_of(changes["routing"], shares)
+    assert law is not None
+    tokens = (3, 15, 120)
+    blocks, awake = blocks_of(features, np.full(n.shape, 16.0)), active_experts(features)
+    assert blocks[0].tolist() == [law.blocks(4, 2, each, 16) for each in tokens]
+    assert awake[0].tolist() == [law.awake(4, 2, each) for each in tokens]
+    assert blocks[1].tolist() == [4, 4, 16]
+    assert awake[1].tolist() == [4, 4, 4]
 
 
 @given(values=constants(MOE_LIBRARY), n=st.integers(1, 4096))

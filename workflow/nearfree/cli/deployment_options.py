@@ -2,18 +2,20 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from nearfree.cli.common import layout_of, positive, tolerance
+from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearfree.config.files import Config, DeploymentSpec
+    from nearfree.config.loads import MeasuredLoads
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
 
-ROUTINGS = ("balanced", "skewed")
 DTYPES = (
     "bfloat16", "float16", "float32", "float8",
     "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
@@ -74,7 +76,16 @@ def add_deployment(
         "--context", type=of(positive), help=f"L, cached positions a request{listed}"
     )
     parser.add_argument(
-        "--routing", type=of(_routing), help=f"balanced or skewed, the two bounds{listed}"
+        "--routing",
+        type=of(_routing),
+        help=f"balanced or skewed, the two bounds, or a power law such as power_law:1.2{listed}",
+    )
+    parser.add_argument(
+        "--loads",
+        type=Path,
+        metavar="FILE",
+        help="loads of experts as you measured them, in the place of a routing: a .csv or .json "
+        "file of expert, share (or count) and, if they differ, layer",
     )
     for option, what in (
         ("--tp", "GPUs that share each matrix and the heads"),
@@ -174,7 +185,7 @@ def make_spec(
         dense=args.dense,
         batch=tuple(args.batch or batch),
         context=tuple(args.context or context),
-        routing=tuple(args.routing or routing),  # type: ignore[arg-type]
+        routing=tuple(args.routing or routing),
         dtype=args.dtype,
         weights=args.weights,
         activations=args.activations,
@@ -213,6 +224,28 @@ def _one(kind: Callable[[str], Value]) -> Callable[[str], list[Value]]:
 
 
 def _routing(text: str) -> str:
-    if text not in ROUTINGS:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither {' nor '.join(ROUTINGS)}")
-    return text
+    from nearfree.core.modules.routing import named_routing
+
+    try:
+        return named_routing(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def loads_of(args: argparse.Namespace) -> "MeasuredLoads | None":
+    """Return the measured loads of `--loads`, None where it is not given.
+
+    Raises
+    ------
+    ConfigError
+        The file is odd, or a routing is named, too.
+    """
+    from nearfree.config.loads import read_loads
+
+    if args.loads is None:
+        return None
+    if args.routing:
+        raise ConfigError(
+            "--loads and --routing both say how tokens fall on experts", remedy="Leave out one"
+        )
+    return read_loads(args.loads)

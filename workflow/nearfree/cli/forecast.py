@@ -19,6 +19,7 @@ from nearfree.cli.deployment_options import (
     add_answer_options,
     add_deployment,
     fit,
+    loads_of,
     make_answerer,
     make_spec,
     tolerance_of,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
 """Default batches of `surface` and `--positions`, and default contexts of `--positions`."""
-_UNUSED = ("model", "attention", "moe", "batch", "context", "routing", "dtype", "weights",
+_UNUSED = ("model", "attention", "moe", "batch", "context", "routing", "loads", "dtype", "weights",
            "activations", "kv_dtype", "epsilon", "positions", "accepted")  # fmt: skip
 """Options that `--curves` refuses."""
 
@@ -92,7 +93,7 @@ def run_predict(args: argparse.Namespace) -> int:
     grid = positions(max(args.largest, args.positions or 1))
     inverse = args.positions is not None
     spec = make_spec(args, batch=_BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
-    queries, others = asked_about(config, spec)
+    queries, others = asked_about(config, spec, loads_of(args))
     predictors = ["work_model"] if inverse else PREDICTORS
     answers = (
         forecast(
@@ -212,7 +213,8 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
     from nearfree.show.text.surface import lookup_report
 
     epsilon = tolerance_of(args, config)
-    asked = [asked_about(config, spec) for spec in _specs(args, config)]
+    loads = loads_of(args)
+    asked = [asked_about(config, spec, loads) for spec in _specs(args, config)]
     queries = [query for known, _ in asked for query in known]
     others = [each for _, unknown in asked for each in unknown]
     if not queries:
@@ -284,7 +286,9 @@ def run_surface(args: argparse.Namespace) -> int:
     epsilon = tolerance_of(args, config)
     routings = ("balanced", "skewed")
     queries = deployments(
-        config, make_spec(args, batch=_BATCHES, context=_SURFACE_CONTEXTS, routing=routings)
+        config,
+        make_spec(args, batch=_BATCHES, context=_SURFACE_CONTEXTS, routing=routings),
+        loads_of(args),
     )
     points, boundaries = surface(
         queries, make_answerer(args, config, queries), positions(args.largest), epsilon

@@ -10,6 +10,7 @@ from nearfree.cli.common import command, config_of, number, positive
 from nearfree.cli.deployment_options import (
     add_answer_options,
     add_deployment,
+    loads_of,
     make_answerer,
     make_spec,
     tolerance_of,
@@ -87,7 +88,8 @@ def run_schedule(args: argparse.Namespace) -> int:
     epsilon = tolerance_of(args, config)
     engine = ENGINES[args.engine]
     most = engine.largest_batch or args.largest_batch
-    every = deployments(config, make_spec(args, batch=range(1, most + 1), moe=engine.moe))
+    spec = make_spec(args, batch=range(1, most + 1), moe=engine.moe)
+    every = deployments(config, spec, loads_of(args))
     queries = _held(args, every)
     answers = forecast(
         queries, make_answerer(args, config, queries), [epsilon], grid=positions(args.longest + 1),

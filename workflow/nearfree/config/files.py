@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,20 +15,20 @@ from nearfree.config.model_studies import model_sweeps
 from nearfree.config.yaml_file import entries, read_entries, read_file
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.registry import STUDIES
+from nearfree.core.modules.routing import SPREADS
 from nearfree.core.modules.study import StudyBase
 from nearfree.core.plan import FORETOLD_SUFFIX, MODULES_SUFFIX, PROFILE_SUFFIX, Sweep
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
-from nearfree.core.setting import Name
+from nearfree.core.setting import Controlled, Name
 from nearfree.decoders.model import Model, read_model
 from nearfree.derive.stages import COMMANDS
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, check_platforms, resolve
 
-Bound = Literal["balanced", "skewed"]
+BOUNDS = SPREADS
 """The two controlled routings, between which any real one lies (paper, app. C.3)."""
-BOUNDS: tuple[Bound, ...] = ("balanced", "skewed")
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
 Small = Annotated[int, Meta(ge=1, lt=1_000_000)]
@@ -56,7 +56,7 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dense: Text | None = None
     batch: Listed = (1,)
     context: Listed = (4096,)
-    routing: Annotated[tuple[Bound, ...], Meta(min_length=1)] = BOUNDS
+    routing: Annotated[tuple[Controlled, ...], Meta(min_length=1)] = BOUNDS
     dtype: Dtype | None = None
     weights: Dtype | None = None
     activations: Dtype | None = None

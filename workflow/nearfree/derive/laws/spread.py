@@ -172,7 +172,7 @@ def _straight(value: Callable[[int], float], few: int, tokens: int) -> float:
     if tokens in (below, above):
         return value(tokens)
     share = (tokens - below) / (above - below)
-    return (1.0 - share) * value(below) + share * value(above)
+    return float((1.0 - share) * value(below) + share * value(above))
 
 
 @lru_cache(maxsize=2**14)

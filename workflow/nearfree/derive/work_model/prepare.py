@@ -77,7 +77,7 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
     triton
         Whether they are Triton's fused layers, all of them.
     """
-    shares = rows["shares"] if "shares" in rows.columns else [None] * rows.height
+    shares = rows["shares"].to_list() if "shares" in rows.columns else [None] * rows.height
     laws = {key: spread_of(key, each) for key, each in zip(rows["routing"], shares, strict=True)}
     gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
     layer = {

@@ -7,6 +7,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.backends.names import BackendRelease
+from nearfree.config.loads import MeasuredLoads
 from nearfree.core.modules.routing import first_full
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import Dtype, Precision, Product, uniform
@@ -19,6 +20,8 @@ from nearfree.derive.memory import Memory
 from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 
+_SHARES = {"shares": pl.List(pl.List(pl.Float64))}
+"""What questions say besides: measured shares, [layers, E]."""
 _USES = {
     "deployment": pl.Int64,
     "place": pl.Int64,
@@ -37,9 +40,10 @@ MOST_POINTS = 1_000_000
 class Deployment(Struct, frozen=True, kw_only=True):
     """One model on one platform: backends, b, L, routing, element type and GPUs.
 
-    `moe` and `routing` are None where no layer has experts; `dense` is what runs the dense products
-    of quantised weights, None for torch or where there are none; `precision` None is the model
-    file's own dtype throughout; `memory` None is not known.
+    `moe` and `routing` are None where no layer has experts; `loads` are the shares behind a routing
+    that names them; `dense` is what runs the dense products of quantised weights, None for torch or
+    where there are none; `precision` None is the model file's own dtype throughout; `memory` None
+    is not known.
     """
 
     decoder: Decoder
@@ -48,6 +52,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     moe: BackendRelease | None = None
     dense: BackendRelease | None = None
     routing: Routing | None = None
+    loads: MeasuredLoads | None = None
     batch: Positive = 1
     context: Positive = 4096
     precision: Precision | None = None
@@ -152,7 +157,7 @@ class Questions:
         beside = pl.lit(baseline).cast(pl.Int64).alias("baseline")
         grid = pl.Series("grid", [rest], dtype=pl.List(pl.Int64))
         grids = grid.new_from_index(0, len(self._rows))
-        frame = pl.DataFrame(self._rows, schema=ASKED_SCHEMA)
+        frame = pl.DataFrame(self._rows, schema=ASKED_SCHEMA | _SHARES)
         return frame.with_columns(beside, grids)
 
     def _uses_at_one(self, deployment: Deployment) -> tuple[ModuleUse, ...]:
@@ -171,5 +176,6 @@ class Questions:
             self._numbers[question] = number = len(self._rows)
             setting = structs.replace(use.setting, batch=batch)
             beside = {"platform": deployment.platform, "backend_version": use.backend_version}
-            self._rows.append({"asked": number, **setting_row(setting), **beside})
+            shares = deployment.loads.shares if deployment.loads and setting.routing else None
+            self._rows.append({"asked": number, **setting_row(setting), **beside, "shares": shares})
         return number

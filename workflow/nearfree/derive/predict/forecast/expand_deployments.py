@@ -15,6 +15,7 @@ from nearfree.backends.names import (
 )
 from nearfree.backends.records import dense_of
 from nearfree.config.files import Config, DeploymentSpec
+from nearfree.config.loads import MeasuredLoads
 from nearfree.core.precision import Override
 from nearfree.core.setting import Routing
 from nearfree.decoders.model_file import ModelFile, find_model_file
@@ -29,10 +30,12 @@ MOST = 20_000
 """Deployments that one question may ask about."""
 
 
-def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
+def deployments(
+    config: Config, spec: DeploymentSpec, loads: MeasuredLoads | None = None
+) -> list[Deployment]:
     """Return one deployment a combination of what is listed.
 
-    What is listed twice is asked about once.
+    What is listed twice is asked about once. Measured loads stand in the place of `routing`.
 
     Raises
     ------
@@ -41,13 +44,15 @@ def deployments(config: Config, spec: DeploymentSpec) -> list[Deployment]:
     RefusedError
         A model's forward is not predicted, with every reason.
     """
-    answerable, others = asked_about(config, spec)
+    answerable, others = asked_about(config, spec, loads)
     if others:
         raise RefusedError([refusal for each in others for refusal in each.refusals])
     return answerable
 
 
-def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment], list[Unanswered]]:
+def asked_about(
+    config: Config, spec: DeploymentSpec, loads: MeasuredLoads | None = None
+) -> tuple[list[Deployment], list[Unanswered]]:
     """Return the deployments whose forward can be predicted, and those of which it cannot.
 
     Raises
@@ -67,7 +72,12 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
                  for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
     for name in spec.moe:
         moe_backend(name)
-    asked = [_On(config, spec, *each) for each in product(read, platforms)]
+    if loads:
+        for each in read:
+            if each.file.decoder:
+                loads.check(each.file.decoder)
+    routings = (loads.routing,) if loads else spec.routing
+    asked = [_On(config, spec, routings, *each) for each in product(read, platforms)]
     kinds = sum(len(attention[each.model]) * len(each.routed) for each in asked)
     count = kinds * len(spec.batch) * len(spec.context)
     if count > MOST:
@@ -83,6 +93,7 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
             moe=experts,
             dense=dense,
             routing=routing,
+            loads=loads,
             batch=batch,
             context=context,
             precision=each.model.precision,
@@ -112,7 +123,12 @@ class _On:
     """
 
     def __init__(
-        self, config: Config, spec: DeploymentSpec, model: AskedModel, platform: str
+        self,
+        config: Config,
+        spec: DeploymentSpec,
+        routings: Sequence[Routing],
+        model: AskedModel,
+        platform: str,
     ) -> None:
         self.model, self.platform, self.sheet = model, platform, config.platforms[platform]
         self.routed: list[tuple[BackendRelease | None, BackendRelease | None, Routing | None]]
@@ -125,7 +141,7 @@ class _On:
         quantised = model.dense_quantised and self.sheet.sm is not None
         dense = [_dense(config, spec, each) if quantised else None for each in engines]
         if model.sparse:
-            each = product(zip(moe, dense, strict=True), spec.routing)
+            each = product(zip(moe, dense, strict=True), routings)
             self.routed = [(experts, runs, routing) for (experts, runs), routing in each]
         else:
             self.routed = [(None, dense[0], None)]

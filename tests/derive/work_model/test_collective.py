@@ -1,0 +1,120 @@
+"""T(N) of collectives: what it waits for, what it sends, and the rank that all others wait for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from nearfree.core.modules.collective import busiest
+from nearfree.derive.work_model.collective import EXCHANGES
+from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.family import Array, Features
+
+from derive.work_model.forms import EXCHANGE, REDUCE, facts_of, prepared, start
+
+NCCL = {**REDUCE, "backend": "nccl", "kernel": "NCCL", "platform": "h100"}
+DEEPEP = {**EXCHANGE, "backend": "sglang", "kernel": "deepep_ll", "platform": "h200"}
+
+
+def features(**question: Any) -> Features:
+    """Return the arrays of one question."""
+    (part,) = prepared(question)
+    return part.features
+
+
+def times(name: str, given: Features, **changes: float) -> Array:
+    """Return T(N) by the constants that a calibration starts at, some of them changed."""
+    family = FAMILIES[name]
+    return family.latency_us(given, start(family, **changes), family.hypotheses[0])
+
+
+def test_bytes_and_steps_are_those_of_the_operation() -> None:
+    """A gather sends half of an all-reduce, in half the steps, over the same link."""
+    reduce, gather = features(**NCCL), features(**NCCL | {"operation": "all_gather"})
+    assert (reduce["steps"].item(), gather["steps"].item()) == (14, 7)
+    assert np.allclose(reduce["sent"], 2 * gather["sent"])
+    assert reduce["link"].item() == 450e3
+    assert reduce["sent"][0, 0] == 8192 * 2 * 14 / 8
+
+
+def test_large_messages_take_what_links_take() -> None:
+    """As N grows T(N) / N nears the bytes of a position over the share of the link."""
+    given = dict(features(**NCCL | {"operation": "all_gather"}))
+    given["sent"] = given["sent"] * 1e6
+    found = times("collective_nccl", given, simple_share=0.5, ll_share=0.02)
+    assert found == pytest.approx(given["sent"] / (0.5 * 450e3), rel=0.01)
+
+
+def test_own_kernels_wait_in_rounds() -> None:
+    """Above what a grid holds, a kernel that waits for each round takes as long as its rounds."""
+    given = features(**REDUCE | {"gpus": 2, "backend": "vllm", "kernel": "vLLM_custom_graph",
+                                 "backend_version": "0.14.0", "platform": "h100"})  # fmt: skip
+    few = {**given, "sent": given["sent"] * 1e-6}
+    found = times("collective_graph", few, one_shot_round_us=9.0, one_shot_hop_us=0.0,
+                  one_shot_fixed_us=1.0, nccl_fixed_us=1.0, nccl_hop_us=0.0)  # fmt: skip
+    assert found == pytest.approx(1.0 + 9.0 * given["rounds"], rel=1e-3)
+
+
+def test_an_eager_one_takes_the_host_s_time() -> None:
+    """Launched one by one, none is faster than a launch."""
+    given = features(**REDUCE | {"backend": "vllm", "kernel": "vLLM_custom_eager"})
+    family = FAMILIES["collective_eager"]
+    found = times("collective_eager", given, host_us=150.0)
+    graph = FAMILIES["collective_graph"].latency_us(given, start(family), "rules")
+    assert found == pytest.approx(np.maximum(150.0, graph))
+
+
+@pytest.mark.parametrize("name", [each.name for each in EXCHANGES])
+def test_the_busiest_rank_sets_the_time(name: str) -> None:
+    """Where one rank has all experts in use, the mean of all ranks misses T(N) by far."""
+    of = {each.name: each for each in EXCHANGES}[name]
+    backend = next(b for b in ("sglang", "vllm", "trtllm") if of.speaks(b, _kernel(name), False))  # noqa: FBT003
+    question = {**DEEPEP, "backend": backend, "kernel": _kernel(name)}
+    even, skewed = (features(**question, routing=each) for each in ("balanced", "skewed"))
+    many = {"sent": even["sent"] * 0 + 32e6}
+    mean = times(name, {**even, **many})
+    busy = times(name, {**skewed, "sent": many["sent"] * 8})
+    assert np.allclose(skewed["sent"][:, :1] / skewed["n"][:, :1],
+                       8 * even["sent"][:, :1] / even["n"][:, :1])  # fmt: skip
+    assert (busy > 1.2 * mean).all()
+
+
+def _kernel(name: str) -> str:
+    short = "deepep_ll" if "low" in name else "deepep_ht_20_sms"
+    if name.endswith("trtllm"):
+        return f"trtllm_{short}"
+    return "deepep_normal_20_sms" if name == "exchange_normal" else short
+
+
+def test_a_power_law_s_busiest_rank_is_missed_by_the_mean() -> None:
+    """128 experts under a power law of 1.2 over 8 ranks: the mean misses T by over a fifth.
+
+    The experts are laid out in the order of a seed, so that no rank has the popular ones by plan.
+    """
+    law = np.arange(1, 129) ** -1.2
+    loads = np.random.default_rng(0).permutation(law)
+    load = busiest(loads.tolist(), 8).load
+    given = features(**DEEPEP | {"experts": 128, "d_model": 2048, "routing": None})
+    rows = 128 / given["n"][:, -1:]
+    mean = times("exchange_low_latency", {**given, "sent": given["sent"] * rows})
+    busy = times("exchange_low_latency", {**given, "sent": given["sent"] * rows * load})
+    assert load > 1.5
+    assert (busy / mean)[0, -1] > 1.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"platform": "rtx_3090"}, "no bandwidth between the GPUs of rtx_3090"),
+        ({"platform": "h20", "gpus": 16}, "16 GPUs are more than a node of h20"),
+        ({"platform": "rtx_4090"}, "how many GPUs a node of rtx_4090 joins is not known"),
+        ({"gpus": 16}, "no constants between nodes for the all_reduce of nccl by NCCL"),
+        ({"routing": "power_law"}, "power_law routing says no load of the busiest rank"),
+    ],
+)
+def test_what_is_not_known_is_refused(changes: dict[str, Any], what: str) -> None:
+    """A link, a node's size, a network, constants between nodes, a load: each is named."""
+    from nearfree.derive.work_model.families import family_of, times_refusal
+
+    rows = facts_of(NCCL | changes)
+    judged = rows.with_columns(family_of(rows)).select(times_refusal().alias("refusal"))
+    assert what in judged["refusal"].item()

@@ -9,6 +9,7 @@ from msgspec import Struct
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.work_model.collective import COLLECTIVES
 from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.family import (
     Array,
@@ -31,6 +32,7 @@ _PLAIN = {
     "attention_prefill": "waves of query tiles",
     "attention_cached": "padded query tiles over the cache",
 }
+_PLAIN |= {each.name: "bytes between GPUs" for each in COLLECTIVES}
 _STEPS = {
     "block_m": "BLOCK_SIZE_M",
     "tile_rows": "query tile",
@@ -103,6 +105,8 @@ def rule_places(
             resolver.attention(AttentionQuestion(**row)).evidence(n)
             for row, n in zip(given.iter_rows(named=True), positions, strict=True)
         ]
+    if family in COLLECTIVES:
+        return [f"no rule: {family.meaning}"] * rows.height
     stored = rows["weights"].fill_null(rows["dtype"]) if family.name == "gemm" else rows["dtype"]
     return [_no_rule(each) if family.name == "gemm" else NO_RULE for each in stored]
 

@@ -34,6 +34,22 @@ def test_json_says_how_gpus_share_the_model(call: Call) -> None:
     assert found["refusals"] == []
 
 
+def test_collectives_say_what_they_send(call: Call) -> None:
+    """Beside a rank's modules stand the collectives, with the bytes of one call at N = 1."""
+    _, found = predict(call, *DENSE, "--tp", "4", "--batch", "2")
+    sent = {each["module"]: each["bytes_sent"] for each in found["modules"] if "rank" in each}
+    rows = 2 * 4096 * 2
+    assert sent == {
+        "embedding all-reduce": 2 * rows * 3 // 4,
+        "attention all-reduce": 2 * rows * 3 // 4,
+        "FFN all-reduce": 2 * rows * 3 // 4,
+        "logits gather": 2 * 151936 * 2 * 3 // 4,
+    }
+    _, alone = predict(call, *DENSE)
+    assert not [each for each in alone["modules"] if "rank" in each]
+    assert found["curve"][0].keys() >= {*sent}
+
+
 def test_gpus_alone_share_each_matrix(call: Call) -> None:
     """`--gpus 4` is `--tp 4`, and says so."""
     _, four = predict(call, *DENSE, "--gpus", "4")

@@ -10,6 +10,17 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from nearfree.core.parallel import Parallel
+from nearfree.decoders.collectives import (
+    ATTENTION_SUM,
+    COMBINE,
+    DISPATCH,
+    EMBEDDING_SUM,
+    FFN_SUM,
+    LOGITS,
+    MOE_SUM,
+    STAGE,
+    STAGE_GATHER,
+)
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details, read_details
@@ -23,6 +34,8 @@ from torch import Tensor
 from torch.nn import functional
 
 BATCH, CONTEXT, POSITIONS = 4, 16, 5
+BESIDE = "experts and their shares"
+"""What is gathered beside rows."""
 
 
 class Wire:
@@ -53,6 +66,15 @@ class Wire:
         for step in range(ranks - 1):
             found[(at - step - 1) % ranks] = self._pass(name, found[(at - step) % ranks], group)
         return [found[place] for place in range(ranks)]
+
+    def reduce_scatter(self, name: str, rows: Tensor, group: Sequence[int]) -> Tensor:
+        """Return this rank's part of the sum of all ranks' rows."""
+        pieces = [piece.clone() for piece in rows.chunk(len(group))]
+        at, ranks = group.index(dist.get_rank()), len(group)
+        for step in range(ranks - 1):
+            came = self._pass(name, pieces[(at - step - 1) % ranks], group)
+            pieces[(at - step - 2) % ranks] += came
+        return pieces[at]
 
     def send(self, name: str, rows: Tensor, to: int) -> None:
         """Send rows to a rank."""
@@ -212,8 +234,8 @@ class RankExperts:
         """Return what the rank adds to each row of its group, [tokens, d_model]."""
         rank, parallel = self._rank, self._rank.parallel
         every = [
-            torch.cat(self._wire.all_gather("all-gather of tokens", each, rank.across))
-            for each in (rows, ids, shares)
+            torch.cat(self._wire.all_gather(name, each, rank.across))
+            for name, each in ((DISPATCH, rows), (BESIDE, ids), (BESIDE, shares))
         ]
         mine = experts_of(self._count, parallel.ep, rank.among // parallel.moe_tp)
         out = torch.zeros_like(every[0])
@@ -222,8 +244,7 @@ class RankExperts:
             gate, up = functional.linear(every[0][token], weights[0][place]).chunk(2, -1)
             made = functional.linear(functional.silu(gate) * up, weights[1][place])
             out.index_add_(0, token, made * every[2][token, choice, None])
-        summed = self._wire.all_reduce("sum of experts over groups", out, rank.across)
-        return summed.chunk(parallel.dp)[rank.group]
+        return self._wire.reduce_scatter(COMBINE, out, rank.across)
 
 
 class Case(NamedTuple):
@@ -282,19 +303,26 @@ class _Sharded:
         """Return the logits of its group's tokens [b, N], None from all stages but the last."""
         rank, wire, forward = self.rank, self.wire, self.forward
         first, last = rank.stage == 0, rank.stage == self.case.parallel.pp - 1
-        if first:
-            hidden = self._embedded(tokens)
-        else:
-            hidden = torch.empty(*tokens.shape, decoder.d_model)
-            dist.recv(hidden, rank.number(stage=rank.stage - 1))
+        came = [self._embedded(tokens)] if first else self._received(tokens, decoder.d_model)
+        hidden = torch.stack([*came]).sum(0)
+        added = torch.zeros_like(hidden)
         for index in self._layers(decoder.layers):
-            hidden = self._layer(index, hidden, decoder)
+            hidden, added = self._layer(index, hidden + added, decoder)
         if not last:
-            wire.send("send between stages", hidden, rank.number(stage=rank.stage + 1))
+            both = torch.cat((hidden, added), -1).chunk(rank.parallel.tp, -1)[rank.place]
+            wire.send(STAGE, both, rank.number(stage=rank.stage + 1))
             return None
+        hidden = hidden + added
         logits = functional.linear(forward._norm.forward(hidden), forward._head)
-        gathered = wire.all_gather("gather of logits", logits, rank.beside)
+        gathered = wire.all_gather(LOGITS, logits, rank.beside)
         return torch.cat(gathered, -1)[..., : decoder.vocabulary]
+
+    def _received(self, tokens: Tensor, d_model: int) -> Sequence[Tensor]:
+        """Return what the stage before has summed up, and what its last layer adds to it."""
+        part = torch.empty(*tokens.shape, 2 * d_model // self.rank.parallel.tp)
+        dist.recv(part, self.rank.number(stage=self.rank.stage - 1))
+        both = self.wire.all_gather(STAGE_GATHER, part, self.rank.beside)
+        return torch.cat(both, -1).chunk(2, -1)
 
     def _layers(self, layers: int) -> range:
         counts = self.case.engine.layers(layers, self.case.parallel.pp)
@@ -306,16 +334,18 @@ class _Sharded:
         own = tokens - place * len(embedding)
         here = (own >= 0) & (own < len(embedding))
         rows = functional.embedding(own.clamp(0, len(embedding) - 1), embedding)
-        return self.wire.all_reduce("sum of embeddings", rows * here[..., None], self.rank.beside)
+        return self.wire.all_reduce(EMBEDDING_SUM, rows * here[..., None], self.rank.beside)
 
-    def _layer(self, index: int, hidden: Tensor, decoder: Decoder) -> Tensor:
+    def _layer(self, index: int, hidden: Tensor, decoder: Decoder) -> tuple[Tensor, Tensor]:
+        """Return the sum before the FFN, and what the FFN adds."""
         forward, layer, n = self.forward, self.forward.layers[index], hidden.shape[1]
         by = forward._rotation[0][:n], forward._rotation[1][:n]
         cache = forward.keys[index], forward.values[index]
         states = layer.attention_norm.forward(hidden)
         out = layer.attention.forward(states, by, forward._attention_runner, cache, UNTOLD)
-        hidden = hidden + self.wire.all_reduce("sum of attention", out, self.rank.beside)
+        hidden = hidden + self.wire.all_reduce(ATTENTION_SUM, out, self.rank.beside)
+        name = MOE_SUM if isinstance(layer.ffn, MoeFfn) else FFN_SUM
         if isinstance(layer.ffn, MoeFfn) and decoder.experts:
             layer.ffn._expert_runner = RankExperts(self.wire, self.rank, decoder.experts.experts)
         out = layer.ffn.forward(layer.ffn_norm.forward(hidden), UNTOLD)
-        return hidden + self.wire.all_reduce("sum of FFN", out, self.rank.beside)
+        return hidden, self.wire.all_reduce(name, out, self.rank.beside)

@@ -56,8 +56,11 @@ def run_calibrate(args: argparse.Namespace) -> int:
     fused MoE layers, to the paper's boundaries; `--own PLATFORM --from STREAM` fits two factors for
     a family of kernels to at most three curves a kernel. Own constants are kept separately and used
     only by `nearfree validate --own`.
+
+    `--collectives` fits T(N) of collectives instead, which needs GPUs of each kind of link.
     """
     from nearfree.derive.work_model.calibrate import calibrate, calibrate_own
+    from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
     from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.derive.work_model.own import recorded_own
     from nearfree.hardware.platforms import resolve
@@ -81,8 +84,9 @@ def run_calibrate(args: argparse.Namespace) -> int:
     used["collectives"] = args.collectives
     seal = calibrate(layout, config.platforms, on, stream=args.stream, **used)
     print(f"{seal.name}: sealed")
-    for event in recorded_constants(layout).values():
-        _show(event.data)
+    for name, event in recorded_constants(layout).items():
+        if (name in COLLECTIVE_FAMILIES) == args.collectives:
+            _show(event.data)
     return 0
 
 

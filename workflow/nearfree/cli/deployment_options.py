@@ -93,7 +93,7 @@ def add_deployment(
         ("--ep", "groups of the tp x dp GPUs that have whole experts"),
         ("--pp", "pipeline stages that share the layers"),
     ):
-        parser.add_argument(option, type=positive, default=1, help=f"{what} (default: 1)")
+        parser.add_argument(option, type=positive, help=f"{what} (default: 1)")
     parser.add_argument(
         "--gpus", type=positive, help="GPUs, tp x dp x pp; without these it stands for --tp"
     )
@@ -190,10 +190,10 @@ def make_spec(
         weights=args.weights,
         activations=args.activations,
         kv_dtype=args.kv_dtype,
-        tp=args.tp,
-        dp=args.dp,
-        ep=args.ep,
-        pp=args.pp,
+        tp=args.tp or 1,
+        dp=args.dp or 1,
+        ep=args.ep or 1,
+        pp=args.pp or 1,
         gpus=args.gpus,
     )
 

@@ -38,7 +38,8 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
 """Default batches of `surface` and `--positions`, and default contexts of `--positions`."""
 _UNUSED = ("model", "attention", "moe", "batch", "context", "routing", "loads", "dtype", "weights",
-           "activations", "kv_dtype", "epsilon", "positions", "accepted")  # fmt: skip
+           "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus", "epsilon", "positions",
+           "accepted")  # fmt: skip
 """Options that `--curves` refuses."""
 
 

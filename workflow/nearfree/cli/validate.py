@@ -171,7 +171,7 @@ def run_validate(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json_text(rows))
         return 0
-    about = basis(recorded_constants(layout), every_form=args.tried)
+    about = basis(recorded_constants(layout, collectives=False), every_form=args.tried)
     for line in (*head(source, known, evaluation, epsilons), *_chosen(args), *about, "",
                  *table(rows, by)):  # fmt: skip
         print(line)
@@ -301,7 +301,7 @@ def _narrowed(
     from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.derive.work_model.own import recorded_own
 
-    constants = recorded_constants(layout)
+    constants = recorded_constants(layout, collectives=False)
     aliases = {alias: name for name, sheet in config.platforms.items() for alias in sheet.aliases}
     for column in _FILTERS:
         names = getattr(args, column) or ()

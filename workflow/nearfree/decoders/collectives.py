@@ -22,6 +22,10 @@ EMBEDDING_SUM, LOGITS = "embedding all-reduce", "logits gather"
 DISPATCH, COMBINE, REGATHER = "expert dispatch", "expert combine", "rows gather"
 STAGE, STAGE_GATHER = "stage send", "stage gather"
 """The collectives of a forward."""
+ROLES = (
+    ATTENTION_SUM, FFN_SUM, MOE_SUM, EMBEDDING_SUM, LOGITS, DISPATCH, COMBINE, REGATHER, STAGE,
+    STAGE_GATHER,
+)  # fmt: skip
 Exchange = Literal["gather", "low_latency", "normal"]
 """How tokens reach the ranks of their experts where attention is data parallel: `gather` sends all
 rows to all ranks (vLLM's default allgather_reducescatter, and SGLang's without an all-to-all),
@@ -74,7 +78,7 @@ def collectives(
         The engine is another one, or tokens are to be exchanged that all ranks have.
     """
     _check(parallel, engine, exchange)
-    use = partial(_use, dtype=decoder.dtype, batch=batch)
+    use = partial(_use, dtype=decoder.dtype, batch=batch, groups=parallel.dp)
     nccl, own = partial(use, backend=_NCCL), partial(use, backend=engine)
     tp, d_model = parallel.tp, decoder.d_model
     found: list[ModuleUse] = []
@@ -90,11 +94,14 @@ def collectives(
         if parallel.dp == 1:
             found.append(_summed_experts(decoder, parallel, own))
         elif exchange == "gather":
-            found += _gathered(decoder, parallel, partial(nccl, batch=batch * parallel.dp))
+            found += _gathered(
+                decoder, parallel, partial(nccl, batch=batch * parallel.dp, groups=1)
+            )
         else:
             routed = partial(
                 own,
                 batch=-(-batch // tp),
+                groups=parallel.ranks,
                 experts=decoder.experts.experts,
                 top_k=decoder.experts.top_k,
                 routing=routing,
@@ -176,10 +183,15 @@ def _stages(decoder: Decoder, parallel: Parallel, nccl: Use) -> Iterator[ModuleU
         yield nccl(STAGE_GATHER, times, operation="all_gather", gpus=parallel.tp, d_model=both)
 
 
-def _use(role: str, count: int, *, backend: BackendRelease, **fields: Any) -> ModuleUse:
+def _use(
+    role: str, count: int, *, backend: BackendRelease, groups: int, **fields: Any
+) -> ModuleUse:
     setting = Setting(module="collective", backend=backend.name, **fields)
     check_setting(setting)
-    return ModuleUse(role=role, count=count, setting=setting, backend_version=backend.version)
+    version = backend.version
+    return ModuleUse(
+        role=role, count=count, setting=setting, backend_version=version, groups=groups
+    )
 
 
 def _check(parallel: Parallel, engine: BackendRelease, exchange: Exchange) -> None:

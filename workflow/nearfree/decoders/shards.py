@@ -3,8 +3,11 @@
 Query, key, value, gate and up are cut by their outputs, the output projection and down by their
 inputs, so that a sum over ranks ends both halves of a layer; embedding and LM head by rows of a
 padded vocabulary. Heads of keys and values beyond their count lie on several ranks, norms and the
-router on all. Source: vllm 0.33.0, vllm/model_executor/models/llama.py (LlamaAttention, LlamaMLP),
-layers/linear.py:1065-1071 (heads), 497 and 1708 (cuts); sglang 0.5.23,
+router on all. Weights that share a scale are not cut apart: vLLM does it for block-wise FP8 experts
+alone, by finer blocks whose tiles are not read (layers/fused_moe/oracle/fp8.py:292-321).
+Source: vllm 0.33.0, vllm/model_executor/models/llama.py (LlamaAttention, LlamaMLP),
+layers/linear.py:1065-1071 (heads), 497 and 1708 (cuts), layers/quantization/auto_awq.py:819-824,
+layers/quantization/utils/fp8_utils.py:1319-1327 and 1361-1373 (scales); sglang 0.5.23,
 sglang/srt/layers/linear.py:1139-1145.
 """
 

@@ -16,6 +16,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
 from nearfree.derive.tables.store import seals_digest
 from nearfree.derive.work_model.answer import PREDICTOR, TimedQuestions
+from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.families import carried
 from nearfree.derive.work_model.left_out import LeftOut
@@ -114,7 +115,8 @@ class Answerer:
 
     def _seen(self, questions: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:
         """Return answers, with refusals on platforms of the calibration in sample too."""
-        on = {name for event in self._constants.values() for name in event.data.platforms}
+        computed = [e for name, e in self._constants.items() if name not in COLLECTIVE_FAMILIES]
+        on = {name for event in computed for name in event.data.platforms}
         seen = questions.filter(pl.col("platform").is_in(on), carried().is_null())["asked"]
         return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(seen.implode()))
 

@@ -117,7 +117,7 @@ def accuracy(
     known = narrowed(every, pl.col("dtype") == DTYPE)
     # The first event of a segment is the run's start, which names the artefact and its digest.
     imported = known.settings["event_id"].str.replace(r"#\d+$", "#1").unique().sort().to_list()
-    calibrated = recorded_constants(layout).values()
+    calibrated = recorded_constants(layout, collectives=False).values()
     ids = [*imported, *sorted(event.event_id for event in calibrated)]
     seen = sorted({name for event in calibrated for name in event.data.platforms})
     left_out = answering.left_out(read_curves(layout, newest_release(layout)), epsilon=epsilon)

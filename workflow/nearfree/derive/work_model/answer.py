@@ -9,6 +9,7 @@ from msgspec import Struct
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.work_model.collective import COLLECTIVES
 from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.dense_rows import dense_place
 from nearfree.derive.work_model.family import (
@@ -32,6 +33,7 @@ _PLAIN = {
     "attention_prefill": "waves of query tiles",
     "attention_cached": "padded query tiles over the cache",
 }
+_PLAIN |= {each.name: "bytes between GPUs" for each in COLLECTIVES}
 _STEPS = {
     "block_m": "BLOCK_SIZE_M",
     "tile_rows": "query tile",
@@ -106,6 +108,8 @@ def rule_places(
             resolver.attention(AttentionQuestion(**row)).evidence(n)
             for row, n in zip(given.iter_rows(named=True), positions, strict=True)
         ]
+    if family in COLLECTIVES:
+        return [f"no rule: {family.meaning}"] * rows.height
     if family.name != "gemm":
         return [NO_RULE] * rows.height
     return [

@@ -244,7 +244,7 @@ def calibrate_own(
     EvidenceError
         There is no calibration to start from, or nothing of the platform that can be fitted.
     """
-    base = recorded_constants(layout)
+    base = recorded_constants(layout, collectives=False)
     if not base:
         raise EvidenceError("the log holds no constants", remedy="Run `nearfree calibrate` first")
     scope, stream = (PUBLIC, published.STREAM) if source == PUBLISHED else (IMPORTED, source)

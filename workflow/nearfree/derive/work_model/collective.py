@@ -291,3 +291,5 @@ COLLECTIVES = (
     COLLECTIVE_PCIE,
 )
 """The forms of collectives, the most special first."""
+COLLECTIVE_FAMILIES = frozenset(family.name for family in COLLECTIVES)
+"""Their names."""

@@ -76,16 +76,22 @@ def _event(
     )
 
 
-def recorded_constants(layout: Layout) -> dict[str, Event]:
+def recorded_constants(layout: Layout, *, collectives: bool = True) -> dict[str, Event]:
     """Return the newest event of each family that holds for the calibrated element types.
+
+    Parameters
+    ----------
+    collectives
+        Whether those of collectives are among them, which were calibrated on other platforms.
 
     Raises
     ------
     EvidenceError
         The constants of a family are not those of its form any more.
     """
-    both = (read_scope(layout, PUBLIC, stream=each) for each in (STREAM, COLLECTIVE_STREAM))
-    takes = sorted((take for takes in both for take in takes), key=lambda take: take.order)
+    streams = (STREAM, COLLECTIVE_STREAM) if collectives else (STREAM,)
+    every = (read_scope(layout, PUBLIC, stream=stream) for stream in streams)
+    takes = sorted((take for takes in every for take in takes), key=lambda take: take.order)
     events = {event.data.family: event for take in takes for event in calibrations(take)}
     for name, event in events.items():
         family = FAMILIES.get(name)

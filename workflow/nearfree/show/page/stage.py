@@ -209,7 +209,7 @@ def _accuracy(layout: Layout, rows: Frames, epsilon: float) -> dict[str, Any]:
     return {
         "scores": accuracy.scores(rows["scores"], epsilon),
         "imported_scores": accuracy.imported_scores(rows["accuracy"]),
-        "calibrated_on": accuracy.calibrated_on(calibrated),
+        "calibrated_on": accuracy.calibrated_on(recorded_constants(layout, collectives=False)),
         "calibrations": accuracy.calibrations(calibrated),
         "constants": accuracy.constants(calibrated),
         "forms": accuracy.forms(calibrated.values()),

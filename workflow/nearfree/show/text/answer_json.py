@@ -6,6 +6,8 @@ from typing import Any
 import polars as pl
 from msgspec import structs
 
+from nearfree.core.modules.collective import COLLECTIVE
+from nearfree.decoders.collectives import sends
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
@@ -88,11 +90,15 @@ def _with_share(rows: pl.DataFrame, accepted: float | None) -> pl.DataFrame:
 def _modules(forecast: Forecast, place: int, epsilon: float) -> list[dict[str, Any]]:
     rows = module_exits(forecast.total, place, epsilon).drop("deployment", "epsilon").to_dicts()
     shares = forecast.curve(place).row(0, named=True)
+    uses = forecast.deployments[place].uses()
+    sent = {
+        at: sends(use, 1) for at, use in enumerate(uses) if use.setting.module == COLLECTIVE.name
+    }
     return [
         {"module": row.pop("limiting_module")} | row | {
             "share": shares[forecast.total.roles[place][at]],
             "knobs": knobs(forecast.total.roles[place][at]),
-        }
+        } | sent.get(at, {})
         for at, row in zip(forecast.total.roles[place], rows, strict=True)
     ]  # fmt: skip
 

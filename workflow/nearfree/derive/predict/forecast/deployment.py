@@ -13,6 +13,7 @@ from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Routing, Setting
+from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules, requests
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
@@ -60,6 +61,11 @@ class Deployment(Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
 
     @property
+    def engine(self) -> BackendRelease:
+        """Whose collectives run: those of what runs the experts, without any vLLM's."""
+        return self.moe or BackendRelease("vllm")
+
+    @property
     def full_baseline(self) -> int:
         """The paper's baseline N (app. C.3): where balanced routing has woken every expert."""
         experts = self.decoder.experts
@@ -99,8 +105,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
         }
 
     def uses(self) -> tuple[ModuleUse, ...]:
-        """Return the modules of its forward."""
-        return modules(
+        """Return the modules of a rank's forward, and the collectives between ranks."""
+        own = modules(
             self.decoder,
             batch=self.batch,
             context=self.context,
@@ -110,6 +116,13 @@ class Deployment(Struct, frozen=True, kw_only=True):
             routing=self.routing,
             precision=self.precision,
             parallel=self.parallel,
+        )
+        return own + collectives(
+            self.decoder,
+            self.parallel,
+            batch=requests(self.batch, self.parallel.dp),
+            engine=self.engine,
+            routing=self.routing,
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
+from nearfree.decoders.collectives import ROLES
 from nearfree.decoders.modules import ATTENTION, MOE
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import Answerer
@@ -212,6 +213,12 @@ _DENSE = (
     "hardware (it grows with rho = phi / beta)",
     "element type (through rho s)",
 )
+_SENT = (
+    "degrees of parallelism (among how many GPUs, and what each of them sends)",
+    "links between GPUs",
+    "engine and its version (one shot, two shots, or NCCL)",
+    "batch (b N rows are sent)",
+)
 KNOBS = {
     ATTENTION: (
         "backend and its version (another query tile)",
@@ -226,6 +233,7 @@ KNOBS = {
         "batch (b N tokens share the padding)",
         "hardware",
     ),
+    **dict.fromkeys(ROLES, _SENT),
 }
 """By the role of the module; every other module is a dense product."""
 

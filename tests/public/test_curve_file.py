@@ -106,6 +106,14 @@ def test_formats_of_what_is_stored(tmp_path: Path) -> None:
                               header=f"{HEADER},weights,kv_dtype"), CONFIG)  # fmt: skip
 
 
+def test_power_laws_have_their_exponents(tmp_path: Path) -> None:
+    """A routing names its exponent; one without is kept as it is, and T(N) of it is not known."""
+    lines = [MOE.format(n=n, us=600).replace("balanced", routing)
+             for routing in ("power_law:1.20", "power_law") for n in (8, 16)]  # fmt: skip
+    found = curves_from_csv(write(tmp_path, *lines), CONFIG)
+    assert found.settings["routing"].to_list() == ["power_law:1.2", "power_law"]
+
+
 def test_a_file_that_excel_wrote(tmp_path: Path) -> None:
     """A byte order mark, carriage returns, blank lines and blanks around fields do no harm."""
     path = tmp_path / "mine.csv"

@@ -100,7 +100,7 @@ def asked(draw: st.DrawFn) -> Setting:
         dtype=dtype,
         experts=experts,
         top_k=draw(st.integers(1, experts)),
-        routing=draw(st.sampled_from(["balanced", "skewed"])),
+        routing=draw(st.sampled_from(["balanced", "skewed", "power_law:1.2"])),
         block_size_m=draw(st.none() | st.integers(1, 64)),
         d_model=draw(WIDTHS),
         d_ff=draw(WIDTHS),

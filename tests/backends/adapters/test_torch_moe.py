@@ -22,7 +22,7 @@ from backends.adapters.shapes import counted_flop, is_nearly, make_moe
 
 Moe = TorchPaddedMoe | TorchGroupedMoe
 POSITIONS = (1, 2, 5, 33)
-ROUTINGS: tuple[Routing, ...] = ("balanced", "skewed")
+ROUTINGS: tuple[Routing, ...] = ("balanced", "skewed", "power_law:1.2")
 CASES = [
     *((TorchPaddedMoe, {"block_size_m": block}) for block in (None, 1, 4, 16)),
     (TorchGroupedMoe, {}),

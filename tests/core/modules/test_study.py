@@ -82,6 +82,18 @@ def test_an_moe_study_goes_over_routing_batch_and_k() -> None:
         for top_k in (2, 8)
     ]
     assert {each.block_size_m for each in study(MOE, block_size_m=4).settings()} == {4}
+    uneven = study(MOE, routing=["power_law:1.01", "power_law:1.2"])
+    assert [each.routing for each in uneven.settings()][:2] == ["power_law:1.01"] * 2
+    assert {sweep.baseline for sweep in uneven.sweeps()} == {1}
+
+
+@pytest.mark.parametrize(
+    "routing", ["router", "power_law", "power_law:1.20", "loads:0123456789ab", "power_law:1.2\n"]
+)
+def test_an_moe_study_runs_no_other_routing(routing: str) -> None:
+    """A study names a bound, or a power law by its one name; it has no shares to run."""
+    with pytest.raises(msgspec.ValidationError, match="routing"):
+        study(MOE, routing=[routing])
 
 
 def test_an_attention_study_goes_over_batch_and_context() -> None:

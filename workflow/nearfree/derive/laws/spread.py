@@ -63,7 +63,7 @@ class Loads:
     Several layers stand for their mean layer. Each token is taken to choose by itself, so that it
     takes an expert with probability k times the expert's share whichever others it takes, and an
     expert's pairs are binomial: no approximation is made of k different experts. Tokens of one
-    text that choose alike fill fewer blocks than this.
+    text that choose alike wake fewer experts than this.
 
     Parameters
     ----------

@@ -1,0 +1,104 @@
+"""Routing on the command line: power laws, measured loads, and what is refused of them."""
+
+import csv
+import io
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from msgspec import json
+
+from cli.conftest import Call
+
+SPARSE = ("--model", "qwen3_30b_a3b", "--platform", "h200", "--moe", "vllm==0.33.0")
+SHORT = ("--largest", "24")
+EVEN = "expert,share\n" + "".join(f"{expert},{1 / 128}\n" for expert in range(128))
+
+pytestmark = pytest.mark.usefixtures("recorded")
+
+
+@pytest.fixture
+def loads(tmp_path: Path) -> Path:
+    """Return a file of equal loads of 128 experts."""
+    path = tmp_path / "loads.csv"
+    path.write_text(EVEN)
+    return path
+
+
+def latencies(call: Call, *argv: str) -> list[float]:
+    """Return T(N) of the model from N = 1, in microseconds."""
+    code, out, err = call("predict", *SPARSE, *SHORT, "--format", "csv", *argv)
+    assert (code, err) == (0, "")
+    return [float(row["latency_us"]) for row in csv.DictReader(io.StringIO(out))]
+
+
+def test_other_routing_lies_between_the_bounds(call: Call, loads: Path) -> None:
+    """While experts wake T(N) of a power law or of measured loads is between the two bounds."""
+    skewed, most = (latencies(call, "--routing", name) for name in ("skewed", "balanced"))
+    steep, flat = (latencies(call, "--routing", f"power_law:{a}") for a in ("1.2", "99"))
+    own = latencies(call, "--loads", str(loads))
+    for each in (steep, flat, own):
+        assert all(a <= b * 1.0001 for a, b in zip(skewed, each, strict=True))
+        assert all(a <= b * 1.0001 for a, b in zip(each, most, strict=True))
+        assert each[-1] > 1.5 * skewed[-1]
+    assert all(a <= b for a, b in pairwise(own))
+
+
+def test_json_names_the_routing(call: Call, loads: Path) -> None:
+    """An exponent has one name however it is written; laws refuse, the work model answers."""
+    for argv in (("--routing", "power_law:1.20"), ("--loads", str(loads))):
+        code, out, err = call("predict", *SPARSE, *SHORT, *argv, "--format", "json")
+        assert (code, err) == (0, "")
+        (answer,) = json.decode(out)
+        routing = answer["deployment"]["routing"]
+        named = routing == "power_law:1.2" if "--routing" in argv else routing.startswith("loads:")
+        assert named, routing
+        laws = [row for row in answer["answers"] if row["predictor"] != "work_model"]
+        assert laws
+        assert {row["refusal"] for row in laws} == {f"MoE FFN: no law for {routing} routing"}
+        assert all(row["n_max"] for row in answer["answers"] if row not in laws)
+
+
+def test_lists_and_schedules_take_them(call: Call, loads: Path) -> None:
+    """`lookup` takes several routings at once, and a schedule is written for measured loads."""
+    code, out, _ = call("lookup", *SPARSE, *SHORT, "--routing", "skewed,power_law:1.01")
+    assert code == 0
+    assert " power_law:1.01 " in out
+    asked = ("--loads", str(loads), "--largest-batch", "4", "--longest", "2", "--epsilon", "0.6")
+    code, out, _ = call("schedule", "vllm", *SPARSE, *asked)
+    assert code == 0
+    assert "num_speculative_tokens_per_batch_size" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--routing", "power_law"), "'power_law' is no routing"),
+        (("--routing", "power_law:-1"), "'power_law:-1' is no routing"),
+        (("--routing", "power_law:nan"), "such as power_law:1.2"),
+        (("--routing", "router"), "'router' is no routing"),
+        (("--loads", "nowhere.csv"), "nowhere.csv cannot be read"),
+        (("--loads", "nowhere.xlsx"), "neither .csv nor .json"),
+    ],
+)
+def test_an_odd_routing_ends_with_2(call: Call, argv: tuple[str, str], said: str) -> None:
+    """What is no routing is refused before anything is predicted, with what there is."""
+    code, out, err = call("predict", *SPARSE, *argv)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_loads_that_do_not_fit_end_with_2(call: Call, loads: Path) -> None:
+    """Loads beside a routing, of another model's experts or of none are refused."""
+    for argv, said in (
+        ((*SPARSE, "--routing", "skewed"), "--loads and --routing both"),
+        (
+            ("--model", "mixtral_8x7b", "--platform", "h200"),
+            "it has 128 experts, and mixtral_8x7b 8",
+        ),
+        (("--model", "qwen3_8b", "--platform", "h200"), "there are no experts in qwen3_8b"),
+    ):
+        code, out, err = call("predict", *argv, "--loads", str(loads))
+        assert (code, out) == (2, "")
+        assert said in err
+        assert "Traceback" not in err

@@ -13,6 +13,7 @@ from nearfree.derive.outlook.about import MODELS, UNFIT
 from nearfree.derive.predict.forecast.forecast import PREDICTORS, headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.theme import rank
+from nearfree.show.page.inline import FORMATS
 from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid, interval, n_max
 from nearfree.show.text.forecast import amount
 from nearfree.show.text.memory import gb
@@ -207,7 +208,6 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
 
 _KEY = ("model", "platform", "attention", "moe", "routing", "batch", "context", "baseline")
 _HEAD = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N")
-_FORMATS = ("weights", "dtype", "kv_dtype")
 
 
 def models(lookup: pl.DataFrame) -> Grid:
@@ -221,12 +221,12 @@ def models(lookup: pl.DataFrame) -> Grid:
         Rows of that table at one tolerance.
     """
     rows = []
-    for _, part in headline(lookup).group_by((*_KEY, *_FORMATS), maintain_order=True):
+    for _, part in headline(lookup).group_by((*_KEY, *FORMATS), maintain_order=True):
         by_predictor = {row["predictor"]: row for row in part.to_dicts()}
         rows.append(by_predictor[PREDICTOR] | {"by": by_predictor})
     columns: dict[str, Column] = {
         **dict(zip(_HEAD, _KEY, strict=True)),
-        "weights / products / cache": lambda row: " / ".join(str(row[n]) for n in _FORMATS),
+        "weights / products / cache": lambda row: " / ".join(str(row[n]) for n in FORMATS),
         "memory": backed(_taken),
         **{name.replace("_", " "): partial(_answer, name) for name in PREDICTORS},
         "interval": backed(lambda row: "-" if row["fits"] is False else _interval(row)),

@@ -5,6 +5,7 @@ from typing import Any
 import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nearfree.core.setting import STORED
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.columns import count, counts, flag, number, text
@@ -13,7 +14,7 @@ from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
-from nearfree.show.page.inline import block, packed
+from nearfree.show.page.inline import FORMATS, block, packed
 
 from show.page.page import Page
 
@@ -113,3 +114,8 @@ def test_a_block_is_the_same_each_time() -> None:
     assert block("x", data) == block("x", data)
     assert "<" not in block("x", data).text
     assert carried(data) == data
+
+
+def test_the_page_names_every_format() -> None:
+    """What a setting stores in a format of its own is told beside what enters its products."""
+    assert {*FORMATS} == {"dtype", *STORED}

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 
 import polars as pl
+from msgspec import structs
 
 from nearfree.log.events import Event
-from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid, words
+from nearfree.show.page.sections import Column, Grid, Row, backed, grid, words
 
 _KEYS = ["platform", "origin", "module", "predictor", "basis"]
 
@@ -102,53 +103,53 @@ def by_module(accuracy: pl.DataFrame) -> pl.DataFrame:
 def constants(events: Mapping[str, Event]) -> Grid:
     """Return every calibrated constant: value, unit, meaning and the event that holds it."""
     rows = [
-        (
-            Cell(family),
-            Cell(constant.hypothesis),
-            Cell(constant.name),
-            _of(event, f"{constant.value:.4g}"),
-            Cell(constant.unit),
-            Cell(constant.meaning),
-        )
+        structs.asdict(constant) | {"family": family, "row_id": event.event_id}
         for family, event in events.items()
         for constant in event.data.constants
     ]
-    return Grid(("family", "hypothesis", "constant", "value", "unit", "meaning"), tuple(rows))
+    columns: dict[str, Column] = {
+        "family": "family",
+        "hypothesis": "hypothesis",
+        "constant": "name",
+        "value": backed(lambda row: f"{row['value']:.4g}"),
+        "unit": "unit",
+        "meaning": "meaning",
+    }
+    return grid(rows, columns)
 
 
 def calibrations(events: Mapping[str, Event]) -> Grid:
     """Return the data that each family's constants were fitted to, and the band of T(N)."""
     rows = [
-        (
-            Cell(family),
-            Cell(", ".join(event.data.platforms)),
-            _of(event, str(event.data.curves)),
-            _of(event, f"{event.data.band:.3f}"),
-            Cell(event.data.selection),
-            Cell("; ".join(f"{n}, SHA-256 {d[:12]}" for n, d in event.data.files.items())),
-            _of(event, event.event_id),
-        )
+        structs.asdict(event.data) | {"family": family, "row_id": event.event_id}
         for family, event in events.items()
     ]
-    head = ("family", "calibrated on", "curves", "band of ln T(N)/T(baseline)", "selection")
-    return Grid((*head, "from", "event"), tuple(rows))
+    columns: dict[str, Column] = {
+        "family": "family",
+        "calibrated on": lambda row: ", ".join(row["platforms"]),
+        "curves": backed("curves"),
+        "band of ln T(N)/T(baseline)": backed(lambda row: f"{row['band']:.3f}"),
+        "selection": "selection",
+        "from": lambda row: "; ".join(f"{n}, SHA-256 {d[:12]}" for n, d in row["files"].items()),
+        "event": backed("row_id"),
+    }
+    return grid(rows, columns)
 
 
 def forms(events: Iterable[Event]) -> Grid:
     """Return every form of T(N) that was tried, in the order of its event."""
     rows = [
-        (Cell(event.data.family), _of(event, text)) for event in events for text in event.data.tried
+        {"family": event.data.family, "form": text, "row_id": event.event_id}
+        for event in events
+        for text in event.data.tried
     ]
-    return Grid(("family", "form: hit / within x1.31 / within x2 / error of T(N)"), tuple(rows))
+    head = "form: hit / within x1.31 / within x2 / error of T(N)"
+    return grid(rows, {"family": "family", head: backed("form")})
 
 
 def calibrated_on(events: Mapping[str, Event]) -> str:
     """Return the platforms that any constant was calibrated on, as text."""
     return ", ".join(sorted({name for event in events.values() for name in event.data.platforms}))
-
-
-def _of(event: Event, text: str) -> Cell:
-    return cell(text, event.event_id)
 
 
 def _share(name: str) -> Callable[[Row], str]:

@@ -20,6 +20,8 @@ from nearfree.derive.outlook.about import ABOUT
 from nearfree.derive.tables.columns import IDS
 from nearfree.derive.tables.schema import Table
 
+FORMATS = {"weights": "weights", "dtype": "products with", "kv_dtype": "cache"}
+"""The fields that name a deployment's formats, and what stands before each."""
 _FORMULA_FIELDS = ("predictor", "module", "composition", "origin")
 """What decides between formulas of one table."""
 _FOLDER = Path(__file__).parent / "assets"
@@ -103,7 +105,7 @@ def facts() -> dict[str, object]:
     """Return the data of settings and deployments that the script uses, by its constants' names.
 
     `FIELDS` are the fields of a setting; by `CHOICES` the explorer narrows measured rows, and by
-    `CONDITION` those of deployments.
+    `CONDITION` those of deployments, whose formats are `FORMATS`.
     """
     axes = ordered(AXES, "routing", "top_k", "context")
     first = ("platform", "module", "model", "backend", "moe", "stream", "dtype", *axes)
@@ -119,6 +121,7 @@ def facts() -> dict[str, object]:
         },
         "CHOICES": (*ordered(FIELDS, *first), "setting_key", "epsilon"),
         "CONDITION": [name for name in ABOUT if name != "deployment"],
+        "FORMATS": FORMATS,
     }
 
 

@@ -1,6 +1,7 @@
 """The report's sections on models: measured and predicted N_max, the lookup table, releases."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import polars as pl
 from msgspec import Struct
@@ -13,6 +14,7 @@ from nearfree.derive.outlook.about import MODELS, UNFIT
 from nearfree.derive.predict.forecast.forecast import PREDICTORS, headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.theme import rank
+from nearfree.show.page.inline import FORMATS
 from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid, interval, n_max
 from nearfree.show.text.forecast import amount
 from nearfree.show.text.memory import gb
@@ -22,10 +24,6 @@ SETTING = ("model", *ordered(AXES, "batch", "context", "routing"))
 """The columns in which a model's settings differ."""
 ORDER = ("model", *NESTED, "setting_key")
 _WAY = ("predictor", "basis")
-_HEAD = (
-    *(FIELDS[name].symbol for name in SETTING),
-    *("from N", "N_max", "interval", "verdict", "grew most, part of the growth"),
-)
 _MINIMUM = "modules_minimum"
 """The predictor that is explained where it misses."""
 
@@ -48,21 +46,22 @@ def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
         predictions.setdefault(key, {})[row["predictor"], row["basis"]] = row
     answered = composition.drop_nulls("predicted")
     answering = answered.select(_WAY).unique().sort(rank(), *_WAY).rows()
-    rows = []
-    for row in boundaries.sort(ORDER).with_columns(_study()).to_dicts():
-        by_way = predictions.get(tuple(row[name] for name in CURVE), {})
-        rows.append(
-            (
-                *(Cell("-" if row[name] is None else str(row[name])) for name in SETTING),
-                cell(row["baseline"], row["row_id"]),
-                cell(n_max(row), row["row_id"]),
-                cell(interval(row), row["row_id"]),
-                Cell(row["verdict"]),
-                _grew(next(iter(by_way.values()), None)),
-                *(_prediction(by_way.get(way)) for way in answering),
-            )
-        )
-    return Grid((*_HEAD, *(_named(*way) for way in answering)), tuple(rows))
+    rows = [
+        row | {"by_way": predictions.get(tuple(row[name] for name in CURVE), {})}
+        for row in boundaries.sort(ORDER).with_columns(_study()).to_dicts()
+    ]
+    columns: dict[str, Column] = {
+        **{FIELDS[name].symbol: name for name in SETTING},
+        "from N": backed("baseline"),
+        "N_max": backed(n_max),
+        "interval": backed(interval),
+        "verdict": "verdict",
+        "grew most, part of the growth": lambda row: _grew(
+            next(iter(row["by_way"].values()), None)
+        ),
+        **{_named(*way): partial(_prediction, way) for way in answering},
+    }
+    return grid(rows, columns)
 
 
 def ways(scores: pl.DataFrame) -> Grid:
@@ -110,7 +109,8 @@ def _grew(row: Row | None) -> Cell:
     return cell(f"{row['measured_limiter']}{part}", row["row_id"])
 
 
-def _prediction(row: Row | None) -> Cell:
+def _prediction(way: tuple[str, str | None], setting: Row) -> Cell:
+    row = setting["by_way"].get(way)
     if row is None:
         return Cell("-")
     if row["predicted"] is None and not row["unbounded"]:
@@ -208,7 +208,7 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
 
 
 _KEY = ("model", "platform", "attention", "moe", "routing", "batch", "context", "baseline")
-_FORMATS = ("weights", "dtype", "kv_dtype")
+_HEAD = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N")
 _SPREAD = tuple(Parallel.__struct_fields__)
 
 
@@ -223,27 +223,21 @@ def models(lookup: pl.DataFrame) -> Grid:
         Rows of that table at one tolerance.
     """
     rows = []
-    by = (*_KEY, *_SPREAD, *_FORMATS)
-    for key, part in headline(lookup).group_by(by, maintain_order=True):
+    by = (*_KEY, *_SPREAD, *FORMATS)
+    for _, part in headline(lookup).group_by(by, maintain_order=True):
         by_predictor = {row["predictor"]: row for row in part.to_dicts()}
-        model = by_predictor[PREDICTOR]
-        fits = model["fits"] is not False
-        rows.append(
-            (
-                *(Cell("-" if value is None else str(value)) for value in key[: len(_KEY)]),
-                Cell(label(model, _SPREAD, "short") or "-"),
-                Cell(" / ".join(map(str, key[-len(_FORMATS) :]))),
-                cell(_taken(model), model["row_id"]),
-                *(_answer(by_predictor[name]) for name in PREDICTORS),
-                cell(_interval(model) if fits else "-", model["row_id"]),
-                Cell(_limiter(model) if fits else "memory"),
-                Cell(model["evidence"] or "-"),
-            )
-        )
-    names = tuple(name.replace("_", " ") for name in PREDICTORS)
-    head = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N",
-            "GPUs", "weights / products / cache", "memory")  # fmt: skip
-    return Grid((*head, *names, "interval", "limited by", "rule"), tuple(rows))
+        rows.append(by_predictor[PREDICTOR] | {"by": by_predictor})
+    columns: dict[str, Column] = {
+        **dict(zip(_HEAD, _KEY, strict=True)),
+        "GPUs": lambda row: label(row, _SPREAD, "short") or "-",
+        "weights / products / cache": lambda row: " / ".join(str(row[n]) for n in FORMATS),
+        "memory": backed(_taken),
+        **{name.replace("_", " "): partial(_answer, name) for name in PREDICTORS},
+        "interval": backed(lambda row: "-" if row["fits"] is False else _interval(row)),
+        "limited by": lambda row: "memory" if row["fits"] is False else _limiter(row),
+        "rule": lambda row: row["evidence"] or "-",
+    }
+    return grid(rows, columns)
 
 
 def _taken(row: Row) -> str:
@@ -302,7 +296,8 @@ def _layer(row: Row) -> list[object]:
     return [row["model"], "MoE FFN" if moe else "attention", *([row["routing"]] if moe else [])]
 
 
-def _answer(row: Row) -> Cell:
+def _answer(predictor: str, deployment: Row) -> Cell:
+    row = deployment["by"][predictor]
     if row["fits"] is False:
         return cell(UNFIT, row["row_id"])
     if row["unbounded"]:

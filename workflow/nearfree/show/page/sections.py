@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 from urllib.parse import quote
 
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.backends.adapters.kernel import ADAPTERS
 from nearfree.core.label import SIZES, label, subject
@@ -77,7 +78,11 @@ def _of(row: Row, column: Column) -> object:
 
 
 def _plain(value: object) -> Cell:
-    return value if isinstance(value, Cell) else Cell("-" if value is None else str(value))
+    return value if isinstance(value, Cell) else Cell(str(_dash(value)))
+
+
+def _dash(value: object) -> object:
+    return "-" if value is None else value
 
 
 def n_max(row: Row) -> str:
@@ -105,43 +110,35 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
     by_law = {
         tuple(row[key] for key in (*_SETTING, "predictor", "basis")): row for row in at.to_dicts()
     }
-    rows = []
-    for row in labelled_settings(newest):
-        predicted = [by_law.get((*(row[key] for key in _SETTING), *law)) for law in laws]
-        single = "-" if row["n_max_from_1"] is None else row["n_max_from_1"]
-        rows.append(
-            (
-                Cell(f"{row['module']}, {row['backend']}, {row['dtype']}"),
-                Cell(row["label"]),
-                cell(n_max(row), row["row_id"]),
-                cell(interval(row), row["row_id"]),
-                Cell(row["verdict"]),
-                cell(row["baseline"], row["row_id"]),
-                cell(single, row["row_id"]),
-                cell(f"{row['baseline_over_min']:.2f}", row["row_id"]),
-                *map(_prediction, predicted),
-            )
-        )
-    names = tuple(f"{law.replace('_', ' ')}, {basis.replace('_', ' ')}" for law, basis in laws)
-    return Grid((*_ANSWER, *names), tuple(rows))
+    columns: dict[str, Column] = {
+        "module": lambda row: f"{row['module']}, {row['backend']}, {row['dtype']}",
+        "setting": "label",
+        "N_max": backed(n_max),
+        "interval": backed(interval),
+        "verdict": "verdict",
+        "baseline N": backed("baseline"),
+        "N_max from T(1)": backed(lambda row: _dash(row["n_max_from_1"])),
+        "T(baseline) / min T": backed(lambda row: f"{row['baseline_over_min']:.2f}"),
+    }
+    for law in laws:
+        columns[", ".join(map(words, law))] = partial(_predicted, by_law, law)
+    return grid(labelled_settings(newest), columns)
 
 
 def _of_a_module() -> pl.Expr:
     return pl.col("module") != MODEL.name
 
 
-def _prediction(row: Row | None) -> Cell:
+def _predicted(
+    by_law: Mapping[tuple[Any, ...], Row], law: tuple[str, str], setting: Row
+) -> Cell | str:
+    row = by_law.get((*(setting[key] for key in _SETTING), *law))
     if row and row["unbounded"]:
         return cell("unbounded", row["row_id"])
-    return cell(f"{row['n_max']:.1f}", row["row_id"]) if row and row["n_max"] else _REFUSED
+    return cell(f"{row['n_max']:.1f}", row["row_id"]) if row and row["n_max"] else "refused"
 
 
-_REFUSED = Cell("refused")
 _SETTING = ("setting_key", "baseline")
-_ANSWER = (
-    *("module", "setting", "N_max", "interval", "verdict"),
-    *("baseline N", "N_max from T(1)", "T(baseline) / min T"),
-)
 
 
 def labelled_settings(boundaries: pl.DataFrame) -> list[Row]:
@@ -187,31 +184,24 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
         pl.col("latency_us").alias("base_us"), pl.col("row_id").alias("base_id"),
     )  # fmt: skip
     joined = at.join(base, on=["stream", "take", "plan8", "setting_key"])
-    rows: list[tuple[Cell, ...]] = []
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in labelled_settings(joined):
         groups[row["stream"], row["setting_key"]].append(row)
-    for group in groups.values():
-        repeats = sorted(group, key=itemgetter("take", "plan8"))
-        rows += _repeats(repeats) if len(repeats) > 1 else []
-    return Grid(
-        ("module", "setting", "take", "N_max", "interval", "T(baseline), ms", "overlap"),
-        tuple(rows),
-    )
-
-
-def _repeats(repeats: list[Row]) -> Iterable[tuple[Cell, ...]]:
-    low, high = max(r["n_low"] for r in repeats), min(r["n_high"] for r in repeats)
-    for row in repeats:
-        yield (
-            Cell(f"{row['module']}, {row['backend']}"),
-            Cell(row["label"]),
-            Cell(f"{row['take']}-{row['plan8']}"),
-            cell(n_max(row), row["row_id"]),
-            cell(interval(row), row["row_id"]),
-            cell(f"{row['base_us'] / 1000:.3f}", row["base_id"]),
-            Cell("yes" if low <= high else "no"),
-        )
+    rows: list[Row] = []
+    for repeats in (group for group in groups.values() if len(group) > 1):
+        low, high = max(r["n_low"] for r in repeats), min(r["n_high"] for r in repeats)
+        overlap = {"overlap": "yes" if low <= high else "no"}
+        rows += [row | overlap for row in sorted(repeats, key=itemgetter("take", "plan8"))]
+    columns: dict[str, Column] = {
+        "module": lambda row: f"{row['module']}, {row['backend']}",
+        "setting": "label",
+        "take": lambda row: f"{row['take']}-{row['plan8']}",
+        "N_max": backed(n_max),
+        "interval": backed(interval),
+        "T(baseline), ms": lambda row: cell(f"{row['base_us'] / 1000:.3f}", row["base_id"]),
+        "overlap": "overlap",
+    }
+    return grid(rows, columns)
 
 
 def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
@@ -304,28 +294,24 @@ def extracted(granularity: pl.DataFrame) -> Grid:
 
 def cost(takes: Iterable[Take]) -> Grid:
     """Return the seconds of each measuring take, and how many of them were outside of forwards."""
-    rows = []
-    for take in takes:
-        end = take.of(RunFinished)[-1].data
-        if end.timed_s is None:
-            continue
-        outside = max(end.wall_s - end.timed_s, 0.0)
-        rows.append(
-            (
-                Cell(str(take.name)),
-                *(
-                    cell(text, take.of(RunFinished)[-1].event_id)
-                    for text in (
-                        f"{end.wall_s:.1f}",
-                        f"{end.timed_s:.1f}",
-                        f"{outside / end.wall_s:.1%}" if end.wall_s else "-",
-                    )
-                ),
-            )
-        )
-    return Grid(
-        ("take", "seconds, last attempt", "in forwards and warm-up", "outside"), tuple(rows)
-    )
+    ends = [(str(take.name), take.of(RunFinished)[-1]) for take in takes]
+    rows = [
+        {"take": take, "row_id": end.event_id, **structs.asdict(end.data)}
+        for take, end in ends
+        if end.data.timed_s is not None
+    ]
+    columns: dict[str, Column] = {
+        "take": "take",
+        "seconds, last attempt": backed(lambda row: f"{row['wall_s']:.1f}"),
+        "in forwards and warm-up": backed(lambda row: f"{row['timed_s']:.1f}"),
+        "outside": backed(_outside),
+    }
+    return grid(rows, columns)
+
+
+def _outside(row: Row) -> str:
+    outside = max(row["wall_s"] - row["timed_s"], 0.0)
+    return f"{outside / row['wall_s']:.1%}" if row["wall_s"] else "-"
 
 
 def adapters(runs: AdapterRuns) -> Grid:
@@ -333,19 +319,13 @@ def adapters(runs: AdapterRuns) -> Grid:
     missing = {(adapter.module, adapter.backend, device) for adapter, device in never_run(runs)}
     rows = []
     for adapter in ADAPTERS:
+        key = adapter.module, adapter.backend
         devices = [
             f"{device}: {'never run' if (*key, device) in missing else 'run'}"
-            for key in [(adapter.module, adapter.backend)]
             for device in adapter.devices
         ]
-        rows.append(
-            (
-                Cell(adapter.module),
-                Cell(adapter.backend),
-                Cell(f"envs/{adapter.environment}.lock"),
-                Cell("; ".join(devices)),
-            )
-        )
+        texts = (*key, f"envs/{adapter.environment}.lock", "; ".join(devices))
+        rows.append(tuple(map(Cell, texts)))
     return Grid(("module", "backend", "environment", "sealed runs"), tuple(rows))
 
 
@@ -356,13 +336,14 @@ def cliffs(work: pl.DataFrame) -> Grid:
         for before, after in pairwise(group.sort("n").to_dicts()):
             old, new = (row["kernels"].split("; ") for row in (before, after))
             if set(old) != set(new):
-                rows.append(
-                    (
-                        Cell(f"{after['stream']}, {after['backend']}"),
-                        Cell(subject(after)),
-                        cell(after["n"], after["row_id"]),
-                        Cell(", ".join(name for name in old if name not in new) or "-"),
-                        Cell(", ".join(name for name in new if name not in old) or "-"),
-                    )
-                )
-    return Grid(("study", "setting", "from N", "no longer", "now"), tuple(rows))
+                gone = ", ".join(name for name in old if name not in new)
+                come = ", ".join(name for name in new if name not in old)
+                rows.append(after | {"gone": gone or "-", "come": come or "-"})
+    columns: dict[str, Column] = {
+        "study": lambda row: f"{row['stream']}, {row['backend']}",
+        "setting": subject,
+        "from N": backed("n"),
+        "no longer": "gone",
+        "now": "come",
+    }
+    return grid(rows, columns)

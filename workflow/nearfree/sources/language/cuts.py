@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.closures import evaluate
-from nearfree.sources.language.expressions import UnknownConstructError, variables
+from nearfree.sources.language.expressions import UnknownConstructError, truth_of, variables
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
     Function,
@@ -356,14 +356,8 @@ class _Known(ast.NodeTransformer):
 
 def _truth(test: ast.expr) -> bool | None:
     """Return whether a condition holds whatever the inputs, None where it depends on them."""
-    if isinstance(test, ast.BoolOp):
-        stop = isinstance(test.op, ast.Or)
-        parts = [_truth(part) for part in test.values]
-        if stop in parts:
-            return stop
-        return None if None in parts else not stop
     if variables(test):
-        return None
+        return truth_of(test, _truth)
     try:
         return bool(evaluate(test, {}))
     except UnknownConstructError:

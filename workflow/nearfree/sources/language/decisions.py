@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf
 
 from nearfree.log.events import Quote
-from nearfree.sources.language.expressions import negated
+from nearfree.sources.language.expressions import negated, truth_of
 from nearfree.sources.language.program import at, quote
 
 Interval = tuple[float, float]
@@ -128,19 +128,11 @@ class Decisions:
 
     def truth(self, condition: ast.expr) -> bool | None:
         """Return a condition's truth where constants or earlier decisions settle it."""
-        match condition:
-            case ast.Constant():
-                return bool(condition.value)
-            case ast.UnaryOp(op=ast.Not()):
-                inner = self.truth(condition.operand)
-                return None if inner is None else not inner
-            case ast.BoolOp():
-                stop = isinstance(condition.op, ast.Or)
-                found = {self.truth(part) for part in condition.values}
-                if stop in found:
-                    return stop
-                if found == {not stop}:
-                    return not stop
+        if isinstance(condition, ast.Constant):
+            return bool(condition.value)
+        settled = truth_of(condition, self.truth)
+        if settled is not None:
+            return settled
         decided = self.known.get(ast.unparse(condition))
         return self.bounds.truth(condition) if decided is None else decided
 

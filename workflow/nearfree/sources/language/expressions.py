@@ -115,6 +115,25 @@ def variables(node: ast.AST) -> frozenset[str]:
     )
 
 
+def truth_of(node: ast.expr, of_part: Callable[[ast.expr], bool | None]) -> bool | None:
+    """Return the truth that parts give a negation or junction, None where they settle nothing.
+
+    Parameters
+    ----------
+    of_part
+        Returns a part's truth, None where that is open: `False and x` does not hold for any x.
+    """
+    match node:
+        case ast.UnaryOp(op=ast.Not()):
+            inner = of_part(node.operand)
+            return None if inner is None else not inner
+        case ast.BoolOp():
+            stop = isinstance(node.op, ast.Or)
+            found = {of_part(part) for part in node.values}
+            return stop if stop in found else None if None in found else not stop
+    return None
+
+
 def checked(value: Any, node: ast.AST | None = None) -> Any:
     """Return a value that no hostile source made too large.
 

@@ -5,6 +5,7 @@ only at the points where the rule comes to them, by the same closures as at a si
 """
 
 import ast
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -115,15 +116,20 @@ class _Many:
                     return self._either(node, columns, size)
                 case ast.IfExp():
                     return self._choice(node, columns, size)
-            parts = _operands(node)
-            if parts:
-                given = [self.value(part, columns, size) for part in parts]
-                holes = [str(number) for number in range(len(parts))]
-                run = self._closures.of(_with_operands(node, holes))
-                return _distinct(run, {}, dict(zip(holes, given, strict=True)))
+                case ast.BinOp() | ast.Compare() | ast.Tuple() | ast.Call(func=ast.Name()):
+                    return self._of_parts(node, columns, size)
         return _distinct(
             self._closures.of(node), self._inputs, {name: columns[name] for name in names}
         )
+
+    def _of_parts(self, node: ast.expr, columns: Columns, size: int) -> Column:
+        """Return the values of a node that is made of all of its parts: each part by itself."""
+        called = node.func if isinstance(node, ast.Call) else None
+        parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+        holes = {str(place): part for place, part in enumerate(parts) if part is not called}
+        given = {hole: self.value(part, columns, size) for hole, part in holes.items()}
+        named = {id(part): ast.Name(hole, ast.Load()) for hole, part in holes.items()}
+        return _distinct(self._closures.of(copy.deepcopy(node, dict(named))), {}, given)
 
     def _either(self, node: ast.BoolOp, columns: Columns, size: int) -> Column:
         stop = isinstance(node.op, ast.Or)
@@ -144,33 +150,6 @@ class _Many:
             rows, here = _where(np.arange(size), columns, np.flatnonzero(chosen))
             pieces.append((rows, self.value(part, here, len(rows))))
         return _merged(pieces, size)
-
-
-def _operands(node: ast.expr) -> list[ast.expr]:
-    """Return the parts that a node's value is made of, if it is made of all of them."""
-    match node:
-        case ast.BinOp():
-            return [node.left, node.right]
-        case ast.Compare():
-            return [node.left, *node.comparators]
-        case ast.Tuple():
-            return node.elts
-        case ast.Call(func=ast.Name(), keywords=[]):
-            return node.args
-    return []
-
-
-def _with_operands(node: ast.expr, names: list[str]) -> ast.expr:
-    """Return a node with names for its operands."""
-    parts: list[ast.expr] = [ast.Name(name, ast.Load()) for name in names]
-    match node:
-        case ast.BinOp():
-            return ast.BinOp(parts[0], node.op, parts[1])
-        case ast.Compare():
-            return ast.Compare(parts[0], node.ops, parts[1:])
-        case ast.Call():
-            return ast.Call(node.func, parts, [])
-    return ast.Tuple(parts, ast.Load())
 
 
 def _distinct(run: Run, inputs: Mapping[str, Any], columns: Columns) -> Column:

@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 from nearfree.errors import EvidenceError, NearfreeError, SourceError
 from nearfree.log.events import Branch, RuleExtracted
 from nearfree.sources.language.closures import NO_VALUE, Closures, Run, no_value, unknown
-from nearfree.sources.language.expressions import UnknownConstructError, parse, variables
+from nearfree.sources.language.expressions import (
+    UnknownConstructError,
+    parse,
+    truth_of,
+    variables,
+)
 from nearfree.sources.language.interpret import Helpers, typed
 from nearfree.sources.language.statements import REFUSED
 
@@ -98,21 +103,11 @@ class Rule:
 
     def _decided(self, node: ast.expr, fixed: Mapping[str, Any]) -> bool | None:
         if not variables(node) <= fixed.keys():
-            return self._partly(node, fixed)
+            return truth_of(node, lambda part: self._decided(part, fixed))
         try:
             return bool(self.closures.kept(node)(fixed))
         except NO_VALUE:
             return None
-
-    def _partly(self, node: ast.expr, fixed: Mapping[str, Any]) -> bool | None:
-        """Return what a part decides for the whole: `False and x` does not hold for any x."""
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            inner = self._decided(node.operand, fixed)
-            return None if inner is None else not inner
-        if not isinstance(node, ast.BoolOp):
-            return None
-        stop = isinstance(node.op, ast.Or)
-        return stop if stop in [self._decided(part, fixed) for part in node.values] else None
 
     @cached_property
     def open_inputs(self) -> frozenset[str]:

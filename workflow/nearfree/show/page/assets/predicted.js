@@ -56,7 +56,9 @@ async function predictedParts(source, places) {
 
 // The formats of weights, of what enters their products, and of the cache.
 function formats(row) {
-  return `weights ${row.weights}, products with ${row.dtype}, cache ${row.kv_dtype}`;
+  return Object.entries(FORMATS)
+    .map(([name, words]) => `${words} ${row[name]}`)
+    .join(', ');
 }
 
 // What a deployment takes in memory, and what fits there.
@@ -178,7 +180,7 @@ function scheduleCommand(schedules, place) {
     return ['attention', 'moe'].includes(name) ? value.replace(' ', '==') : value;
   };
   const options = schedules.key
-    .filter((name) => !['deployment', 'engine', 'dtype', 'weights', 'kv_dtype'].includes(name))
+    .filter((name) => !['deployment', 'engine', ...Object.keys(FORMATS)].includes(name))
     .filter((name) => ![null, FIELDS[name]?.quiet].includes(schedules.at(name, place)))
     .map((name) => `--${name.replaceAll('_', '-')} ${quoted(text(name))}`);
   const asked = schedules.at('asked', place);

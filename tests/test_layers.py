@@ -22,7 +22,7 @@ LAYERS = (
 DIVIDED = ("derive", "show", "prove")
 """Rooms whose parts are layers of their own."""
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = {"altair", "jinja2", "pandera", "polars", "snakemake", "torch", "yaml"}
+HEAVY = {"altair", "jinja2", "polars", "snakemake", "torch", "yaml"}
 
 
 @cache
@@ -123,7 +123,6 @@ def test_the_import_of_curves_measures_nothing() -> None:
         ("torch", {"hardware", "backends", "models", "measure"}),
         ("yaml", {"config"}),
         ("polars", {"public", "derive", "show", "prove"}),
-        ("pandera", {"derive"}),
         ("altair", {"show"}),
         ("jinja2", {"show"}),
         ("snakemake", set()),

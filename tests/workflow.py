@@ -6,11 +6,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from compileall import compile_dir
 from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 NO_NETWORK = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "NEARFREE_CACHE": "no/cache"}
+COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Each job is a process, which would otherwise compile all that it imports."""
 PARTS = ("Snakefile", "rules", "workflow", "config", "profiles", "slurm", "envs")
 
 
@@ -33,7 +36,7 @@ class Project:
         return subprocess.run(
             [sys.executable, "-m", *command],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.folder / "workflow")},
+            env={**os.environ, "PYTHONPATH": str(self.folder / "workflow")} | COMPILED,
             capture_output=True,
             text=True,
             check=False,
@@ -95,6 +98,7 @@ def make_project(folder: Path, *more: str) -> Project:
 
     Over the tiny config come those of tests/configs that are named.
     """
+    compile_dir(ROOT / "workflow", quiet=2)
     folder.mkdir(parents=True)
     for part in PARTS:
         source = ROOT / part

@@ -21,7 +21,7 @@ from nearfree.log.reader import read_bytes
 from nearfree.log.segment import utc_now
 
 _PAUSE_S = 0.02
-_DRAWN_BY = ("polars", "pandera", "altair", "vl-convert-python")
+_DRAWN_BY = ("polars", "altair", "vl-convert-python")
 
 
 class Ledger(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -139,9 +139,14 @@ def evaluate(node: ast.expr, inputs: Inputs, call: Callable[..., Any] | None = N
         A node, name or operator outside the known set, or a value that makes no sense.
     """
     try:
-        return _Evaluation(inputs, call).value(node)
+        return Evaluation(inputs, call).value(node)
     except MISTAKES as error:
-        raise UnknownConstructError(f"{name_of(node)} has no value here: {error}", node) from error
+        raise without_value(node, error) from error
+
+
+def without_value(node: ast.expr, error: Exception) -> UnknownConstructError:
+    """Return the error of an expression that evaluating ended in one of `MISTAKES`."""
+    return UnknownConstructError(f"{name_of(node)} has no value here: {error}", node)
 
 
 def checked(value: Any, node: ast.AST | None = None) -> Any:
@@ -188,7 +193,9 @@ def same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-class _Evaluation:
+class Evaluation:
+    """Evaluates expressions over the same inputs, as `evaluate` says; mistakes are not caught."""
+
     methods: ClassVar[dict[type, Any]] = {}
 
     def __init__(self, inputs: Inputs, call: Callable[..., Any] | None) -> None:
@@ -196,10 +203,11 @@ class _Evaluation:
         self.call = call
 
     def value(self, node: ast.expr) -> Any:
+        """Return an expression's value."""
         method = self.methods.get(type(node))
         if method is None:
             # Most nodes are of a kind that was met before, and its name is looked up once.
-            method = getattr(_Evaluation, f"_{type(node).__name__.lower()}", None)
+            method = getattr(Evaluation, f"_{type(node).__name__.lower()}", None)
             if method is None:
                 raise outside(node)
             self.methods[type(node)] = method
@@ -262,7 +270,10 @@ class _Evaluation:
                 raise UnknownConstructError(f"{name_of(node)} compares no singletons", node)
             if isinstance(right, range) and not isinstance(left, int):
                 raise outside(node)
-            if not self._apply(op, node, left, right):
+            holds = OPERATORS.get(type(op))
+            if holds is None:
+                raise outside(node)
+            if not holds(left, right):
                 return False
             left = right
         return True

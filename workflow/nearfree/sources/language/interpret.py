@@ -6,15 +6,18 @@ no object of this process: a source can compute numbers with it, and nothing els
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from nearfree.sources.language.expressions import (
     MISTAKES,
+    Evaluation,
     UnknownConstructError,
     checked,
     evaluate,
     flat,
     name_of,
+    without_value,
 )
 from nearfree.sources.language.functions import BUILTINS, called
 from nearfree.sources.language.program import Program, parameters
@@ -44,6 +47,7 @@ class Interpreter(Statements):
         super().__init__(program)
         self.inputs = dict(inputs)
         self.steps = 0
+        self._here: tuple[Frame, Evaluation] | None = None
 
     def run(self, name: str) -> Any:
         """Return a function's value; parameters are taken from the inputs by name."""
@@ -57,7 +61,7 @@ class Interpreter(Statements):
     def call(self, name: str, arguments: list[Any]) -> Any:
         """Return a function's value for given arguments."""
         try:
-            return self._call(name, arguments, {})
+            return self._call(name, arguments, frame={})
         except RefusedError:
             return REFUSED
 
@@ -69,8 +73,15 @@ class Interpreter(Statements):
 
     def expr(self, node: ast.expr, frame: Frame) -> Any:
         """Return an expression's value."""
-        names = _Names(self, frame)
-        return evaluate(node, names, lambda name, arguments: self._call(name, arguments, frame))
+        here = self._here
+        if here is None or here[0] is not frame:
+            # Statements of one frame follow each other, and share what evaluates them.
+            names = _Names(self, frame)
+            here = self._here = frame, Evaluation(names, partial(self._call, frame=frame))
+        try:
+            return here[1].value(node)
+        except MISTAKES as error:
+            raise without_value(node, error) from error
 
     def condition(self, node: ast.expr, frame: Frame) -> bool:
         """Return whether a condition holds."""
@@ -91,7 +102,7 @@ class Interpreter(Statements):
             raise UnknownConstructError(f"{name_of(target)} cannot be set", target) from error
         checked(group, target)
 
-    def _call(self, name: str, arguments: list[Any], frame: Frame) -> Any:
+    def _call(self, name: str, arguments: list[Any], *, frame: Frame) -> Any:
         nested = frame.get(name)
         if name not in frame and name in self.program.functions:
             nested = Nested(self.program.functions[name], {})

@@ -7,7 +7,7 @@ expression's value is, which way a condition goes, and what a group is; the rest
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from nearfree.sources.language.expressions import UnknownConstructError, name_of, outside
@@ -41,6 +41,11 @@ class Nested:
 @cache
 def _method(kind: str) -> str:
     return f"s_{kind.lower()}"
+
+
+@lru_cache(maxsize=1 << 12)
+def _imported(node: ast.Import | ast.ImportFrom) -> frozenset[str]:
+    return frozenset(bound_by(node))
 
 
 class RefusedError(Exception):
@@ -211,7 +216,8 @@ class Statements:
 
     def s_import(self, node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
         """Bind nothing: a name that only an import gives is unknown where it is used."""
-        if bound_by(node) & (frame.keys() | self.program.constants.keys() | BUILTINS.keys()):
+        groups = (frame, self.program.constants, BUILTINS)
+        if any(name in group for name in _imported(node) for group in groups):
             raise UnknownConstructError(f"{name_of(node)} hides another name", node)
 
     s_importfrom = s_import

@@ -12,8 +12,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 NO_NETWORK = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "NEARFREE_CACHE": "no/cache"}
-COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
-"""Each job is a process, which would otherwise compile all that it imports."""
 PARTS = ("Snakefile", "rules", "workflow", "config", "profiles", "slurm", "envs")
 
 
@@ -36,7 +34,7 @@ class Project:
         return subprocess.run(
             [sys.executable, "-m", *command],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.folder / "workflow")} | COMPILED,
+            env={**os.environ, "PYTHONPATH": str(self.folder / "workflow")},
             capture_output=True,
             text=True,
             check=False,

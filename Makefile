@@ -10,6 +10,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+unexport PYTHONDONTWRITEBYTECODE  # each job is a process, which would compile all that it imports
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS := 2

@@ -1,6 +1,9 @@
 """Small factories that the tests share: settings, plans, payloads, and whole takes on disk."""
 
+import itertools
+import os
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +26,8 @@ from once import made_once, session_folder
 
 from workflow import NO_NETWORK, ROOT, Project, make_project
 
+# Each job of a workflow is a process, which would otherwise compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 hypothesis.settings.register_profile("any_machine", deadline=None)
 hypothesis.settings.load_profile("any_machine")  # a slow machine breaks no rule
 
@@ -58,7 +63,13 @@ def pytest_what_waits_comes_first(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print at the end, with -q too, the option that gives the same order again."""
+    """Print at the end, with -q too, the slowest files and the option for the same order again."""
+    seconds: Counter[str] = Counter()
+    for each in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(each, pytest.TestReport):
+            seconds[each.nodeid.partition("::")[0]] += each.duration
+    for name, spent in seconds.most_common(10):
+        terminalreporter.write_line(f"{spent:6.0f} s {name}")
     seed = terminalreporter.config.getoption("randomly_seed", None)
     terminalreporter.write_line(f"order: --randomly-seed={seed}")
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from compileall import compile_dir
 from hashlib import sha256
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def make_project(folder: Path, *more: str) -> Project:
 
     Over the tiny config come those of tests/configs that are named.
     """
+    compile_dir(ROOT / "workflow", quiet=2)
     folder.mkdir(parents=True)
     for part in PARTS:
         source = ROOT / part

@@ -61,7 +61,11 @@ def extract(
         if known is not None:
             return replace(known, hash="")
     try:
-        found = _extract(package, version, cache=cache, offline=offline, tuned=tuned)
+        if tuned:
+            rules = extract(package, version, cache=cache, offline=offline, tuned=False)
+            found = _with_tuned(rules, cache=cache, offline=offline)
+        else:
+            found = _extract(package, version, cache=cache, offline=offline)
     except SourceError as error:
         name = f"{package} {version}"
         what = error.what if error.what.startswith(name) else f"{name}: {error.what}"
@@ -91,23 +95,21 @@ def _rules(package: str, source: Source) -> list[RuleExtracted]:
     return _READ[key]
 
 
-def _extract(package: str, version: str, *, cache: Cache, offline: bool, tuned: bool) -> Extraction:
-    module = reader(package)
-    source = fetch(package, version, module.WANTED, cache=cache, offline=offline)
+def _extract(package: str, version: str, *, cache: Cache, offline: bool) -> Extraction:
+    source = fetch(package, version, reader(package).WANTED, cache=cache, offline=offline)
     version = source.record.version
-    rules = [replace(each, version=version) for each in _rules(package, source)]
-    fetched, index = [source.record], []
-    wanted = getattr(module, "TUNED", None)
-    if wanted is not None and tuned:
-        from nearfree.sources.tuned import index_tuned
+    rules = tuple(replace(each, version=version) for each in _rules(package, source))
+    return Extraction(package=package, version=version, fetched=(source.record,), rules=rules)
 
-        configs = fetch(package, version, wanted, cache=cache, offline=offline)
-        fetched.append(configs.record)
-        index = index_tuned(package, version, {p: configs.raw(p) for p in configs.paths()})
-    return Extraction(
-        package=package,
-        version=version,
-        fetched=tuple(fetched),
-        rules=tuple(rules),
-        tuned=tuple(index),
-    )
+
+def _with_tuned(found: Extraction, *, cache: Cache, offline: bool) -> Extraction:
+    """Return what a release says with the index of its tuned files, if its package has any."""
+    wanted = getattr(reader(found.package), "TUNED", None)
+    if wanted is None:
+        return found
+    from nearfree.sources.tuned import index_tuned
+
+    configs = fetch(found.package, found.version, wanted, cache=cache, offline=offline)
+    files = {path: configs.raw(path) for path in configs.paths()}
+    index = tuple(index_tuned(found.package, found.version, files))
+    return replace(found, fetched=(*found.fetched, configs.record), tuned=index)

@@ -9,6 +9,7 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from nearfree.log.events import Quote
@@ -33,9 +34,14 @@ class Text:
 
     def quote(self, first: int, last: int) -> Quote:
         """Return lines `first` to `last`, with blanks collapsed, shortened to 160 characters."""
-        lines = self.content.splitlines()[first - 1 : last]
+        lines = _lines(self.content)[first - 1 : last]
         text = " ".join(" ".join(lines).split())
         return Quote(file=self.path, lines=(first, last), text=text[:160])
+
+
+@lru_cache(maxsize=1 << 8)
+def _lines(content: str) -> list[str]:
+    return content.splitlines()
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ def defaults(function: Function) -> dict[str, ast.expr]:
     return found
 
 
+@lru_cache(maxsize=1 << 12)
 def own_default(name: str, value: ast.expr) -> ast.expr:
     """Return a parameter's default; one that calls share is an error."""
     changing = (ast.List, ast.Dict, ast.Set, ast.Call, ast.ListComp, ast.DictComp, ast.SetComp)

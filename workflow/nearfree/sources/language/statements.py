@@ -52,6 +52,11 @@ def _method(kind: str) -> str:
     return f"s_{kind.lower()}"
 
 
+@lru_cache(maxsize=1 << 12)
+def _imported(node: ast.Import | ast.ImportFrom) -> frozenset[str]:
+    return frozenset(bound_by(node))
+
+
 class RefusedError(Exception):
     """The backend refuses the call, at a statement."""
 
@@ -222,7 +227,8 @@ class Statements:
 
     def s_import(self, node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
         """Bind nothing: a name that only an import gives is unknown where it is used."""
-        if bound_by(node) & (frame.keys() | self.program.constants.keys() | BUILTINS.keys()):
+        groups = (frame, self.program.constants, BUILTINS)
+        if any(name in group for name in _imported(node) for group in groups):
             raise UnknownConstructError(f"{name_of(node)} hides another name", node)
 
     s_importfrom = s_import

@@ -227,7 +227,9 @@ def test_facts_are_those_of_the_datasheets() -> None:
     facts = datasheet_facts(sheets)
     assert facts.select("platform", "dtype").n_unique() == facts.height
     row = facts.row(by_predicate=(pl.col("platform") == "h20") & (pl.col("dtype") == "bfloat16"))
-    assert row == ("h20", "bfloat16", 148.0, 4000.0, 37.0, 90, 78, "NVIDIA H20", False)
+    assert row[:9] == ("h20", "bfloat16", 148.0, 4000.0, 37.0, 90, 78, "NVIDIA H20", False)
+    links = ("nvlink", "link_gb_s", "node_gpus", "machine_gpus", "network_gb_s")
+    assert row[9:] == tuple(getattr(sheets["h20"], link) for link in links)
 
 
 def test_each_distinct_row_is_asked_once() -> None:

@@ -144,7 +144,7 @@ def test_uneven_loads_fill_what_is_expected(changes: dict[str, Any]) -> None:
     if shares:
         rows = rows.with_columns(pl.Series("shares", [shares, None]))
     n = np.array([[1.0, 5.0, 40.0]] * 2)
-    features = moe_features(rows, n)
+    features = moe_features(rows, n, triton=True)
     law = spread_of(changes["routing"], shares)
     assert law is not None
     tokens = (3, 15, 120)

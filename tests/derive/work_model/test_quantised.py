@@ -71,6 +71,7 @@ def test_only_hopper_has_that_tile() -> None:
 def test_a_tile_that_is_known_is_taken() -> None:
     """A tile of 128 rows pads what the best of several would not."""
     layer = {"experts": 256, "top_k": 8, "skewed": 0, "d_model": 4096, "d_ff": 512, "matrices": 3}
+    layer |= {"ep": 1, "local_experts": 256}
     values = start(MOE_LIBRARY)
     free, bound = (
         own_tile_latency_us(arrays([64], **{**H100, **layer, "tile_m": tile}), values, "best_tile")

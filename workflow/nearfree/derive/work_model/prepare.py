@@ -13,6 +13,7 @@ from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
 from nearfree.derive.laws.spread import spread_of
+from nearfree.derive.work_model.collective import COLLECTIVE
 from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
@@ -204,7 +205,7 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         return gemm_features(rows, n)
     if family.name.startswith("moe"):
         return moe_features(rows, n, triton=family is MOE_TRITON)
-    if family.modules == ("collective",):
+    if family.modules == COLLECTIVE:
         return collective_features(family.name, rows, n)
     found = attention_features(rows, n)
     packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]

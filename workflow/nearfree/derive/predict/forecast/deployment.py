@@ -15,6 +15,7 @@ from nearfree.core.protocols import Positive
 from nearfree.core.setting import Routing, Setting
 from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.engines import ENGINES, VLLM
 from nearfree.decoders.modules import ModuleUse, modules, requests
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
@@ -62,8 +63,10 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     @property
     def engine(self) -> BackendRelease:
-        """Whose collectives run: those of what runs the experts, without any vLLM's."""
-        return self.moe or BackendRelease("vllm")
+        """Whose collectives run: the engine's that runs the experts, else vLLM's."""
+        if self.moe and self.moe.name in ENGINES:
+            return self.moe
+        return BackendRelease(VLLM.name)
 
     @property
     def full_baseline(self) -> int:

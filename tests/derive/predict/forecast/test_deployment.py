@@ -1,0 +1,54 @@
+"""A deployment on several GPUs: its rank's modules, and what they ask at each batch."""
+
+from typing import Any
+
+import pytest
+from decoders.files import CONFIG
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.backends.names import BackendRelease
+from nearfree.core.parallel import Parallel
+from nearfree.decoders.collectives import ATTENTION_SUM, DISPATCH, LOGITS, MOE_SUM
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.modules import ATTENTION, MOE
+from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+
+SPARSE = read_decoder(CONFIG / "models" / "qwen3_30b_a3b.json")
+ASKED: dict[str, Any] = {
+    "platform": "h200",
+    "attention": BackendRelease("flash_attn", "2.8.3"),
+    "moe": BackendRelease("vllm", "0.20.2"),
+    "routing": "balanced",
+}
+
+
+def deployment(batch: int, moe: str = "vllm", **degrees: int) -> Deployment:
+    """Return the model on some GPUs."""
+    asked = ASKED | {"moe": BackendRelease(moe, "1")}
+    return Deployment(decoder=SPARSE, batch=batch, parallel=Parallel(**degrees), **asked)
+
+
+@pytest.mark.parametrize(
+    ("moe", "engine"), [("vllm", "vllm"), ("sglang", "sglang"), ("torch_padded", "vllm")]
+)
+def test_collectives_are_those_of_the_engine(moe: str, engine: str) -> None:
+    """What runs the experts says whose all-reduce runs; a library of none leaves vLLM's."""
+    roles = {use.role: use for use in deployment(1, moe, tp=2).uses()}
+    assert roles[ATTENTION_SUM].setting.backend == engine
+    assert roles[LOGITS].setting.backend == "nccl"
+    assert MOE_SUM not in {use.role for use in deployment(1, moe).uses()}
+
+
+@given(batch=st.integers(1, 99), dp=st.sampled_from([1, 2, 4, 8]), tp=st.sampled_from([1, 2]))
+def test_a_question_has_the_batch_of_its_group(batch: int, dp: int, tp: int) -> None:
+    """Attention is asked about the group with most requests, experts about all of them."""
+    asked = Questions([deployment(batch, dp=dp, tp=tp, ep=dp * tp)], [1, 2])
+    places = dict(asked.uses.select("role", "asked").iter_rows())
+    batches = asked.frame["batch"].to_list()
+    group = -(-batch // dp)
+    assert batches[places[ATTENTION]] == group
+    assert batches[places[MOE]] == batch
+    if dp > 1:
+        assert batches[places[DISPATCH]] == batch
+    if tp > 1:
+        assert batches[places[ATTENTION_SUM]] == group

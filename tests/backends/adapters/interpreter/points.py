@@ -103,7 +103,6 @@ def points(release: Release) -> Iterator[Point]:
     yield from over(FAR, 8, 1, "skewed")
     yield from over((16, 17, 65), 64, 1, "skewed")
     yield from over((8, 9), 64, 2, "balanced")
-    yield from over((3, 20), 8, 2, "power_law:1.2")
     experts, d_ff, positions = release.tuned
     yield from over(positions, experts, 1, "skewed", d_model=128, d_ff=d_ff, dtype="float16")
     if release.own_align:

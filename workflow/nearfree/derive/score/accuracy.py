@@ -46,7 +46,7 @@ ACCURACY = Table(
         "platform": text("the kind of machine", nullable=True),
         "backend": text("what ran it", nullable=True),
         "backend_version": text("its version", nullable=True),
-        "routing": text("balanced, skewed or power_law", nullable=True),
+        "routing": text("balanced, skewed or power_law:EXPONENT", nullable=True),
         "epsilon": amount("tolerance"),
         "settings": count("how many curves"),
         "answered": count("of them, those with a prediction", at_least=0),

@@ -116,7 +116,9 @@ class MoeRules:
             rules[name].steady(self.fixed, ()) if name in rules else None for name in OTHER_SIZES
         ]
         self.tokens = rules["config_tokens"]
+        self._in_chunks = self.tokens.identity != "num_tokens"
         self.path = rules["path"].steady(self.fixed, ())
+        self._only_path: Answer | None = None
         self.aligned = query.modular and "absent" in _statement(rules, "mechanism_modular_naive")
         self.tuned = self._tuned(rules, tuned, last)
         self.notes: tuple[str, ...] = ()
@@ -146,12 +148,16 @@ class MoeRules:
         if query.device is None:
             self._same_anywhere(index, name)
             return None
-        own = find_tuned(TunedFiles(query.own), name(query.device), folders=None, last=last)
-        if own is not None:
-            return own
-        return find_tuned(
-            index, name(query.device), folders=folders, triton=query.triton, last=last
-        )
+        asked_for = (*given.items(), query.device, query.triton, last)
+        if query.own or asked_for not in index.opened:
+            file = name(query.device)
+            own = find_tuned(TunedFiles(query.own), file, folders=None, last=last)
+            if own is not None:
+                return own
+            index.opened[asked_for] = find_tuned(
+                index, file, folders=folders, triton=query.triton, last=last
+            )
+        return index.opened[asked_for]
 
     def _same_anywhere(self, index: TunedFiles, name: Callable[[str], str]) -> None:
         """Refuse to answer without a device where some device has a tuned file."""
@@ -183,7 +189,7 @@ class MoeRules:
 
         Where a release works in chunks, it is that of the first chunk.
         """
-        m = self.tokens.value({"num_tokens": tokens}).value
+        m = self._chunk(tokens)
         path = self._path(m)
         taken = ALIGNED if self.aligned else path.value
         query = self.query
@@ -224,7 +230,7 @@ class MoeRules:
 
     def step(self, tokens: int) -> tuple[str, int]:
         """Return the path and BLOCK_SIZE_M that `at` returns, without the rest of it."""
-        m = self.tokens.value({"num_tokens": tokens}).value
+        m = self._chunk(tokens)
         taken = ALIGNED if self.aligned else self._path(m).value
         if self.query.override is not None:
             return taken, self.query.override
@@ -238,9 +244,20 @@ class MoeRules:
         asked = {name for rule in rules if rule is not None for name in rule.open_inputs}
         return {name: self.fixed[name] for name in sorted(asked) if name in self.fixed}
 
+    def _chunk(self, tokens: int) -> int:
+        """Return the tokens that a configuration is chosen by."""
+        if not self._in_chunks:
+            return tokens
+        return int(self.tokens.value({"num_tokens": tokens}).value)
+
     def _path(self, tokens: int) -> Answer:
-        self._counted["num_tokens"] = tokens
-        return self.path.value(self._counted)
+        if self._only_path is None:
+            self._counted["num_tokens"] = tokens
+            found = self.path.value(self._counted)
+            if "num_tokens" in self.path.open_inputs:
+                return found
+            self._only_path = found
+        return self._only_path
 
     def _size(self, m: int) -> Answer:
         self._sized["M"] = m

@@ -11,9 +11,18 @@ from msgspec import Struct
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, TunedIndexed
-from nearfree.sources.answers.lookup import OTHER_SIZES, TunedFiles, devices, find_tuned, nearest
+from nearfree.sources.answers.lookup import (
+    OTHER_SIZES,
+    TunedFiles,
+    devices,
+    find_tuned,
+    nearest,
+    tuned_intervals,
+)
 from nearfree.sources.backends.fused_moe import ALIGNED
+from nearfree.sources.language.closures import UnsettledError
 from nearfree.sources.language.rule import Answer, Rule
+from nearfree.sources.language.thresholds import changes, same_up_to
 
 Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4"]
 FLAGS = {
@@ -116,7 +125,7 @@ class MoeRules:
             rules[name].steady(self.fixed, ()) if name in rules else None for name in OTHER_SIZES
         ]
         self.tokens = rules["config_tokens"]
-        self._in_chunks = self.tokens.identity != "num_tokens"
+        self._whole = same_up_to(self.tokens, "num_tokens")
         self.path = rules["path"].steady(self.fixed, ())
         self._only_path: Answer | None = None
         self.aligned = query.modular and "absent" in _statement(rules, "mechanism_modular_naive")
@@ -238,6 +247,26 @@ class MoeRules:
             return taken, self.tuned.block_size_m[nearest(self.tuned.tokens, m)]
         return taken, self._size(m).value
 
+    def changes(self, most: int) -> list[int]:
+        """Return every number of tokens up to `most` whose `step` may be another than before it.
+
+        Raises
+        ------
+        UnsettledError, or what a mistake in a rule raises (`NO_VALUE`)
+            That takes asking at each.
+        """
+        if most > self._whole:
+            raise UnsettledError
+        found = set[int]()
+        if self.query.override is None and self.tuned is not None:
+            entries = tuned_intervals(self.tuned.tokens, self.tuned.block_size_m, 1, most)
+            found |= {each.first for each in entries[1:]}
+        elif self.query.override is None:
+            found |= {*changes(self.block_size, self.fixed, "M", most)}
+        if not self.aligned:
+            found |= {*changes(self.path, self.fixed, "num_tokens", most)}
+        return sorted(found)
+
     def inputs(self) -> dict[str, Any]:
         """Return the layer's facts that its answers depend on, besides the number of tokens."""
         rules = (self.block_size, self.path, *self.others)
@@ -246,7 +275,7 @@ class MoeRules:
 
     def _chunk(self, tokens: int) -> int:
         """Return the tokens that a configuration is chosen by."""
-        if not self._in_chunks:
+        if tokens <= self._whole:
             return tokens
         return int(self.tokens.value({"num_tokens": tokens}).value)
 

@@ -133,7 +133,7 @@ class Rule:
             else:
                 branches.append((branch, rest, value))
         narrow = copy.copy(self)
-        for name in ("open_inputs", "identity", "_quick", "closures"):
+        for name in ("open_inputs", "_quick", "closures"):
             vars(narrow).pop(name, None)
         # What helpers were called with is known to both.
         vars(narrow).update(branches=branches, _helpers=self._helpers, _kept={})
@@ -174,14 +174,6 @@ class Rule:
         """The inputs that its open branches rest on."""
         nodes = {node for _, when, value in self.branches for node in (*when, value)}
         return frozenset(name for node in nodes for name in variables(node))
-
-    @cached_property
-    def identity(self) -> str | None:
-        """The input that the rule always answers with, None if it does anything else."""
-        match self.branches:
-            case [(_, [], ast.Name(name))]:
-                return name
-        return None
 
     def missing(self, inputs: Mapping[str, Any]) -> set[str]:
         """Return the inputs that an answer still depends on where some are given."""

@@ -388,6 +388,31 @@ def test_a_step_is_what_a_block_says(tokens: int, version: str) -> None:
     assert rules.step(tokens) == (block.path, block.value)
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    release=st.sampled_from((("vllm", "0.9.1"), ("vllm", "0.14.0"), ("vllm", "0.33.0"),
+                             ("sglang", "0.5.9"), ("sglang", "0.5.23"))),
+    shape=st.sampled_from(((8, 2, 14336), (128, 8, 768), (256, 8, 256), (512, 1, 512))),
+    dtype=st.sampled_from(("bf16", "fp8_block")),
+    device=st.sampled_from(("NVIDIA H20", "NVIDIA L40S")),
+)  # fmt: skip
+def test_steps_change_where_a_layer_says(
+    release: tuple[str, str], shape: tuple[int, int, int], dtype: Any, device: str
+) -> None:
+    """Between two numbers of tokens that a layer names, path and BLOCK_SIZE_M stay the same."""
+    said = recorded_extraction(LOG, *release)
+    assert said is not None
+    experts, top_k, d_ff = shape
+    query = MoeQuery(
+        experts=experts, top_k=top_k, d_ff=d_ff, d_model=4096, dtype=dtype, device=device, sm=90,
+        smem_per_block=227 * 1024, triton=PINNED_TRITON.get(Release(*release)),
+    )  # fmt: skip
+    rules = MoeRules(said.by_name(), TunedFiles(said.tuned), query, 4096)
+    steps = [rules.step(tokens) for tokens in range(1, 1201)]
+    real = {n for n in range(2, 1201) if steps[n - 1] != steps[n - 2]}
+    assert real <= {*rules.changes(1200)}
+
+
 RELEASES = (
     ("flash_attn", "2.8.3"),
     ("flash_attn_3", "0.0.34"),

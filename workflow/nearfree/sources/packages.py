@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -68,6 +69,7 @@ def is_moe(package: str) -> bool:
     return hasattr(reader(package), "TUNED")
 
 
+@lru_cache(maxsize=256)
 def parse_release(text: str) -> tuple[str, str]:
     """Return package and version of a text like `vllm==0.20.2`.
 

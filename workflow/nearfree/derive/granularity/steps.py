@@ -1,14 +1,15 @@
 """Where the granularity of one MoE layer or attention call steps, as its release chooses it."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Generic, TypeVar
 
-from nearfree.errors import EvidenceError
+from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.sources.answers.dense import Rows
 from nearfree.sources.answers.granularity import MOST_POINTS, Files, Interval
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.attention import Tile
+from nearfree.sources.language.closures import NO_VALUE
 
 MOST_TOKENS = 4096
 """Tokens (or positions) up to which a change of the granularity is looked for."""
@@ -35,6 +36,9 @@ class Steps(Generic[Choice]):
         The files that the rule was read from.
     most
         The largest number that is looked at.
+    changes
+        Returns every number up to the largest at which what must stay the same may change; without
+        it, or where it cannot say, each number is looked at.
     """
 
     def __init__(
@@ -44,10 +48,13 @@ class Steps(Generic[Choice]):
         intervals: Callable[..., tuple[Any, tuple[Interval, ...]]],
         files: Files,
         most: int = MOST_TOKENS,
+        *,
+        changes: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
         self._at: Callable[[int], Choice] = at
         self._step: Callable[[int], object] = cache(step)
         self._intervals, self._files, self._most = intervals, files, most
+        self._told = changes
         self._known: dict[int, Choice] = {}
         self._ends: list[tuple[int, int]] = []
         self._cited: dict[int, str] = {}
@@ -75,11 +82,24 @@ class Steps(Generic[Choice]):
         for begin, end in self._ends:
             if begin <= first <= end:
                 return end if end < self._most else None
-        same, last = self._step(first), first
-        while last < self._most and self._step(last + 1) == same:
-            last += 1
+        same, last = self._step(first), max(first, self._most)
+        for number in self._changes:
+            if number > first and self._step(number) != same:
+                last = number - 1
+                break
         self._ends.append((first, last))
         return last if last < self._most else None
+
+    @cached_property
+    def _changes(self) -> Sequence[int]:
+        """The numbers at which something may change from the one before."""
+        every = range(2, self._most + 1)
+        if self._told is None:
+            return every
+        try:
+            return self._told(self._most)
+        except (*NO_VALUE, NearfreeError):
+            return every
 
     def tau(self, tokens: int) -> int | None:
         """Return `last_alike` of a layer's tokens.

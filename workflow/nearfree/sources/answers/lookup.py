@@ -99,10 +99,14 @@ OTHER_SIZES = ("block_size_n", "block_size_k", "group_size_m")
 
 
 class TunedFiles:
-    """The tuned files of a release, by name."""
+    """The tuned files of a release, by name.
+
+    `opened` is for who asks many times: the file that is opened for a key, None without one.
+    """
 
     def __init__(self, files: Sequence[TunedIndexed]) -> None:
         self.files = tuple(files)
+        self.opened: dict[tuple[object, ...], TunedIndexed | None] = {}
         self._named: dict[str, list[TunedIndexed]] = {}
         for each in self.files:
             self._named.setdefault(file_name(each), []).append(each)

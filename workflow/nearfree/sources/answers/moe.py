@@ -11,9 +11,18 @@ from msgspec import Struct
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, TunedIndexed
-from nearfree.sources.answers.lookup import OTHER_SIZES, TunedFiles, devices, find_tuned, nearest
+from nearfree.sources.answers.lookup import (
+    OTHER_SIZES,
+    TunedFiles,
+    devices,
+    find_tuned,
+    nearest,
+    tuned_intervals,
+)
 from nearfree.sources.backends.fused_moe import ALIGNED
+from nearfree.sources.language.closures import UnsettledError
 from nearfree.sources.language.rule import Answer, Rule
+from nearfree.sources.language.thresholds import changes, same_up_to
 
 Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4"]
 FLAGS = {
@@ -116,7 +125,9 @@ class MoeRules:
             rules[name].steady(self.fixed, ()) if name in rules else None for name in OTHER_SIZES
         ]
         self.tokens = rules["config_tokens"]
+        self._whole = same_up_to(self.tokens, "num_tokens")
         self.path = rules["path"].steady(self.fixed, ())
+        self._only_path: Answer | None = None
         self.aligned = query.modular and "absent" in _statement(rules, "mechanism_modular_naive")
         self.tuned = self._tuned(rules, tuned, last)
         self.notes: tuple[str, ...] = ()
@@ -146,12 +157,16 @@ class MoeRules:
         if query.device is None:
             self._same_anywhere(index, name)
             return None
-        own = find_tuned(TunedFiles(query.own), name(query.device), folders=None, last=last)
-        if own is not None:
-            return own
-        return find_tuned(
-            index, name(query.device), folders=folders, triton=query.triton, last=last
-        )
+        asked_for = (*given.items(), query.device, query.triton, last)
+        if query.own or asked_for not in index.opened:
+            file = name(query.device)
+            own = find_tuned(TunedFiles(query.own), file, folders=None, last=last)
+            if own is not None:
+                return own
+            index.opened[asked_for] = find_tuned(
+                index, file, folders=folders, triton=query.triton, last=last
+            )
+        return index.opened[asked_for]
 
     def _same_anywhere(self, index: TunedFiles, name: Callable[[str], str]) -> None:
         """Refuse to answer without a device where some device has a tuned file."""
@@ -183,7 +198,7 @@ class MoeRules:
 
         Where a release works in chunks, it is that of the first chunk.
         """
-        m = self.tokens.value({"num_tokens": tokens}).value
+        m = self._chunk(tokens)
         path = self._path(m)
         taken = ALIGNED if self.aligned else path.value
         query = self.query
@@ -224,7 +239,7 @@ class MoeRules:
 
     def step(self, tokens: int) -> tuple[str, int]:
         """Return the path and BLOCK_SIZE_M that `at` returns, without the rest of it."""
-        m = self.tokens.value({"num_tokens": tokens}).value
+        m = self._chunk(tokens)
         taken = ALIGNED if self.aligned else self._path(m).value
         if self.query.override is not None:
             return taken, self.query.override
@@ -232,15 +247,46 @@ class MoeRules:
             return taken, self.tuned.block_size_m[nearest(self.tuned.tokens, m)]
         return taken, self._size(m).value
 
+    def changes(self, most: int) -> list[int]:
+        """Return every number of tokens up to `most` whose `step` may be another than before it.
+
+        Raises
+        ------
+        UnsettledError, or what a mistake in a rule raises (`NO_VALUE`)
+            That takes asking at each.
+        """
+        if most > self._whole:
+            raise UnsettledError
+        found = set[int]()
+        if self.query.override is None and self.tuned is not None:
+            entries = tuned_intervals(self.tuned.tokens, self.tuned.block_size_m, 1, most)
+            found |= {each.first for each in entries[1:]}
+        elif self.query.override is None:
+            found |= {*changes(self.block_size, self.fixed, "M", most)}
+        if not self.aligned:
+            found |= {*changes(self.path, self.fixed, "num_tokens", most)}
+        return sorted(found)
+
     def inputs(self) -> dict[str, Any]:
         """Return the layer's facts that its answers depend on, besides the number of tokens."""
         rules = (self.block_size, self.path, *self.others)
         asked = {name for rule in rules if rule is not None for name in rule.open_inputs}
         return {name: self.fixed[name] for name in sorted(asked) if name in self.fixed}
 
+    def _chunk(self, tokens: int) -> int:
+        """Return the tokens that a configuration is chosen by."""
+        if tokens <= self._whole:
+            return tokens
+        return int(self.tokens.value({"num_tokens": tokens}).value)
+
     def _path(self, tokens: int) -> Answer:
-        self._counted["num_tokens"] = tokens
-        return self.path.value(self._counted)
+        if self._only_path is None:
+            self._counted["num_tokens"] = tokens
+            found = self.path.value(self._counted)
+            if "num_tokens" in self.path.open_inputs:
+                return found
+            self._only_path = found
+        return self._only_path
 
     def _size(self, m: int) -> Answer:
         self._sized["M"] = m

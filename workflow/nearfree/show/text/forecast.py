@@ -53,9 +53,13 @@ def title(query: Deployment) -> str:
         f"b = {query.batch}",
         f"L = {query.context}{_window(query)}",
         f"attention {query.attention}",
-        *([f"MoE {query.moe}", f"{query.routing} routing"] if query.moe else []),
+        *([f"MoE {query.moe}{_by(query)}", f"{query.routing} routing"] if query.moe else []),
     ]
     return ", ".join(parts)
+
+
+def _by(query: Deployment) -> str:
+    return f" by {query.library}" if query.library else ""
 
 
 def gpus(query: Deployment) -> str:

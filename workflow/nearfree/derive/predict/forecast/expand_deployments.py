@@ -79,6 +79,7 @@ def asked_about(config: Config, spec: DeploymentSpec) -> tuple[list[Deployment],
             context=context,
             precision=each.model.precision,
             parallel=spread.parallel,
+            library=each.model.library(experts, each.sheet),
             memory=each.model.memory(each.sheet, batch, context, experts),
         )
         for each in asked

@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 from nearfree.core.modules.collective import busiest
+from nearfree.derive.work_model.answer import rule_places, stop_terms
 from nearfree.derive.work_model.collective import EXCHANGES
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Features
 
+from derive.questions import RESOLVER
 from derive.work_model.forms import EXCHANGE, REDUCE, facts_of, prepared, start
 
 NCCL = {**REDUCE, "backend": "nccl", "kernel": "NCCL", "platform": "h100"}
@@ -118,3 +120,21 @@ def test_what_is_not_known_is_refused(changes: dict[str, Any], what: str) -> Non
     rows = facts_of(NCCL | changes)
     judged = rows.with_columns(family_of(rows)).select(times_refusal().alias("refusal"))
     assert what in judged["refusal"].item()
+
+
+def test_what_stops_a_collective_is_said() -> None:
+    """Beyond its plateau a collective is stopped by bytes, or by the switch of its algorithm."""
+    (part,) = prepared(REDUCE | {"backend": "vllm", "kernel": "vLLM_custom_graph",
+                                 "backend_version": "0.14.0", "platform": "h100"})  # fmt: skip
+    places = np.arange(part.counts.shape[1] - 1)
+    switched = part.features["algorithm"]
+    terms = [stop_terms(part, *(np.array([each]) for each in (0, at, at + 1)))[0] for at in places]
+    expected = [
+        "bytes between GPUs" if switched[0, at] == switched[0, at + 1]
+        else "all-reduce one_shot -> two_shot"
+        for at in places
+    ]  # fmt: skip
+    assert terms == expected
+    assert "all-reduce one_shot -> two_shot" in terms
+    (place,) = rule_places(part.family, part.rows, [1], RESOLVER)
+    assert "custom_all_reduce.cuh:592" in place

@@ -5,14 +5,16 @@ each point, with the constants of a form fitted to all platforms but the point's
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nearfree.derive.work_model.collective import EXCHANGES
 from nearfree.derive.work_model.collective_samples import collective_measured
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import times_of
+from nearfree.derive.work_model.family import Flags, times_of
 from nearfree.derive.work_model.fit import fit, taken
 from nearfree.public.curves import ImportedCurves
 
@@ -29,6 +31,8 @@ _SCHEMA = {
     "predicted_us": pl.Float64,
     "error": pl.Float64,
 }
+MOST = 60
+"""Curves of a platform and family that are fitted, evenly spread; all are scored."""
 _ANY = 0.2
 """The fit asks for a tolerance, which says nothing where T itself is fitted."""
 
@@ -57,11 +61,12 @@ def left_out_errors(curves: ImportedCurves, facts: pl.DataFrame) -> pl.DataFrame
         curves.settings, curves.points, facts
     ).items():
         platforms = rows["platform"].to_numpy()
+        fitted_on = _spread(platforms)
         for platform in sorted(set(platforms)):
             mine = platforms == platform
             if mine.all():
                 continue
-            fitted = fit(FAMILIES[name], taken(measured, ~mine), _ANY)
+            fitted = fit(FAMILIES[name], taken(measured, fitted_on & ~mine), _ANY)
             here = taken(measured, mine)
             payload, n = here.features["payload"], here.features["n"]
             scored = here.counts & (
@@ -82,6 +87,16 @@ def left_out_errors(curves: ImportedCurves, facts: pl.DataFrame) -> pl.DataFrame
                 .select(*_SCHEMA)
             )
     return pl.concat(frames)
+
+
+def _spread(platforms: npt.NDArray[Any]) -> Flags:
+    """Return which curves are fitted: at most MOST a platform, in the order of their rows."""
+    kept = np.zeros(len(platforms), dtype=bool)
+    for platform in set(platforms):
+        (places,) = np.nonzero(platforms == platform)
+        at = np.linspace(0, len(places) - 1, min(MOST, len(places))).round().astype(int)
+        kept[places[at]] = True
+    return kept
 
 
 def grouped(errors: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

@@ -52,6 +52,12 @@ _PUSHED = {
 10.0 on: up to these sizes one shot is pushed."""
 _PULLED = 16 * _MIB
 """The same, __init__: the largest buffer that is pulled."""
+SWITCHES = {
+    "vllm": "vLLM 0.33.0 cuda_communicator.py:362, all_reduce_utils.py:31; "
+    "0.22.0 custom_all_reduce.cuh:592",
+    "sglang": "SGLang 0.5.14 custom_all_reduce_v2.py, _maybe_init_config",
+}
+"""Where an engine's switches stand."""
 _TILE = 36 * 512 * 16
 """Bytes that a grid of vLLM's kernels has in flight: 36 blocks of 512 threads of 16 bytes (0.22.0,
 csrc/custom_all_reduce.cuh, 33 and 529)."""

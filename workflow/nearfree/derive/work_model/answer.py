@@ -9,7 +9,12 @@ from msgspec import Struct
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.work_model.collective import COLLECTIVES
+from nearfree.derive.work_model.all_reduce import ALGORITHMS, SWITCHES
+from nearfree.derive.work_model.collective import (
+    COLLECTIVE,
+    COLLECTIVE_FAMILIES,
+    SWITCHED_FAMILIES,
+)
 from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.family import (
     Array,
@@ -31,8 +36,8 @@ _PLAIN = {
     "moe_library": "padded expert blocks and traffic between L2 and SMs",
     "attention_prefill": "waves of query tiles",
     "attention_cached": "padded query tiles over the cache",
+    **dict.fromkeys(COLLECTIVE_FAMILIES, "bytes between GPUs"),
 }
-_PLAIN |= {each.name: "bytes between GPUs" for each in COLLECTIVES}
 _STEPS = {
     "block_m": "BLOCK_SIZE_M",
     "tile_rows": "query tile",
@@ -62,10 +67,17 @@ def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> lis
             term if a == b else f"{word} {a} -> {b}"
             for term, a, b in zip(terms, before, then, strict=True)
         ]
+    if "algorithm" in part.features:
+        chosen = part.features["algorithm"].astype(int)
+        terms = [
+            term if a == b else f"all-reduce {ALGORITHMS[a]} -> {ALGORITHMS[b]}"
+            for term, a, b in zip(terms, chosen[rows, last], chosen[rows, after], strict=True)
+        ]
     return terms
 
 
 NO_RULE = "no rule: the library picks its own tile"
+NO_SWITCH = "no rule: the library picks its own protocol"
 _LIBRARIES = {
     "float8": "FlashInfer, CUTLASS or torch",
     "float8_block": "DeepGEMM, CUTLASS, Marlin or Triton",
@@ -105,8 +117,9 @@ def rule_places(
             resolver.attention(AttentionQuestion(**row)).evidence(n)
             for row, n in zip(given.iter_rows(named=True), positions, strict=True)
         ]
-    if family in COLLECTIVES:
-        return [f"no rule: {family.meaning}"] * rows.height
+    if family.modules == COLLECTIVE:
+        ruled = family.name in SWITCHED_FAMILIES
+        return [SWITCHES.get(each, NO_SWITCH) if ruled else NO_SWITCH for each in rows["backend"]]
     stored = rows["weights"].fill_null(rows["dtype"]) if family.name == "gemm" else rows["dtype"]
     return [_no_rule(each) if family.name == "gemm" else NO_RULE for each in stored]
 

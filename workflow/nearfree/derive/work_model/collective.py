@@ -17,6 +17,8 @@ from nearfree.derive.work_model.family import (
     power_mean_sum,
 )
 
+COLLECTIVE = ("collective",)
+"""The kind of modules that these forms speak of."""
 _SHARPNESS = 3.0
 """p: how well a kernel hides the latency of its loads behind their bytes."""
 _ROUNDED = (ONE_SHOT, TWO_SHOT)
@@ -201,7 +203,7 @@ def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -
     return Family(
         name=name,
         meaning=f"dispatch and combine by {backend}'s {', '.join(kernels)}",
-        modules=("collective",),
+        modules=COLLECTIVE,
         speaks=speaks,
         needs=("experts", "top_k"),
         constants=(*_EXCHANGE, *(_BETWEEN if far else ())),
@@ -214,7 +216,7 @@ def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -
 COLLECTIVE_GRAPH = Family(
     name="collective_graph",
     meaning="vLLM's and SGLang's all-reduces in a CUDA graph, by the switches of their source",
-    modules=("collective",),
+    modules=COLLECTIVE,
     speaks=lambda backend, kernel, _cached: (
         backend in ("vllm", "sglang") and (kernel or "graph").endswith("graph")
     ),
@@ -226,7 +228,7 @@ COLLECTIVE_GRAPH = Family(
 COLLECTIVE_EAGER = Family(
     name="collective_eager",
     meaning="the same launched one by one",
-    modules=("collective",),
+    modules=COLLECTIVE,
     speaks=lambda backend, kernel, _cached: (
         backend in ("vllm", "sglang") and (kernel or "").endswith("eager")
     ),
@@ -242,7 +244,7 @@ COLLECTIVE_EAGER = Family(
 COLLECTIVE_NCCL = Family(
     name="collective_nccl",
     meaning="NCCL's collectives over NVLink",
-    modules=("collective",),
+    modules=COLLECTIVE,
     speaks=lambda backend, _kernel, _cached: backend == "nccl",
     constants=_LARGE,
     hypotheses=("protocols",),
@@ -252,7 +254,7 @@ COLLECTIVE_NCCL = Family(
 COLLECTIVE_TRTLLM = Family(
     name="collective_trtllm",
     meaning="TensorRT-LLM's all-reduces",
-    modules=("collective",),
+    modules=COLLECTIVE,
     speaks=lambda backend, kernel, _cached: (
         backend == "trtllm" and (kernel or "").startswith("TRTLLM")
     ),
@@ -264,7 +266,7 @@ COLLECTIVE_TRTLLM = Family(
 COLLECTIVE_PCIE = Family(
     name="collective_pcie",
     meaning="any collective of GPUs that meet over PCIe",
-    modules=("collective",),
+    modules=COLLECTIVE,
     speaks=lambda _backend, _kernel, _cached: False,
     constants=_OVER_PCIE,
     hypotheses=("paths",),
@@ -293,3 +295,5 @@ COLLECTIVES = (
 """The forms of collectives, the most special first."""
 COLLECTIVE_FAMILIES = frozenset(family.name for family in COLLECTIVES)
 """Their names."""
+SWITCHED_FAMILIES = (COLLECTIVE_GRAPH.name, COLLECTIVE_EAGER.name)
+"""Those whose algorithm the engines' source says."""

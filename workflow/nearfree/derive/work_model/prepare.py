@@ -12,6 +12,7 @@ from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import block_sizes
+from nearfree.derive.work_model.collective import COLLECTIVE
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
 from nearfree.derive.work_model.links import collective_features
@@ -177,7 +178,7 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         return gemm_features(rows, n)
     if family.name.startswith("moe"):
         return moe_features(rows, n)
-    if family.modules == ("collective",):
+    if family.modules == COLLECTIVE:
         return collective_features(family.name, rows, n)
     found = attention_features(rows, n)
     packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]

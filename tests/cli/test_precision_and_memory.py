@@ -206,6 +206,18 @@ def test_tables_say_the_formats(call: Call) -> None:
         assert "int4 weights with bfloat16" in call(*command, *where)[1]
 
 
+def test_a_format_of_libraries_alone_has_their_form(call: Call) -> None:
+    """NVFP4 experts have no blocks to read: on Blackwell a library is named, its tiles assumed."""
+    asked = ("--model", "qwen3_30b_a3b", "--weights", "nvfp4", "--largest", "4", "--platform")
+    code, out, _ = call("predict", *asked, "b200")
+    assert code == 0
+    assert "MoE vllm 0.33.0 by FlashInfer's TRTLLM" in out.splitlines()[0]
+    assert "no rule: the library picks its own tile" in out
+    code, out, _ = call("predict", *asked, "h100")
+    assert code == 2
+    assert "no phi of h100 for nvfp4" in out or "nvfp4 are read" in out
+
+
 def test_what_is_refused_has_a_remedy(call: Call) -> None:
     """A card without units of a format refuses it, and the text says what to do."""
     code, out, _ = call(

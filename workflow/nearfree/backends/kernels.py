@@ -168,6 +168,13 @@ SELECTIONS = (
         (Kernel(MARLIN, 75, 89), Kernel("Humming", 90, 90), Kernel(MARLIN, 91)),
     ),
     Selection(
+        "vllm",
+        ("nvfp4",),
+        f"{_MOE}/nvfp4.py",
+        {"0.33.0": (203, 212)},
+        (Kernel(_TRTLLM, 100, 109),),
+    ),
+    Selection(
         "sglang",
         ("fp8", "fp8_block"),
         f"{_SGLANG}/fp8.py",
@@ -224,6 +231,7 @@ _TITLES = {
     "int8": "int8",
     "int8_w8a16": "int8 weights",
     "int4": "int4 weights",
+    "nvfp4": "nvfp4",
 }
 """Formats whose kernel an engine chooses by the format. For 16 bits this is Triton, as asked."""
 

@@ -60,6 +60,8 @@ _QUANTISATIONS: dict[tuple[str, str], Dtype] = {
     ("float16", "int4"): "int4",
 }
 """What a release calls the formats of activations and weights; float8 is scaled per tensor."""
+_LIBRARIES_ALONE = ("nvfp4",)
+"""Formats whose experts run in libraries alone, which pick their own tiles."""
 _TILED = ("bfloat16", "float16")
 """Element types of which tile rules are read."""
 
@@ -332,6 +334,21 @@ def reads_moe(
         return moe_kernel(*known, dtype, sm, spread=spread) in (TRITON, MARLIN)
     except EvidenceError:
         return False
+
+
+def library_of(release: BackendRelease, formats: Product, sm: int | None) -> str | None:
+    """Return the library that a release runs experts by, in a format that has no blocks to read.
+
+    None where it has, or the library is not known.
+    """
+    stored = formats.weights
+    if stored != formats.activations or stored not in _LIBRARIES_ALONE or sm is None:
+        return None
+    try:
+        known = moe_release(release.name, release.version, None)
+        return moe_kernel(*known, stored, sm)
+    except EvidenceError:
+        return None
 
 
 def _unknown(what: str) -> EvidenceError:

@@ -53,10 +53,14 @@ def title(query: Deployment) -> str:
         f"b = {query.batch}",
         f"L = {query.context}{_window(query)}",
         f"attention {query.attention}",
-        *([f"MoE {query.moe}", f"{query.routing} routing"] if query.moe else []),
+        *([f"MoE {query.moe}{_by(query)}", f"{query.routing} routing"] if query.moe else []),
         *([f"dense {query.dense}"] if query.dense else []),
     ]
     return ", ".join(parts)
+
+
+def _by(query: Deployment) -> str:
+    return f" by {query.library}" if query.library else ""
 
 
 def gpus(query: Deployment) -> str:

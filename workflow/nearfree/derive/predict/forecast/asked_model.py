@@ -12,7 +12,7 @@ from nearfree.core.precision import GROUPS, PLAIN, QUANTISED, Dtype, Override
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.shards import refusals
-from nearfree.derive.granularity.resolve import reads_moe
+from nearfree.derive.granularity.resolve import library_of, reads_moe
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.errors import ConfigError, Refusal
 from nearfree.hardware.platforms import Platform
@@ -97,6 +97,12 @@ class AskedModel:
             return False
         formats = self.precision.experts
         return reads_moe(moe, formats, sheet.sm, spread=self._parallel.ep > 1)
+
+    def library(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
+        """Return the library that runs its experts, where their format has no blocks to read."""
+        if moe is None or self.precision is None:
+            return None
+        return library_of(moe, self.precision.experts, sheet.sm)
 
     def refused(
         self, sheet: Platform, platform: str, moe: Sequence[BackendRelease]

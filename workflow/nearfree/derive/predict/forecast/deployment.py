@@ -16,7 +16,7 @@ from nearfree.core.setting import Routing, Setting
 from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, VLLM
-from nearfree.decoders.modules import ModuleUse, modules, requests
+from nearfree.decoders.modules import MOE, ModuleUse, modules, requests
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
 from nearfree.derive.tables.settings import setting_row
@@ -43,9 +43,10 @@ class Deployment(Struct, frozen=True, kw_only=True):
     """One model on one platform: backends, b, L, routing, element type and GPUs.
 
     `moe` and `routing` are None where no layer has experts; `loads` are the shares behind a routing
-    that names them; `dense` is what runs the dense products of quantised weights, None for torch or
-    where there are none; `precision` None is the model file's own dtype throughout; `memory` None
-    is not known.
+    that names them; `library` runs the experts where it picks its own tiles, in formats whose
+    blocks nothing says; `dense` is what runs the dense products of quantised weights, None for
+    torch or where there are none; `precision` None is the model file's own dtype throughout;
+    `memory` None is not known.
     """
 
     decoder: Decoder
@@ -59,6 +60,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     context: Positive = 4096
     precision: Precision | None = None
     parallel: Parallel = ALONE
+    library: str | None = None
     memory: Memory | None = None
 
     @property
@@ -153,7 +155,7 @@ class Questions:
             )
         self.deployments, self.grid = deployments, list(grid)
         self._rows: list[dict[str, object]] = []
-        self._numbers: dict[tuple[str, Setting, str | None, int], int] = {}
+        self._numbers: dict[tuple[str, Setting, str | None, int, str | None], int] = {}
         self._uses: dict[Deployment, tuple[ModuleUse, ...]] = {}
         uses = [
             (index, place, use.role, use.count, use.main, self._number(deployment, use))
@@ -186,12 +188,17 @@ class Questions:
     def _number(self, deployment: Deployment, use: ModuleUse) -> int:
         """Return the number of a module's question at the deployment's batch."""
         batch = requests(deployment.batch, use.groups)
-        question = (deployment.platform, use.setting, use.backend_version, batch)
+        kernel = deployment.library if use.role == MOE else None
+        question = (deployment.platform, use.setting, use.backend_version, batch, kernel)
         number = self._numbers.get(question)
         if number is None:
             self._numbers[question] = number = len(self._rows)
             setting = structs.replace(use.setting, batch=batch)
-            beside = {"platform": deployment.platform, "backend_version": use.backend_version}
-            shares = deployment.loads.shares if deployment.loads and setting.routing else None
-            self._rows.append({"asked": number, **setting_row(setting), **beside, "shares": shares})
+            beside = {
+                "platform": deployment.platform,
+                "backend_version": use.backend_version,
+                "kernel": kernel,
+                "shares": deployment.loads.shares if deployment.loads and setting.routing else None,
+            }
+            self._rows.append({"asked": number, **setting_row(setting), **beside})
         return number

@@ -98,6 +98,7 @@ def asked_about(
             context=context,
             precision=each.model.precision,
             parallel=spread.parallel,
+            library=each.model.library(experts, each.sheet),
             memory=each.model.memory(each.sheet, batch, context, experts),
         )
         for each in asked

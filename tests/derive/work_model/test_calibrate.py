@@ -206,3 +206,14 @@ def test_prefill_counts_from_the_smallest_n_above_1() -> None:
     found = samples(curves_of([(event, "e#1")]), FACTS, RESOLVER)["attention_prefill"]
     assert found.measured.features["n"][0].tolist() == [2.0**step for step in range(1, 8)]
     assert found.measured.latency_us[0].tolist() == list(event.latency_us[1:])
+
+
+def test_collectives_are_calibrated_by_themselves(log: Layout, layout: Layout) -> None:
+    """Constants of collectives stand in a stream of their own, and change no others."""
+    put(layout, STREAM, *along_n("collective_nccl"))
+    given = {"stream": STREAM, "epsilon": 0.2, "offline": True}
+    calibrate(layout, CONFIGURED.platforms, BOTH, collectives=True, **given)
+    assert list(recorded_constants(layout)) == ["collective_nccl"]
+    assert recorded_constants(layout, collectives=False) == {}
+    with pytest.raises(ConfigError, match="no curve of ours on a100, h100"):
+        calibrate(log, CONFIGURED.platforms, BOTH, collectives=True, **given)

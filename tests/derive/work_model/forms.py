@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 from hypothesis import strategies as st
 from nearfree.derive.granularity.facts import with_facts
+from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.prepare import ROWS_AT_ONCE, Prepared, prepare
@@ -44,6 +45,8 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "collective_pcie": {**REDUCE, "backend": "nccl", "kernel": "NCCL", "platform": "l40s"},
 }  # fmt: skip
 """A question of each family, whose rules are in this repository's log."""
+COMPUTED = [name for name in FAMILIES if name not in COLLECTIVE_FAMILIES]
+"""The families of what one GPU computes."""
 MIXED = [*OF_FAMILY.values(), DENSE]
 
 

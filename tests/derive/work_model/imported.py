@@ -14,7 +14,7 @@ from nearfree.log.names import Layout
 from public.test_curves import curve, put
 
 from derive.questions import ATTENTION, FACTS, LOG
-from derive.work_model.forms import arrays, prepared, sizes_of
+from derive.work_model.forms import COMPUTED, arrays, prepared, sizes_of
 from derive.work_model.test_fit import known
 
 STREAM = "ours"
@@ -69,7 +69,7 @@ def _is(platform: str) -> Any:
 
 def put_curves(layout: Layout) -> None:
     """Import curves of every family on two platforms, and the rules of their releases."""
-    names = [name for name in FAMILIES if name != "attention_cached"]
+    names = [name for name in COMPUTED if name != "attention_cached"]
     put(layout, STREAM, *along_n(*names), *along_contexts("a100", "h100"))
     put_rules(layout)
 

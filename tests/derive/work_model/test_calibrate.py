@@ -28,6 +28,7 @@ from public.test_curves import curve, put
 
 from derive.questions import FACTS, RESOLVER
 from derive.tables.logs import CONFIG
+from derive.work_model.forms import COMPUTED
 from derive.work_model.imported import STREAM, TRUE, along_n, put_curves
 from derive.work_model.test_fit import SINGLE
 
@@ -60,7 +61,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 def test_every_family_has_its_constants(log: Layout) -> None:
     """The constants that the curves follow are found, and each says what it was found on."""
     events = recorded_constants(log)
-    assert list(events) == list(FAMILIES)
+    assert list(events) == COMPUTED
     for name, event in events.items():
         said: ConstantsCalibrated = event.data
         assert (said.platforms, said.epsilon, said.files) == (BOTH, 0.2, {"a": "0"})
@@ -205,3 +206,14 @@ def test_prefill_counts_from_the_smallest_n_above_1() -> None:
     found = samples(curves_of([(event, "e#1")]), FACTS, RESOLVER)["attention_prefill"]
     assert found.measured.features["n"][0].tolist() == [2.0**step for step in range(1, 8)]
     assert found.measured.latency_us[0].tolist() == list(event.latency_us[1:])
+
+
+def test_collectives_are_calibrated_by_themselves(log: Layout, layout: Layout) -> None:
+    """Constants of collectives stand in a stream of their own, and change no others."""
+    put(layout, STREAM, *along_n("collective_nccl"))
+    given = {"stream": STREAM, "epsilon": 0.2, "offline": True}
+    calibrate(layout, CONFIGURED.platforms, BOTH, collectives=True, **given)
+    assert list(recorded_constants(layout)) == ["collective_nccl"]
+    assert recorded_constants(layout, collectives=False) == {}
+    with pytest.raises(ConfigError, match="no curve of ours on a100, h100"):
+        calibrate(log, CONFIGURED.platforms, BOTH, collectives=True, **given)

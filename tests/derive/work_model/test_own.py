@@ -17,7 +17,6 @@ from nearfree.derive.score.narrowing import not_fitted
 from nearfree.derive.truth.datasets import load_published
 from nearfree.derive.work_model.calibrate import calibrate_own, chosen, factors
 from nearfree.derive.work_model.constants import fitted, recorded_constants
-from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import ratios_of
 from nearfree.derive.work_model.fit import Measured
 from nearfree.derive.work_model.own import (
@@ -37,7 +36,7 @@ from nearfree.log.take import take_name
 from derive.curves import make_truth
 from derive.questions import LOG
 from derive.tables.logs import CONFIG
-from derive.work_model.forms import of_family
+from derive.work_model.forms import COMPUTED, of_family
 from derive.work_model.imported import STREAM, put_curves
 
 CONFIGURED = Config(CONFIG)
@@ -121,7 +120,7 @@ def test_three_curves_a_kernel(shared: Layout, tmp_path: Path) -> None:
     shutil.copytree(shared.root, layout.root)
     fit_own(layout, "h100", STREAM)
     own = own_of(layout)
-    assert set(own) == set(FAMILIES)
+    assert set(own) == {*COMPUTED}
     for name, of in own.items():
         event: ConstantsCalibrated = of["h100"].event.data
         assert event.curves == len(curves_used({name: of})) == 3
@@ -183,7 +182,7 @@ CONSTANTS_OF = recorded_constants(LOG)
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.sampled_from(sorted(FAMILIES)), st.floats(0.5, 2.0), st.floats(0.5, 2.0))
+@given(st.sampled_from(sorted(COMPUTED)), st.floats(0.5, 2.0), st.floats(0.5, 2.0))
 def test_factors_of_one_change_nothing(name: str, chip: float, memory: float) -> None:
     """Each factor scales what it is named after, and 1 leaves every constant as it was."""
     for values in fitted(CONSTANTS_OF[name].data).values.values():

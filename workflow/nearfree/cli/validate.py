@@ -147,11 +147,6 @@ def run_validate(args: argparse.Namespace) -> int:
     layout, config = layout_of(args), config_of(args)
     if "collective" in (args.module or ()):
         return _validate_collectives(args, layout, config)
-    if {*(args.by or ())} & {*_COLLECTIVES[2:]}:
-        raise ConfigError(
-            f"only collectives have {' and '.join(_COLLECTIVES[2:])}",
-            remedy="Give --module collective, or group by other columns",
-        )
     epsilons = _tolerances(args, config)
     source, known = _truth(args, layout, config, epsilons)
     known = _narrowed(args, source, known, layout, config)

@@ -1,7 +1,6 @@
 """Degrees of parallelism: what they make of a deployment's GPUs."""
 
 import pytest
-
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.errors import ConfigError
 

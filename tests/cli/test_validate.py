@@ -185,6 +185,31 @@ def test_stored_formats_narrow_and_group(call: Call, tmp_path: Path) -> None:
     assert len(scored(call, *given)) == 2
 
 
+def test_power_laws_are_scored_from_awake_experts_or_from_one(call: Call, tmp_path: Path) -> None:
+    """A routing without an exponent means all; `--from-one` adds who says that N_max is 1."""
+    times = ((1, 100.0), (2, 190.0), (16, 600.0), (32, 610.0), (64, 620.0), (256, 900.0))
+    rows = [
+        f"h100,moe_ffn,sglang,0.5.14,bfloat16,1,,4096,1024,true,64,8,{routing},,,,,{n},{us}"
+        for routing in ("power_law:1.2", "power_law:1.01", "balanced")
+        for n, us in times
+    ]
+    path = tmp_path / "mine.csv"
+    path.write_text(HEADER + "\n".join(rows) + "\n")
+    given = ("--curves", str(path), "--routing", "power_law", "--by", "predictor,routing")
+    awake = scored(call, *given, "--predictor", "always_baseline")
+    assert [(group["routing"], group["hits"]) for group in awake] == [
+        ("power_law:1.01", 0), ("power_law:1.2", 0)
+    ]  # fmt: skip
+    code, out, _ = call("validate", *given, "--from-one")
+    assert code == 0
+    assert "mine.csv, ratios from the smallest N" in out
+    from_one = scored(call, *given, "--from-one")
+    constant = [group for group in from_one if group["predictor"] == "always_baseline"]
+    assert [(group["settings"], group["hits"]) for group in constant] == [(1, 1), (1, 1)]
+    (steep,) = scored(call, *given[:2], "--routing", "power_law:1.2", "--predictor", "principle")
+    assert steep["settings"] == 1
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

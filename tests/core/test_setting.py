@@ -112,3 +112,25 @@ def test_an_unknown_field_is_refused_by_name() -> None:
     document = {"module": "dense_ffn", **COMMON, **SHAPES["dense_ffn"], "widht": 1}
     with pytest.raises(msgspec.ValidationError, match="widht"):
         msgspec.convert(document, Setting)
+
+
+@pytest.mark.parametrize(
+    "routing",
+    ["balanced", "skewed", "router", "power_law", "power_law:1.2", "power_law:0", "power_law:99",
+     "loads:0123456789ab"],
+)  # fmt: skip
+def test_a_routing_says_its_exponent_or_digest(routing: str) -> None:
+    """A power law has its exponent and measured loads a digest; earlier events have neither."""
+    document = {"module": "moe_ffn", **COMMON, **SHAPES["moe_ffn"], "routing": routing}
+    assert msgspec.convert(document, Setting).routing == routing
+
+
+@pytest.mark.parametrize(
+    "routing", ["power_law:", "power_law:1.20", "power_law:1.", "power_law:100", "power_law:-1",
+                "power_law:1.2\n", "loads:", "loads:xyz", "loads:0123456789abc", "Balanced"],
+)  # fmt: skip
+def test_a_routing_has_one_spelling(routing: str) -> None:
+    """Another spelling of a routing, which would have another key, is refused."""
+    document = {"module": "moe_ffn", **COMMON, **SHAPES["moe_ffn"], "routing": routing}
+    with pytest.raises(msgspec.ValidationError, match="routing"):
+        msgspec.convert(document, Setting)

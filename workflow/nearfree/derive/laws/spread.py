@@ -3,7 +3,7 @@
 What is expected, sums over experts: of P(m_e > 0), and of E[ceil(m_e / M)] for blocks of M rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
 
@@ -40,21 +40,11 @@ class PowerLaw(Struct, frozen=True):
 
     def awake(self, experts: int, top_k: int, tokens: int) -> float:
         """Return how many of E experts have a pair among b N tokens."""
-
-        def at(each: int) -> float:
-            pairs, many = _power_law(self.exponent, experts, top_k, each)
-            return float(many[pairs > 0].sum())
-
-        return _straight(at, experts // top_k, tokens)
+        return _mean(self.exponent, experts, top_k, tokens, None)
 
     def blocks(self, experts: int, top_k: int, tokens: int, rows: int) -> float:
         """Return how many blocks of so many rows their pairs fill."""
-
-        def at(each: int) -> float:
-            pairs, many = _power_law(self.exponent, experts, top_k, each)
-            return float((np.ceil(pairs / rows) * many).sum())
-
-        return _straight(at, experts // top_k, tokens)
+        return _mean(self.exponent, experts, top_k, tokens, rows)
 
 
 class Loads:
@@ -160,8 +150,19 @@ def _mostly(law: Spread, experts: int, top_k: int, tokens: int) -> bool:
     return law.awake(experts, top_k, tokens) >= AWAKE * experts
 
 
-def _straight(value: Callable[[int], float], few: int, tokens: int) -> float:
-    """Return a value between the numbers of tokens around, on one side of the last with FEW."""
+@lru_cache(maxsize=2**16)
+def _mean(exponent: float, experts: int, top_k: int, tokens: int, rows: int | None) -> float:
+    """Return a power law's blocks of so many rows, or its awake experts where no rows are given.
+
+    Between the numbers of tokens that are worked out it is straight, on each side of the last at
+    which loads are drawn from FEW.
+    """
+
+    def value(each: int) -> float:
+        pairs, many = _power_law(exponent, experts, top_k, each)
+        return float(((np.ceil(pairs / rows) if rows else pairs > 0) * many).sum())
+
+    few = experts // top_k
     step = max(1, 2 ** (tokens.bit_length() - 1) // _EACH_OCTAVE)
     below = tokens // step * step
     above = below + step

@@ -15,7 +15,6 @@ from nearfree.sources.language.expressions import (
     LARGEST,
     LIST_METHODS,
     MISTAKES,
-    NUMBERS,
     OPERATORS,
     STRING_METHODS,
     Inputs,
@@ -142,7 +141,7 @@ class Closures:
 
         def run(names: Inputs) -> Any:
             one, other = left(names), right(names)
-            if not isinstance(one, NUMBERS) or not isinstance(other, NUMBERS):
+            if type(one) not in _NUMBERS or type(other) not in _NUMBERS:
                 raise UnknownConstructError(f"{name_of(node)} is no arithmetic of numbers", node)
             if not shifts or other <= _MOST_SHIFT:
                 value = apply(one, other)
@@ -204,12 +203,14 @@ class Closures:
         name, call = node.func.id, self._call_of
         if name in BUILTINS and name not in self._named:
             return _builtin(node, name, parts)
-        builtin = _builtin(node, name, parts) if name in BUILTINS else None
+        if name not in BUILTINS:
+            return lambda names: call(name, [part(names) for part in parts], names)
+        builtin = _builtin(node, name, parts)
 
         def run(names: Inputs) -> Any:
-            if builtin is not None and name not in names:
-                return builtin(names)
-            return call(name, [part(names) for part in parts], names)
+            if name in names:
+                return call(name, [part(names) for part in parts], names)
+            return builtin(names)
 
         return run
 
@@ -302,12 +303,13 @@ def _method(node: ast.Call, of: Run, name: str, parts: list[Run]) -> Run:
         if not known:
             raise outside(node)
         values = [part(names) for part in parts]
-        for value in values if name == "append" else ():
-            flat(value, node)
+        if name == "append":
+            if len(values) == 1 and type(values[0]) in _NUMBERS and len(group) < MOST_TEXT:
+                return group.append(values[0])  # most calls: the list stays as short as it may be
+            for value in values:
+                flat(value, node)
         result = getattr(group, name)(*values)
-        # A number more makes a list that was in order too large by its length alone.
-        if len(group) > MOST_TEXT or not _NUMBERS.issuperset(map(type, values)):
-            checked(group, node)
+        checked(group, node)
         return checked(result, node)
 
     return run

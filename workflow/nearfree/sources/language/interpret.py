@@ -18,8 +18,8 @@ from nearfree.sources.language.expressions import (
     name_of,
     variables,
 )
-from nearfree.sources.language.functions import BUILTINS, called
-from nearfree.sources.language.program import Function, Program, parameters
+from nearfree.sources.language.functions import nodes_of
+from nearfree.sources.language.program import Function, Program, names_in, parameters
 from nearfree.sources.language.statements import (
     REFUSED,
     Frame,
@@ -46,9 +46,9 @@ class Interpreter(Statements):
         self.steps = 0
         self.read: set[str] = set()
         """The names that a call has read so far."""
-        self._closures = Closures({}, self._call, BUILTINS)
+        self._closures = Closures({}, self._call, _bound(program))
         self._runs: dict[ast.expr, tuple[Run, frozenset[str]]] = {}
-        self._constants = Closures({}, unknown, BUILTINS)
+        self._constants = Closures({}, unknown, program.constants)
 
     def run(self, name: str, inputs: Inputs) -> Any:
         """Return a function's value.
@@ -122,15 +122,21 @@ class Interpreter(Statements):
         checked(group, target)
 
     def _call(self, name: str, arguments: list[Any], names: Inputs) -> Any:
-        frame = names.frame if isinstance(names, _Names) else names
+        frame = names.frame if type(names) is _Names else names
         nested = frame.get(name)
         if name not in frame and name in self.program.functions:
             nested = Nested(self.program.functions[name], {})
-        elif name not in frame and name not in self.program.constants and name in BUILTINS:
-            return checked(called(name, arguments))
         if not isinstance(nested, Nested):
             raise UnknownConstructError(f"the function {name!r} is unknown")
         return self.apply(nested, arguments, nested.function)
+
+
+def _bound(program: Program) -> set[str]:
+    """Return the names that stand for something in a program, and so may hide a builtin."""
+    trees = program.functions.values()
+    nodes = (node for tree in trees for node in nodes_of(tree))
+    named = {getattr(node, "arg", None) or getattr(node, "name", None) or "" for node in nodes}
+    return {*program.constants, *named, *names_in(*trees, context=ast.Store)}
 
 
 class _Names(Inputs):

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from nearfree.sources.language.expressions import UnknownConstructError, name_of, outside
 from nearfree.sources.language.functions import BUILTINS
@@ -71,6 +71,22 @@ _BREAK: End = ("break", None)
 _CONTINUE: End = ("continue", None)
 
 
+class _Signature(NamedTuple):
+    """A function's parameters and defaults, and what it returns if that is all that it does."""
+
+    names: list[str]
+    defaults: dict[str, ast.expr]
+    line: ast.expr | None
+
+
+@lru_cache(maxsize=1 << 12)
+def _signature(function: Function) -> _Signature:
+    match function.body:
+        case [ast.Return(value=line)]:
+            return _Signature(parameters(function), defaults(function), line)
+    return _Signature(parameters(function), defaults(function), None)
+
+
 class Statements:
     """Runs the functions of one program.
 
@@ -83,7 +99,6 @@ class Statements:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.depth = 0
-        self._signatures: dict[Function, tuple[list[str], dict[str, ast.expr]]] = {}
 
     def count(self, node: ast.AST) -> None:
         """Count a statement against the limit."""
@@ -107,7 +122,7 @@ class Statements:
 
     def apply(self, nested: Nested, arguments: list[Any], node: ast.AST) -> Any:
         """Return what a function gives for some arguments."""
-        names, _ = self._signature(nested.function)
+        names = _signature(nested.function).names
         if len(arguments) > len(names):
             name = nested.function.name
             raise UnknownConstructError(f"{name} is called with too many arguments", node)
@@ -120,25 +135,19 @@ class Statements:
         if self.depth > MOST_DEPTH:
             raise UnknownConstructError(f"{function.name} calls itself without end", function)
         frame = nested.frame | given
-        for name, value in self._signature(function)[1].items():
+        _, own, line = _signature(function)
+        for name, value in own.items():
             if name not in given:
                 frame[name] = self.expr(own_default(name, value), {})
         try:
-            match function.body:
-                case [ast.Return(value=ast.expr() as value)]:  # most calls are of such a line
-                    return self.expr(value, frame)
+            if line is not None:
+                return self.expr(line, frame)
             end = self.block(function.body, frame)
         finally:
             self.depth -= 1
         if end is _BREAK or end is _CONTINUE:
             raise outside(function)
         return None if end is None else end[0]
-
-    def _signature(self, function: Function) -> tuple[list[str], dict[str, ast.expr]]:
-        """Return a function's parameters and defaults."""
-        if function not in self._signatures:
-            self._signatures[function] = parameters(function), defaults(function)
-        return self._signatures[function]
 
     def block(self, body: list[ast.stmt], frame: Frame) -> End:
         """Run statements, and return where to go on."""

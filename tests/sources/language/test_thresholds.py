@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nearfree.sources.language.closures import UnsettledError
 from nearfree.sources.language.rule import Rule
-from nearfree.sources.language.thresholds import changes, same_up_to
+from nearfree.sources.language.thresholds import UnsettledError, changes, same_up_to
 
 from sources.moe_release import made_release
 

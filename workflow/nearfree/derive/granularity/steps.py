@@ -10,6 +10,7 @@ from nearfree.sources.answers.granularity import MOST_POINTS, Files, Interval
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.attention import Tile
 from nearfree.sources.language.closures import NO_VALUE
+from nearfree.sources.language.thresholds import UnsettledError
 
 MOST_TOKENS = 4096
 """Tokens (or positions) up to which a change of the granularity is looked for."""
@@ -98,7 +99,7 @@ class Steps(Generic[Choice]):
             return every
         try:
             return self._told(self._most)
-        except (*NO_VALUE, NearfreeError):
+        except (*NO_VALUE, UnsettledError, NearfreeError):
             return every
 
     def tau(self, tokens: int) -> int | None:

@@ -20,9 +20,8 @@ from nearfree.sources.answers.lookup import (
     tuned_intervals,
 )
 from nearfree.sources.backends.fused_moe import ALIGNED
-from nearfree.sources.language.closures import UnsettledError
 from nearfree.sources.language.rule import Answer, Rule
-from nearfree.sources.language.thresholds import changes, same_up_to
+from nearfree.sources.language.thresholds import UnsettledError, changes, same_up_to
 
 Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4"]
 FLAGS = {

@@ -4,9 +4,13 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nearfree.sources.language.closures import UnsettledError
 from nearfree.sources.language.expressions import variables
 from nearfree.sources.language.rule import Rule
+
+
+class UnsettledError(Exception):
+    """Where a rule changes its answer takes asking it at each number."""
+
 
 _FURTHER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 

@@ -13,6 +13,7 @@ from nearfree.derive.granularity.releases import PINNED_TRITON, Release
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.sources.answers.lookup import TunedFiles
+from nearfree.sources.answers.marlin import MarlinRules
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
 from nearfree.sources.record import recorded_extraction
 
@@ -410,6 +411,19 @@ def test_steps_change_where_a_layer_says(
     rules = MoeRules(said.by_name(), TunedFiles(said.tuned), query, 4096)
     steps = [rules.step(tokens) for tokens in range(1, 1201)]
     real = {n for n in range(2, 1201) if steps[n - 1] != steps[n - 2]}
+    assert real <= {*rules.changes(1200)}
+
+
+@pytest.mark.parametrize("shape", [(8, 2), (128, 8), (512, 10)])
+def test_steps_of_marlin_change_where_it_says(shape: tuple[int, int]) -> None:
+    """The rows of Marlin's blocks stay the same between the numbers that are named."""
+    said = recorded_extraction(LOG, "vllm", "0.33.0")
+    assert said is not None
+    query = MoeQuery(experts=shape[0], top_k=shape[1], d_ff=1024, d_model=4096, dtype="int4")
+    rules = MarlinRules(said.by_name(), query)
+    steps = [rules.step(tokens) for tokens in range(1, 1201)]
+    real = {n for n in range(2, 1201) if steps[n - 1] != steps[n - 2]}
+    assert real
     assert real <= {*rules.changes(1200)}
 
 

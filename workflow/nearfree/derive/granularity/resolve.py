@@ -154,8 +154,9 @@ class Resolver:
         inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
         key = (release, kernel, layer.tuned, layer.aligned, query.override, inputs)
         if key not in self._steps:
-            told = layer.changes if isinstance(layer, MoeRules) else None
-            self._steps[key] = Steps(layer.at, layer.step, moe_intervals, known.files, changes=told)
+            self._steps[key] = Steps(
+                layer.at, layer.step, moe_intervals, known.files, changes=layer.changes
+            )
         return self._steps[key]
 
     def _dense(self, asked: DenseQuestion) -> Steps[Rows]:

@@ -7,6 +7,7 @@ from nearfree.errors import EvidenceError
 from nearfree.sources.answers.moe import Block, MoeQuery
 from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.rule import Answer, Rule
+from nearfree.sources.language.thresholds import changes
 
 RULE = "marlin_block_size_m"
 _WIDTHS = 128
@@ -39,7 +40,7 @@ class MarlinRules:
                 remedy="Ask for such a layer, or for a format that Triton runs",
             )
         self._fixed: dict[str, Any] = {"E": query.experts, "topk": query.top_k}
-        self._rule = rules[RULE].specialised(self._fixed)
+        self._rule = rules[RULE].steady(self._fixed, ())
 
     def at(self, tokens: int) -> Block:
         """Return the block at a number of tokens; of its sizes, the kernel chooses the others."""
@@ -55,6 +56,10 @@ class MarlinRules:
     def step(self, tokens: int) -> tuple[str, int]:
         """Return the path and the rows of a block that `at` returns."""
         return ALIGNED, self._answer(tokens).value
+
+    def changes(self, most: int) -> list[int]:
+        """Return every number of tokens at which `step` may change; as `MoeRules.changes`."""
+        return changes(self._rule, self._fixed, "M", most)
 
     def inputs(self) -> dict[str, Any]:
         """Return the layer's facts that its answers depend on."""

@@ -84,10 +84,10 @@ def _atoms(node: ast.expr, name: str) -> Iterator[ast.Compare]:
 
 
 def _rises(node: ast.expr, name: str) -> bool:
-    """Return whether an expression is known to only rise with a number: its products by counts."""
+    """Return whether an expression only rises with a number: counts alone multiply or divide it."""
     match node:
         case ast.Name():
             return node.id == name
-        case ast.BinOp(op=ast.Mult()):
+        case ast.BinOp(op=ast.Mult() | ast.Div()):
             return _rises(node.left, name) and name not in variables(node.right)
     return False

@@ -58,6 +58,12 @@ _BY_MODEL = (
     Kernel(TRITON, 110),
 )
 
+_FOUR_BITS = (
+    Kernel(_TRTLLM, 100, 109, "it takes the layer's activation and routing"),
+    Kernel("FlashInfer's CuteDSL or CUTLASS", 100, 109, "it does not"),
+    Kernel("FlashInfer's CUTLASS", 120, 129),
+)
+
 SELECTIONS = (
     Selection(
         "vllm",
@@ -157,6 +163,46 @@ SELECTIONS = (
         {"0.33.0": (126, 143)},
         (Kernel(MARLIN, 75, 89), Kernel("Humming", 90, 90), Kernel(MARLIN, 91)),
     ),
+    # Triton's kernels for gpt-oss are those of `triton_kernels`, which are not `fused_moe`'s.
+    Selection(
+        "vllm",
+        ("mxfp4",),
+        f"{_MOE}/mxfp4.py",
+        {"0.20.2": (193, 229), "0.22.0": (270, 311), "0.24.0": (304, 345)},
+        (
+            Kernel(MARLIN, 80, 89),
+            Kernel("triton_kernels", 90, 90, "the model is gpt-oss"),
+            Kernel(MARLIN, 90, 90, "it is not"),
+            Kernel(_TRTLLM, 100, 109),
+        ),
+    ),
+    Selection(
+        "vllm",
+        ("mxfp4",),
+        f"{_MOE}/mxfp4.py",
+        {"0.33.0": (402, 462)},
+        (
+            Kernel(MARLIN, 80, 89),
+            Kernel("triton_kernels", 90, 90, "the model is gpt-oss"),
+            Kernel("Humming", 90, 90, "it is not"),
+            Kernel(_TRTLLM, 100, 109),
+            Kernel(MARLIN, 120, 129),
+        ),
+    ),
+    Selection(
+        "vllm",
+        ("nvfp4",),
+        f"{_MOE}/nvfp4.py",
+        {"0.19.0": (129, 146), "0.20.2": (150, 169), "0.22.0": (160, 182), "0.24.0": (151, 173)},
+        (Kernel(MARLIN, 80, 99), *_FOUR_BITS),
+    ),
+    Selection(
+        "vllm",
+        ("nvfp4",),
+        f"{_MOE}/nvfp4.py",
+        {"0.33.0": (191, 213)},
+        (Kernel(MARLIN, 80, 89), Kernel("Humming", 90, 90), *_FOUR_BITS),
+    ),
     Selection(
         "sglang",
         ("fp8", "fp8_block"),
@@ -214,6 +260,8 @@ _TITLES = {
     "int8": "int8",
     "int8_w8a16": "int8 weights",
     "int4": "int4 weights",
+    "mxfp4": "mxfp4 weights",
+    "nvfp4": "nvfp4",
 }
 """Formats whose kernel an engine chooses by the format. For 16 bits this is Triton, as asked."""
 
@@ -250,11 +298,18 @@ def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> Evi
     """Return why there are no blocks of the kernels that run, with their place and what works."""
     chosen = _selection(package, version, dtype)
     place = "{}:{}-{}".format(chosen.file, *chosen.lines[version])
-    alone = [each for each in chosen.kernels if each.name == TRITON and not each.where]
-    works = f"Triton, whose blocks are, runs on {', '.join(map(_span, alone))}"
+    alone = {
+        name: [_span(each) for each in chosen.kernels if each.name == name and not each.where]
+        for name in (TRITON, MARLIN)
+    }
+    works = " and ".join(
+        f"{name}, whose blocks are, runs on {', '.join(spans)}"
+        for name, spans in alone.items()
+        if spans
+    )
     return EvidenceError(
         f"{package} {version} runs {kernels} for {_TITLES[dtype]} on compute capability {sm} "
-        f"({place}), whose blocks are not read; {works if alone else 'ask about another format'}",
+        f"({place}), whose blocks are not read; {works or 'ask about another format'}",
         remedy="Ask for a case whose rules are read",
     )
 
@@ -270,7 +325,7 @@ def _selection(package: str, version: str, dtype: str) -> Selection:
     for each in mine:
         if version in each.lines:
             return each
-    known = ", ".join(release for each in mine for release in each.lines)
+    known = ", ".join(release for each in mine for release in each.lines) or "no release"
     raise EvidenceError(
         f"which MoE kernel {package} {version} runs for {_TITLES[dtype]} is not read; "
         f"it is of {known}",

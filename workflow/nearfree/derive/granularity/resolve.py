@@ -56,8 +56,14 @@ _QUANTISATIONS: dict[tuple[str, str], Dtype] = {
     ("float16", "int8"): "int8_w8a16",
     ("bfloat16", "int4"): "int4",
     ("float16", "int4"): "int4",
+    ("bfloat16", "mxfp4"): "mxfp4",
+    ("float16", "mxfp4"): "mxfp4",
+    ("bfloat16", "nvfp4"): "nvfp4",
+    ("nvfp4", "nvfp4"): "nvfp4",
 }
 """What a release calls the formats of activations and weights; float8 is scaled per tensor."""
+_NEVER_TRITON = ("mxfp4", "nvfp4")
+"""Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
 _TILED = ("bfloat16", "float16")
 """Element types of which tile rules are read."""
 
@@ -299,7 +305,7 @@ def _kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
     A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
     """
     named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
-    if named or asked.sm is None:
+    if (named and dtype not in _NEVER_TRITON) or asked.sm is None:
         return TRITON
     kernel = moe_kernel(*release, dtype, asked.sm)
     if kernel not in (TRITON, MARLIN):

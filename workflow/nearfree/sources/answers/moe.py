@@ -15,7 +15,7 @@ from nearfree.sources.answers.lookup import OTHER_SIZES, devices, file_name, fin
 from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.rule import Answer, Rule
 
-Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4"]
+Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4", "mxfp4", "nvfp4"]
 FLAGS = {
     "fp8": "use_fp8_w8a8",
     "fp8_block": "use_fp8_w8a8",

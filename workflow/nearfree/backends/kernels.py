@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 from nearfree.errors import EvidenceError
 
-TRITON, MARLIN = "Triton", "Marlin"
-"""The kernel whose blocks `fused_moe` reads; and the one for weights of few bits."""
+TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
+"""The kernel whose blocks `fused_moe` reads; the one for weights of few bits; gpt-oss's."""
+NEVER_TRITON = ("mxfp4", "nvfp4")
+"""Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
 _LAST = 999
 
 
@@ -171,7 +173,7 @@ SELECTIONS = (
         {"0.20.2": (193, 229), "0.22.0": (270, 311), "0.24.0": (304, 345)},
         (
             Kernel(MARLIN, 80, 89),
-            Kernel("triton_kernels", 90, 90, "the model is gpt-oss"),
+            Kernel(TRITON_KERNELS, 90, 90, "the model is gpt-oss"),
             Kernel(MARLIN, 90, 90, "it is not"),
             Kernel(_TRTLLM, 100, 109),
         ),
@@ -183,7 +185,7 @@ SELECTIONS = (
         {"0.33.0": (402, 462)},
         (
             Kernel(MARLIN, 80, 89),
-            Kernel("triton_kernels", 90, 90, "the model is gpt-oss"),
+            Kernel(TRITON_KERNELS, 90, 90, "the model is gpt-oss"),
             Kernel("Humming", 90, 90, "it is not"),
             Kernel(_TRTLLM, 100, 109),
             Kernel(MARLIN, 120, 129),

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from nearfree.backends.dense_kernels import dense_format
-from nearfree.backends.kernels import MARLIN, TRITON, moe_kernel, unread
+from nearfree.backends.kernels import NEVER_TRITON, TRITON, moe_kernel, unread
 from nearfree.backends.records import BY_NAME, Backend, running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.dense_ffn import DenseQuestion
@@ -34,7 +34,7 @@ from nearfree.sources.answers.granularity import (
     dense_intervals,
     moe_intervals,
 )
-from nearfree.sources.answers.marlin import MarlinRules
+from nearfree.sources.answers.marlin import BESIDE_TRITON
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -62,8 +62,6 @@ _QUANTISATIONS: dict[tuple[str, str], Dtype] = {
     ("nvfp4", "nvfp4"): "nvfp4",
 }
 """What a release calls the formats of activations and weights; float8 is scaled per tensor."""
-_NEVER_TRITON = ("mxfp4", "nvfp4")
-"""Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
 _TILED = ("bfloat16", "float16")
 """Element types of which tile rules are read."""
 
@@ -148,8 +146,8 @@ class Resolver:
             override=asked.block_size_m,
         )
         layer = (
-            MarlinRules(known.rules, query)
-            if kernel == MARLIN
+            BESIDE_TRITON[kernel](known.rules, query)
+            if kernel in BESIDE_TRITON
             else MoeRules(known.rules, known.found.tuned, query, MOST_TOKENS)
         )
         # Layers that are alike in all that the rules still ask for share their answers.
@@ -305,10 +303,10 @@ def _kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
     A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
     """
     named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
-    if (named and dtype not in _NEVER_TRITON) or asked.sm is None:
+    if (named and dtype not in NEVER_TRITON) or asked.sm is None:
         return TRITON
     kernel = moe_kernel(*release, dtype, asked.sm)
-    if kernel not in (TRITON, MARLIN):
+    if kernel != TRITON and kernel not in BESIDE_TRITON:
         raise unread(*release, dtype, asked.sm, kernel)
     return kernel
 

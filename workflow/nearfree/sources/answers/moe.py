@@ -34,7 +34,8 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
 
     `sm` is the compute capability (90 for 9.0) and `smem_per_block` the shared memory that a block
     may opt in to, in bytes, where they are known; `override` a BLOCK_SIZE_M that the caller sets;
-    `own` the tuned files of a folder of the user's.
+    `own` the tuned files of a folder of the user's. `kernel` is the one that the caller names where
+    it is not Triton's.
     """
 
     experts: int
@@ -51,6 +52,7 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     modular: bool = False
     override: int | None = None
+    kernel: str | None = None
     own: tuple[TunedIndexed, ...] = ()
 
     @property

@@ -25,6 +25,11 @@ WORDS = r"(?i)marlin|triton|cutlass|WNA16Mo|int8mo|fused_experts|fp8mo"
         ("0.24.0", "int4", 90, "Marlin"),
         ("0.33.0", "int4", 90, "Humming"),
         ("0.33.0", "int8", 90, "Triton"),
+        ("0.33.0", "mxfp4", 80, "Marlin"),
+        ("0.33.0", "mxfp4", 103, "FlashInfer's TRTLLM"),
+        ("0.24.0", "nvfp4", 90, "Marlin"),
+        ("0.33.0", "nvfp4", 90, "Humming"),
+        ("0.33.0", "nvfp4", 120, "FlashInfer's CUTLASS"),
         ("0.12.0", "bf16", 90, "Triton"),
     ],
 )
@@ -39,6 +44,20 @@ def test_a_release_is_not_taken_for_its_neighbour() -> None:
     """What was read of two releases says nothing of one between them."""
     with pytest.raises(EvidenceError, match=r"vllm 0.23.0 .* is not read; it is of .*0.24.0"):
         moe_kernel("vllm", "0.23.0", "fp8", 89)
+
+
+def test_a_refusal_names_the_kernels_and_what_works() -> None:
+    """Of 4-bit floats: the kernels that run, where they are chosen, and where blocks are read."""
+    with pytest.raises(EvidenceError) as refused:
+        moe_kernel("vllm", "0.33.0", "mxfp4", 90)
+    told = str(refused.value)
+    assert "triton_kernels where the model is gpt-oss; Humming where it is not" in told
+    assert "oracle/mxfp4.py:402-462" in told
+    assert "Marlin, whose blocks are, runs on 80 to 89, 120 to 129" in told
+    with pytest.raises(EvidenceError, match=r"CuteDSL or CUTLASS.*Marlin, .*runs on 80 to 99"):
+        moe_kernel("vllm", "0.24.0", "nvfp4", 100)
+    with pytest.raises(EvidenceError, match="it is of no release"):
+        moe_kernel("sglang", "0.5.23", "nvfp4", 90)
 
 
 def test_each_release_and_format_is_stated_once() -> None:

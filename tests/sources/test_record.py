@@ -97,18 +97,16 @@ def test_releases_have_the_sizes_of_a_whole_block_on_record() -> None:
             found = recorded_extraction(LOG, package, version)
             assert found is not None
             sizes = {"block_size_m", "block_size_n", "block_size_k", "group_size_m"}
+            sizes |= {"num_warps", "num_stages"}
             assert sizes <= found.by_name().keys()
             assert all(bool(each.block_size_k) == (each.odd is None) for each in found.tuned)
 
 
 def test_takes_of_the_first_form_are_still_read() -> None:
-    """An old take has no other sizes, and its rows are those of the newer take."""
-    takes = read_scope(LOG, SOURCES, stream="vllm_0_9_1")
+    """An old take has no other sizes, and its rows are those of the newest take."""
+    takes = sorted(read_scope(LOG, SOURCES, stream="vllm_0_9_1"), key=lambda each: each.order)
     assert len(takes) >= 2
-    old, new = (
-        [event.data for event in take.of(TunedIndexed)]
-        for take in sorted(takes, key=lambda each: each.order)[:2]
-    )
+    old, new = ([event.data for event in take.of(TunedIndexed)] for take in (takes[0], takes[-1]))
     assert [(e.file, e.tokens, e.block_size_m) for e in old] == [
         (e.file, e.tokens, e.block_size_m) for e in new
     ]

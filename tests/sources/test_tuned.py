@@ -43,6 +43,7 @@ def test_a_file_is_described_by_its_name_and_content() -> None:
         device="NVIDIA_H20",
         tokens=(1, 1024),
         block_size_m=(16, 64),
+        num_warps=(4, 4),
     )
 
 
@@ -99,12 +100,14 @@ def test_entries_keep_the_order_of_the_file() -> None:
 
 
 def test_all_sizes_of_a_block_are_read_in_the_order_of_the_file() -> None:
-    """Columns, depth and group stand beside the rows, an item for each entry."""
+    """Columns, depth, group, warps and stages stand beside the rows, an item for each entry."""
     sizes = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+    sizes |= {"num_warps": 4, "num_stages": 0}
     data = json.dumps({"8": sizes, "1": sizes | {"BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}})
     event = one(PLAIN, data.encode())
     assert (event.tokens, event.block_size_m, event.block_size_n) == ((8, 1), (16, 16), (32, 32))
     assert (event.block_size_k, event.group_size_m) == ((64, 32), (1, 8))
+    assert (event.num_warps, event.num_stages) == ((4, 4), (0, 0))
 
 
 def test_a_size_that_one_entry_lacks_is_not_read() -> None:
@@ -114,7 +117,14 @@ def test_a_size_that_one_entry_lacks_is_not_read() -> None:
     assert (event.odd, event.block_size_m, event.block_size_k) == (None, (16, 16), ())
 
 
-@pytest.mark.parametrize("name", ["BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M"])
+@pytest.mark.parametrize("value", ["-1", "true", "2.0"])
+def test_stages_are_a_whole_number(value: str) -> None:
+    """None is a number of stages that files for AMD's devices have; less, or a half, is odd."""
+    event = one(PLAIN, b'{"1": {"BLOCK_SIZE_M": 16, "num_stages": %s}}' % value.encode())
+    assert event.odd == "num_stages at M=1 is no whole number"
+
+
+@pytest.mark.parametrize("name", ["BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps"])
 @pytest.mark.parametrize("value", ["0", "-1", "true", "32.0", '"32"', "null", "2147483648"])
 def test_a_size_that_is_no_size_makes_the_file_odd(name: str, value: str) -> None:
     """A file chooses nothing where any of its sizes makes no sense."""

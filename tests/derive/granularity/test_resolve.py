@@ -202,7 +202,8 @@ def test_shared_answers_are_each_layers_own(
     [
         ({"backend_version": "0.0.1"}, "no rules of vllm 0.0.1 in the log"),
         ({"dtype": "float32"}, "no MoE rules of vllm for float32"),
-        ({"weights": "mxfp4"}, "no MoE rules of vllm for bfloat16 with mxfp4 weights"),
+        ({"weights": "mxfp8"}, "no MoE rules of vllm for bfloat16 with mxfp8 weights"),
+        ({"weights": "mxfp4"}, "which MoE kernel vllm 0.9.1 runs for mxfp4 weights is not read"),
         ({"kernel": "marlin"}, "no rules of the MoE kernel marlin"),
         ({"top_k": 257}, "top_k 257 is larger than experts 256"),
         ({"experts": 8, "top_k": 2, "d_ff": 7168, "device_name": None}, "depends on the device"),
@@ -260,6 +261,35 @@ def test_weights_of_four_bits_have_marlins_blocks(backend: str, version: str, pl
     assert values == [8, 8, 16, 16, 32, 32, 48, 48, 64]
     assert place in steps.evidence(1)
     assert [steps.tau(tokens) for tokens in (1, 231)] == [230, 460]
+
+
+@pytest.mark.parametrize("changes", [{}, {"kernel": "fused_moe"}, {"block_size_m": 64}])
+@pytest.mark.parametrize("weights", ["mxfp4", "nvfp4"])
+def test_floats_of_four_bits_run_marlin_where_no_unit_takes_them(
+    weights: str, changes: dict[str, Any]
+) -> None:
+    """Its blocks are those of int4, and never Triton's, whatever a question names."""
+    common = {"dtype": "bfloat16", "backend_version": "0.24.0", "sm": 80}
+    steps = RESOLVER.moe(layer(**common, weights=weights, **changes))
+    whole = RESOLVER.moe(layer(**common, weights="int4"))
+    tokens = (1, 230, 231, 922)
+    assert [steps.at(each).value for each in tokens] == [whole.at(each).value for each in tokens]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights", "sm", "why"),
+    [
+        ("bfloat16", "mxfp4", 90, "triton_kernels where the model is gpt-oss"),
+        ("bfloat16", "mxfp4", 100, "runs FlashInfer's TRTLLM for mxfp4 weights"),
+        ("nvfp4", None, 100, "FlashInfer's CuteDSL or CUTLASS where it does not"),
+    ],
+)
+def test_floats_of_four_bits_elsewhere_name_their_kernels(
+    dtype: str, weights: str | None, sm: int, why: str
+) -> None:
+    """With the devices on which Marlin runs, whose blocks are read."""
+    with pytest.raises(EvidenceError, match=rf"{why}.*Marlin, whose blocks are, runs on 80"):
+        RESOLVER.moe(layer(dtype=dtype, weights=weights, sm=sm, backend_version="0.24.0"))
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,11 @@ def test_a_tuned_file_is_its_intervals(layout: Layout) -> None:
 def test_an_interval_ends_where_any_size_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of one BLOCK_SIZE_M are two intervals where their depth differs."""
+    """Rows of one BLOCK_SIZE_M are several intervals where their depth or warps differ."""
     sizes = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
-    entries = {"1": sizes, "8": sizes, "64": sizes | {"BLOCK_SIZE_K": 32}}
+    sizes |= {"num_warps": 4, "num_stages": 3}
+    deep = sizes | {"BLOCK_SIZE_K": 32}
+    entries = {"1": sizes, "8": sizes, "64": deep, "256": deep | {"num_warps": 8}}
     made = made_release(tuned={next(iter(FILES)): entries})
     monkeypatch.setattr(record, "extract", lambda *_, **__: made)
     layout = Layout(tmp_path)
@@ -73,8 +75,12 @@ def test_an_interval_ends_where_any_size_changes(
     project(layout, SOURCES, {})
     rows = read_table(layout, SOURCES, TUNED).sort("tokens_from")
     names = ("tokens_from", "tokens_to", "block_size_m", "block_size_n", "block_size_k")
-    assert rows.select(*names).rows() == [(1, 36, 16, 32, 64), (37, None, 16, 32, 32)]
-    assert rows["group_size_m"].to_list() == [1, 1]
+    assert rows.select(*names).rows() == [
+        (1, 36, 16, 32, 64), (37, 160, 16, 32, 32), (161, None, 16, 32, 32),
+    ]  # fmt: skip
+    assert rows["group_size_m"].to_list() == [1, 1, 1]
+    assert rows["num_warps"].to_list() == [4, 4, 8]
+    assert rows["num_stages"].to_list() == [3, 3, 3]
 
 
 def test_only_the_newest_take_of_a_release_has_rows(

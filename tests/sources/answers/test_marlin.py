@@ -3,21 +3,29 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
-from nearfree.sources.answers.marlin import MarlinRules
-from nearfree.sources.answers.moe import MoeQuery
+from nearfree.sources.answers.granularity import moe_granularity
+from nearfree.sources.answers.marlin import MarlinRules, TritonKernelsRules
+from nearfree.sources.answers.moe import MoeQuery, MoeRules
+from nearfree.sources.extraction import Extraction
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.record import recorded_extraction
 
 QUERY = MoeQuery(experts=128, top_k=8, d_ff=768, d_model=2048, dtype="int4", sm=80)
 
 
-def rules(package: str, version: str) -> dict[str, Rule]:
-    """Return a release's rules that are on record."""
+def recorded(package: str, version: str) -> Extraction:
+    """Return what is on record of a release."""
     found = recorded_extraction(Layout(Path(__file__).parents[3] / "results"), package, version)
     assert found is not None
-    return found.by_name()
+    return found
+
+
+def rules(package: str, version: str) -> dict[str, Rule]:
+    """Return a release's rules that are on record."""
+    return recorded(package, version).by_name()
 
 
 def first_that_fits(tokens: int, experts: int, top_k: int) -> int:
@@ -45,3 +53,60 @@ def test_a_release_without_the_rule_is_refused() -> None:
     """Release 0.9.1 of vLLM takes tuned files for Marlin, too, by another rule."""
     with pytest.raises(EvidenceError, match="no rule of Marlin's blocks"):
         MarlinRules(rules("vllm", "0.9.1"), QUERY)
+
+
+GPT_OSS = MoeQuery(experts=32, top_k=4, d_ff=2880, d_model=2880, dtype="mxfp4", sm=90)
+
+
+def power_above(share: int, least: int, most: int) -> int:
+    """Return the first power of two that is no less than a share, between two ends."""
+    return max(least, min(1 << (share - 1).bit_length(), most))
+
+
+@pytest.mark.parametrize("version", ["0.14.0", "0.22.0", "0.33.0"])
+def test_triton_kernels_take_an_experts_whole_rows(version: str) -> None:
+    """The first power of two from 16 to 128 that holds the routed rows of an expert, rounded down.
+
+    Between, 0.20 took twice as many, and eight times on Blackwell: each reads weights less often.
+    """
+    hopper = TritonKernelsRules(rules("vllm", version), GPT_OSS)
+    between = TritonKernelsRules(rules("vllm", "0.20.2"), GPT_OSS)
+    for tokens in (*range(1, 1100, 13), 128, 135, 136, 4096):
+        share = max(1, tokens * 4 // 32)
+        assert hopper.at(tokens).value == power_above(share, 16, 128)
+        twice = power_above(2 * share, 16, 64) if share <= 64 else power_above(share, 16, 128)
+        assert between.step(tokens) == ("aligned", twice)
+    blackwell = TritonKernelsRules(rules("vllm", "0.20.2"), replace(GPT_OSS, sm=100))
+    assert [blackwell.at(tokens).value for tokens in (127, 128, 1024)] == [32, 128, 128]
+
+
+def test_four_bit_floats_are_answered_by_the_kernel_that_runs_or_is_named() -> None:
+    """Never by Triton's blocks: Marlin's on Ampere; on Hopper the model decides, and is named."""
+    found = recorded("vllm", "0.33.0")
+    ampere = moe_granularity(found, replace(GPT_OSS, d_ff=2944, d_model=2944, sm=80), 1, 200)
+    assert ampere.intervals[0].file.endswith("marlin_moe.py")
+    with pytest.raises(EvidenceError, match="triton_kernels where the model is gpt-oss"):
+        moe_granularity(found, GPT_OSS, 1, 200)
+    named = moe_granularity(found, replace(GPT_OSS, kernel="triton_kernels"), 1, 200)
+    assert [(each.first, each.last, each.value) for each in named.intervals] == [
+        (1, 135, 16), (136, 200, 32),
+    ]  # fmt: skip
+    assert named.intervals[0].file.endswith("triton_kernels/matmul_ogs_details/opt_flags.py")
+    with pytest.raises(EvidenceError, match="no blocks of CUTLASS for MoE layers are read"):
+        moe_granularity(found, replace(GPT_OSS, kernel="CUTLASS"), 1, 200)
+    with pytest.raises(EvidenceError, match="depends on the compute capability"):
+        moe_granularity(found, replace(GPT_OSS, sm=None), 1, 200)
+
+
+def test_warps_and_stages_of_fallbacks_are_on_record() -> None:
+    """Beside the blocks: 4 or 8 warps by tokens, and the stages of a pipeline by format."""
+    fixed = MoeRules(rules("vllm", "0.33.0"), (), replace(QUERY, dtype="bf16"), 4096).fixed
+    named = rules("vllm", "0.33.0")
+    warps = [named["num_warps"].value(fixed | {"M": m}).value for m in (128, 129)]
+    assert warps == [4, 8]
+    stages = []
+    for package, version in (("vllm", "0.33.0"), ("sglang", "0.5.23")):
+        known = rules(package, version)
+        blocks = MoeRules(known, (), replace(QUERY, dtype="fp8_block"), 4096).fixed
+        stages.append([known["num_stages"].value(blocks | {"M": m}).value for m in (4, 5, 64)])
+    assert stages == [[4, 3, 3], [3, 3, 3]]

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 from nearfree.errors import EvidenceError
 
-TRITON, MARLIN = "Triton", "Marlin"
-"""The kernel whose blocks `fused_moe` reads; and the one for weights of few bits."""
+TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
+"""The kernel whose blocks `fused_moe` reads; the one for weights of few bits; gpt-oss's."""
+NEVER_TRITON = ("mxfp4", "nvfp4")
+"""Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
 _LAST = 999
 
 
@@ -64,6 +66,12 @@ _BY_MODEL = (
     Kernel(_TRTLLM, 100, 109, "the architecture is one that it is preset for"),
     Kernel(TRITON, 100, 109, "it is not"),
     Kernel(TRITON, 110),
+)
+
+_FOUR_BITS = (
+    Kernel(_TRTLLM, 100, 109, "it takes the layer's activation and routing"),
+    Kernel("FlashInfer's CuteDSL or CUTLASS", 100, 109, "it does not"),
+    Kernel("FlashInfer's CUTLASS", 120, 129),
 )
 
 SELECTIONS = (
@@ -167,12 +175,45 @@ SELECTIONS = (
         {"0.33.0": (126, 143)},
         (Kernel(MARLIN, 75, 89), Kernel("Humming", 90, 90), Kernel(MARLIN, 91)),
     ),
+    # Triton's kernels for gpt-oss are those of `triton_kernels`, which are not `fused_moe`'s.
+    Selection(
+        "vllm",
+        ("mxfp4",),
+        f"{_MOE}/mxfp4.py",
+        {"0.20.2": (193, 229), "0.22.0": (270, 311), "0.24.0": (304, 345)},
+        (
+            Kernel(MARLIN, 80, 89),
+            Kernel(TRITON_KERNELS, 90, 90, "the model is gpt-oss"),
+            Kernel(MARLIN, 90, 90, "it is not"),
+            Kernel(_TRTLLM, 100, 109),
+        ),
+    ),
+    Selection(
+        "vllm",
+        ("mxfp4",),
+        f"{_MOE}/mxfp4.py",
+        {"0.33.0": (402, 462)},
+        (
+            Kernel(MARLIN, 80, 89),
+            Kernel(TRITON_KERNELS, 90, 90, "the model is gpt-oss"),
+            Kernel("Humming", 90, 90, "it is not"),
+            Kernel(_TRTLLM, 100, 109),
+            Kernel(MARLIN, 120, 129),
+        ),
+    ),
     Selection(
         "vllm",
         ("nvfp4",),
         f"{_MOE}/nvfp4.py",
-        {"0.33.0": (203, 212)},
-        (Kernel(_TRTLLM, 100, 109),),
+        {"0.19.0": (129, 146), "0.20.2": (150, 169), "0.22.0": (160, 182), "0.24.0": (151, 173)},
+        (Kernel(MARLIN, 80, 99), *_FOUR_BITS),
+    ),
+    Selection(
+        "vllm",
+        ("nvfp4",),
+        f"{_MOE}/nvfp4.py",
+        {"0.33.0": (191, 213)},
+        (Kernel(MARLIN, 80, 89), Kernel("Humming", 90, 90), *_FOUR_BITS),
     ),
     Selection(
         "sglang",
@@ -231,6 +272,7 @@ _TITLES = {
     "int8": "int8",
     "int8_w8a16": "int8 weights",
     "int4": "int4 weights",
+    "mxfp4": "mxfp4 weights",
     "nvfp4": "nvfp4",
 }
 """Formats whose kernel an engine chooses by the format. For 16 bits this is Triton, as asked."""
@@ -257,9 +299,7 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
     """
     if dtype not in _TITLES:
         return TRITON
-    chosen = _selection(package, version, dtype)
-    kernels = (chosen.spread if spread else ()) or chosen.kernels
-    found = [each for each in kernels if each.first <= sm <= each.last]
+    found = _kernels(package, version, dtype, sm, spread=spread)
     if len(found) == 1:
         return found[0].name
     cases = "; ".join(f"{each.name} where {each.where}" for each in found)
@@ -267,15 +307,38 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
     raise unread(package, version, dtype, sm, names)
 
 
+def moe_libraries(package: str, version: str, dtype: str, sm: int) -> str | None:
+    """Return the libraries of which a release runs one for an MoE layer, None if others may run.
+
+    Parameters and errors are those of `moe_kernel`.
+    """
+    found = [each.name for each in _kernels(package, version, dtype, sm, spread=False)]
+    tiled = {TRITON, MARLIN, TRITON_KERNELS}
+    return " or ".join(dict.fromkeys(found)) if found and tiled.isdisjoint(found) else None
+
+
+def _kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool) -> list[Kernel]:
+    chosen = _selection(package, version, dtype)
+    kernels = (chosen.spread if spread else ()) or chosen.kernels
+    return [each for each in kernels if each.first <= sm <= each.last]
+
+
 def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> EvidenceError:
     """Return why there are no blocks of the kernels that run, with their place and what works."""
     chosen = _selection(package, version, dtype)
     place = "{}:{}-{}".format(chosen.file, *chosen.lines[version])
-    alone = [each for each in chosen.kernels if each.name == TRITON and not each.where]
-    works = f"Triton, whose blocks are, runs on {', '.join(map(_span, alone))}"
+    alone = {
+        name: [_span(each) for each in chosen.kernels if each.name == name and not each.where]
+        for name in (TRITON, MARLIN)
+    }
+    works = " and ".join(
+        f"{name}, whose blocks are, runs on {', '.join(spans)}"
+        for name, spans in alone.items()
+        if spans
+    )
     return EvidenceError(
         f"{package} {version} runs {kernels} for {_TITLES[dtype]} on compute capability {sm} "
-        f"({place}), whose blocks are not read; {works if alone else 'ask about another format'}",
+        f"({place}), whose blocks are not read; {works or 'ask about another format'}",
         remedy="Ask for a case whose rules are read",
     )
 
@@ -291,7 +354,7 @@ def _selection(package: str, version: str, dtype: str) -> Selection:
     for each in mine:
         if version in each.lines:
             return each
-    known = ", ".join(release for each in mine for release in each.lines)
+    known = ", ".join(release for each in mine for release in each.lines) or "no release"
     raise EvidenceError(
         f"which MoE kernel {package} {version} runs for {_TITLES[dtype]} is not read; "
         f"it is of {known}",

@@ -118,8 +118,8 @@ BACKENDS = (
         environment="vllm",
         releases=("0.8.0", "0.33.0"),
         # The second form has block sizes N and K and the group size, beside BLOCK_SIZE_M; the
-        # third the blocks of Marlin.
-        rules=Rules(package="vllm", reader="vllm", form=3),
+        # third the blocks of Marlin, the fourth warps and stages and blocks of triton_kernels.
+        rules=Rules(package="vllm", reader="vllm", form=4),
         printed={"vllm_0_9_1": "0.9.1"},
     ),
     Backend(
@@ -144,7 +144,7 @@ BACKENDS = (
         rules=Rules(
             package="sglang",
             reader="sglang",
-            form=3,
+            form=4,
             # Requires-Dist in the METADATA of each wheel: torch==2.9.1 (0.5.9, 0.5.10),
             # torch==2.11.0 (0.5.14) and torch==2.14.1 (0.5.23); of torch 2.9.1, triton==3.5.1, of
             # torch 2.11.0, triton==3.6.0, of torch 2.14.1, triton~=3.8.0.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nearfree.sources.extraction import Extraction
 
 
-DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4")
+DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4", "mxfp4", "nvfp4")
 MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "dense")
 
 
@@ -70,9 +70,10 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     )
     moe.add_argument(
         "--kernel",
-        choices=["CUTLASS", "Marlin", "Machete"],
-        help="of a dense product, [tokens, d-model] by [d-model, d-ff]: the kernel that an option "
-        "of the engine sets (default: the release's own choice)",
+        choices=["CUTLASS", "Marlin", "Machete", "triton_kernels"],
+        help="the kernel of a MoE layer (Marlin, triton_kernels), or of a product of [tokens, "
+        "d-model] by [d-model, d-ff], that an option of the engine or the model sets (default: "
+        "Triton's, or the release's own choice)",
     )
     attention = parser.add_argument_group("attention")
     for name, text in (
@@ -164,7 +165,7 @@ def _dense(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
         )
     if args.dtype not in _FORMATS:
         raise ConfigError(
-            f"no rows of products in {args.dtype} are read: a library chooses its tile",
+            f"no rows of products in {args.dtype} are read: of 16 bits a library chooses its tile",
             remedy=f"Choose --dtype from {', '.join(_FORMATS)}",
         )
     query = DenseQuery(

@@ -32,8 +32,13 @@ _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 _NO_ENTRIES: dict[str, frozenset[str]] = {"vllm": frozenset({"triton_version"})}
 """Keys beside the entries that a package's reader drops; any other one would stop it."""
 _LARGEST = 2**31 - 1
-SIZES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M")
-"""What is read of an entry: rows, columns and depth of a block, and blocks of rows in a group."""
+SIZES = (
+    "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages",
+)  # fmt: skip
+"""What is read of an entry: rows, columns and depth of a block, blocks of rows in a group, warps of
+a block and stages of its pipeline."""
+_MAYBE_NONE = ("num_stages",)
+"""What may be 0: files for AMD's devices have it."""
 
 
 class _OddFileError(Exception):
@@ -150,8 +155,10 @@ def _sizes(m: int, value: object) -> dict[str, int]:
         raise _OddFileError(f"no BLOCK_SIZE_M at M={m}")
     sizes = {name: value[name] for name in SIZES if name in value}
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _LARGEST:
-            raise _OddFileError(f"{name} at M={m} is no positive integer")
+        least = 0 if name in _MAYBE_NONE else 1
+        if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= _LARGEST:
+            whole = "positive integer" if least else "whole number"
+            raise _OddFileError(f"{name} at M={m} is no {whole}")
     return sizes
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from nearfree.backends.dense_kernels import dense_format
-from nearfree.backends.kernels import MARLIN, TRITON, moe_kernel, unread
+from nearfree.backends.kernels import NEVER_TRITON, TRITON, moe_kernel, moe_libraries, unread
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME, Backend, running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
@@ -36,7 +36,7 @@ from nearfree.sources.answers.granularity import (
     moe_intervals,
 )
 from nearfree.sources.answers.lookup import TunedFiles
-from nearfree.sources.answers.marlin import MarlinRules
+from nearfree.sources.answers.marlin import BESIDE_TRITON
 from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -58,6 +58,10 @@ _QUANTISATIONS: dict[tuple[str, str], Dtype] = {
     ("float16", "int8"): "int8_w8a16",
     ("bfloat16", "int4"): "int4",
     ("float16", "int4"): "int4",
+    ("bfloat16", "mxfp4"): "mxfp4",
+    ("float16", "mxfp4"): "mxfp4",
+    ("bfloat16", "nvfp4"): "nvfp4",
+    ("nvfp4", "nvfp4"): "nvfp4",
 }
 """What a release calls the formats of activations and weights; float8 is scaled per tensor."""
 _LIBRARIES_ALONE = ("nvfp4",)
@@ -146,8 +150,8 @@ class Resolver:
             override=asked.block_size_m,
         )
         layer = (
-            MarlinRules(known.rules, query)
-            if kernel == MARLIN
+            BESIDE_TRITON[kernel](known.rules, query)
+            if kernel in BESIDE_TRITON
             else MoeRules(known.rules, known.tuned, query, MOST_TOKENS)
         )
         # Layers that are alike in all that the rules still ask for share their answers.
@@ -305,10 +309,10 @@ def _kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
     A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
     """
     named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
-    if named or asked.sm is None:
+    if (named and dtype not in NEVER_TRITON) or asked.sm is None:
         return TRITON
     kernel = moe_kernel(*release, dtype, asked.sm, spread=asked.ep > 1)
-    if kernel not in (TRITON, MARLIN):
+    if kernel != TRITON and kernel not in BESIDE_TRITON:
         raise unread(*release, dtype, asked.sm, kernel)
     return kernel
 
@@ -332,7 +336,7 @@ def reads_moe(
         return False
     try:
         known = moe_release(release.name, release.version, None)
-        return moe_kernel(*known, dtype, sm, spread=spread) in (TRITON, MARLIN)
+        return moe_kernel(*known, dtype, sm, spread=spread) in (TRITON, *BESIDE_TRITON)
     except EvidenceError:
         return False
 
@@ -347,7 +351,7 @@ def library_of(release: BackendRelease, formats: Product, sm: int | None) -> str
         return None
     try:
         known = moe_release(release.name, release.version, None)
-        return moe_kernel(*known, stored, sm)
+        return moe_libraries(*known, stored, sm)
     except EvidenceError:
         return None
 

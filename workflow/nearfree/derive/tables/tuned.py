@@ -14,7 +14,10 @@ _COPIED = (
     *("package", "version", "device", "experts", "d_ff", "dtype", "per_channel_quant", "down"),
     *("triton", "file", "sha256", "odd"),
 )
-_SIZES = ("block_size_m", "block_size_n", "block_size_k", "group_size_m")
+_SIZES = (
+    *("block_size_m", "block_size_n", "block_size_k", "group_size_m"),
+    *("num_warps", "num_stages"),
+)
 TUNED = Table(
     name="tuned",
     row="one interval of tokens of one tuned file, at which all its sizes hold",
@@ -38,6 +41,10 @@ TUNED = Table(
         "block_size_n": count("BLOCK_SIZE_N there, where the file says it", nullable=True),
         "block_size_k": count("BLOCK_SIZE_K there, where the file says it", nullable=True),
         "group_size_m": count("GROUP_SIZE_M there, where the file says it", nullable=True),
+        "num_warps": count("warps of a block there, where the file says it", nullable=True),
+        "num_stages": count(
+            "stages of its pipeline there, where the file says it", nullable=True, at_least=0
+        ),
         "file": text("path inside the artefact"),
         "sha256": text("digest of the file"),
         "odd": text("why the file has not the known form, and chooses nothing", nullable=True),

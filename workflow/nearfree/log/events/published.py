@@ -136,7 +136,7 @@ class RuleExtracted(Payload, frozen=True, kw_only=True):
 class TunedIndexed(Payload, frozen=True, kw_only=True):
     """One tuned configuration file: what it is for and, in the file's order, BLOCK_SIZE_M by M.
 
-    `block_size_n`, `block_size_k` and `group_size_m` have an item for each of `tokens`, or none
+    The other sizes, and warps and stages of a block, have an item for each of `tokens`, or none
     where an entry does not say it; events of earlier versions have none. `odd` says why a file's
     name or content has not the known form; such a file chooses nothing.
     """
@@ -159,6 +159,8 @@ class TunedIndexed(Payload, frozen=True, kw_only=True):
     block_size_n: tuple[int, ...] = ()
     block_size_k: tuple[int, ...] = ()
     group_size_m: tuple[int, ...] = ()
+    num_warps: tuple[int, ...] = ()
+    num_stages: tuple[int, ...] = ()
     lines: tuple[int, ...] = ()
     """The line of each entry, where each stands at the start of a line of its own."""
     odd: str | None = None

@@ -6,11 +6,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from nearfree.backends.kernels import TRITON, moe_kernel
+from nearfree.backends.kernels import NEVER_TRITON, TRITON, moe_kernel, unread
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
 from nearfree.sources.answers.dense import DenseQuery, DenseRules, Rows
 from nearfree.sources.answers.lookup import TunedFiles
+from nearfree.sources.answers.marlin import BESIDE_TRITON, RowsOfBlocks
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
@@ -274,8 +275,11 @@ def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -
             f"top_k {query.top_k} is larger than experts {query.experts}",
             remedy="Choose at most as many experts a token as there are",
         )
-    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), query, last)
     files = Files(found.fetched)
+    other = _beside_triton(found, query)
+    if other is not None:
+        return _answer(found, *moe_intervals(other.at, first, last, files))
+    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), query, last)
     paths, intervals = moe_intervals(rules.at, first, last, files)
     order = None
     if rules.order is not None:
@@ -284,6 +288,28 @@ def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -
         )
     notes = (*rules.notes, *_other_kernel(found, query))
     return _answer(found, paths, intervals, order=order, notes=notes)
+
+
+def _beside_triton(found: Extraction, query: MoeQuery) -> RowsOfBlocks | None:
+    """Return the blocks of the kernel that is named, or that a format of its own runs."""
+    kernel = query.kernel
+    if kernel is None and query.dtype in NEVER_TRITON:
+        if query.sm is None:
+            raise EvidenceError(
+                f"which kernel runs {query.dtype} depends on the compute capability",
+                remedy="Name the device with --device, or give --sm",
+            )
+        kernel = moe_kernel(found.package, found.version, query.dtype, query.sm)
+        if kernel not in BESIDE_TRITON:
+            raise unread(found.package, found.version, query.dtype, query.sm, kernel)
+    if kernel is None:
+        return None
+    if kernel not in BESIDE_TRITON:
+        raise EvidenceError(
+            f"no blocks of {kernel} for MoE layers are read",
+            remedy=f"Choose --kernel from {', '.join(BESIDE_TRITON)}",
+        )
+    return BESIDE_TRITON[kernel](found.by_name(), query)
 
 
 def _other_kernel(found: Extraction, query: MoeQuery) -> tuple[str, ...]:

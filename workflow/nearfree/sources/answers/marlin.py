@@ -1,46 +1,54 @@
-"""The blocks of Marlin's fused MoE kernel, which engines run for weights of few bits."""
+"""The blocks of MoE kernels beside Triton's fused one: Marlin's, and those of triton_kernels.
+
+Each has one rule of the release for the rows of a block; tokens are always aligned to blocks, and
+the kernel chooses the other sizes.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
+from nearfree.backends.kernels import MARLIN, TRITON_KERNELS
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.moe import Block, MoeQuery
 from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.rule import Answer, Rule
 from nearfree.sources.language.thresholds import changes
 
-RULE = "marlin_block_size_m"
 _WIDTHS = 128
 """Widths of a layer, of which Marlin takes multiples: `check_moe_marlin_supports_layer`, in
 quantization/utils/marlin_utils.py of vLLM 0.20.2, lines 229-245, with groups of 128."""
 
 
-class MarlinRules:
-    """The rule of one release, ready for one layer: tokens are always aligned to blocks.
+class RowsOfBlocks:
+    """A kernel's rule of one release, ready for one layer.
 
     Raises
     ------
     EvidenceError
-        The release states no rule, or its engine runs another kernel for a layer so wide.
+        The release states no rule, or its engine runs another kernel for the layer.
     """
 
     tuned = None
     aligned = True
+    RULE: str
+    KERNEL: str
 
     def __init__(self, rules: Mapping[str, Rule], query: MoeQuery) -> None:
-        if RULE not in rules:
+        if self.RULE not in rules:
             raise EvidenceError(
-                "no rule of Marlin's blocks is read of this release",
+                f"no rule of {self.KERNEL}'s blocks is read of this release",
                 remedy="Ask for another release, or for a format that Triton runs",
             )
-        if query.d_model % _WIDTHS or query.d_ff % _WIDTHS:
-            raise EvidenceError(
-                f"Marlin takes widths that are multiples of {_WIDTHS}, not d_model"
-                f" {query.d_model} and d_ff {query.d_ff}",
-                remedy="Ask for such a layer, or for a format that Triton runs",
-            )
-        self._fixed: dict[str, Any] = {"E": query.experts, "topk": query.top_k}
-        self._rule = rules[RULE].steady(self._fixed, ())
+        self._fixed = self.facts(query)
+        self._rule = rules[self.RULE].steady(self._fixed, ())
+
+    def facts(self, query: MoeQuery) -> dict[str, Any]:
+        """Return what the rule asks of a layer."""
+        raise NotImplementedError
+
+    def asked(self, tokens: int) -> dict[str, int]:
+        """Return what the rule asks of a number of tokens."""
+        return {"M": tokens}
 
     def at(self, tokens: int) -> Block:
         """Return the block at a number of tokens; of its sizes, the kernel chooses the others."""
@@ -66,4 +74,53 @@ class MarlinRules:
         return self._fixed
 
     def _answer(self, tokens: int) -> Answer:
-        return self._rule.value({**self._fixed, "M": tokens})
+        return self._rule.value({**self._fixed, **self.asked(tokens)})
+
+
+class MarlinRules(RowsOfBlocks):
+    """Marlin's, which engines run for weights of few bits."""
+
+    RULE, KERNEL = "marlin_block_size_m", "Marlin"
+
+    def facts(self, query: MoeQuery) -> dict[str, Any]:
+        """Return experts and experts a token; refuse a layer of other widths."""
+        if query.d_model % _WIDTHS or query.d_ff % _WIDTHS:
+            raise EvidenceError(
+                f"Marlin takes widths that are multiples of {_WIDTHS}, not d_model"
+                f" {query.d_model} and d_ff {query.d_ff}",
+                remedy="Ask for such a layer, or for a format that Triton runs",
+            )
+        return {"E": query.experts, "topk": query.top_k}
+
+
+class TritonKernelsRules(RowsOfBlocks):
+    """Those of triton_kernels, which vLLM runs for gpt-oss: by the routed rows of an expert."""
+
+    RULE, KERNEL = "triton_kernels_block_m", "triton_kernels"
+
+    def facts(self, query: MoeQuery) -> dict[str, Any]:
+        """Return the experts, the compute capability, and how many rows a token is."""
+        if query.sm is None:
+            raise EvidenceError(
+                "blocks of triton_kernels depend on the compute capability, which is not known",
+                remedy="Name the device with --device, or give --sm",
+            )
+        self._top_k = query.top_k
+        return {"E": query.experts, "sm": query.sm, "deterministic": query.deterministic,
+                "topk": query.top_k}  # fmt: skip
+
+    def asked(self, tokens: int) -> dict[str, int]:
+        """Return the routed rows."""
+        return {"m": tokens * self._top_k}
+
+    def changes(self, most: int) -> list[int]:
+        """Return every number of tokens whose routed rows are the first past a change."""
+        rows = changes(self._rule, self._fixed, "m", most * self._top_k)
+        return sorted({-(-each // self._top_k) for each in rows})
+
+
+BESIDE_TRITON: Mapping[str, type[RowsOfBlocks]] = {
+    MARLIN: MarlinRules,
+    TRITON_KERNELS: TritonKernelsRules,
+}
+"""The kernels with such a rule, by name."""

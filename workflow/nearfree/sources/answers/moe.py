@@ -23,7 +23,7 @@ from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.rule import Answer, Rule
 from nearfree.sources.language.thresholds import UnsettledError, changes, same_up_to
 
-Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4"]
+Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4", "mxfp4", "nvfp4"]
 FLAGS = {
     "fp8": "use_fp8_w8a8",
     "fp8_block": "use_fp8_w8a8",
@@ -42,7 +42,8 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
 
     `sm` is the compute capability (90 for 9.0) and `smem_per_block` the shared memory that a block
     may opt in to, in bytes, where they are known; `override` a BLOCK_SIZE_M that the caller sets;
-    `own` the tuned files of a folder of the user's.
+    `own` the tuned files of a folder of the user's. `kernel` is the one that the caller names where
+    it is not Triton's.
     """
 
     experts: int
@@ -59,6 +60,7 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     modular: bool = False
     override: int | None = None
+    kernel: str | None = None
     own: tuple[TunedIndexed, ...] = ()
 
     @property

@@ -77,8 +77,14 @@ def block_contexts(
     ]
 
 
+SIZES = (
+    "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages",
+)  # fmt: skip
+"""What a configuration says of a block: its sides, its group, its warps and pipeline stages."""
+
+
 def block_sizes(modules: Modules) -> list[Reading]:
-    """Return how to read the sizes of a block and of a group where no tuned file exists.
+    """Return how to read what a configuration says of a block where no tuned file exists.
 
     Every configuration sets BLOCK_SIZE_M. Some leave the others to the kernel that is launched,
     which chooses them by rules of its own: those rules say None there.
@@ -100,7 +106,7 @@ def block_sizes(modules: Modules) -> list[Reading]:
             ],
             dense=(*DENSE, *_SHARES) if key == "GROUP_SIZE_M" else DENSE,
         )
-        for key in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M")
+        for key in SIZES
     ]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from nearfree.errors import SourceError
 from nearfree.sources.backends import fused_moe
-from nearfree.sources.language.cuts import calls, value_of
+from nearfree.sources.language.cuts import calls, made, returning, value_of
 from nearfree.sources.language.expressions import UnknownConstructError
 from nearfree.sources.language.program import Function, at, quote
 from nearfree.sources.language.python_source import Modules
@@ -15,9 +15,28 @@ PACKAGE = "vllm"
 _MOE = r"vllm/model_executor/layers/fused_moe/"
 WANTED = (
     rf"{_MOE}((experts/marlin|fused_marlin)_moe|fused_moe|config|moe_align_block_size|experts/triton_moe|oracle/unquantized)\.py"
+    r"|vllm/third_party/triton_kernels/matmul_ogs_details/opt_flags\.py"
     r"|vllm/envs\.py|vllm/utils/(math_utils|platform_utils|__init__)\.py|vllm/utils\.py"
 )
 TUNED = rf"{_MOE}configs/.*\.json"
+_OPT_FLAGS = {
+    r"routing_data\.expected_tokens_per_expt": "None",
+    r"routing_data\.expt_hist": "True",
+    r"routing_data\.n_expts_tot": "E",
+    r"constraints\.get\('block_m', None\)": "None",
+    r"triton\.next_power_of_2\((.+)\)": r"(1 << bit_length(\1 - 1))",
+    r"torch\.cuda\.get_device_capability\(\)": "(sm // 10, sm % 10)",
+    r"torch\.(\w+)": r"'\1'",
+}
+_GPT_OSS = {
+    "routing_data": "True",
+    "batch_size": "1",
+    "enforce_bitwise_invariance": "deterministic",
+    "lhs_dtype": "'bfloat16'",
+    "rhs_dtype": "'mxfp4'",
+    "FP4": "'mxfp4'",
+}
+"""gpt-oss's experts: 16-bit activations, weights in mxfp4, an expert's tokens side by side."""
 _ORDER_LEAVES = fused_moe.LEAVES | {
     r"current_platform\.is_(xpu|cpu|tpu)\(\)": "False",
     r"current_platform\.is_device_capability_family\((\d+)\)": r"(sm // 10 == \1 // 10)",
@@ -42,6 +61,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     return [
         *fused_moe.block_sizes(modules),
         *fused_moe.marlin_blocks(modules),
+        *triton_kernels_blocks(modules),
         fused_moe.config_dtype(modules),
         fused_moe.tuned_key(modules),
         fused_moe.tuned_name(modules),
@@ -70,6 +90,32 @@ def _fallback(value: ast.expr) -> ast.expr:
             whole = ast.Call(ast.Name("int", ast.Load()), [call.args[1]], [])
             return at(whole, call)
     raise SourceError("VLLM_FUSED_MOE_CHUNK_SIZE has no default of the known form")
+
+
+def triton_kernels_blocks(modules: Modules) -> list[Reading]:
+    """Return how to read the rows of a block of `triton_kernels`, which runs gpt-oss's experts.
+
+    `m` counts routed rows, tokens times experts a token; nothing is expected of an expert's share,
+    and nobody constrains the block. Empty where the wheel has no such package.
+    """
+    found = modules.find("make_default_opt_flags_nvidia")
+    if found is None:
+        return []
+    cut = returning(found[1], "block_m")
+    cut.args = made("none", cut.body, cut).args
+    program, root = modules.program_of(found[0], cut, _OPT_FLAGS | _GPT_OSS)
+    return [
+        Reading(
+            "triton_kernels_block_m",
+            program,
+            root,
+            axis="m",
+            contexts=[{"E": e, "sm": sm, "deterministic": False} for e in (8, 32, 128)
+                      for sm in (90, 100)],
+            also=[{"E": 32, "sm": 90, "deterministic": True}],
+            whole=False,
+        )
+    ]  # fmt: skip
 
 
 def assignment(modules: Modules) -> Reading:

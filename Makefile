@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS := 2
 ifdef SLOW
-ALL_TESTS := -m "" --cov
+ALL_TESTS := -m "" --cov --durations=30 --durations-min=5
 WORKERS := 3
 endif
 

@@ -84,6 +84,23 @@ def test_a_result_of_other_code_is_not_believed(
     published(server, TEXT)
     cache = Cache(tmp_path / "cache")
     extract("vllm", "1.0", cache=cache)
+    kept = {*(tmp_path / "cache" / "results").iterdir()}
     monkeypatch.setattr(extraction, "_code", lambda _: "0" * 16)
     extract("vllm", "1.0", cache=cache, offline=True)
-    assert len(list((tmp_path / "cache" / "results").iterdir())) == 2
+    made = {*(tmp_path / "cache" / "results").iterdir()} - kept
+    assert len(made) == len(kept)
+    assert all("0" * 16 in path.name for path in made)
+
+
+def test_rules_that_were_read_are_not_read_again_for_tuned_files(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of the rules serves the whole extraction, and the other way round."""
+    published(server, TEXT)
+    cache = Cache(tmp_path / "cache")
+    rules = extract("vllm", "1.0", cache=cache, tuned=False)
+    monkeypatch.setattr(extraction, "_rules", None)
+    whole = extract("vllm", "1.0", cache=cache)
+    assert whole.rules == rules.rules
+    assert whole.fetched[: len(rules.fetched)] == rules.fetched
+    assert extract("vllm", "1.0", cache=cache, tuned=False).tuned == whole.tuned

@@ -20,8 +20,9 @@ from nearfree.errors import DamageError, NearfreeError
 from nearfree.log.document import render
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
+from nearfree.show.figures import page
 from nearfree.show.figures.listing import LIST, OUTLOOK, Figure, read_figures
-from nearfree.show.figures.page import BUNDLE
+from nearfree.show.figures.page import BUNDLE, write_bundle
 from nearfree.show.figures.stage import charts, draw, save, specification
 
 from show.figures.drawings import read_spec
@@ -121,6 +122,25 @@ def test_drawing_again_gives_the_same_bytes(made: Layout, drawn: Path) -> None:
     (drawn.parent / BUNDLE).write_bytes(b"older")
     draw(made, "cpu", 0.2)
     assert {path: path.read_bytes() for path in drawn.parent.rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("at", [5, -5])
+def test_a_changed_script_is_made_again(drawn: Path, tmp_path: Path, at: int) -> None:
+    """One byte less, in its first line or behind it, and the script is made again."""
+    whole = (drawn.parent / BUNDLE).read_bytes()
+    raw = bytearray(whole)
+    del raw[at]
+    (tmp_path / BUNDLE).write_bytes(raw)
+    assert write_bundle(tmp_path).read_bytes() == whole
+
+
+def test_a_whole_script_is_not_made_again(
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What names these versions and its own digest stays as it is."""
+    shutil.copy(drawn.parent / BUNDLE, tmp_path)
+    monkeypatch.setattr(page, "bundle", None)
+    assert write_bundle(tmp_path).read_bytes() == (drawn.parent / BUNDLE).read_bytes()
 
 
 def test_pages_load_the_shared_script_alone(drawn: Path) -> None:

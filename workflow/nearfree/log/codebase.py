@@ -22,12 +22,21 @@ def _path(module: str) -> Path | None:
 @cache
 def _imports(path: Path) -> frozenset[str]:
     names = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in _statements(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return frozenset(name for name in names if _path(name))
+
+
+def _statements(tree: ast.Module) -> list[ast.AST]:
+    """Return a module's statements, those inside of others too; no expression holds an import."""
+    found: list[ast.AST] = [tree]
+    for node in found:
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            found += getattr(node, name, ())
+    return found
 
 
 def closure(*modules: str) -> list[str]:

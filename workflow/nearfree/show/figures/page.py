@@ -3,6 +3,7 @@
 import html
 import json
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import altair as alt
 import vl_convert
 
 from nearfree.log.document import replace
+from nearfree.log.line import sha256
 
 BUNDLE = "vega.js"
 _DRAW = """
@@ -40,15 +42,31 @@ style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'">
 
 @cache
 def bundle() -> bytes:
-    """Return the script that draws: Vega, Vega-Lite and Vega-Embed, and the call of them."""
-    version = ".".join(alt.VEGALITE_VERSION.split(".")[:2])
-    return str(vl_convert.javascript_bundle(_DRAW, vl_version=version)).encode()
+    """Return the script that draws: Vega, Vega-Lite and Vega-Embed, and the call of them.
+
+    Its first line names what it was made by, and the digest of the rest.
+    """
+    script = str(vl_convert.javascript_bundle(_DRAW, vl_version=_version())).encode()
+    return _first_line(script) + b"\n" + script
+
+
+def _version() -> str:
+    return ".".join(alt.VEGALITE_VERSION.split(".")[:2])
+
+
+def _first_line(script: bytes) -> bytes:
+    made_by = f"vl-convert {metadata.version('vl-convert-python')}, Vega-Lite {_version()}"
+    return f"// {made_by}, {sha256(_DRAW.encode())}, {sha256(script)}".encode()
 
 
 def write_bundle(folder: Path) -> Path:
-    """Make sure that a folder holds the script, whoever else writes it at the same time."""
+    """Make sure that a folder holds the script, whoever else writes it at the same time.
+
+    One that is whole and by these versions stays: making it anew takes longer than all figures.
+    """
     path = folder / BUNDLE
-    if not path.is_file() or path.read_bytes() != bundle():
+    head, _, script = path.read_bytes().partition(b"\n") if path.is_file() else (b"", b"", b"")
+    if head != _first_line(script):
         replace(path, bundle())
     return path
 

@@ -106,7 +106,7 @@ def _read(reading: Reading, package: str, version: str) -> RuleExtracted:
 
 
 def _used(rule: RuleExtracted) -> set[str]:
-    texts = [text for branch in rule.branches for text in (*branch.when, branch.value)]
+    texts = {text for branch in rule.branches for text in (*branch.when, branch.value)}
     return names_in(*map(parse, texts))
 
 
@@ -142,9 +142,8 @@ def _compared(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]
 
 def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
     points, steps, answers = 0, 0, []
-    limits = frozenset(
-        _numbers(parse(condition) for b in rule.rule.branches for condition in b.when)
-    )
+    conditions = {condition for branch in rule.rule.branches for condition in branch.when}
+    limits = frozenset(_numbers(map(parse, conditions)))
     for number, context in enumerate([*reading.contexts, *reading.also]):
         special = rule.specialised(context)
         values: dict[int, Any] = {}

@@ -39,7 +39,7 @@ BY = (
 )
 _BY = ("predictor", "platform", "module", "epsilon")
 _MINIMUM_MB = 64.0
-_COLLECTIVES = ("backend", "kernel", "operation", "gpus")
+_COLLECTIVES = ("family", "kernel", "operation", "gpus")
 _FILTERS = ("platform", "module", "backend", "dtype", "weights", "kv_dtype", "routing")
 
 

@@ -1,5 +1,7 @@
 """Which kernel vLLM runs for a dense product of quantised weights."""
 
+import re
+
 import pytest
 from derive.questions import LOG
 from nearfree.backends.dense_kernels import (
@@ -7,11 +9,14 @@ from nearfree.backends.dense_kernels import (
     MACHETE,
     MARLIN,
     SELECTIONS,
+    DenseSelection,
     dense_format,
     dense_kernel,
     dense_rule,
 )
 from nearfree.errors import EvidenceError
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.record import recorded_extraction
 
 WIDE = {"columns": 14336, "depth": 4096}
@@ -84,3 +89,29 @@ def test_rules_that_kernels_go_by_are_on_record() -> None:
                         assert (rule in rules) == (kernel.name in {*named, CUTLASS})
     assert dense_rule(CUTLASS, "int8", 86) is None
     assert dense_rule("DeepGEMM", "float8_block", 90) is None
+
+
+PLACES = [(each, release) for each in SELECTIONS for release in each.lines]
+WORDS = {
+    "float8": r"cutlass_fp8_supported|Cutlass\w*F[Pp]8",
+    "float8_block": r"cutlass_block_fp8_supported|CutlassFp8Block|deepgemm",
+    "int8": "CutlassScaledMM|CutlassInt8",
+    "int4": r"MacheteLinearKernel[\s\S]*MarlinLinearKernel",
+    "int8_w8a16": r"MacheteLinearKernel[\s\S]*MarlinLinearKernel",
+}
+"""What the place that chooses a format's kernel names."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("selection", "release"), PLACES, ids=lambda each: str(getattr(each, "formats", each))
+)
+def test_the_places_are_those_of_the_releases(
+    selection: DenseSelection, release: str, source_cache: Cache
+) -> None:
+    """At the stated lines of each release's own file kernels of the format are named."""
+    source = fetch("vllm", release, re.escape(selection.file), cache=source_cache)
+    first, last = selection.lines[release]
+    told = "\n".join(source.text(selection.file).splitlines()[first - 1 : last])
+    for format_ in selection.formats:
+        assert re.search(WORDS[format_], told), (release, selection.file, told)

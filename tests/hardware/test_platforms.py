@@ -17,6 +17,8 @@ SAMPLE = {
     "year": 2024, "architecture": "Hopper", "sm": 90, "sm_count": 78, "boost_clock_mhz": 1980.0,
     "peak_tflops": {"bfloat16": 148.0}, "bandwidth_gb_s": 4000.0, "l2_mib": 60.0,
     "shared_memory_per_sm_kib": 228.0, "shared_memory_per_block_kib": 227.0, "memory_gb": 96.0,
+    "nvlink": 4, "nvlink_gb_s": 1.0, "pcie_gb_s": 1.0, "node_gpus": 8, "machine_gpus": 4,
+    "network_gb_s": 1.0,
 }  # fmt: skip
 
 
@@ -104,6 +106,16 @@ def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown platform 'mars'") as caught:
         resolve(PLATFORMS, "mars")
     assert "h20" in caught.value.remedy
+
+
+def test_gpus_meet_over_nvlink_or_pcie() -> None:
+    """What a GPU sends to its node is NVLink's bandwidth, else PCIe's, else not known."""
+    assert PLATFORMS["h100"].link_gb_s == PLATFORMS["h100"].nvlink_gb_s == 450
+    assert PLATFORMS["l40s"].link_gb_s == PLATFORMS["l40s"].pcie_gb_s == 32
+    assert PLATFORMS["cpu"].link_gb_s is None
+    for platform in PLATFORMS.values():
+        assert (platform.nvlink is None) == (platform.nvlink_gb_s is None)
+        assert (platform.machine_gpus or 0) <= (platform.node_gpus or 0)
 
 
 def test_the_balance_needs_both_facts() -> None:

@@ -1,5 +1,7 @@
 """What is expected of uneven loads: against draws, in its limits, and over numbers of tokens."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -127,3 +129,44 @@ def test_even_routing_has_no_law_of_uneven_loads() -> None:
     assert spread_of("power_law:1.2") == PowerLaw(1.2)
     with pytest.raises(EvidenceError, match="--loads"):
         spread_of("loads:0123456789ab")
+
+
+def placed(law: PowerLaw | Loads, ep: int) -> tuple[float, float, float]:
+    """Return awake experts, blocks and pairs of the busiest rank of 16 experts, k = 2, b N = 40."""
+    return law.awake(16, 2, 40, ep), law.blocks(16, 2, 40, 8, ep), law.pairs(16, 2, 40, ep)
+
+
+@pytest.mark.parametrize("law", [PowerLaw(1.2), Loads([[1 / 16] * 16, [0.5, *[0.5 / 15] * 15]])])
+def test_the_busiest_rank_has_more_than_its_share(law: PowerLaw | Loads) -> None:
+    """It has more than the mean rank's pairs, not all, and no more awake experts than it has.
+
+    A single rank has all.
+    """
+    assert law.pairs(16, 2, 40) == pytest.approx(80)
+    for ep in (2, 3, 4, 16):
+        awake, blocks, pairs = placed(law, ep)
+        assert 80 / ep < pairs < 80
+        assert 0 < awake <= -(-16 // ep)
+        assert blocks >= pairs / 8 - 1e-9
+
+
+def test_measured_loads_lie_on_ranks_in_their_order() -> None:
+    """The busiest rank is the one whose neighbours have most together, in each layer."""
+    first, last = [0.4, 0.3, 0.2, 0.1], [0.1, 0.1, 0.2, 0.6]
+    law, of_rank = Loads([first, last]), Loads([[0.4, 0.3], [0.2, 0.6]])
+    assert law.pairs(4, 1, 100, 2) == pytest.approx(75)
+    assert law.blocks(4, 1, 100, 16, 2) == of_rank.blocks(2, 1, 100, 16)
+    assert law.awake(4, 1, 3, 2) == of_rank.awake(2, 1, 3)
+
+
+def test_the_mean_of_draws_is_the_busiest_rank_of_a_power_law() -> None:
+    """Experts that are drawn and dealt to ranks at random have as many pairs on the fullest one."""
+    random, experts, ep = Random(7), 16, 4  # noqa: S311 (not for secrets)
+    found = []
+    for _ in range(4000):
+        quantiles = sorted(random.random() for _ in range(experts))
+        counts = power_law_pairs(quantiles, 2, 40, 1.2)
+        random.shuffle(counts)
+        found.append(max(sum(counts[at : at + 4]) for at in range(0, experts, 4)))
+    mean = sum(found) / len(found)
+    assert PowerLaw(1.2).pairs(experts, 2, 40, ep) == pytest.approx(mean, rel=0.02)

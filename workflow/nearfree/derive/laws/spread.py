@@ -1,6 +1,8 @@
 """How many experts are awake, and how many row blocks they fill, where routing is uneven.
 
 What is expected, sums over experts: of P(m_e > 0), and of E[ceil(m_e / M)] for blocks of M rows.
+Where whole experts are spread over ranks, in their order as vLLM and SGLang place them, it is that
+of the rank with most pairs, for which all others wait.
 """
 
 from collections.abc import Sequence
@@ -16,6 +18,8 @@ from nearfree.errors import EvidenceError
 
 Array = npt.NDArray[np.float64]
 Complex = npt.NDArray[np.complex128]
+Layer = tuple[int, int, int]
+"""E, k, and over how many ranks whole experts are spread."""
 AWAKE = 0.9
 """The share of E from which on few experts are left to wake."""
 _DRAWN = 2**17
@@ -33,18 +37,25 @@ class PowerLaw(Struct, frozen=True):
     """Loads as `core.modules.routing.power_law_pairs` draws them, with this exponent.
 
     The expectation is the mean over forwards whose quantiles are a Latin hypercube: each expert's
-    own lie evenly, and experts are independent. They are the same every time.
+    own lie evenly, and experts are independent. They are the same every time. Which experts share a
+    rank is drawn anew for each forward.
     """
 
     exponent: float
 
-    def awake(self, experts: int, top_k: int, tokens: int) -> float:
-        """Return how many of E experts have a pair among b N tokens."""
-        return _mean(self.exponent, experts, top_k, tokens, None)
+    def awake(self, experts: int, top_k: int, tokens: int, ep: int = 1) -> float:
+        """Return how many of E experts have a pair among b N tokens; of a rank of `ep`."""
+        return _mean(self.exponent, (experts, top_k, ep), tokens, None)
 
-    def blocks(self, experts: int, top_k: int, tokens: int, rows: int) -> float:
+    def blocks(self, experts: int, top_k: int, tokens: int, rows: int, ep: int = 1) -> float:
         """Return how many blocks of so many rows their pairs fill."""
-        return _mean(self.exponent, experts, top_k, tokens, rows)
+        return _mean(self.exponent, (experts, top_k, ep), tokens, rows)
+
+    def pairs(self, experts: int, top_k: int, tokens: int, ep: int = 1) -> float:
+        """Return how many token-expert pairs they have."""
+        if ep == 1:
+            return float(tokens * top_k)
+        return _mean(self.exponent, (experts, top_k, ep), tokens, 0)
 
 
 class Loads:
@@ -62,26 +73,47 @@ class Loads:
     """
 
     def __init__(self, shares: Sequence[Sequence[float]]) -> None:
-        flat = np.sort(np.array(shares, dtype=np.float64).ravel())
+        self._all = np.array(shares, dtype=np.float64)
+        flat = np.sort(self._all.ravel())
         kinds = np.array_split(flat, min(len(flat), _KINDS))
         self._shares = np.array([kind.mean() for kind in kinds])
         self._many = np.array([len(kind) for kind in kinds], dtype=np.float64) / len(shares)
         self._logs: dict[tuple[int, int], Complex] = {}
+        self._ranks: dict[int, Loads] = {1: self}
 
-    def awake(self, experts: int, top_k: int, tokens: int) -> float:
-        """Return how many experts have a pair among b N tokens."""
-        del experts
+    def awake(self, experts: int, top_k: int, tokens: int, ep: int = 1) -> float:
+        """Return how many experts have a pair among b N tokens; of a rank of `ep`."""
+        if ep > 1:
+            return self._busiest(ep).awake(experts, top_k, tokens)
         return float(((1.0 - (1.0 - self._chances(top_k)) ** tokens) * self._many).sum())
 
-    def blocks(self, experts: int, top_k: int, tokens: int, rows: int) -> float:
+    def blocks(self, experts: int, top_k: int, tokens: int, rows: int, ep: int = 1) -> float:
         """Return how many blocks of so many rows their pairs fill.
 
         M E[ceil(m / M)] = E[m] + E[-m mod M], and the second follows from the characteristic
         function of m at the roots of unity, (1 - p + p w^j)^(b N).
         """
-        del experts
+        if ep > 1:
+            return self._busiest(ep).blocks(experts, top_k, tokens, rows)
         padding = (np.exp(tokens * self._root_logs(top_k, rows)) * _padding(rows)).real.sum(axis=1)
         return float((self._many * (tokens * self._chances(top_k) + padding)).sum() / rows)
+
+    def pairs(self, experts: int, top_k: int, tokens: int, ep: int = 1) -> float:
+        """Return how many token-expert pairs they have."""
+        if ep > 1:
+            return self._busiest(ep).pairs(experts, top_k, tokens)
+        return float(tokens * (self._many * self._chances(top_k)).sum())
+
+    def _busiest(self, ep: int) -> "Loads":
+        """Return the loads of the rank that has most pairs, in each layer."""
+        if ep not in self._ranks:
+            parts = np.split(self._all, _starts(self._all.shape[1], ep)[1:], axis=1)
+            most = np.argmax([part.sum(axis=1) for part in parts], axis=0)
+            loads = np.zeros((len(most), parts[0].shape[1]))
+            for layer, rank in enumerate(most):
+                loads[layer, : parts[rank].shape[1]] = parts[rank][layer]
+            self._ranks[ep] = Loads(loads.tolist())
+        return self._ranks[ep]
 
     def _chances(self, top_k: int) -> Array:
         """Return how likely a token takes each kind of expert."""
@@ -150,18 +182,26 @@ def _mostly(law: Spread, experts: int, top_k: int, tokens: int) -> bool:
     return law.awake(experts, top_k, tokens) >= AWAKE * experts
 
 
+def _starts(experts: int, ep: int) -> list[int]:
+    """Return the first expert of each rank; where ep does not divide E the first have one more."""
+    whole, more = divmod(experts, ep)
+    return [rank * whole + min(rank, more) for rank in range(ep)]
+
+
 @lru_cache(maxsize=2**16)
-def _mean(exponent: float, experts: int, top_k: int, tokens: int, rows: int | None) -> float:
-    """Return a power law's blocks of so many rows, or its awake experts where no rows are given.
+def _mean(exponent: float, layer: Layer, tokens: int, rows: int | None) -> float:
+    """Return a power law's blocks of so many rows, of 0 its pairs, and of None its awake experts.
 
     Between the numbers of tokens that are worked out it is straight, on each side of the last at
     which loads are drawn from FEW.
     """
 
     def value(each: int) -> float:
-        pairs, many = _power_law(exponent, experts, top_k, each)
-        return float(((np.ceil(pairs / rows) if rows else pairs > 0) * many).sum())
+        pairs, many = _power_law(exponent, layer, each)
+        of_each = pairs > 0 if rows is None else np.ceil(pairs / rows) if rows else pairs
+        return float((of_each * many).sum())
 
+    experts, top_k, _ = layer
     few = experts // top_k
     step = max(1, 2 ** (tokens.bit_length() - 1) // _EACH_OCTAVE)
     below = tokens // step * step
@@ -177,11 +217,12 @@ def _mean(exponent: float, experts: int, top_k: int, tokens: int, rows: int | No
 
 
 @lru_cache(maxsize=2**14)
-def _power_law(exponent: float, experts: int, top_k: int, tokens: int) -> tuple[Array, Array]:
-    """Return numbers of pairs, and how many experts are expected to have each.
+def _power_law(exponent: float, layer: Layer, tokens: int) -> tuple[Array, Array]:
+    """Return numbers of pairs, and how many experts of the busiest rank are expected to have each.
 
     The same steps as `power_law_pairs`, a forward a row.
     """
+    experts, top_k, ep = layer
     pairs = tokens * top_k
     low, high = bounds(experts, top_k, tokens)
     power = 1.0 - exponent
@@ -197,9 +238,30 @@ def _power_law(exponent: float, experts: int, top_k: int, tokens: int) -> tuple[
     missing = pairs - counts.sum(axis=1)
     counts = _raised(counts, np.maximum(missing, 0.0))
     counts = -_raised(-counts[:, ::-1], np.maximum(-missing, 0.0))
+    forwards = len(counts)
+    if ep > 1:
+        counts = _of_busiest(counts, ep)
     many = np.bincount(counts.astype(np.int64).ravel())
     found = np.flatnonzero(many)
-    return found.astype(np.float64), many[found] / len(counts)
+    return found.astype(np.float64), many[found] / forwards
+
+
+def _of_busiest(counts: Array, ep: int) -> Array:
+    """Return the pairs of the experts of the busiest rank, of all forwards together."""
+    forwards, experts = counts.shape
+    starts = _starts(experts, ep)
+    placed = np.take_along_axis(counts, _places(experts, forwards), axis=1)
+    most = np.argmax(np.add.reduceat(placed, starts, axis=1), axis=1)
+    rank_of = np.repeat(np.arange(ep), np.diff([*starts, experts]))
+    return np.asarray(placed[rank_of == most[:, None]])
+
+
+@lru_cache(maxsize=8)
+def _places(experts: int, forwards: int) -> npt.NDArray[np.int64]:
+    """Return an order of the experts for each forward, the same every time."""
+    random = Random(forwards)  # noqa: S311 (not for secrets)
+    drawn = [[random.random() for _ in range(experts)] for _ in range(forwards)]
+    return np.argsort(np.array(drawn), axis=1)
 
 
 def _raised(counts: Array, more: Array) -> Array:

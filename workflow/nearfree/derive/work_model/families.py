@@ -121,9 +121,6 @@ def times_refusal() -> pl.Expr:
     return pl.coalesce(
         pl.when(links).then(_links_refusal()).otherwise(shape_refusal(law=False)),
         *lacking,
-        pl.when((pl.col("ep") > 1) & ~pl.col("routing").is_in(SPREADS)).then(
-            written("which rank has most under {} is not known", "routing")
-        ),
         facts_refusal(),
         pl.when(pl.col("sm_count").is_null()).then(written("no number of SMs of {}", "platform")),
         # Constants are of NVIDIA's GPUs, which have one.

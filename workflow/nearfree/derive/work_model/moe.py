@@ -6,6 +6,7 @@ loaded slower.
 """
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -65,13 +66,14 @@ def blocks_of(features: Features, block_m: Array) -> Array:
 
     Balanced: every expert has floor(b N k / E) pairs and some one more; skewed: k have b N. Where
     whole experts are spread over ranks, the first of all lie on the rank that is asked. By a power
-    law or measured loads: as many as are expected, of all experts on one rank.
+    law or measured loads: as many as are expected of the rank that has most pairs.
     """
     tokens, local = features["tokens"], features["local_experts"]
     whole, more = _evenly(features)
     balanced = more * np.ceil((whole + 1) / block_m) + (local - more) * np.ceil(whole / block_m)
     skewed = np.minimum(features["top_k"], local) * np.ceil(tokens / block_m)
-    return _expected(features, np.where(features["skewed"] > 0, skewed, balanced), block_m)
+    even = np.where(features["skewed"] > 0, skewed, balanced)
+    return _expected(features, even, lambda spread, *layer: spread.blocks(*layer), block_m)
 
 
 def _evenly(features: Features) -> tuple[Array, Array]:
@@ -87,23 +89,8 @@ def active_experts(features: Features) -> Array:
     pairs = features["tokens"] * features["top_k"]
     balanced = np.ceil(np.minimum(features["experts"], pairs) / features["ep"])
     skewed = np.minimum(features["top_k"], local)
-    return _expected(features, np.where(features["skewed"] > 0, skewed, balanced))
-
-
-def _expected(features: Features, even: Array, block_m: Array | None = None) -> Array:
-    """Return values [rows, grid], but of uneven loads the blocks or, without M, awake experts."""
-    values = np.array(np.broadcast_to(even, features["tokens"].shape))
-    for row, (spread,) in enumerate(features["spread"]):
-        if spread is None:
-            continue
-        layer = int(features["experts"][row, 0]), int(features["top_k"][row, 0])
-        tokens = features["tokens"][row].astype(int).tolist()
-        if block_m is None:
-            values[row] = [spread.awake(*layer, each) for each in tokens]
-        else:
-            sizes = block_m[row].astype(int).tolist()
-            values[row] = [spread.blocks(*layer, *each) for each in zip(tokens, sizes, strict=True)]
-    return values
+    even = np.where(features["skewed"] > 0, skewed, balanced)
+    return _expected(features, even, lambda spread, *layer: spread.awake(*layer))
 
 
 def pairs_of(features: Features) -> Array:
@@ -111,7 +98,27 @@ def pairs_of(features: Features) -> Array:
     local = features["local_experts"]
     whole, more = _evenly(features)
     skewed = np.minimum(features["top_k"], local) * features["tokens"]
-    return np.asarray(np.where(features["skewed"] > 0, skewed, local * whole + more))
+    even = np.where(features["skewed"] > 0, skewed, local * whole + more)
+    return _expected(features, even, lambda spread, *layer: spread.pairs(*layer))
+
+
+def _expected(features: Features, even: Array, ask: Callable[..., float], *of_each: Array) -> Array:
+    """Return values [rows, grid]; of uneven loads what a law is expected to give.
+
+    Parameters
+    ----------
+    ask
+        Is given the law, E, k, b N, what else is known at each N, and `ep`.
+    """
+    values = np.array(np.broadcast_to(even, features["tokens"].shape))
+    for row, (spread,) in enumerate(features["spread"]):
+        if spread is None:
+            continue
+        experts, top_k, ep = (int(features[name][row, 0]) for name in ("experts", "top_k", "ep"))
+        known = zip(*(each[row].astype(int).tolist() for each in (features["tokens"], *of_each)),
+                    strict=True)  # fmt: skip
+        values[row] = [ask(spread, experts, top_k, *each, ep) for each in known]
+    return values
 
 
 def _executed(

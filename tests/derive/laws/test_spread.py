@@ -170,3 +170,12 @@ def test_the_mean_of_draws_is_the_busiest_rank_of_a_power_law() -> None:
         found.append(max(sum(counts[at : at + 4]) for at in range(0, experts, 4)))
     mean = sum(found) / len(found)
     assert PowerLaw(1.2).pairs(experts, 2, 40, ep) == pytest.approx(mean, rel=0.02)
+
+
+def test_a_mean_rank_would_miss_what_all_wait_for() -> None:
+    """The figures of the guide: how much more than the mean rank the busiest of a power law has."""
+    law = PowerLaw(1.2)
+    for ep, awake, blocks in ((8, 1.25, 1.5), (32, 1.7, 2.8)):
+        few = law.awake(128, 8, 16, ep) / (law.awake(128, 8, 16) / ep)
+        many = law.blocks(128, 8, 512, 16, ep) / (law.blocks(128, 8, 512, 16) / ep)
+        assert (few, many) == pytest.approx((awake, blocks), rel=0.02)

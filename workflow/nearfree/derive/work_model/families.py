@@ -98,8 +98,8 @@ def _links_refusal() -> pl.Expr:
                     "gpus", "platform")
         ),
         pl.when(far & _family.is_in(near)).then(
-            written("no constants between nodes for the {} of {} by {}",
-                    "operation", "backend", "kernel")
+            written("no constants between nodes for the {} of {}",
+                    "operation", "backend")
         ),
     )  # fmt: skip
 

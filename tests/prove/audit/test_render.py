@@ -75,7 +75,7 @@ def test_text_of_a_deployment_says_formats_and_memory(shared, table):
     text = "\n".join(as_text(traced))
     for name in ("weights", "kv_dtype", "fits", "peak_bytes", "capacity_bytes", "largest_batch"):
         assert re.search(rf"^  {name} +{plain(row[name])}$", text, re.MULTILINE)
-    assert "fits: peak = weights as stored + cache of b (L + 1) positions" in text
+    assert "on the GPU that holds most, weights as stored + cache of b (L + 1) positions" in text
     assert "computed  nearfree.derive.memory" in text
     (model,) = [each for each in traced.nodes.values() if each.title.startswith("the model ")]
     stored = sum(v["size_bytes"] for k, v in model.values.items() if k.startswith("weights."))

@@ -45,7 +45,7 @@ def rows(text: str, **inputs: int) -> object:
     program, root = cpp_program(
         with_rows({"x.cuh": text}), "cutlass_gemm_x_dispatch", leaves=LEAVES
     )
-    return Interpreter(program, inputs).run(root)
+    return Interpreter(program).run(root, inputs)
 
 
 @pytest.mark.parametrize(("swapped", "small"), [("true", 16), ("false", 64)])

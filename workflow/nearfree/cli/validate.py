@@ -175,8 +175,6 @@ def run_validate(args: argparse.Namespace) -> int:
 
 def _validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
     """Print the error of collectives' T on platforms that no constant has seen."""
-    import polars as pl
-
     from nearfree.derive.granularity.facts import datasheet_facts
     from nearfree.derive.score.collectives import BY as COLUMNS
     from nearfree.derive.score.collectives import grouped, left_out_errors
@@ -198,7 +196,7 @@ def _validate_collectives(args: argparse.Namespace, layout: "Layout", config: "C
     errors = left_out_errors(curves, datasheet_facts(config.platforms))
     for column in ("platform", "backend"):
         names = getattr(args, column)
-        errors = errors.filter(pl.col(column).is_in(names)) if names else errors
+        errors = errors.filter(errors[column].is_in(names)) if names else errors
     if errors.is_empty():
         raise EvidenceError(
             f"{source}: no collective of it can be scored",

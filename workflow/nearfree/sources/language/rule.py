@@ -29,7 +29,7 @@ class Answer(NamedTuple):
     branch: Branch
 
 
-class _RefusalError(UnknownConstructError):
+class _RefusalError(Exception):
     """A helper of the backend ends in an error, so the whole call does."""
 
 

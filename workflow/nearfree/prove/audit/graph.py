@@ -1,6 +1,7 @@
 """The provenance graph of a number: rows, events, runs, rules and config values as nodes."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -200,8 +201,11 @@ def _told(described: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from (rest.pop("decoder") or {}).items()
     for kind, formats in (rest.pop("precision") or {}).items():
         yield f"precision.{kind}", formats
+    named = Counter[str]()
     for each in rest.pop("weights"):
-        yield f"weights.{each.pop('kind')}", each
+        name = f"weights.{each.pop('kind')}"
+        named[name] += 1
+        yield f"{name}.{named[name]}" if named[name] > 1 else name, each
     yield from rest.items()
 
 

@@ -7,13 +7,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from nearfree.backends.dense_kernels import dense_format
-from nearfree.backends.kernels import NEVER_TRITON, TRITON, moe_kernel, moe_libraries, unread
-from nearfree.backends.names import BackendRelease
-from nearfree.backends.records import BY_NAME, Backend, running
+from nearfree.backends.records import Backend, running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.dense_ffn import DenseQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion, local_experts
-from nearfree.core.precision import FORMATS, Product
+from nearfree.core.precision import FORMATS
+from nearfree.derive.granularity.moe_kernels import MOE_FORMATS, asked_kernel
 from nearfree.derive.granularity.releases import (
     MODULAR_MOE,
     PINNED_TRITON,
@@ -37,7 +36,7 @@ from nearfree.sources.answers.granularity import (
 )
 from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.marlin import BESIDE_TRITON
-from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules
+from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache
@@ -48,24 +47,6 @@ from nearfree.sources.record import find_extraction, recorded_extraction
 T = TypeVar("T")
 _Kept = dict[object, object]
 _Api = Literal["kvcache", "varlen", "dense"]
-_QUANTISATIONS: dict[tuple[str, str], Dtype] = {
-    ("bfloat16", "bfloat16"): "bf16",
-    ("float16", "float16"): "fp16",
-    ("float8", "float8"): "fp8",
-    ("float8_block", "float8_block"): "fp8_block",
-    ("int8", "int8"): "int8",
-    ("bfloat16", "int8"): "int8_w8a16",
-    ("float16", "int8"): "int8_w8a16",
-    ("bfloat16", "int4"): "int4",
-    ("float16", "int4"): "int4",
-    ("bfloat16", "mxfp4"): "mxfp4",
-    ("float16", "mxfp4"): "mxfp4",
-    ("bfloat16", "nvfp4"): "nvfp4",
-    ("nvfp4", "nvfp4"): "nvfp4",
-}
-"""What a release calls the formats of activations and weights; float8 is scaled per tensor."""
-_LIBRARIES_ALONE = ("nvfp4",)
-"""Formats whose experts run in libraries alone, which pick their own tiles."""
 _TILED = ("bfloat16", "float16")
 """Element types of which tile rules are read."""
 
@@ -128,12 +109,12 @@ class Resolver:
     def _moe(self, asked: MoeQuestion) -> Steps[Block]:
         release = moe_release(asked.backend, asked.backend_version, asked.kernel)
         formats = asked.dtype, asked.weights or asked.dtype
-        if formats not in _QUANTISATIONS:
+        if formats not in MOE_FORMATS:
             stored = f" with {formats[1]} weights" if asked.weights else ""
             raise _unknown(f"no MoE rules of {release.package} for {formats[0]}{stored} are read")
         if asked.top_k > asked.experts:
             raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
-        kernel = _kernel(asked, release, _QUANTISATIONS[formats])
+        kernel = asked_kernel(asked, release, MOE_FORMATS[formats])
         known = _once(self._releases, release, self._read)
         _check_device(asked)
         query = MoeQuery(
@@ -141,7 +122,7 @@ class Resolver:
             top_k=asked.top_k,
             d_ff=asked.d_ff,
             d_model=asked.d_model,
-            dtype=_QUANTISATIONS[formats],
+            dtype=MOE_FORMATS[formats],
             device=asked.device_name,
             triton=PINNED_TRITON.get(release),
             sm=asked.sm,
@@ -301,59 +282,6 @@ def _check_device(asked: MoeQuestion | AttentionQuestion) -> None:
     """Refuse a device without compute capability: rules are read as a build for CUDA has them."""
     if asked.sm is None:
         raise _unknown(f"the device has no compute capability, which {asked.backend} asks for")
-
-
-def _kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
-    """Return the kernel whose blocks are read and that runs.
-
-    A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
-    """
-    named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
-    if (named and dtype not in NEVER_TRITON) or asked.sm is None:
-        return TRITON
-    kernel = moe_kernel(*release, dtype, asked.sm, spread=asked.ep > 1)
-    if kernel != TRITON and kernel not in BESIDE_TRITON:
-        raise unread(*release, dtype, asked.sm, kernel)
-    return kernel
-
-
-def reads_moe(
-    release: BackendRelease, formats: Product, sm: int | None, *, spread: bool = False
-) -> bool:
-    """Return whether the kernel that a release runs for experts has blocks that are read.
-
-    Parameters
-    ----------
-    formats
-        Of the experts' weights and of what enters their products.
-    sm
-        The device's compute capability, 90 for 9.0, None without one.
-    spread
-        Whether whole experts are spread over ranks.
-    """
-    dtype = _QUANTISATIONS.get((formats.activations, formats.weights))
-    if dtype is None or sm is None or not release.version:
-        return False
-    try:
-        known = moe_release(release.name, release.version, None)
-        return moe_kernel(*known, dtype, sm, spread=spread) in (TRITON, *BESIDE_TRITON)
-    except EvidenceError:
-        return False
-
-
-def library_of(release: BackendRelease, formats: Product, sm: int | None) -> str | None:
-    """Return the library that a release runs experts by, in a format that has no blocks to read.
-
-    None where it has, or the library is not known.
-    """
-    stored = formats.weights
-    if stored != formats.activations or stored not in _LIBRARIES_ALONE or sm is None:
-        return None
-    try:
-        known = moe_release(release.name, release.version, None)
-        return moe_libraries(*known, stored, sm)
-    except EvidenceError:
-        return None
 
 
 def _unknown(what: str) -> EvidenceError:

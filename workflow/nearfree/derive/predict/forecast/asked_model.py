@@ -12,7 +12,7 @@ from nearfree.core.precision import GROUPS, PLAIN, QUANTISED, Dtype, Override
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.shards import refusals
-from nearfree.derive.granularity.resolve import library_of, reads_moe
+from nearfree.derive.granularity.moe_kernels import library_of, reads_moe
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.errors import ConfigError, Refusal
 from nearfree.hardware.platforms import Platform

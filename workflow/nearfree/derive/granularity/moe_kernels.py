@@ -1,0 +1,83 @@
+"""Which kernel runs an MoE layer where a release is asked, and whether its blocks are read."""
+
+from nearfree.backends.kernels import NEVER_TRITON, TRITON, moe_kernel, moe_libraries, unread
+from nearfree.backends.names import BackendRelease
+from nearfree.backends.records import BY_NAME
+from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.core.precision import Product
+from nearfree.derive.granularity.releases import Release, moe_release
+from nearfree.errors import EvidenceError
+from nearfree.sources.answers.marlin import BESIDE_TRITON
+from nearfree.sources.answers.moe import Dtype
+
+MOE_FORMATS: dict[tuple[str, str], Dtype] = {
+    ("bfloat16", "bfloat16"): "bf16",
+    ("float16", "float16"): "fp16",
+    ("float8", "float8"): "fp8",
+    ("float8_block", "float8_block"): "fp8_block",
+    ("int8", "int8"): "int8",
+    ("bfloat16", "int8"): "int8_w8a16",
+    ("float16", "int8"): "int8_w8a16",
+    ("bfloat16", "int4"): "int4",
+    ("float16", "int4"): "int4",
+    ("bfloat16", "mxfp4"): "mxfp4",
+    ("float16", "mxfp4"): "mxfp4",
+    ("bfloat16", "nvfp4"): "nvfp4",
+    ("nvfp4", "nvfp4"): "nvfp4",
+}
+"""What a release calls the formats of activations and weights; float8 is scaled per tensor."""
+_LIBRARIES_ALONE = ("nvfp4",)
+"""Formats whose experts run in libraries alone, which pick their own tiles."""
+
+
+def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
+    """Return the kernel whose blocks are read and that runs.
+
+    A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
+    """
+    named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
+    if (named and dtype not in NEVER_TRITON) or asked.sm is None:
+        return TRITON
+    kernel = moe_kernel(*release, dtype, asked.sm, spread=asked.ep > 1)
+    if kernel != TRITON and kernel not in BESIDE_TRITON:
+        raise unread(*release, dtype, asked.sm, kernel)
+    return kernel
+
+
+def reads_moe(
+    release: BackendRelease, formats: Product, sm: int | None, *, spread: bool = False
+) -> bool:
+    """Return whether the kernel that a release runs for experts has blocks that are read.
+
+    Parameters
+    ----------
+    formats
+        Of the experts' weights and of what enters their products.
+    sm
+        The device's compute capability, 90 for 9.0, None without one.
+    spread
+        Whether whole experts are spread over ranks.
+    """
+    dtype = MOE_FORMATS.get((formats.activations, formats.weights))
+    if dtype is None or sm is None or not release.version:
+        return False
+    try:
+        known = moe_release(release.name, release.version, None)
+        return moe_kernel(*known, dtype, sm, spread=spread) in (TRITON, *BESIDE_TRITON)
+    except EvidenceError:
+        return False
+
+
+def library_of(release: BackendRelease, formats: Product, sm: int | None) -> str | None:
+    """Return the library that a release runs experts by, in a format that has no blocks to read.
+
+    None where it has, or the library is not known.
+    """
+    stored = formats.weights
+    if stored != formats.activations or stored not in _LIBRARIES_ALONE or sm is None:
+        return None
+    try:
+        known = moe_release(release.name, release.version, None)
+        return moe_libraries(*known, stored, sm)
+    except EvidenceError:
+        return None

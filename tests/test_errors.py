@@ -8,8 +8,9 @@ from nearfree.errors import NearfreeError, Refusal, Refusals, RefusedError
 
 
 def descendants(kind: type[NearfreeError]) -> list[type[NearfreeError]]:
-    """Return an error and everything below it, in the order of definition."""
-    return [kind, *(below for child in kind.__subclasses__() for below in descendants(child))]
+    """Return an error and everything below it that has a public name, in order of definition."""
+    children = [child for child in kind.__subclasses__() if not child.__name__.startswith("_")]
+    return [kind, *(below for child in children for below in descendants(child))]
 
 
 TREE = descendants(NearfreeError)

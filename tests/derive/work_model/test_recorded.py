@@ -45,13 +45,14 @@ def test_hits_on_the_paper_s_settings(predictor: str) -> None:
 
 @pytest.mark.slow
 def test_the_constants_are_the_output_of_the_command(layout: Layout, source_cache: Cache) -> None:
-    """Import release 0.12.0, calibrate on A100 and H100: the log's constants, byte for byte."""
+    """Import release 0.12.0 and calibrate on two GPUs, links on four: the log's, byte for byte."""
     shutil.copytree(LOG.events / "sources", layout.events / "sources")
     import_aiconfigurator(layout, CONFIGURED.platforms, cache=source_cache, version="0.12.0")
-    calibrate(
-        layout, CONFIGURED.platforms, ("a100", "h100"), stream="aiconfigurator_core_0_12_0",
-        epsilon=0.2, offline=True,
-    )  # fmt: skip
+    for on, collectives in ((("a100", "h100"), False), (("a100", "h100", "b200", "l40s"), True)):
+        calibrate(
+            layout, CONFIGURED.platforms, on, stream="aiconfigurator_core_0_12_0",
+            epsilon=0.2, collectives=collectives, offline=True,
+        )  # fmt: skip
     ours, theirs = (
         {name: json.encode(event.data) for name, event in recorded_constants(each).items()}
         for each in (layout, LOG)

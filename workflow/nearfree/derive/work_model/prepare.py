@@ -37,8 +37,10 @@ def grids(rows: pl.DataFrame) -> tuple[Array, Flags]:
 
 def padded(lists: pl.Series, width: int) -> Array:
     """Return lists as [rows, width], where shorter ones repeat their last value."""
-    rows = [[*values, *[values[-1]] * (width - len(values))] for values in lists.to_list()]
-    return np.array(rows, dtype=np.float64).reshape(len(lists), width)
+    lengths = lists.list.len().to_numpy().astype(np.int64)[:, None]
+    first = np.cumsum(lengths, axis=0) - lengths
+    values = lists.explode().cast(pl.Float64).to_numpy()
+    return np.asarray(values[first + np.minimum(np.arange(width), lengths - 1)])
 
 
 def common(rows: pl.DataFrame, n: Array) -> dict[str, Array]:
@@ -113,7 +115,7 @@ def column(rows: pl.DataFrame, name: str) -> Array:
 
 def _sizes(formats: pl.Series, sizes: Mapping[str, float] = ELEMENT_BYTES) -> Array:
     """Return the bytes of an element of each format, as [rows, 1]."""
-    return np.array([sizes[each] for each in formats], dtype=np.float64)[:, None]
+    return formats.replace_strict(sizes, return_dtype=pl.Float64).to_numpy()[:, None]
 
 
 ROWS_AT_ONCE = 20_000

@@ -226,12 +226,12 @@ def _refusing(node: ast.expr) -> Run:
 
 
 def _folded(run: Run, *parts: Run) -> Run:
-    """Return a closure, worked out where its parts are; one that ends in an error there waits."""
+    """Return a closure, worked out where its parts are; one without a value there waits."""
     if not all(isinstance(part, Fixed) for part in parts):
         return run
     try:
         return Fixed(run({}))
-    except Exception:  # noqa: BLE001 (whatever it is, it is raised again where it is asked for)
+    except NO_VALUE:
         return run
 
 

@@ -29,7 +29,13 @@ class Answer(NamedTuple):
     branch: Branch
 
 
-class _RefusalError(Exception):
+_ABSENT = ...
+"""What stands for an input that is not given."""
+_MOST_VALUES = 1 << 14
+"""Answers that a rule keeps at most."""
+
+
+class _RefusalError(UnknownConstructError):
     """A helper of the backend ends in an error, so the whole call does."""
 
 
@@ -40,6 +46,7 @@ class Rule:
         self.rule = rule
         self._fixed: dict[str, Any] = {}
         self._kept: dict[object, Rule] = {}
+        self._values: dict[object, Answer] = {}
 
     @cached_property
     def functions(self) -> dict[str, ast.FunctionDef]:
@@ -83,10 +90,10 @@ class Rule:
             else:
                 branches.append((branch, rest, value))
         narrow = copy.copy(self)
-        for name in ("open_inputs", "closures", "_ready"):
+        for name in ("open_inputs", "closures", "_ready", "_asked"):
             vars(narrow).pop(name, None)
         # What helpers were called with is known to both.
-        vars(narrow).update(branches=branches, _helpers=self._helpers, _kept={})
+        vars(narrow).update(branches=branches, _helpers=self._helpers, _kept={}, _values={})
         vars(narrow).update(_fixed={**self._fixed, **fixed})
         return narrow
 
@@ -131,6 +138,19 @@ class Rule:
         SourceError
             Two branches apply: the rule was misread.
         """
+        key = typed([inputs.get(name, _ABSENT) for name in self._asked])
+        found = self._values.get(key)
+        if found is None:
+            if len(self._values) >= _MOST_VALUES:
+                self._values.clear()
+            found = self._values[key] = self._evaluated(inputs)
+        return found
+
+    @cached_property
+    def _asked(self) -> tuple[str, ...]:
+        return tuple(sorted(self.open_inputs))
+
+    def _evaluated(self, inputs: Mapping[str, Any]) -> Answer:
         held: dict[ast.expr, bool] = {}
         found, refusing = [], []
         for branch, when, value in self._ready:

@@ -50,6 +50,16 @@ def test_collectives_say_what_they_send(call: Call) -> None:
     assert found["curve"][0].keys() >= {*sent}
 
 
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "2.5", "1_0", "\u0664", "999999999999", "9" * 5000, ""]
+)
+def test_a_degree_is_a_plain_whole_number(call: Call, text: str) -> None:
+    """What is no number from 1 on in ASCII digits is refused by its option, in one line."""
+    code, out, err = call("predict", *MOE, "--tp", text)
+    assert (code, out) == (2, "")
+    assert "argument --tp: " in err.splitlines()[-1]
+
+
 def test_gpus_alone_share_each_matrix(call: Call) -> None:
     """`--gpus 4` is `--tp 4`, and says so."""
     _, four = predict(call, *DENSE, "--gpus", "4")

@@ -72,6 +72,8 @@ def asked_about(
                  for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
     for name in spec.moe:
         moe_backend(name)
+    if spec.dense:
+        dense_backend(spec.dense)
     if loads:
         for each in read:
             if each.file.decoder:

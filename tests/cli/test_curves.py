@@ -83,7 +83,10 @@ def test_what_is_refused_is_printed(call: Call, tmp_path: Path) -> None:
     assert (tmp_path / "made" / "h20.json").exists()
 
 
-@pytest.mark.parametrize("more", [("--model", "qwen3_8b"), ("--batch", "8"), ("--epsilon", "0.1")])
+@pytest.mark.parametrize(
+    "more",
+    [("--model", "qwen3_8b"), ("--batch", "8"), ("--epsilon", "0.1"), ("--dense", "torch")],
+)
 def test_what_says_nothing_with_curves_is_refused(
     call: Call, project: Path, more: tuple[str, ...]
 ) -> None:

@@ -57,12 +57,14 @@ def test_the_text_names_release_and_line(call: Call) -> None:
 
 
 def test_what_runs_no_dense_products_is_refused(call: Call) -> None:
-    """An attention backend, and a release that is not on record."""
+    """An attention backend, also for weights in 16 bits, and a release that is not on record."""
     asked = ("predict", *MODEL, "--platform", "h100", "--weights", "int4", "--dense")
     code, _, err = call(*asked, "flash-attn==2.8.3")
     assert (code, "runs no dense products" in err) == (2, True)
     code, _, err = call(*asked, "vllm-linear==0.30.0")
     assert (code, "Recorded in" in err and NEWEST in err) == (2, True)
+    code, _, err = call("predict", *MODEL, "--platform", "h100", "--dense", "flash-attn==2.8.3")
+    assert (code, "runs no dense products" in err) == (2, True)
 
 
 def test_granularity_of_a_product(call: Call) -> None:

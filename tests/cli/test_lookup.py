@@ -60,6 +60,20 @@ def test_one_of_model_and_platform_is_not_enough(call: Call) -> None:
     assert "--platform" in err
 
 
+def test_what_a_list_has_no_use_of_is_refused(call: Call) -> None:
+    """Without a model conditions would be passed over, and one GPU be answered for two."""
+    for words, left in (
+        (("--tp", "2", "--kv-dtype", "float8"), "--kv-dtype, --tp have no effect without --model"),
+        (("--published", "--tp", "2"), "--tp has no effect with --published"),
+        (("--published", "--model", "qwen3_8b"), "--model has no effect with --published"),
+    ):
+        code, out, err = call("lookup", *words)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert left in err
+        assert "Leave out --" in err
+
+
 def test_a_refusal_is_said_by_its_predictor(call: Call) -> None:
     """What refuses has a line with its reason below the table."""
     code, out, err = call(

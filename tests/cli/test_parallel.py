@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,37 @@ def test_collectives_say_what_they_send(call: Call) -> None:
     _, alone = predict(call, *DENSE)
     assert not [each for each in alone["modules"] if "rank" in each]
     assert found["curve"][0].keys() >= {*sent}
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "2.5", "1_0", "\u0664", "999999999999", "9" * 5000, ""]
+)
+def test_a_degree_is_a_plain_whole_number(call: Call, text: str) -> None:
+    """What is no number from 1 on in ASCII digits is refused by its option, in one line."""
+    code, out, err = call("predict", *MOE, "--tp", text)
+    assert (code, out) == (2, "")
+    assert "argument --tp: " in err.splitlines()[-1]
+
+
+def test_sums_are_in_the_format_that_is_asked_for(call: Call, tmp_path: Path) -> None:
+    """What a file's own dtype would send is not sent where another one is asked for."""
+    file = tmp_path / "wide" / "config.json"
+    file.parent.mkdir()
+    own = json.loads((ROOT / "config/models/qwen3_8b.json").read_text())
+    file.write_text(json.dumps(own | {"torch_dtype": "float32"}))
+    asked = ("--model", str(file), *DENSE[2:], "--dtype", "bfloat16", "--tp", "2")
+    code, found = predict(call, *asked)
+    (sent,) = [m["bytes_sent"] for m in found["modules"] if m["module"] == "FFN all-reduce"]
+    assert (code, sent) == (0, 4096 * 2)
+
+
+def test_memory_of_what_is_refused_is_that_of_its_engine(call: Call) -> None:
+    """SGLang cuts the LM head over all groups, vLLM over tp, also where no forward is predicted."""
+    asked = (*MOE, "--tp", "3", "--dp", "2", "--moe")
+    (code, vllm), (_, sglang) = (predict(call, *asked, engine) for engine in ("vllm", "sglang"))
+    assert code == 2
+    assert vllm["refusals"]
+    assert vllm["memory"]["weights_bytes"] > sglang["memory"]["weights_bytes"]
 
 
 def test_gpus_alone_share_each_matrix(call: Call) -> None:

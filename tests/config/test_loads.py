@@ -1,6 +1,7 @@
 """Files of measured loads: what is read, and every reason why one is refused."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,10 @@ def test_a_file_that_is_no_list_of_rows(tmp_path: Path, text: str) -> None:
 
 
 def test_odd_files(tmp_path: Path) -> None:
-    """A file of another kind, none at all, bytes that are no text, or a huge one are refused."""
+    """A file of another kind, none at all, bytes that are no text, or a huge one are refused.
+
+    So is what is no file by its kind: a pipe would be waited on, and a device never ends.
+    """
     assert "neither .csv nor .json" in refusal(written(tmp_path, EVEN, "loads.txt"))
     assert "cannot be read" in refusal(tmp_path / "none.csv")
     (tmp_path / "raw.csv").write_bytes(b"\xff\xfe")
@@ -136,6 +140,10 @@ def test_odd_files(tmp_path: Path) -> None:
     with huge.open("r+b") as file:
         file.truncate(SIZE_LIMIT + 1)
     assert "larger than 16 MiB" in refusal(huge)
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "device.csv").symlink_to("/dev/zero")
+    for name in ("pipe.csv", "device.csv"):
+        assert "is no file" in refusal(tmp_path / name)
 
 
 def test_many_reasons_are_counted(tmp_path: Path) -> None:

@@ -87,9 +87,11 @@ class RefusedError(ConfigError):
         named = dict.fromkeys(each.file for each in self.refusals if each.file)
         files = printable(f"{', '.join(named)}: ") if named else ""
         reasons = "".join(f"\n  {printable(f'{each}. {each.remedy}')}" for each in self.refusals)
+        what = "are not understood" if named else "stand in the way of an answer"
+        without = ", or give a model without them" if named else ""
         super().__init__(
-            f"{files}{len(self.refusals)} things are not understood:{reasons}",
-            remedy="Mend all of them, or give a model without them",
+            f"{files}{len(self.refusals)} things {what}:{reasons}",
+            remedy=f"Mend all of them{without}",
         )
 
 

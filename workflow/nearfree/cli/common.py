@@ -68,6 +68,8 @@ def add_action(
 
 def positive(text: str) -> int:
     """Return a whole number from 1 to 999999; argparse turns the error into its own message."""
+    if not text.isascii() or "_" in text:
+        raise ValueError(text)
     number = int(text)
     if not 1 <= number < 1_000_000:
         raise argparse.ArgumentTypeError(f"{number} is not between 1 and 999999")

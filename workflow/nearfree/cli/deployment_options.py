@@ -20,6 +20,11 @@ DTYPES = (
     "bfloat16", "float16", "float32", "float8",
     "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
 )  # fmt: skip
+CONDITIONS = (
+    "attention", "moe", "dense", "batch", "context", "routing", "loads", "dtype", "weights",
+    "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus",
+)  # fmt: skip
+"""What options say of a model on a platform."""
 Value = TypeVar("Value")
 
 
@@ -123,6 +128,27 @@ def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True)
         action="store_true",
         help="read a release from the package index if neither log nor cache has it",
     )
+
+
+def refuse_options(
+    args: argparse.Namespace, names: "Sequence[str]", where: str, remedy: str
+) -> None:
+    """Raise ConfigError with all of these options that are given: what is asked has no use of them.
+
+    Parameters
+    ----------
+    names
+        The options as the parsed arguments name them, without a default.
+    where, remedy
+        What has no use of them, and what to do besides leaving them out.
+    """
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) is not None]
+    if given:
+        options = ", ".join(given)
+        have = "has" if len(given) == 1 else "have"
+        raise ConfigError(
+            f"{options} {have} no effect {where}", remedy=f"Leave out {options}, or {remedy}"
+        )
 
 
 def make_answerer(

@@ -16,12 +16,14 @@ from nearfree.cli.common import (
     tokens,
 )
 from nearfree.cli.deployment_options import (
+    CONDITIONS,
     add_answer_options,
     add_deployment,
     fit,
     loads_of,
     make_answerer,
     make_spec,
+    refuse_options,
     tolerance_of,
 )
 from nearfree.errors import ConfigError, RefusedError
@@ -37,9 +39,7 @@ if TYPE_CHECKING:
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
 """Default batches of `surface` and `--positions`, and default contexts of `--positions`."""
-_UNUSED = ("model", "attention", "moe", "batch", "context", "routing", "loads", "dtype", "weights",
-           "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus", "epsilon", "positions",
-           "accepted")  # fmt: skip
+_UNUSED = ("model", *CONDITIONS, "epsilon", "positions", "accepted")
 """Options that `--curves` refuses."""
 
 
@@ -161,12 +161,8 @@ def write_curves(args: argparse.Namespace, folder: Path) -> None:
     from nearfree.hardware.platforms import resolve
     from nearfree.log.document import replace
 
-    for name in _UNUSED:
-        if getattr(args, name) is not None:
-            raise ConfigError(
-                f"--{name} has no effect with --curves, which covers the studies of config/",
-                remedy=f"Leave out --{name} or --curves",
-            )
+    where = "with --curves, which covers the studies of config/"
+    refuse_options(args, _UNUSED, where, "--curves")
     config = config_of(args)
     platforms = args.platform or config.site.here
     answerer = Answerer(layout_of(args), config, offline=not args.online)
@@ -201,6 +197,9 @@ def run_lookup(args: argparse.Namespace) -> int:
     """
     config = config_of(args)
     if args.published:
+        unused = ("model", "platform", *CONDITIONS, "epsilon")
+        where = "with --published, which is of the paper's deployments"
+        refuse_options(args, unused, where, "--published")
         print("\n".join(_published(args, config)))
         return 0
     return _lookup(args, config)
@@ -214,8 +213,8 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
     from nearfree.show.text.surface import lookup_report
 
     epsilon = tolerance_of(args, config)
-    loads = loads_of(args)
-    asked = [asked_about(config, spec, loads) for spec in _specs(args, config)]
+    specs, loads = _specs(args, config), loads_of(args)
+    asked = [asked_about(config, spec, loads) for spec in specs]
     queries = [query for known, _ in asked for query in known]
     others = [each for _, unknown in asked for each in unknown]
     if not queries:
@@ -241,6 +240,8 @@ def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]"
         )
     if args.model is not None:
         return [make_spec(args, routing=BOUNDS)]
+    where = "without --model and --platform, on the deployments of deployments.yaml"
+    refuse_options(args, CONDITIONS, where, "name a model and a platform")
     if not config.deployments:
         raise ConfigError(
             f"{config.folder}/deployments.yaml lists no deployment",

@@ -117,6 +117,8 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
     """Return a file's rows as texts by column, each value that is empty left out."""
     if path.suffix not in (".csv", ".json"):
         raise _refused(str(path), ["is neither .csv nor .json by its name"])
+    if path.exists() and not path.is_file():
+        raise _refused(str(path), ["is no file"])
     try:
         if path.stat().st_size > SIZE_LIMIT:
             raise _refused(str(path), [f"is larger than {SIZE_LIMIT // 2**20} MiB"])

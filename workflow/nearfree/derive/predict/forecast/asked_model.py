@@ -164,12 +164,12 @@ class AskedModel:
     def unanswered(
         self,
         name: str,
-        platform: Platform,
         reasons: tuple[Refusal, ...],
         batch: int,
         context: int,
+        needed: Memory | None,
     ) -> Unanswered:
-        """Return what is known of it on a platform, and why its forward is not."""
+        """Return what is known of it on a platform of a name, and why its forward is not."""
         precision = self.precision.said(self.file.main) if self.precision else None
         return Unanswered(
             about={
@@ -181,7 +181,7 @@ class AskedModel:
                 "context": context,
             },
             precision=precision,
-            memory=self.memory(platform, batch, context),
+            memory=needed,
             refusals=reasons,
         )
 

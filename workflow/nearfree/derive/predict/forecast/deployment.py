@@ -122,8 +122,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
             precision=self.precision,
             parallel=self.parallel,
         )
+        plain = self.precision.plain if self.precision else self.decoder.dtype
         return own + collectives(
-            self.decoder,
+            structs.replace(self.decoder, dtype=plain),
             self.parallel,
             batch=requests(self.batch, self.parallel.dp),
             engine=self.engine,

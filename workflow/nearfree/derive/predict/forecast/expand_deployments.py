@@ -72,6 +72,8 @@ def asked_about(
                  for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
     for name in spec.moe:
         moe_backend(name)
+    if spec.dense:
+        dense_backend(spec.dense)
     if loads:
         for each in read:
             if each.file.decoder:
@@ -108,7 +110,13 @@ def asked_about(
         for batch, context in served
     ]
     others = [
-        each.model.unanswered(each.platform, each.sheet, each.refusals, batch, context)
+        each.model.unanswered(
+            each.platform,
+            each.refusals,
+            batch,
+            context,
+            each.model.memory(each.sheet, batch, context, each.engine),
+        )
         for each in asked
         if each.decoder is None
         for batch, context in served
@@ -120,7 +128,8 @@ class _On:
     """A model on a platform: what may run its experts, and why its forward is not predicted.
 
     `routed` are what runs its experts and its dense products of quantised weights, and the routing;
-    one without experts has neither the first nor the last.
+    one without experts has neither the first nor the last. `engine` is whose sizes
+    memory has where the forward is not predicted.
     """
 
     def __init__(
@@ -139,6 +148,7 @@ class _On:
             if not spec.moe:
                 moe = [model.default(moe, self.sheet)]
         engines = moe or [moe_backend(name) for name in (spec.moe or _MOE)[:1]]
+        self.engine = engines[0] if moe or model.file.decoder is None else None
         quantised = model.dense_quantised and self.sheet.sm is not None
         dense = [_dense(config, spec, each) if quantised else None for each in engines]
         if model.sparse:

@@ -77,8 +77,8 @@ def test_every_reason_is_told_at_once() -> None:
         refusals.check()
     assert told.value.refusals == (first, second)
     assert told.value.what == (
-        "config.json, hf_quant_config.json: 2 things are not understood:"
-        "\n  a is odd. Mend a\n  b is odd. Mend b"
+        "2 things are not understood:"
+        "\n  config.json: a is odd. Mend a\n  hf_quant_config.json: b is odd. Mend b"
     )
 
 

@@ -207,3 +207,13 @@ def test_commands_of_the_guide_run(call: Call, line: str) -> None:
     command, _, comment = line.partition("#")
     code, _, err = call(*shlex.split(command))
     assert (code, bool(err)) == ((2, True) if "exit code 2" in comment else (0, False))
+
+
+def test_reasons_of_several_models_name_them(call: Call) -> None:
+    """Each reason that stands in no file says of which model it is."""
+    code, _, err = call(
+        "predict", "--model", "qwen3_8b,llama_2_7b", "--platform", "h100", "--tp", "64"
+    )
+    assert code == 2
+    assert "qwen3_8b: tp 64 does not divide" in err
+    assert "llama_2_7b: tp 64 does not divide" in err

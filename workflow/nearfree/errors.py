@@ -85,8 +85,13 @@ class RefusedError(ConfigError):
             super().__init__(printable(f"{where}{only}"), remedy=only.remedy)
             return
         named = dict.fromkeys(each.file for each in self.refusals if each.file)
-        files = printable(f"{', '.join(named)}: ") if named else ""
-        reasons = "".join(f"\n  {printable(f'{each}. {each.remedy}')}" for each in self.refusals)
+        one = len(named) == 1
+        files = printable(f"{', '.join(named)}: ") if one else ""
+        each_file = ["" if one or not each.file else f"{each.file}: " for each in self.refusals]
+        reasons = "".join(
+            f"\n  {printable(f'{where}{each}. {each.remedy}')}"
+            for where, each in zip(each_file, self.refusals, strict=True)
+        )
         what = "are not understood" if named else "stand in the way of an answer"
         without = ", or give a model without them" if named else ""
         super().__init__(

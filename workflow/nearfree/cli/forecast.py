@@ -146,8 +146,16 @@ def _answer(
 
 
 def refuse(others: "Sequence[Unanswered]") -> None:
-    """Raise RefusedError with every reason where a deployment's forward is not predicted."""
-    reasons = [refusal for each in others for refusal in each.refusals]
+    """Raise RefusedError with every reason where a deployment's forward is not predicted.
+
+    What stands in no file is said of its model where there are several.
+    """
+    several = len({each.about["model"] for each in others}) > 1
+    reasons = [
+        reason._replace(file=each.about["model"]) if several and not reason.file else reason
+        for each in others
+        for reason in each.refusals
+    ]
     if reasons:
         raise RefusedError(reasons)
 

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from derive.sheeted import ANSWERER, CONFIG, sheet_table
 from msgspec import json
+from nearfree.core.parallel import Parallel
 from nearfree.derive.outlook.about import MEMORY
 from nearfree.derive.outlook.outlook import FORECAST, LOOKUP, SHOWN_N, outlook
 from nearfree.derive.outlook.schedules import SCHEDULES, schedules
@@ -18,7 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("recorded")]
 ASKED = ("model", "platform", "attention", "moe", "routing", "dtype", "context")
 ENTRIES = tuple(CONFIG.deployments)
 FORMATS = ("weights", "kv_dtype")
-NOT_SAID = {"row_id", "from_ids", "deployment", "drawn", "batch", *ASKED, *FORMATS}
+DEGREES = Parallel.__struct_fields__
+NOT_SAID = {"row_id", "from_ids", "deployment", "drawn", "batch", *ASKED, *FORMATS, *DEGREES}
 NOT_SAID |= {"left_out", *MEMORY}
 FEW, MANY = range(len(ENTRIES)), range(len(ENTRIES), 10 * len(ENTRIES))
 SEEDS = [*FEW, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MANY)]
@@ -51,7 +53,9 @@ def some_row(table: pl.DataFrame, seed: int) -> Row:
 
 def arguments(row: Row) -> list[str]:
     """Return a row's condition as the command line takes it."""
-    given = {name: str(row[name]) for name in (*ASKED, "batch", "epsilon") if row.get(name)}
+    given = {
+        name: str(row[name]) for name in (*ASKED, *DEGREES, "batch", "epsilon") if row.get(name)
+    }
     texts = {
         name: value.replace(" ", "==") if name in ("attention", "moe") else value
         for name, value in given.items()
@@ -61,7 +65,7 @@ def arguments(row: Row) -> list[str]:
 
 def alike(table: pl.DataFrame, row: Row, *names: str) -> pl.DataFrame:
     """Return the rows that speak of the same deployment."""
-    same = [pl.col(name).eq_missing(row[name]) for name in ("deployment", *ASKED, *names)]
+    same = [pl.col(name).eq_missing(row[name]) for name in ("deployment", *ASKED, *DEGREES, *names)]
     return table.filter(same)
 
 
@@ -75,6 +79,8 @@ def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> Non
     assert {name: row[name] for name in said["memory"]} == said["memory"]
     precision = said["deployment"]["precision"]
     assert [precision[name] for name in ("weights", "kv")] == [row[name] for name in FORMATS]
+    parallel = said["deployment"]["parallel"]
+    assert [parallel[name] for name in DEGREES] == [row[name] for name in DEGREES]
     rows = alike(tables().lookup, row, "batch", "epsilon").drop(NOT_SAID).to_dicts()
     key = ("baseline", "predictor", "composition")
     given = {tuple(each[k] for k in key): each for each in said["answers"]}

@@ -26,7 +26,18 @@ from selenium.webdriver.common.by import By
 
 pytestmark = pytest.mark.browser
 REPORT = "results/report/index.html"
-CHOICES = ("model", "platform", "attention", "moe", "routing", "dtype", "context", "batch")
+DEGREES = ("tp", "dp", "ep", "pp")
+CHOICES = (
+    "model",
+    "platform",
+    "attention",
+    "moe",
+    "routing",
+    "dtype",
+    *DEGREES,
+    "context",
+    "batch",
+)
 UNFIT = "does not fit"
 Row = dict[str, Any]
 
@@ -153,7 +164,7 @@ def test_the_explorer_says_what_fits(answering, browser, answers, fits):
     opened(browser, browser.find_element(By.CSS_SELECTOR, ".headline a[data-row]"))
     panel = browser.find_element(By.ID, "panel-body").text
     assert f"{row['peak_bytes']} bytes" in panel
-    assert "GB for the engine, at most the platform's memory" in panel
+    assert "GB for collectives, at most its memory" in panel
     quiet(browser)
 
 

@@ -46,7 +46,8 @@ def test_every_command_of_the_readme_runs(tmp_path):
     for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
         (project / name).write_bytes((ROOT / name).read_bytes())
     # The rules and constants on record are part of a clone, and answer without the network.
-    for recorded in ("results/events/sources", "results/events/public/constants"):
+    public = [f"results/events/public/{each}" for each in ("constants", "collective_constants")]
+    for recorded in ("results/events/sources", *public):
         shutil.copytree(ROOT / recorded, project / recorded)
     give_environment(project)
     asked = [command for command in commands("README.md") if command != "make test"]

@@ -26,7 +26,8 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     shared memory are in binary units, memory in decimal GB as vendors print it. `nvlink` is the
     generation of NVLink between a node's `node_gpus` GPUs, None where they meet over PCIe;
     `machine_gpus` are those of one operating system, where a node has several;
-    `nvlink_gb_s`, `pcie_gb_s` and, between nodes, `network_gb_s` are one way. `device_name` is
+    `nvlink_gb_s`, `pcie_gb_s` and, between nodes, `network_gb_s` are one way; `host_cpu` is the CPU
+    that the product joins to its GPUs, None where buyers choose it. `device_name` is
     what the driver calls the device: backends look for tuned files by it. Of `rocm`, AMD's GPUs,
     `sm_count` counts compute units, and there is no `sm`: nothing is measured on them, and no
     backend's rule answers for them.
@@ -52,6 +53,7 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     pcie_gb_s: Amount | None = None
     node_gpus: int | None = None
     machine_gpus: int | None = None
+    host_cpu: Literal["grace"] | None = None
     network_gb_s: Amount | None = None
     sources: dict[str, str] = {}
     unknown: tuple[str, ...] = ()

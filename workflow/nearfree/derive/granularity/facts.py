@@ -25,11 +25,12 @@ FACTS_SCHEMA = {
     "node_gpus": pl.Int64,
     "machine_gpus": pl.Int64,
     "network_gb_s": pl.Float64,
+    "host_cpu": pl.String,
 }
 """phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, the driver's name, whether
 it is known that no unit multiplies the dtype, and what joins GPUs: the generation of NVLink, its
-bandwidth or PCIe's, GPUs a node, and the network's."""
-_LINKS = ("nvlink", "link_gb_s", "node_gpus", "machine_gpus", "network_gb_s")
+bandwidth or PCIe's, GPUs a node, the network's, and the CPU where the GPU comes with one."""
+_LINKS = ("nvlink", "link_gb_s", "node_gpus", "machine_gpus", "network_gb_s", "host_cpu")
 
 
 def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:

@@ -7,7 +7,14 @@ Both kinds of waiting are longer over NVLink 5, whose round trips public tables 
 
 import numpy as np
 
-from nearfree.derive.work_model.all_reduce import ALGORITHMS, NCCL, ONE_SHOT, TWO_SHOT
+from nearfree.derive.work_model.all_reduce import (
+    ALGORITHMS,
+    NCCL,
+    ONE_SHOT,
+    PULL,
+    PUSH,
+    TWO_SHOT,
+)
 from nearfree.derive.work_model.family import (
     Array,
     Constant,
@@ -22,6 +29,7 @@ COLLECTIVE = ("collective",)
 _SHARPNESS = 3.0
 """p: how well a kernel hides the latency of its loads behind their bytes."""
 _ROUNDED = (ONE_SHOT, TWO_SHOT)
+_RECENT = [ALGORITHMS.index(name) for name in (PUSH, PULL)]
 
 
 def _line(features: Features, values: Values, name: str) -> Array:
@@ -56,8 +64,20 @@ def graph_us(features: Features, values: Values, _hypothesis: str) -> Array:
 
 
 def eager_us(features: Features, values: Values, hypothesis: str) -> Array:
-    """Return T(N) of the same launched by the host, [rows, grid]: no less than a launch takes."""
-    return np.maximum(values["host_us"], graph_us(features, values, hypothesis))
+    """Return T(N) of the same launched by the host, [rows, grid]: no less than a launch takes.
+
+    SGLang's later kernels are launched by other code; Grace takes longer for either than the CPUs
+    beside other GPUs.
+
+    Parameters
+    ----------
+    features
+        Those of a graph's, and `grace` (1 or 0) [rows, 1].
+    """
+    recent = np.isin(features["algorithm"], _RECENT)
+    launch = np.where(recent, values["recent_host_us"], values["host_us"])
+    launch = launch * np.where(features["grace"] > 0, values["grace"], 1.0)
+    return np.maximum(launch, graph_us(features, values, hypothesis))
 
 
 def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -236,6 +256,10 @@ COLLECTIVE_EAGER = Family(
         *_GRAPH,
         Constant(name="host_us", unit="us", start=20.0, low=1.0, high=200.0,
                  meaning="what the host takes to launch one"),
+        Constant(name="recent_host_us", unit="us", start=30.0, low=1.0, high=200.0,
+                 meaning="the same of SGLang's push and pull"),
+        Constant(name="grace", unit="1", start=2.0, low=1.0, high=6.0,
+                 meaning="how much longer either takes where the host is Grace"),
     ),
     hypotheses=("rules",),
     latency_us=eager_us,

@@ -36,7 +36,7 @@ from nearfree.derive.work_model.collective import (
 from nearfree.derive.work_model.family import Array
 from nearfree.units import BYTES_PER_GB, US_PER_S
 
-_NVLINK5 = 5
+_NVLINK5, _GRACE = 5, "grace"
 _NVLS_GPUS, _NVLS_SM = 8, 90
 """NCCL reduces in the switch on Hopper and later; in the public tables from 8 GPUs on."""
 _SMS = re.compile(r"_(\d+)_sms$")
@@ -79,6 +79,7 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
         "link": link,
         "network": network,
         "nvlink5": (np.nan_to_num(_column(rows, "nvlink")) >= _NVLINK5).astype(float),
+        "grace": (rows["host_cpu"] == _GRACE).fill_null(value=False).to_numpy()[:, None] * 1.0,
         "steps": (gpus - 1.0) * np.where(operations == "all_reduce", 2.0, 1.0),
         "exchange": (operations == "all_to_all").astype(float),
         "nvls": _nvls(rows, operations),

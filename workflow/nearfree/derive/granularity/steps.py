@@ -15,6 +15,8 @@ from nearfree.sources.language.thresholds import UnsettledError
 MOST_TOKENS = 4096
 """Tokens (or positions) up to which a change of the granularity is looked for."""
 SHORT_DIGEST = 12
+DEFAULT_WARPS, DEFAULT_STAGES = 4, 3
+"""Triton 3.6.0, backends/nvidia/compiler.py, CUDAOptions."""
 Choice = TypeVar("Choice", Block, Tile, Rows)
 
 
@@ -118,15 +120,15 @@ class Steps(Generic[Choice]):
         return self.last_alike(tokens)
 
 
-def block_sizes(
-    steps: Steps[Block], tokens: Sequence[int]
-) -> tuple[list[int], list[int], list[int]]:
-    """Return BLOCK_SIZE_M, BLOCK_SIZE_N and BLOCK_SIZE_K at some numbers of tokens.
+def block_sizes(steps: Steps[Block], tokens: Sequence[int]) -> tuple[list[int], ...]:
+    """Return BLOCK_SIZE_M, N and K, num_warps and num_stages at some numbers of tokens.
+
+    Warps and stages that a configuration leaves open are Triton's defaults on CUDA.
 
     Raises
     ------
     EvidenceError
-        The kernel chooses one of them itself.
+        The kernel chooses one of the sizes itself.
     """
     blocks = [steps.at(number) for number in tokens]
     columns = [block.block_n for block in blocks if block.block_n is not None]
@@ -136,7 +138,9 @@ def block_sizes(
             "no rule says BLOCK_SIZE_N and BLOCK_SIZE_K of this layer",
             remedy="Ask for another release or element type",
         )
-    return [block.value for block in blocks], columns, depths
+    warps = [block.num_warps or DEFAULT_WARPS for block in blocks]
+    stages = [block.num_stages or DEFAULT_STAGES for block in blocks]
+    return [block.value for block in blocks], columns, depths, warps, stages
 
 
 def _cited(interval: Interval) -> str:

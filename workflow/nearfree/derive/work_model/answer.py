@@ -26,7 +26,6 @@ from nearfree.derive.work_model.family import (
     ratios_of,
     times_of,
 )
-from nearfree.derive.work_model.moe import active_experts
 from nearfree.derive.work_model.own import Own, own_text, with_own
 from nearfree.derive.work_model.prepare import CARRIED_BAND, Prepared, Refused, prepare
 from nearfree.log.events import ConstantsCalibrated, Event
@@ -62,7 +61,7 @@ def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> lis
     """
     sizes = {word: part.features[name] for name, word in _STEPS.items() if name in part.features}
     if part.family.name.startswith("moe"):
-        sizes = {"active experts": active_experts(part.features), **sizes}
+        sizes = {"active experts": part.features["active"], **sizes}
     terms = [_PLAIN[part.family.name]] * len(rows)
     for word, each in reversed(sizes.items()):
         before, then = each[rows, last].astype(int), each[rows, after].astype(int)

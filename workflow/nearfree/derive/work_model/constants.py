@@ -97,11 +97,12 @@ def recorded_constants(layout: Layout, *, collectives: bool = True) -> dict[str,
         family = FAMILIES.get(name)
         named = {(each.hypothesis, each.name) for each in event.data.constants}
         asked = {
-            (hypothesis, each.name)
+            (hypothesis, each.name): each.neutral
             for hypothesis in (family.hypotheses if family else ())
             for each in (family.constants if family else ())
         }
-        if named != asked:
+        needed = {key for key, neutral in asked.items() if neutral is None}
+        if not needed <= named <= {*asked}:
             raise EvidenceError(
                 f"the constants of {name} in {event.event_id} are those of another form",
                 remedy="Run `nearfree calibrate` with this version",
@@ -120,7 +121,9 @@ def calibrations(take: Take) -> list[Event]:
 
 def fitted(event: ConstantsCalibrated) -> Fitted:
     """Return the constants of an event as they enter the form."""
-    values: dict[str, dict[str, float]] = {}
+    family = FAMILIES[event.family]
+    neutral = {each.name: each.neutral for each in family.constants if each.neutral is not None}
+    values: dict[str, dict[str, float]] = {name: dict(neutral) for name in family.hypotheses}
     for each in event.constants:
-        values.setdefault(each.hypothesis, {})[each.name] = each.value
+        values[each.hypothesis][each.name] = each.value
     return Fitted(family=event.family, values=values, band=event.band)

@@ -22,7 +22,11 @@ Values = Mapping[str, float]
 
 
 class Constant(Struct, frozen=True, kw_only=True):
-    """A constant of a form: where its calibration starts and between which ends it is sought."""
+    """A constant of a form: where its calibration starts and between which ends it is sought.
+
+    At `neutral` the form is what it was before it had the constant, so that calibrations of that
+    time stand; None of constants without such a value.
+    """
 
     name: str
     unit: str
@@ -30,6 +34,7 @@ class Constant(Struct, frozen=True, kw_only=True):
     start: float
     low: float
     high: float
+    neutral: float | None = None
 
     def calibrated(self, hypothesis: str, value: float) -> CalibratedConstant:
         """Return the constant with its value, as the log keeps it."""

@@ -7,6 +7,7 @@ loaded slower.
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +26,13 @@ from nearfree.derive.work_model.family import (
 _LIBRARY_BACKENDS = ("trtllm",)
 _NARROW_BYTES, _HALF_BYTES = 64, 128
 """Of a row of weights in a step of K: 32 and 64 elements of 16 bits."""
-_OWN_TILES = (16.0, 32.0, 64.0, 128.0)
+_OWN_TILES = (16, 32, 64, 128)
 _OWN_COLUMNS, _OWN_K = 128.0, 64.0
+_WGMMA, _CONSUMER, _WGMMA_ROWS = 90, 120, 64
+"""wgmma and tcgen05 are those of compute capability 9.0 to 10.3, for 64 rows and more."""
+_BLOCK_SMEM, _WARP, _OTHER_REGISTERS = 1024, 32, 40
+_REGISTERS, _THREADS, _MOST_BLOCKS = 65536, 2048, 32.0
+"""Of an SM: registers, threads and blocks (CUDA C++ Programming Guide, technical specifications)."""
 
 
 def latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -35,14 +41,52 @@ def latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
     Parameters
     ----------
     features
-        `block_m`, `block_n`, `block_k` [rows, grid]; what `executed` asks for besides.
+        `block_m`, `block_n`, `block_k`, `num_warps`, `num_stages` and `blocks` [rows, grid], `sm`
+        and `smem_bytes` of an SM [rows, 1]; what `executed` asks for besides.
     """
     block_k = features["block_k"]
     step = np.floor(block_k * features["weight_bytes"])  # without the scales of float8_block
     steps = [step <= _NARROW_BYTES, step <= _HALF_BYTES]
     slowdown = np.select(steps, [values["narrow_k"], values["half_k"]], 1.0)
     blocks = features["block_m"], features["block_n"], block_k
-    return _executed(features, values, blocks, slowdown)
+    count, steps = features["blocks"], _steps_of_k(features)
+    return _executed(features, values, blocks, slowdown, count, steps_of_k=steps)
+
+
+def blocks_per_sm(features: Features) -> Array:
+    """Return how many thread blocks of a fused layer an SM holds at once, [rows, grid].
+
+    A pipeline of `num_stages` buffers the operands of a step of K: as many times for wgmma and
+    tcgen05, which multiply 64 rows and more, and once less for mma.sync. Of registers a block needs
+    those of its accumulators and some forty a thread; none holds more than 32 blocks.
+
+    Source: shared memory and instructions of the kernel compiled by Triton 3.5.1 and 3.6.0 for five
+    compute capabilities, which agree with this formula within 2 KiB.
+    """
+    rows, columns, warps = (features[name] for name in ("block_m", "block_n", "num_warps"))
+    capability, stages = features["sm"], features["num_stages"]
+    asynchronous = (capability >= _WGMMA) & (capability < _CONSUMER) & (rows >= _WGMMA_ROWS)
+    buffers = np.maximum(np.where(asynchronous, stages, stages - 1.0), 1.0)
+    step = features["block_k"] * features["weight_bytes"]
+    by_memory = features["smem_bytes"] / (buffers * (rows + columns) * step + _BLOCK_SMEM)
+    threads = _WARP * warps
+    registers = threads * (rows * columns / threads + _OTHER_REGISTERS)
+    by_registers = np.minimum(_REGISTERS / registers, _THREADS / threads)
+    return np.asarray(np.clip(np.floor(np.minimum(by_memory, by_registers)), 1.0, _MOST_BLOCKS))
+
+
+def _steps_of_k(features: Features) -> Callable[[Array, Array], Array]:
+    """Return what says how many steps of K follow on each other, of (tiles, depth), [rows, grid].
+
+    Tiles come in waves over what all SMs hold; a pipeline has `num_stages` - 1 steps under way.
+    """
+    places = blocks_per_sm(features) * features["sms"]
+    ahead = np.maximum(features["num_stages"] - 1.0, 1.0)
+
+    def steps(tiles: Array, depth: Array) -> Array:
+        return np.asarray(np.ceil(tiles / places) * (depth / features["block_k"] / ahead + 1.0))
+
+    return steps
 
 
 def own_tile_latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -51,14 +95,41 @@ def own_tile_latency_us(features: Features, values: Values, _hypothesis: str) ->
     Parameters
     ----------
     features
-        `tile_m` [rows, grid] where its source says the tile, else NaN; what `executed` asks for.
+        `tile_m` [rows, grid] where its source says the tile, else NaN; `blocks_16` to `blocks_128`
+        [rows, grid]; what `executed` asks for.
     """
-    ruled = np.broadcast_to(features["tile_m"], features["tokens"].shape)
     shape = features["tokens"].shape
     columns, depth, even = np.full(shape, _OWN_COLUMNS), np.full(shape, _OWN_K), np.ones(shape)
-    tiles = [np.where(np.isnan(ruled), tile, ruled) for tile in _OWN_TILES]
-    each = [_executed(features, values, (tile, columns, depth), even) for tile in tiles]
+    each = [
+        _executed(features, values, (tile, columns, depth), even, features[_count(of)])
+        for of, tile in own_tiles(features).items()
+    ]
     return np.asarray(np.minimum.reduce(each))
+
+
+def own_tiles(features: Features) -> dict[int, Array]:
+    """Return the rows of each tile that a library may pick, [rows, grid]: a rule's, if it is one's."""
+    ruled = np.broadcast_to(features["tile_m"], features["tokens"].shape)
+    return {tile: np.where(np.isnan(ruled), float(tile), ruled) for tile in _OWN_TILES}
+
+
+def with_loads(features: Features) -> dict[str, Any]:
+    """Return features with what a law of loads expects: `active`, `pairs`, and `blocks` of a tile.
+
+    Of a release's blocks they are `blocks`, of a library's tiles `blocks_16` and so on.
+    """
+    tiles = {"": features["block_m"]} if "block_m" in features else own_tiles(features)
+    counts = {_count(of): blocks_of(features, rows) for of, rows in tiles.items()}
+    return {
+        **features,
+        "active": active_experts(features),
+        "pairs": pairs_of(features),
+        **counts,
+    }
+
+
+def _count(tile: int | str) -> str:
+    return f"blocks_{tile}" if tile else "blocks"
 
 
 def blocks_of(features: Features, block_m: Array) -> Array:
@@ -126,12 +197,17 @@ def _executed(
     values: Values,
     blocks: tuple[Array, Array, Array],
     slowdown: Array,
+    count: Array,
+    *,
+    steps_of_k: Callable[[Array, Array], Array] | None = None,
 ) -> Array:
-    """Return T(N) of blocks of M rows, N columns and K; `slowdown` is that of narrow steps of K.
+    """Return T(N) of `count` blocks of M rows, N columns and K.
 
-    Features: `tokens` (b N) [rows, grid]; `experts`, `ep` and `local_experts` of a rank, `top_k`,
-    `skewed` (1 or 0), `spread` (the law of uneven loads, else None), `d_model`, `d_ff`, `matrices`
-    (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`, `phi` (FLOP/us), `beta`
+    `slowdown` is that of narrow steps of K. `steps_of_k` says how many steps follow on each other where stages and warps are known; each
+    takes a load's latency, which few thread blocks do not hide.
+
+    Features: `tokens` (b N), `active` experts and `pairs` [rows, grid]; `d_model`, `d_ff`,
+    `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`, `phi` (FLOP/us), `beta`
     (bytes/us), `sms` [rows, 1]; `pass_bytes` [rows, grid], moved by passes that a 16-bit layer has
     not.
     """
@@ -139,9 +215,8 @@ def _executed(
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
     stored, size = features["weight_bytes"], features["element_bytes"]
     beta = values["bandwidth_share"] * features["beta"]
-    pairs, active = pairs_of(features), active_experts(features)
+    pairs, active = features["pairs"], features["active"]
     up = (features["matrices"] - 1) * d_ff
-    count = blocks_of(features, block_m)
     columns_up, columns_down = np.ceil(up / block_n), np.ceil(d_model / block_n)
     depth_up, depth_down = (np.ceil(each / block_k) * block_k for each in (d_model, d_ff))
     elements = block_n * (columns_up * depth_up + columns_down * depth_down)
@@ -158,7 +233,11 @@ def _executed(
     rows = tokens * d_model + pairs * (3 * d_model + 2 * up + 2 * d_ff)
     moved = features["result_bytes"] * rows + features["pass_bytes"]
     off_chip = weights + values["routed_traffic"] * moved / beta
-    return values["fixed_us"] + power_mean_sum(values["sharpness"], off_chip, on_chip)
+    parts = [off_chip, on_chip]
+    if steps_of_k is not None and values["load_us"] > 0:
+        waited = steps_of_k(count * columns_up, d_model) + steps_of_k(count * columns_down, d_ff)
+        parts.append(values["load_us"] * waited)
+    return values["fixed_us"] + power_mean_sum(values["sharpness"], *parts)
 
 
 _SHARED = (
@@ -189,6 +268,8 @@ MOE_TRITON = Family(
                  meaning="slowdown where BLOCK_SIZE_K is 32"),
         Constant(name="half_k", unit="1", start=1.05, low=1.0, high=3.0,
                  meaning="slowdown where it is 64"),
+        Constant(name="load_us", unit="us", start=0.7, low=0.0, high=6.0, neutral=0.0,
+                 meaning="latency of a step of K that a pipeline waits for"),
     ),
     hypotheses=("rules",),
     latency_us=latency_us,

@@ -18,9 +18,10 @@ from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
 from nearfree.derive.work_model.links import collective_features
-from nearfree.derive.work_model.moe import MOE_TRITON
+from nearfree.derive.work_model.moe import MOE_TRITON, with_loads
 from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_bytes, token_tiles
 from nearfree.errors import NearfreeError
+from nearfree.hardware.platforms import shared_memory
 from nearfree.units import US_PER_S
 
 _FLOP_PER_TFLOP = 1e12
@@ -96,10 +97,18 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
         & (pl.col("sm") == HOPPER)
         & pl.col("kernel").fill_null("").str.contains(TRTLLM_CUTLASS)
     ).to_numpy()
+    if triton:
+        layer |= {"sm": column(rows, "sm"), "smem_bytes": _smem_bytes(rows["sm"])}
     return layer | {
         "pass_bytes": pass_bytes(layer, triton=triton, routed=routed),
         "tile_m": token_tiles(layer["tokens"], layer["sms"], routed),
     }
+
+
+def _smem_bytes(capabilities: pl.Series) -> Array:
+    """Return the shared memory of an SM by its compute capability, [rows, 1]."""
+    sizes = {sm: float(shared_memory(sm).per_sm) for sm in capabilities.drop_nulls().unique()}
+    return capabilities.replace_strict(sizes, return_dtype=pl.Float64).to_numpy()[:, None]
 
 
 def attention_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
@@ -197,6 +206,8 @@ def _prepared(
     if family.name == "gemm":
         rule_sizes = dense_sizes(rows, n, resolver)
     features = _features(family, rows, n) | {k: v[:, :width] for k, v in rule_sizes.items()}
+    if family.modules == MOE_TRITON.modules:
+        features = with_loads(features)
     yield Prepared(
         family=family, rows=rows, features=features, counts=counts, carried=rows["carried"][0]
     )
@@ -221,9 +232,9 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 def _moe_rules(
     rows: pl.DataFrame, n: Array, resolver: Resolver
 ) -> tuple[dict[str, Array], list[str | None]]:
-    """Return block_m, block_n and block_k [rows, grid], and why where no rule says them."""
+    """Return the sizes of blocks [rows, grid] by name, and why where no rule says them."""
     tokens = (column(rows, "batch") * n).astype(np.int64)
-    sizes = np.ones((3, *n.shape))
+    sizes = np.ones((5, *n.shape))
     refused: list[str | None] = []
     for place, row in enumerate(rows.select(MoeQuestion.__struct_fields__).iter_rows(named=True)):
         try:
@@ -231,7 +242,8 @@ def _moe_rules(
             refused.append(None)
         except NearfreeError as error:
             refused.append(error.what)
-    return dict(zip(("block_m", "block_n", "block_k"), sizes, strict=True)), refused
+    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
+    return dict(zip(names, sizes, strict=True)), refused
 
 
 def _attention_rules(

@@ -95,7 +95,7 @@ def _check(tokens: Sequence[int]) -> None:
 
 
 NEWEST_FIRST = "newest first"
-OTHER_SIZES = ("block_size_n", "block_size_k", "group_size_m")
+OTHER_SIZES = ("block_size_n", "block_size_k", "group_size_m", "num_warps", "num_stages")
 
 
 class TunedFiles:

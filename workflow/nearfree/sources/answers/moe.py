@@ -81,7 +81,7 @@ class Block(Struct, frozen=True, kw_only=True):
     GROUP_SIZE_M, as the configuration gives them: a kernel whose weights are scaled by blocks
     takes a smaller K step where a scale's block is smaller. None is what the configuration, or an
     old event, does not say, or what depends on a Triton that is not named; an override sets
-    BLOCK_SIZE_M alone.
+    BLOCK_SIZE_M alone. `num_warps` and `num_stages` are None where Triton's defaults hold, too.
     """
 
     path: str
@@ -89,6 +89,8 @@ class Block(Struct, frozen=True, kw_only=True):
     block_n: int | None = None
     block_k: int | None = None
     group_m: int | None = None
+    num_warps: int | None = None
+    num_stages: int | None = None
     source: Literal["override", "tuned", "fallback"]
     branch: Branch | None = None
     tuned: TunedIndexed | None = None
@@ -209,7 +211,7 @@ class MoeRules:
             )
         if self.tuned is not None:
             entry = nearest(self.tuned.tokens, m)
-            n, k, group = (
+            n, k, group, warps, stages = (
                 values[entry] if values else None
                 for values in (getattr(self.tuned, name) for name in OTHER_SIZES)
             )
@@ -219,12 +221,14 @@ class MoeRules:
                 block_n=n,
                 block_k=k,
                 group_m=group,
+                num_warps=warps,
+                num_stages=stages,
                 source="override" if self.tuned in query.own else "tuned",
                 tuned=self.tuned,
                 path_branch=path.branch,
             )
         answer = self._size(m)
-        n, k, group = (
+        n, k, group, warps, stages = (
             None if rule is None else rule.value(self._sized).value for rule in self.others
         )
         return Block(

@@ -1,0 +1,1 @@
+"""What public curves of a kernel say beside its form: constants of its own, and residuals."""

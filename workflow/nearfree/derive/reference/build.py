@@ -1,0 +1,126 @@
+"""Groups from imported curves: which curves, by kernel, and what is made of each."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.granularity.facts import with_facts
+from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.laws.laws import CACHED
+from nearfree.derive.reference.groups import Group, Key, keys_of, made
+from nearfree.derive.truth.datasets import heavy_enough
+from nearfree.derive.truth.truth import Truth, questions, truth
+from nearfree.derive.work_model.family import Array, Flags
+from nearfree.derive.work_model.fit import Measured, taken
+from nearfree.derive.work_model.prepare import Prepared, padded, prepare
+from nearfree.public.curves import ImportedCurves
+
+LEAST_MB = 64.0
+"""Smaller weights of a product may stay in the last-level cache."""
+MOST_ATTENTION = 120
+"""Curves of an attention kernel that are kept, evenly spread over its settings."""
+_MODULES = ("gemm", "moe_ffn", "attention")
+
+
+class Curves(Struct, frozen=True):
+    """Curves of one form: a part of questions, T(N) [rows, grid], and the file of each."""
+
+    part: Prepared
+    latency_us: Array
+    members: list[str]
+    keys: list[Key]
+
+    @property
+    def measured(self) -> Measured:
+        """The curves as arrays."""
+        return Measured(
+            features=self.part.features, latency_us=self.latency_us, counts=self.part.counts
+        )
+
+
+def known_truth(curves: ImportedCurves, epsilon: float) -> Truth:
+    """Return what curves of a kernel say: products with heavy weights, attention from N > 1 on."""
+    settings = heavy_enough(curves.settings.filter(pl.col("module").is_in(_MODULES)), LEAST_MB)
+    points = curves.points.join(settings.select("curve", "module"), on="curve", how="inner")
+    several = ~pl.col("module").is_in(CACHED) | (pl.col("n") > 1) | pl.col("context").is_not_null()
+    return truth(settings, points.filter(several).drop("module"), [epsilon])
+
+
+def curves_by_form(
+    known: Truth, curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver
+) -> Iterator[Curves]:
+    """Yield the curves of a truth by platform and form, those that a form speaks of.
+
+    Parameters
+    ----------
+    known
+        What `known_truth` makes of the curves.
+    facts
+        phi, beta and the number of SMs, a row a platform and dtype.
+    """
+    of = curves.settings.select("curve", "member")
+    rows = with_facts(questions(known), facts)
+    for _, mine in rows.group_by("platform", "module", maintain_order=True):
+        for part in prepare(mine.sort("asked"), resolver, at_once=max(mine.height, 1)):
+            if not isinstance(part, Prepared):
+                continue
+            named = part.rows.select(pl.col("asked").alias("curve"))
+            points = curves.points.join(named, on="curve", how="semi").join(
+                known.ratios.select("curve", "n"), on=["curve", "n"], how="semi"
+            )
+            lists = points.sort("curve", "n").group_by("curve").agg("latency_us")
+            joined = named.join(lists, on="curve", how="left", maintain_order="left").join(
+                of, on="curve", how="left", maintain_order="left"
+            )
+            yield Curves(
+                part=part,
+                latency_us=padded(joined["latency_us"], part.counts.shape[1]),
+                members=joined["member"].to_list(),
+                keys=keys_of(part.rows),
+            )
+
+
+def groups_of(
+    curves: Curves, epsilon: float, kept: Flags | None = None, of: Callable[[Key], bool] = bool
+) -> Mapping[Key, Group]:
+    """Return the groups of curves by their keys, as far as there are enough of them.
+
+    Parameters
+    ----------
+    epsilon
+        The tolerance that groups are made at.
+    kept
+        Which curves count, [rows]; every one if None.
+    of
+        Which keys are made.
+    """
+    found: dict[Key, Group] = {}
+    places: dict[Key, list[int]] = {}
+    for place, key in enumerate(curves.keys):
+        if (kept is None or kept[place]) and of(key):
+            places.setdefault(key, []).append(place)
+    for key, mine in places.items():
+        if key.family.startswith("attention"):
+            mine = _spread(curves, mine)
+        flags = np.zeros(len(curves.keys), dtype=bool)
+        flags[mine] = True
+        group = made(
+            key,
+            curves.part.rows.filter(pl.Series(flags)),
+            taken(curves.measured, flags),
+            [curves.members[place] for place in mine],
+            epsilon,
+        )
+        if group is not None:
+            found[key] = group
+    return found
+
+
+def _spread(curves: Curves, places: list[int]) -> list[int]:
+    """Return some of the places, evenly spread over settings and releases, in rising order."""
+    names = curves.part.rows[places].select("setting_key", "backend_version").rows()
+    order = sorted(range(len(places)), key=lambda at: (str(names[at]), at))
+    some = np.linspace(0, len(order) - 1, min(MOST_ATTENTION, len(order))).round().astype(int)
+    return sorted(places[order[at]] for at in some)

@@ -1,0 +1,203 @@
+"""A kernel on a platform in one format: its own constants, and how its curves miss the form.
+
+What misses is a residual, log(T / T_form), at each N of each curve. Curves are kept up to four
+times their N_max, in 8 bits a point, and everything that follows from them is what follows from
+these bits: what is scored is what answers.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.reference.kriging import COORDINATES, Places, coordinates, kernel, weights_of
+from nearfree.derive.truth.truth import last_pass
+from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.family import Array, Features, Fitted, Flags, times_of
+from nearfree.derive.work_model.fit import Measured, fit, taken
+
+LEAST_CURVES = 4
+"""Fewer than this are no group: its constants would be those of the curves themselves."""
+MOST_FITTED = 200
+"""Curves that constants are fitted to, evenly spread over a group's settings."""
+_UP_TO = 4.0
+_LEVELS = 255
+_FORMATS = {"float16": "bfloat16"}
+"""Formats whose kernels are those of another."""
+
+
+class Key(NamedTuple):
+    """Which kernel, where and in which formats; `weights` and `kv_dtype` where they differ."""
+
+    platform: str
+    family: str
+    backend: str
+    kernel: str | None
+    dtype: str
+    weights: str | None
+    kv_dtype: str | None
+
+    @property
+    def elsewhere(self) -> tuple[str | None, ...]:
+        """All but the platform."""
+        return self[1:]
+
+
+KEY_COLUMNS = Key._fields
+CURVE_COLUMNS = ("backend_version", "routing", *COORDINATES, "member")
+"""What is kept of a curve beside its points."""
+
+
+def keys_of(rows: pl.DataFrame) -> list[Key]:
+    """Return the key of each row of questions, in their order."""
+    named = rows.select(
+        "platform",
+        "family",
+        "backend",
+        "kernel",
+        *(pl.col(name).replace(_FORMATS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
+    )
+    return [Key(*row) for row in named.iter_rows()]
+
+
+class Coded(Struct, frozen=True):
+    """Numbers in 8 bits: `low` + code (`high` - `low`) / 255, [curves, grid]."""
+
+    low: float
+    high: float
+    codes: bytes
+
+    @classmethod
+    def of(cls, values: Array, counts: Flags) -> "Coded":
+        """Return those of the values that count, one after the other."""
+        kept = values[counts]
+        low, high = (float(f"{end:.5g}") for end in (kept.min(), kept.max()))
+        step = (high - low) / _LEVELS or 1.0
+        codes = np.clip(np.round((kept - low) / step), 0, _LEVELS).astype(np.uint8)
+        return cls(low, high, codes.tobytes())
+
+    def values(self, counts: Flags) -> Array:
+        """Return the numbers, [curves, grid]; those that do not count repeat the last that does."""
+        step = (self.high - self.low) / _LEVELS or 1.0
+        flat = self.low + np.frombuffer(self.codes, np.uint8) * step
+        ends = np.cumsum(counts.sum(axis=1))[:, None]
+        first = ends - counts.sum(axis=1, keepdims=True)
+        place = np.arange(counts.shape[1])[None, :]
+        return np.asarray(flat[np.minimum(first + place, ends - 1)])
+
+
+class Group(Struct, frozen=True, kw_only=True, dict=True):
+    """A kernel's constants by hypothesis, and its curves.
+
+    `curves` has a row a curve: CURVE_COLUMNS. `n` [curves, grid] begins at its baseline, and
+    `counts` says how far a curve goes; `first_us` [curves] is T(baseline); `ratio` is
+    log(T(N) / T(baseline)) and `residual` log(T / T_form).
+    """
+
+    key: Key
+    values: dict[str, dict[str, float]]
+    curves: pl.DataFrame
+    n: Array
+    counts: Flags
+    first_us: Array
+    ratio: Coded
+    residual: Coded
+
+    @cached_property
+    def _at(self) -> Places:
+        return coordinates(self.key.family, self.curves, self.n)
+
+    @cached_property
+    def _knots(self) -> Array:
+        """The places along N at which any curve has a point, [knots]."""
+        return np.unique(np.round(self._at.along[self.counts], 6))
+
+    @cached_property
+    def _told(self) -> Array:
+        """What each curve's residual contributes at each knot, [curves, knots]."""
+        residual = self.residual.values(self.counts)
+        lengths = self.counts.sum(axis=1)
+        at_knots = np.stack(
+            [
+                np.interp(self._knots, along[:length], each[:length])
+                for along, each, length in zip(self._at.along, residual, lengths, strict=True)
+            ]
+        )
+        return weights_of(self._at, at_knots)
+
+    def residuals(self, asked: Places) -> tuple[Array, Array]:
+        """Return the kriged residual of questions, [rows, grid], and how near they are to curves.
+
+        Returns
+        -------
+        The residuals, and the kernel between questions and curves, [rows, curves].
+        """
+        near = kernel(asked, self._at)
+        of_knots = near @ self._told
+        right = np.clip(np.searchsorted(self._knots, asked.along), 1, max(len(self._knots) - 1, 1))
+        if len(self._knots) == 1:
+            return np.broadcast_to(of_knots, asked.along.shape), near
+        left = right - 1
+        gap = self._knots[right] - self._knots[left]
+        share = np.clip((asked.along - self._knots[left]) / gap, 0.0, 1.0)
+        rows = np.arange(len(of_knots))[:, None]
+        found = of_knots[rows, left] * (1.0 - share) + of_knots[rows, right] * share
+        return np.asarray(found), near
+
+    def form_us(self, features: Features) -> Array:
+        """Return T(N) by the form with the group's constants, [rows, grid]."""
+        return form_us(self.key.family, self.values, features)
+
+
+def form_us(family: str, values: dict[str, dict[str, float]], features: Features) -> Array:
+    """Return T(N) by a form with some constants, [rows, grid]."""
+    return times_of(FAMILIES[family], Fitted(family=family, values=values, band=0.0), features)
+
+
+def made(
+    key: Key, rows: pl.DataFrame, measured: Measured, members: Sequence[str], epsilon: float
+) -> Group | None:
+    """Return the group of some curves, None of too few.
+
+    Parameters
+    ----------
+    rows
+        A row a curve: the columns of a question.
+    measured
+        Their points.
+    members
+        The file that each is from.
+    epsilon
+        The tolerance up to four times whose N_max curves are fitted and kept.
+    """
+    if rows.height < LEAST_CURVES:
+        return None
+    order = np.lexsort((rows["backend_version"].to_numpy(), rows["setting_key"].to_numpy()))
+    chosen = np.zeros(rows.height, dtype=bool)
+    evenly = np.linspace(0, rows.height - 1, min(MOST_FITTED, rows.height)).round().astype(int)
+    chosen[order[evenly]] = True
+    fitted = fit(FAMILIES[key.family], taken(measured, chosen), epsilon)
+    values = {name: dict(each) for name, each in fitted.values.items()}
+    ratio = np.log(measured.latency_us / measured.latency_us[:, :1])
+    last = last_pass(measured.counts & (ratio <= np.log1p(epsilon)))
+    n = measured.features["n"]
+    until = _UP_TO * n[np.arange(len(n)), last]
+    counts = measured.counts & ((n <= until[:, None]) | (np.arange(n.shape[1])[None, :] < 2))
+    width = int(counts.sum(axis=1).max())
+    residual = np.log(measured.latency_us / form_us(key.family, values, measured.features))
+    first = measured.latency_us[:, 0].astype(np.float32)
+    return Group(
+        key=key,
+        values=values,
+        curves=rows.with_columns(pl.Series("member", list(members), dtype=pl.String)).select(
+            CURVE_COLUMNS
+        ),
+        n=n[:, :width],
+        counts=counts[:, :width],
+        first_us=first.astype(np.float64),
+        ratio=Coded.of(ratio, counts),
+        residual=Coded.of(residual, counts),
+    )

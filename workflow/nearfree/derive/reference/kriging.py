@@ -1,0 +1,85 @@
+"""Kriging: what residuals of measured curves say of a curve that was not measured.
+
+Curves lie at places: the logarithms of their shape over a scale, how loads are spread, and the
+release. The kernel is exp(-distance), times a factor for another release; a curve's residual is a
+weighted sum of those of others at the same place along N. Scales were set once: on curves of two
+GPUs, H100 and B200, before any other was scored.
+"""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.work_model.family import Array
+
+COORDINATES = ("batch", "d_model", "d_ff", "experts", "top_k", "heads", "kv_heads", "head_dim")
+"""Fields of a setting that say where a curve lies."""
+_OCTAVES = 5.0
+"""Doublings of a size after which a curve says little of another."""
+_OF_FAMILY: dict[str, dict[str, float]] = {
+    "gemm": {"d_model": _OCTAVES, "d_ff": _OCTAVES},
+    "moe": {"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
+    "attention": {name: _OCTAVES for name in ("heads", "kv_heads", "head_dim", "batch")},
+}
+_RELEASE = 0.8
+"""What a curve of another release counts."""
+AT_ONE_PLACE = (1.0, _RELEASE)
+"""The kernel of two curves of one shape, in one release or two."""
+_NOISE = 0.05
+"""Variance of a curve's own noise, as a share of what is to be explained."""
+_ROUTES = {"balanced": 0.0, "power_law:1.01": 0.7, "power_law:1.2": 1.12}
+_FARTHEST = 1.12
+"""Where loads spread by another law lie."""
+
+
+class Places(Struct, frozen=True):
+    """Where curves lie: `shape` [rows, axes], `release` [rows], `along` N [rows, grid]."""
+
+    shape: Array
+    release: list[str | None]
+    along: Array
+
+
+def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Places:
+    """Return where curves or questions lie.
+
+    Along N the place of an MoE layer is the rows an expert, b N k / E, of attention N, and of a
+    product its rows b N.
+    """
+    kind = family.partition("_")[0]
+    scales = _OF_FAMILY[kind]
+    axes = [np.log2(_numbers(rows, name)) / scale for name, scale in scales.items()]
+    along: Array = n if kind == "attention" else n * _numbers(rows, "batch")[:, None]
+    if kind == "moe":
+        axes.append(_spread(rows["routing"]))
+        along = along * (_numbers(rows, "top_k") / _numbers(rows, "experts"))[:, None]
+    return Places(np.stack(axes, axis=1), rows["backend_version"].to_list(), np.log2(along))
+
+
+def _numbers(rows: pl.DataFrame, name: str) -> Array:
+    return np.asarray(rows[name].cast(pl.Float64).to_numpy())
+
+
+def _spread(routing: pl.Series) -> Array:
+    return np.array([_ROUTES.get(each, _FARTHEST) for each in routing])
+
+
+def kernel(these: Places, those: Places) -> Array:
+    """Return how much curves have in common, [these, those]: 1 at the same place and release."""
+    # Differences axis by axis: squares expanded would lose the zero between equal places.
+    square: Any = 0.0
+    for axis in range(these.shape.shape[1]):
+        square = square + np.subtract.outer(these.shape[:, axis], those.shape[:, axis]) ** 2
+    names = {name: place for place, name in enumerate({*these.release, *those.release})}
+    mine, theirs = (np.array([names[each] for each in of.release]) for of in (these, those))
+    same = np.equal.outer(mine, theirs)
+    return np.asarray(np.exp(-np.sqrt(square)) * np.where(same, 1.0, _RELEASE))
+
+
+def weights_of(places: Places, values: Array) -> Array:
+    """Return (K + noise)^-1 values, [curves, knots]: what a kernel is multiplied with."""
+    matrix = kernel(places, places)
+    matrix[np.diag_indices_from(matrix)] += _NOISE
+    return np.asarray(np.linalg.solve(matrix, values))

@@ -1,0 +1,217 @@
+"""What an answer stands on: its regime, and T(N) with what is known in it.
+
+R3: the kernel's own curve of the shape, of this release or another. R2: curves of other shapes of
+the kernel on the GPU. R1: those of a sibling GPU. R0: constants alone, of all GPUs on which the
+kernel was measured, or the shared ones of its family.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+from packaging.version import InvalidVersion, Version
+
+from nearfree.derive.reference.groups import Group, Key, keys_of
+from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
+from nearfree.derive.work_model.family import Array, Features, Flags
+from nearfree.derive.work_model.fit import Measured, taken
+from nearfree.derive.work_model.prepare import Prepared
+
+R0, R1, R2, R3 = REGIMES = ("R0", "R1", "R2", "R3")
+"""From what knows nothing of the GPU and kernel to their own curve."""
+MEANINGS = {
+    R0: "nothing is known of this GPU and kernel: constants of others",
+    R1: "a sibling GPU is known: its constants and residuals",
+    R2: "this GPU and kernel are known, the shape is new: form and residual",
+    R3: "this kernel and shape were measured: its own curve",
+}
+NEAREST = 3
+"""Curves that an answer names."""
+_FAMILY_SPECIFIC = 100
+"""From compute capability 10.0 on the minor versions share their features (`sm_100f`)."""
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """T(N) of questions of one part: `latency_us` [rows, grid] and, of each row, what it rests on.
+
+    `band` is how far log(T(N) / T(baseline)) may be off, [rows]; `groups` are those asked, and
+    `curves` the places of the nearest ones in the first, none in R0.
+    """
+
+    latency_us: Array
+    regime: list[str]
+    groups: list[tuple[Group, ...]]
+    curves: list[tuple[int, ...]]
+
+
+class Reference:
+    """Groups of kernels, asked by questions.
+
+    Parameters
+    ----------
+    groups
+        By their keys.
+    capabilities
+        The compute capability of each platform, 90 for 9.0: equal ones are siblings, and from 10.0
+        on those of one major version.
+    """
+
+    def __init__(self, groups: Mapping[Key, Group], capabilities: Mapping[str, int | None]) -> None:
+        self.groups, self._capabilities = groups, capabilities
+        self._kin = {name: _kin(sm) for name, sm in capabilities.items()}
+        self._elsewhere: dict[tuple[str | None, ...], list[Key]] = {}
+        for key in groups:
+            self._elsewhere.setdefault(key.elsewhere, []).append(key)
+
+    def without(self, platform: str, *, siblings: bool = False) -> "Reference":
+        """Return the groups of all other platforms; with `siblings`, without those, too."""
+        kin = self._kin.get(platform)
+        kept = {
+            key: each
+            for key, each in self.groups.items()
+            if key.platform != platform
+            and not (siblings and kin and self._kin.get(key.platform) == kin)
+        }
+        return Reference(kept, self._capabilities)
+
+    def timed(self, part: Prepared) -> Iterator[tuple[Flags, Known]]:
+        """Yield T(N) of the rows of which groups are known, with which rows they are."""
+        keys = keys_of(part.rows)
+        releases = part.rows["backend_version"].to_list()
+        asked: dict[tuple[str, tuple[Key, ...]], list[int]] = {}
+        chosen: dict[tuple[Key, str | None], tuple[str, tuple[Key, ...]]] = {}
+        for place, each in enumerate(zip(keys, releases, strict=True)):
+            if each not in chosen:
+                chosen[each] = self._choose(*each)
+            asked.setdefault(chosen[each], []).append(place)
+        for (regime, groups), places in asked.items():
+            if not groups:
+                continue
+            rows = np.zeros(part.rows.height, dtype=bool)
+            rows[places] = True
+            yield rows, self._timed(rows_of(part, rows), regime, groups)
+
+    def _choose(self, key: Key, release: str | None) -> tuple[str, tuple[Key, ...]]:
+        """Return the regime of a kernel, and the groups that speak of it."""
+        named = [each for each in self._alike(key)]
+        own = [each for each in named if each.platform == key.platform]
+        if own:
+            return R2, (self._nearest(own, release),)
+        by_platform: dict[str, list[Key]] = {}
+        for each in named:
+            by_platform.setdefault(each.platform, []).append(each)
+        of_each = {name: self._nearest(each, release) for name, each in by_platform.items()}
+        kin = self._kin.get(key.platform)
+        siblings = [each for name, each in of_each.items() if kin and self._kin.get(name) == kin]
+        if siblings:
+            return R1, tuple(sorted(siblings, key=str))
+        return R0, tuple(sorted(of_each.values(), key=str))
+
+    def _alike(self, key: Key) -> list[Key]:
+        """Return the groups of a kernel on any platform; without a name, of its backend's."""
+        if key.kernel is not None:
+            return self._elsewhere.get(key.elsewhere, [])
+        return [
+            each
+            for keys in self._elsewhere.values()
+            for each in keys
+            if each._replace(kernel=None).elsewhere == key.elsewhere
+        ]
+
+    def _nearest(self, keys: Sequence[Key], release: str | None) -> Key:
+        """Return the kernel that was measured in the newest release up to the one asked of."""
+
+        def order(key: Key) -> tuple[bool, Version, int, str]:
+            group = self.groups[key]
+            versions = [_version(each) for each in group.curves["backend_version"]]
+            before = [each for each in versions if release is None or each <= _version(release)]
+            return bool(before), max(before or [Version("0")]), group.curves.height, str(key)
+
+        return max(keys, key=order)
+
+    def _timed(self, part: Prepared, regime: str, keys: tuple[Key, ...]) -> Known:
+        groups = tuple(self.groups[key] for key in keys)
+        logs, nearest = np.zeros(part.counts.shape), [()] * part.rows.height
+        regimes = [regime] * part.rows.height
+        for number, group in enumerate(groups):
+            found, near = _of_group(part, group, with_residual=regime != R0)
+            logs += np.log(found) / len(groups)
+            if number == 0 and regime != R0:
+                nearest = [
+                    tuple(np.argsort(-row, kind="stable")[:NEAREST].tolist()) for row in near
+                ]
+            if regime == R2:
+                measured = np.isin(near, AT_ONE_PLACE).any(axis=1)
+                regimes = [R3 if each else R2 for each in measured]
+        return Known(
+            latency_us=np.exp(logs),
+            regime=regimes,
+            groups=[groups] * part.rows.height,
+            curves=nearest,
+        )
+
+
+def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Array, Array]:
+    """Return T(N) with a group's constants and residuals, and how near its curves are."""
+    family, rows, n = part.family.name, part.rows, part.features["n"]
+    if rows["module"][0] != "dense_ffn":
+        time = group.form_us(part.features)
+        if not with_residual:
+            return time, np.zeros((rows.height, 0))
+        residual, near = group.residuals(coordinates(family, rows, n))
+        return np.asarray(time * np.exp(residual)), near
+    total, least = np.zeros(n.shape), None
+    for number, (wide, narrow, times) in enumerate(part.features["matrices"]):
+        time = group.form_us(_product(part.features, number))
+        if with_residual:
+            shape = rows.with_columns(
+                pl.Series("d_model", wide[:, 0]), pl.Series("d_ff", narrow[:, 0])
+            )
+            residual, near = group.residuals(coordinates(family, shape, n))
+            time = time * np.exp(residual)
+            least = near if least is None else np.minimum(least, near)
+        total = total + times * time
+    return total, np.zeros((rows.height, 0)) if least is None else least
+
+
+def _product(features: Features, number: int) -> Features:
+    """Return the features of one of the products of a module, done once."""
+    wide, narrow, _ = features["matrices"][number]
+    kept = {
+        name: each for name, each in features.items() if not re.match(r"(padded|passes)_", name)
+    }
+    ruled = {
+        f"{name}_0": features[f"{name}_{number}"]
+        for name in ("padded", "passes")
+        if f"{name}_{number}" in features
+    }
+    return {**kept, **ruled, "matrices": [(wide, narrow, 1.0)]}
+
+
+def rows_of(part: Prepared, rows: Flags) -> Prepared:
+    """Return some of the questions of a part."""
+    if rows.all():
+        return part
+    every = Measured(features=part.features, latency_us=part.features["n"], counts=part.counts)
+    features = taken(every, rows).features
+    return Prepared(
+        family=part.family,
+        rows=part.rows.filter(pl.Series(rows)),
+        features=features,
+        counts=part.counts[rows],
+        carried=part.carried,
+    )
+
+
+def _kin(sm: int | None) -> int | None:
+    """Return what siblings share: the compute capability, of 10.0 and later its major version."""
+    return sm // 10 * 10 if sm is not None and sm >= _FAMILY_SPECIFIC else sm
+
+
+def _version(name: str | None) -> Version:
+    try:
+        return Version(name or "0")
+    except InvalidVersion:
+        return Version("0")

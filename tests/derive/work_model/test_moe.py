@@ -16,8 +16,10 @@ from nearfree.derive.work_model.moe import (
     MOE_TRITON,
     active_experts,
     blocks_of,
+    blocks_per_sm,
     latency_us,
     pairs_of,
+    with_loads,
 )
 from nearfree.derive.work_model.prepare import moe_features
 
@@ -71,13 +73,18 @@ def test_blocks_are_those_of_each_expert(
 
 def timed(n: list[int], values: dict[str, float], block_m: int, **changes: Any) -> np.ndarray:
     """Return T(N) with one size of block for every N."""
-    sizes = {"block_m": block_m, "block_n": 128, "block_k": 128} | {
-        name: changes.pop(name) for name in ("block_n", "block_k") if name in changes
-    }
-    features = arrays(n, **{**H100, **LAYER, **changes})
-    blocks = {name: np.full(features["n"].shape, float(size)) for name, size in sizes.items()}
-    found: np.ndarray = latency_us(features | blocks, values, "rules")[0]
+    found: np.ndarray = latency_us(blocked(n, block_m, **changes), values, "rules")[0]
     return found
+
+
+def blocked(n: list[int], block_m: int, **changes: Any) -> dict[str, Any]:
+    """Return the features of a layer with one size of block for every N."""
+    sizes = {"block_m": block_m, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
+    sizes |= {name: changes.pop(name) for name in sizes if name in changes}
+    on_sm = {"sm": 90, "smem_bytes": 228 * 1024}
+    features = arrays(n, **{**H100, **LAYER, **on_sm, **changes})
+    full = {name: np.full(features["n"].shape, float(size)) for name, size in sizes.items()}
+    return with_loads(features | full)
 
 
 @given(values=constants(MOE_TRITON), n=st.integers(32, 512), steps=st.sampled_from([(16, 64)]))
@@ -110,6 +117,41 @@ def test_narrow_is_in_bytes() -> None:
     values = start(MOE_TRITON, narrow_k=2.0, half_k=1.0)
     wide = timed([64], values, 16, block_k=128, weight_bytes=1.000244)[0]
     assert timed([64], values, 16, block_k=64, weight_bytes=1.000244)[0] > wide
+
+
+@pytest.mark.parametrize(
+    ("sm", "smem", "block", "blocks"),
+    [
+        (80, 164, (16, 32, 64, 4, 3), 12),
+        (80, 164, (64, 128, 64, 8, 3), 2),
+        (90, 228, (16, 64, 128, 4, 4), 3),
+        (90, 228, (64, 64, 32, 4, 3), 8),
+        (90, 228, (64, 128, 64, 8, 3), 3),
+        (90, 228, (128, 256, 64, 8, 4), 1),
+        (120, 100, (16, 64, 128, 4, 4), 1),
+    ],
+)
+def test_an_sm_holds_as_many_blocks_as_were_compiled(
+    sm: int, smem: int, block: tuple[int, ...], blocks: int
+) -> None:
+    """Blocks an SM are those of Triton's own compiler within one, of 16-bit operands."""
+    rows, columns, depth, warps, stages = block
+    features = blocked(
+        [64], rows, block_n=columns, block_k=depth, num_warps=warps, num_stages=stages, sm=sm,
+        smem_bytes=smem * 1024,
+    )  # fmt: skip
+    assert abs(blocks_per_sm(features).item() - blocks) <= 1
+
+
+def test_a_load_waits_where_few_blocks_hide_it() -> None:
+    """With a latency of loads fewer stages are slower; without one they change nothing."""
+    values = start(MOE_TRITON, load_us=3.0)
+    free = values | {"load_us": 0.0}
+    two, four = (
+        [timed([1], each, 16, num_stages=stages, skewed=1)[0] for each in (values, free)]
+        for stages in (2, 4)
+    )
+    assert two[0] > four[0] > two[1] == four[1]
 
 
 @pytest.mark.parametrize(("gated", "matrices"), [(None, 3), (True, 3), (False, 2)])
@@ -158,8 +200,8 @@ def test_uneven_loads_fill_what_is_expected(changes: dict[str, Any]) -> None:
 @given(values=constants(MOE_LIBRARY), n=st.integers(1, 4096))
 def test_a_library_takes_its_best_tile(values: dict[str, float], n: int) -> None:
     """A library is as fast as the best of the row tiles 16 to 128 with columns 128 and K 64."""
-    features = arrays([n], **H100, **LAYER)
+    features = with_loads(arrays([n], **H100, **LAYER))
     found = MOE_LIBRARY.latency_us(features, values, "best_tile")[0, 0]
-    even = values | {"narrow_k": 1.0, "half_k": 1.0}
+    even = values | {"narrow_k": 1.0, "half_k": 1.0, "load_us": 0.0}
     each = [timed([n], even, tile, block_k=64)[0] for tile in (16, 32, 64, 128)]
     assert found == pytest.approx(min(each), rel=1e-12)

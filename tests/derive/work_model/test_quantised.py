@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nearfree.derive.work_model.moe import MOE_LIBRARY, own_tile_latency_us
+from nearfree.derive.work_model.moe import MOE_LIBRARY, own_tile_latency_us, with_loads
 from nearfree.derive.work_model.prepare import moe_features
 from nearfree.derive.work_model.quantised import token_tiles
 
@@ -74,7 +74,9 @@ def test_a_tile_that_is_known_is_taken() -> None:
     layer |= {"ep": 1, "local_experts": 256}
     values = start(MOE_LIBRARY)
     free, bound = (
-        own_tile_latency_us(arrays([64], **{**H100, **layer, "tile_m": tile}), values, "best_tile")
+        own_tile_latency_us(
+            with_loads(arrays([64], **{**H100, **layer, "tile_m": tile})), values, "best_tile"
+        )
         for tile in (float("nan"), 128.0)
     )
     assert bound > free

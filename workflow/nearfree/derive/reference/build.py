@@ -101,9 +101,8 @@ def groups_of(
     for place, key in enumerate(curves.keys):
         if (kept is None or kept[place]) and of(key):
             places.setdefault(key, []).append(place)
-    for key, mine in places.items():
-        if key.family.startswith("attention"):
-            mine = _spread(curves, mine)
+    for key, every in places.items():
+        mine = _spread(curves, every) if key.family.startswith("attention") else every
         flags = np.zeros(len(curves.keys), dtype=bool)
         flags[mine] = True
         group = made(

@@ -21,7 +21,7 @@ _OCTAVES = 5.0
 _OF_FAMILY: dict[str, dict[str, float]] = {
     "gemm": {"d_model": _OCTAVES, "d_ff": _OCTAVES},
     "moe": {"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
-    "attention": {name: _OCTAVES for name in ("heads", "kv_heads", "head_dim", "batch")},
+    "attention": dict.fromkeys(("heads", "kv_heads", "head_dim", "batch"), _OCTAVES),
 }
 _RELEASE = 0.8
 """What a curve of another release counts."""

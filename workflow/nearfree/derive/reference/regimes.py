@@ -95,7 +95,7 @@ class Reference:
 
     def _choose(self, key: Key, release: str | None) -> tuple[str, tuple[Key, ...]]:
         """Return the regime of a kernel, and the groups that speak of it."""
-        named = [each for each in self._alike(key)]
+        named = self._alike(key)
         own = [each for each in named if each.platform == key.platform]
         if own:
             return R2, (self._nearest(own, release),)

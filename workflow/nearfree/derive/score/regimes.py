@@ -15,8 +15,7 @@ import polars as pl
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA
 from nearfree.derive.reference.build import Curves, groups_of
 from nearfree.derive.reference.groups import Group, Key
-from nearfree.derive.reference.kriging import coordinates, kernel
-from nearfree.derive.reference.kriging import AT_ONE_PLACE
+from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
 from nearfree.derive.reference.regimes import Known, Reference, rows_of
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags

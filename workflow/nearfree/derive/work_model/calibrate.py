@@ -45,8 +45,9 @@ from nearfree.public import published
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
-FORM = 1
-"""Number of the forms of T(N) and of the fit; a change of either raises it."""
+FORM, COLLECTIVE_FORM = 1, 2
+"""Numbers of the forms of T(N) and of the fit, and of those of collectives; a change of either
+raises it."""
 
 
 def calibrate(
@@ -88,7 +89,11 @@ def calibrate(
     newest = max(takes, key=lambda take: take.order)
     files = dict(newest.started.data.plan.files)
     plan = CalibratePlan(
-        source=stream, files=files, platforms=tuple(on), epsilon=epsilon, form=FORM
+        source=stream,
+        files=files,
+        platforms=tuple(on),
+        epsilon=epsilon,
+        form=COLLECTIVE_FORM if collectives else FORM,
     )
 
     name = take_name(PUBLIC, COLLECTIVE_STREAM if collectives else STREAM, 1, plan)

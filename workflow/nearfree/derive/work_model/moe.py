@@ -32,7 +32,7 @@ _WGMMA, _CONSUMER, _WGMMA_ROWS = 90, 120, 64
 """wgmma and tcgen05 are those of compute capability 9.0 to 10.3, for 64 rows and more."""
 _BLOCK_SMEM, _WARP, _OTHER_REGISTERS = 1024, 32, 40
 _REGISTERS, _THREADS, _MOST_BLOCKS = 65536, 2048, 32.0
-"""Of an SM: registers, threads and blocks (CUDA C++ Programming Guide, technical specifications)."""
+"""Of an SM: registers, threads, blocks (CUDA C++ Programming Guide, technical specifications)."""
 
 
 def latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -108,7 +108,7 @@ def own_tile_latency_us(features: Features, values: Values, _hypothesis: str) ->
 
 
 def own_tiles(features: Features) -> dict[int, Array]:
-    """Return the rows of each tile that a library may pick, [rows, grid]: a rule's, if it is one's."""
+    """Return the rows of each tile that a library may pick, [rows, grid]; all a rule's, if any."""
     ruled = np.broadcast_to(features["tile_m"], features["tokens"].shape)
     return {tile: np.where(np.isnan(ruled), float(tile), ruled) for tile in _OWN_TILES}
 
@@ -203,13 +203,13 @@ def _executed(
 ) -> Array:
     """Return T(N) of `count` blocks of M rows, N columns and K.
 
-    `slowdown` is that of narrow steps of K. `steps_of_k` says how many steps follow on each other where stages and warps are known; each
-    takes a load's latency, which few thread blocks do not hide.
+    `slowdown` is that of narrow steps of K. `steps_of_k` says how many steps follow on each other
+    where stages and warps are known; each takes a load's latency, which few blocks do not hide.
 
     Features: `tokens` (b N), `active` experts and `pairs` [rows, grid]; `d_model`, `d_ff`,
-    `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`, `phi` (FLOP/us), `beta`
-    (bytes/us), `sms` [rows, 1]; `pass_bytes` [rows, grid], moved by passes that a 16-bit layer has
-    not.
+    `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`, `phi`
+    (FLOP/us), `beta` (bytes/us), `sms` [rows, 1]; `pass_bytes` [rows, grid], moved by passes that
+    a 16-bit layer has not.
     """
     block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]

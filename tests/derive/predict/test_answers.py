@@ -113,7 +113,7 @@ def test_what_limits_a_known_layer() -> None:
     assert found["limiting_term"] == "BLOCK_SIZE_M 16 -> 64"
     assert (found["limiting_module"], found["n_max"]) == ("moe_ffn", 256.0)
     assert found["constants"] == "moe_triton on a100, h100"
-    assert found["calibration"].startswith("public/constants/1-")
+    assert found["calibration"][0].startswith("public/constants/1-")
     assert re.match(r"vllm/model_executor/.*fused_moe.py:\d+-\d+ ", found["evidence"])
 
 

@@ -72,7 +72,7 @@ def test_a_boundary_is_the_one_of_a_measured_curve(
     width = 1 + max(map(len, curves))
     ratio = np.array([[1.0, *each, *[0.5] * (width - 1 - len(each))] for each in curves])
     counts = np.arange(width)[None, :] <= np.array([[len(each)] for each in curves])
-    found = boundaries(ratio, counts, epsilon, Fitted(family="any", values={}, band=band))
+    found = boundaries(ratio, counts, epsilon, band)
     for row, each in enumerate(curves):
         off = math.exp(band)
         points = [Ratio(n, r, r / off, r * off) for n, r in enumerate([1.0, *each])]

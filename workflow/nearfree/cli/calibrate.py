@@ -7,7 +7,9 @@ from nearfree.cli.common import OFFLINE, argument, command, config_of, layout_of
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
+    from nearfree.config.files import Config
     from nearfree.log.events import ConstantsCalibrated
+    from nearfree.log.names import Layout
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -36,6 +38,11 @@ def _names(text: str) -> tuple[str, ...]:
         help="fit the constants of collectives, instead of all others",
     ),
     argument(
+        "--kernels",
+        action="store_true",
+        help="keep what every platform's curves say of each kernel: constants, residuals, bands",
+    ),
+    argument(
         "--own", metavar="PLATFORM", help="fit a platform's own constants, on top of the others"
     ),
     argument(
@@ -58,6 +65,8 @@ def run_calibrate(args: argparse.Namespace) -> int:
     only by `nearfree validate --own`.
 
     `--collectives` fits T(N) of collectives instead, which needs GPUs of each kind of link.
+    `--kernels` fits constants of each kernel on each GPU in each format, and keeps its curves with
+    what they miss of the form: what is known of a GPU is answered by it (regimes R1 to R3).
     """
     from nearfree.derive.work_model.calibrate import calibrate, calibrate_own
     from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
@@ -70,6 +79,10 @@ def run_calibrate(args: argparse.Namespace) -> int:
             "--own and --from go together",
             remedy="Give both, such as `--own h20 --from published`, or neither",
         )
+    if args.kernels and (args.own is not None or args.collectives):
+        raise ConfigError(
+            "--kernels is calibrated by itself", remedy="Leave --own and --collectives out"
+        )
     layout, config = layout_of(args), config_of(args)
     used: dict[str, Any] = {"epsilon": config.site.epsilon, "offline": args.offline}
     if args.own is not None:
@@ -80,6 +93,8 @@ def run_calibrate(args: argparse.Namespace) -> int:
             if own_platform in by_platform:
                 _show(by_platform[own_platform].event.data)
         return 0
+    if args.kernels:
+        return _kernels(args, layout, config)
     on = tuple(dict.fromkeys(resolve(config.platforms, name) for name in args.on))
     used["collectives"] = args.collectives
     seal = calibrate(layout, config.platforms, on, stream=args.stream, **used)
@@ -87,6 +102,28 @@ def run_calibrate(args: argparse.Namespace) -> int:
     for name, event in recorded_constants(layout).items():
         if (name in COLLECTIVE_FAMILIES) == args.collectives:
             _show(event.data)
+    return 0
+
+
+def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
+    """Seal what curves say of each kernel, and say how much that is."""
+    from nearfree.derive.reference.calibrate import calibrate_kernels
+    from nearfree.derive.reference.record import recorded_reference
+
+    seal = calibrate_kernels(
+        layout,
+        config.platforms,
+        stream=args.stream,
+        epsilon=config.site.epsilon,
+        offline=args.offline,
+    )
+    print(f"{seal.name}: sealed")
+    known = recorded_reference(layout, {})
+    events = [event.data for event in known.events.values()] if known else []
+    print(f"  {len(events)} kernels, {sum(each.curves for each in events)} curves, "
+          f"{sum(each.points for each in events)} points")  # fmt: skip
+    for key, band in sorted(known.bands.items()) if known else ():
+        print(f"    {key[0]}  {' '.join(filter(None, key[1:])):44} {band:8g}")
     return 0
 
 

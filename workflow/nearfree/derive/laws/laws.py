@@ -152,7 +152,7 @@ _BY_QUESTION: dict[type, Callable[[Resolver, Any, int, int], Granularity]] = {
 }
 
 
-ANSWERS_SCHEMA = {
+ANSWERS_SCHEMA: dict[str, Any] = {
     "asked": pl.Int64,
     "predictor": pl.String,
     "epsilon": pl.Float64,
@@ -165,12 +165,14 @@ ANSWERS_SCHEMA = {
     "evidence": pl.String,
     "margin": pl.Float64,
     "constants": pl.String,
-    "calibration": pl.String,
+    "regime": pl.String,
+    "calibration": pl.List(pl.String),
     "refusal": pl.String,
 }
 """What a predictor says of a question at a tolerance: a value (+inf: unbounded) or a refusal.
 
-`evidence` is where its rule or formula stands, `calibration` the event of its constants."""
+`evidence` is where its rule or formula stands, `calibration` the events of its constants, `regime`
+what T(N) stands on."""
 _KEYS = {"asked", "predictor", "epsilon", "refusal"}
 _ANSWER = {
     name: ANSWERS_SCHEMA[name]
@@ -227,7 +229,7 @@ def _answers(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataF
         _module.alias("limiting_module"),
         *(
             pl.lit(None, ANSWERS_SCHEMA[name]).alias(name)
-            for name in ("low", "high", "constants", "calibration")
+            for name in ("low", "high", "constants", "regime", "calibration")
         ),
     ).select(
         "asked",

@@ -295,7 +295,9 @@ def version_drift(
             pl.col("n_max_resolved").is_infinite().fill_null(value=False).alias("unbounded"),
             pl.when(pl.col("n_max_resolved").is_finite()).then("n_max_resolved")
             .alias("n_max_resolved"),
-            pl.concat_list("fact_id", "calibration_work").list.drop_nulls().alias("from_ids"),
+            pl.concat_list("fact_id", pl.col("calibration_work").fill_null([]))
+            .list.drop_nulls()
+            .alias("from_ids"),
         )
         .select(*VERSION_DRIFT.body, "from_ids")
     )  # fmt: skip

@@ -97,7 +97,7 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
         epsilon=epsilon,
     )
     made_from = outlook_inputs(layout, scope, [epsilon, *config.site.tolerances], result.models)
-    known = {*platforms["row_id"], *calibrated(layout).values(), *result.models, *printed.known}
+    known = {*platforms["row_id"], *calibrated(layout), *result.models, *printed.known}
     for table, rows in (
         (LOOKUP, result.lookup),
         (FORECAST, result.forecast),

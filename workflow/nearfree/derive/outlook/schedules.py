@@ -90,7 +90,7 @@ def write_schedules(layout: Layout, scope: str, config: Config) -> None:
     rows = schedules(config, answerer, platforms)
     named = rows["from_ids"].explode().drop_nulls().unique()
     models = sorted(named.filter(named.str.starts_with(MODELS)))
-    known = {*platforms["row_id"], *calibrated(layout).values(), *models}
+    known = {*platforms["row_id"], *calibrated(layout), *models}
     made_from = outlook_inputs(layout, scope, config.site.tolerances, models)
     write_table(layout, scope, SCHEDULES, SCHEDULES.build(rows, known), made_from)
 

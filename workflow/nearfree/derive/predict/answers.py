@@ -14,6 +14,7 @@ from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
+from nearfree.derive.reference.record import recorded_kernels, recorded_reference
 from nearfree.derive.tables.store import seals_digest
 from nearfree.derive.work_model.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
@@ -41,7 +42,10 @@ class Answerer:
     log_alone
         Whether rules come from the log alone, whatever this machine has cached.
     own
-        Whether platforms' own constants are used where the log has some.
+        Whether platforms' own constants are used where the log has some, and then nothing that
+        public curves say of a kernel.
+    blind
+        Whether what they say is left aside: T(N) follows from shared constants alone.
     """
 
     def __init__(
@@ -52,12 +56,15 @@ class Answerer:
         offline: bool = False,
         log_alone: bool = False,
         own: bool = False,
+        blind: bool = False,
     ) -> None:
         cache = None if log_alone else Cache(default_cache())
         self._facts = datasheet_facts(config.platforms)
         self._resolver = Resolver(layout, cache=cache, offline=offline)
         self._constants = recorded_constants(layout)
         self._own = recorded_own(layout, self._constants) if own else {}
+        capabilities = {name: sheet.sm for name, sheet in config.platforms.items()}
+        self._reference = None if own or blind else recorded_reference(layout, capabilities)
 
     def on(self, facts: pl.DataFrame) -> "Answerer":
         """Return the same rules and constants on other facts, one row a platform and dtype."""
@@ -107,7 +114,8 @@ class Answerer:
 
     def timed(self, questions: pl.DataFrame) -> TimedQuestions:
         """Return the work model's T(N) of questions, without platforms' own constants."""
-        return TimedQuestions(with_facts(questions, self._facts), self._resolver, self._constants)
+        rows = with_facts(questions, self._facts)
+        return TimedQuestions(rows, self._resolver, self._constants, reference=self._reference)
 
     def left_out(self, curves: ImportedCurves, *, epsilon: float) -> LeftOut:
         """Return the work model with, for each platform, constants of all others with curves."""
@@ -122,7 +130,11 @@ class Answerer:
 
     def _timed(self, questions: pl.DataFrame) -> TimedQuestions:
         return TimedQuestions(
-            with_facts(questions, self._facts), self._resolver, self._constants, self._own
+            with_facts(questions, self._facts),
+            self._resolver,
+            self._constants,
+            self._own,
+            self._reference,
         )
 
 
@@ -132,13 +144,17 @@ RECORDED = ("principle_counted", "modules_minimum", "modules_sum")
 
 
 def read_from(layout: Layout) -> dict[str, str]:
-    """Return the rules and constants that answers rest on, by name and digest."""
-    return seals_digest(layout, SOURCES) | {
-        f"constants/{family}": sha256(event_id.encode())
-        for family, event_id in calibrated(layout).items()
-    }
+    """Return the rules, constants and kernels that answers rest on, by name and digest."""
+    shared = {name: event.event_id for name, event in recorded_constants(layout).items()}
+    kernels = recorded_kernels(layout)
+    return (
+        seals_digest(layout, SOURCES)
+        | {f"constants/{family}": sha256(event_id.encode()) for family, event_id in shared.items()}
+        | ({"kernels": sha256("\n".join(kernels).encode())} if kernels else {})
+    )
 
 
-def calibrated(layout: Layout) -> dict[str, str]:
-    """Return the event of each family's constants."""
-    return {name: event.event_id for name, event in recorded_constants(layout).items()}
+def calibrated(layout: Layout) -> set[str]:
+    """Return the events of all constants: shared ones, and those of kernels."""
+    shared = {event.event_id for event in recorded_constants(layout).values()}
+    return shared | {*recorded_kernels(layout)}

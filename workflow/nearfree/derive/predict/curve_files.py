@@ -70,7 +70,11 @@ def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
         predictor=PREDICTOR,
         code=digest(__name__),
         releases=dict(sorted(releases.items())),
-        calibrations={part.constants: part.calibration for part in timed.curves()},
+        calibrations={
+            constants: ", ".join(events)
+            for part in timed.curves()
+            for constants, events in zip(part.constants, part.calibration, strict=True)
+        },
         curves=tuple(curves.values()),
         forwards=tuple(forwards),
         refused=tuple(refused),

@@ -53,7 +53,9 @@ _RECORDED = (
     "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "refusal",
 )  # fmt: skip
 _ABOUT = ("predictor", "basis", "epsilon", "balance_flop_per_byte")
-_ANSWERED = (*_RECORDED, "n_max_extended", "constants", "predictor", "epsilon", "in_sample")
+_ANSWERED = (
+    *_RECORDED, "n_max_extended", "constants", "regime", "predictor", "epsilon", "in_sample",
+)  # fmt: skip
 _NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
 Row = dict[str, Any]
 
@@ -79,6 +81,7 @@ def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row
                 "n_max_extended": prediction.n_max,
                 "unbounded": False,
                 "constants": None,
+                "regime": None,
                 "in_sample": False,
                 "from_ids": [setting["row_id"], event.event_id],
             }

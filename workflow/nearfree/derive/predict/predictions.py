@@ -48,6 +48,8 @@ REASON = {
     "margin": number("the next smallest term, or T(N) at the next N, over what limits",
                      nullable=True),
     "constants": text("which constants, and what they were calibrated on", nullable=True),
+    "regime": text("what T(N) stands on, from R0, where nothing is known of the GPU and kernel, to "
+                   "R3, their own curve of the shape", nullable=True),
     "in_sample": flag("whether its constants were calibrated on this platform"),
     "refusal": text("which rule or fact is missing", nullable=True),
 }  # fmt: skip
@@ -74,7 +76,7 @@ PREDICTIONS = Table(
     },
 )  # fmt: skip
 _ANSWERED = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module",
-         "limiting_term", "evidence", "margin", "constants", "calibration", "in_sample",
+         "limiting_term", "evidence", "margin", "constants", "regime", "calibration", "in_sample",
          "refusal")  # fmt: skip
 _NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
 
@@ -95,7 +97,7 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
     rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances, takes=takes)
     constants = calibrated(layout)
     recorded = {event.event_id for take in takes for event in take.of(PredictionRecorded)}
-    known = {*settings["row_id"], *platforms["row_id"], *constants.values(), *recorded}
+    known = {*settings["row_id"], *platforms["row_id"], *constants, *recorded}
     made_from = (
         digests(layout, scope, SETTINGS, PLATFORMS)
         | seals_digest(layout, scope)
@@ -183,5 +185,7 @@ def _rows(answered: pl.DataFrame) -> pl.DataFrame:
         pl.col("n_max").is_infinite().fill_null(value=False).alias("unbounded"),
         *(pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in _NUMBERS),
         pl.col("stated").alias("baseline"),
-        pl.concat_list("row_id", "fact_id", "calibration").list.drop_nulls().alias("from_ids"),
+        pl.concat_list("row_id", "fact_id", pl.col("calibration").fill_null([]))
+        .list.drop_nulls()
+        .alias("from_ids"),
     ).select(*(name for name in PREDICTIONS.body), "from_ids")

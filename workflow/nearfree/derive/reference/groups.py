@@ -13,7 +13,14 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nearfree.derive.reference.kriging import COORDINATES, Places, coordinates, kernel, weights_of
+from nearfree.derive.reference.kriging import (
+    AT_ONE_PLACE,
+    COORDINATES,
+    Places,
+    coordinates,
+    kernel,
+    weights_of,
+)
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Features, Fitted, Flags, times_of
@@ -116,20 +123,26 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         return np.unique(np.round(self._at.along[self.counts], 6))
 
     @cached_property
-    def _told(self) -> Array:
-        """What each curve's residual contributes at each knot, [curves, knots]."""
+    def _at_knots(self) -> Array:
+        """Each curve's residual at each knot, [curves, knots]; beyond its ends that of its ends."""
         residual = self.residual.values(self.counts)
         lengths = self.counts.sum(axis=1)
-        at_knots = np.stack(
+        return np.stack(
             [
                 np.interp(self._knots, along[:length], each[:length])
                 for along, each, length in zip(self._at.along, residual, lengths, strict=True)
             ]
         )
-        return weights_of(self._at, at_knots)
+
+    @cached_property
+    def _told(self) -> Array:
+        """What each curve's residual contributes at each knot, [curves, knots]."""
+        return weights_of(self._at, self._at_knots)
 
     def residuals(self, asked: Places) -> tuple[Array, Array]:
         """Return the kriged residual of questions, [rows, grid], and how near they are to curves.
+
+        Of a shape that was measured, in this release or others, it is that of its own curves.
 
         Returns
         -------
@@ -137,6 +150,11 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         """
         near = kernel(asked, self._at)
         of_knots = near @ self._told
+        own = np.isin(near, AT_ONE_PLACE)
+        measured = own.any(axis=1)
+        if measured.any():  # who was measured is no mixture
+            shares = own[measured] / own[measured].sum(axis=1, keepdims=True)
+            of_knots[measured] = shares @ self._at_knots
         right = np.clip(np.searchsorted(self._knots, asked.along), 1, max(len(self._knots) - 1, 1))
         if len(self._knots) == 1:
             return np.broadcast_to(of_knots, asked.along.shape), near

@@ -14,7 +14,7 @@ from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
 from nearfree.derive.reference.groups import Group, Key, keys_of
-from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
+from nearfree.derive.reference.kriging import AT_ONE_PLACE, COORDINATES, coordinates
 from nearfree.derive.work_model.family import Array, Features, Flags
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.prepare import Prepared
@@ -36,14 +36,25 @@ _FAMILY_SPECIFIC = 100
 class Known(Struct, frozen=True, kw_only=True):
     """T(N) of questions of one part: `latency_us` [rows, grid] and, of each row, what it rests on.
 
-    `band` is how far log(T(N) / T(baseline)) may be off, [rows]; `groups` are those asked, and
-    `curves` the places of the nearest ones in the first, none in R0.
+    `groups` are those asked, and `curves` the places of the nearest ones in the first, none in R0.
     """
 
     latency_us: Array
     regime: list[str]
-    groups: list[tuple[Group, ...]]
+    groups: tuple[Group, ...]
     curves: list[tuple[int, ...]]
+
+    def texts(self) -> list[str]:
+        """Return, of each row, what its constants were calibrated on, and the nearest curves."""
+        first = self.groups[0]
+        where = ", ".join(dict.fromkeys(group.key.platform for group in self.groups))
+        about = f"{first.key.family} by {first.key.kernel or first.key.backend} on {where}"
+        named = {place: _curve_text(first, place) for places in self.curves for place in places}
+        return [
+            f"{regime}: {about}, {sum(group.curves.height for group in self.groups)} curves"
+            + (f"; nearest {', '.join(named[place] for place in places)}" if places else "")
+            for regime, places in zip(self.regime, self.curves, strict=True)
+        ]
 
 
 class Reference:
@@ -96,8 +107,11 @@ class Reference:
     def _choose(self, key: Key, release: str | None) -> tuple[str, tuple[Key, ...]]:
         """Return the regime of a kernel, and the groups that speak of it."""
         named = self._alike(key)
+        same = all(
+            each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
+        )
         own = [each for each in named if each.platform == key.platform]
-        if own:
+        if own and same:
             return R2, (self._nearest(own, release),)
         by_platform: dict[str, list[Key]] = {}
         for each in named:
@@ -105,20 +119,27 @@ class Reference:
         of_each = {name: self._nearest(each, release) for name, each in by_platform.items()}
         kin = self._kin.get(key.platform)
         siblings = [each for name, each in of_each.items() if kin and self._kin.get(name) == kin]
-        if siblings:
+        if siblings and same:
             return R1, tuple(sorted(siblings, key=str))
         return R0, tuple(sorted(of_each.values(), key=str))
 
     def _alike(self, key: Key) -> list[Key]:
-        """Return the groups of a kernel on any platform; without a name, of its backend's."""
-        if key.kernel is not None:
-            return self._elsewhere.get(key.elsewhere, [])
-        return [
-            each
-            for keys in self._elsewhere.values()
-            for each in keys
-            if each._replace(kernel=None).elsewhere == key.elsewhere
-        ]
+        """Return the groups of a kernel on any platform.
+
+        Without a name, or where none is of the kernel that is named, they are those of its
+        backend's kernels of the form and formats; where there are none either, of any backend's.
+        """
+        found = self._elsewhere.get(key.elsewhere, [])
+        of_backend = key._replace(kernel=None).elsewhere
+        of_form = key._replace(kernel=None, backend="").elsewhere
+        for changes, wanted in (({}, of_backend), ({"backend": ""}, of_form)):
+            if not found:
+                found = [
+                    each
+                    for each in self.groups
+                    if each._replace(kernel=None, **changes).elsewhere == wanted
+                ]
+        return found
 
     def _nearest(self, keys: Sequence[Key], release: str | None) -> Key:
         """Return the kernel that was measured in the newest release up to the one asked of."""
@@ -133,7 +154,8 @@ class Reference:
 
     def _timed(self, part: Prepared, regime: str, keys: tuple[Key, ...]) -> Known:
         groups = tuple(self.groups[key] for key in keys)
-        logs, nearest = np.zeros(part.counts.shape), [()] * part.rows.height
+        logs = np.zeros(part.counts.shape)
+        nearest: list[tuple[int, ...]] = [()] * part.rows.height
         regimes = [regime] * part.rows.height
         for number, group in enumerate(groups):
             found, near = _of_group(part, group, with_residual=regime != R0)
@@ -143,14 +165,22 @@ class Reference:
                     tuple(np.argsort(-row, kind="stable")[:NEAREST].tolist()) for row in near
                 ]
             if regime == R2:
-                measured = np.isin(near, AT_ONE_PLACE).any(axis=1)
-                regimes = [R3 if each else R2 for each in measured]
+                measured = np.any(np.isin(near, AT_ONE_PLACE), axis=1)
+                regimes = np.where(measured, R3, R2).tolist()
         return Known(
             latency_us=np.exp(logs),
             regime=regimes,
-            groups=[groups] * part.rows.height,
+            groups=groups,
             curves=nearest,
         )
+
+
+def _curve_text(group: Group, place: int) -> str:
+    """Return which curve of a group it is: its release and shape."""
+    row = group.curves.row(place, named=True)
+    sizes = "x".join(str(row[name]) for name in COORDINATES if row[name] and name != "batch")
+    routed = f" {row['routing']}" if row["routing"] else ""
+    return f"{sizes}{routed} of {row['backend_version']}"
 
 
 def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Array, Array]:

@@ -1,36 +1,17 @@
-"""How well each regime answers: what it is not to know is left out, and the rest is made anew.
+"""How well each regime answers, in what a score reads of an answer."""
 
-R2m leaves a model out everywhere (of products a depth K, of attention a head layout), R2s a shape,
-R1 a GPU, R0 its siblings too, and R3 a release. Folds follow from a digest of what is left out;
-bands are calibrated on one half of the models and scored on the other, and the other way round.
-"""
-
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA
-from nearfree.derive.reference.build import Curves, groups_of
-from nearfree.derive.reference.groups import Group, Key
-from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
-from nearfree.derive.reference.regimes import Known, Reference, rows_of
+from nearfree.derive.reference.build import Curves
+from nearfree.derive.reference.folds import Fold, bands, digests, predicted
+from nearfree.derive.reference.record import rows_of_bands
+from nearfree.derive.reference.regimes import rows_of
 from nearfree.derive.truth.truth import last_pass
-from nearfree.derive.work_model.family import Array, Flags
 
-Regime = Literal["R0", "R1", "R2m", "R2s", "R3"]
-REGIMES: tuple[Regime, ...] = ("R0", "R1", "R2m", "R2s", "R3")
-"""What can be scored."""
-FOLDS = 5
-COVERED = 0.8
-"""Share of curves that a band is to cover."""
-_MODEL = {
-    "gemm": ("d_model",),
-    "moe_ffn": ("d_model", "experts", "top_k"),
-    "attention": ("heads", "kv_heads", "head_dim"),
-}
 _PREDICTOR = "work_model"
 ANSWERED = {
     **{name: ANSWERS_SCHEMA[name]
@@ -38,145 +19,12 @@ ANSWERED = {
     "in_sample": pl.Boolean,
     "regime": pl.String,
 }  # fmt: skip
-
-
-def digests(rows: pl.DataFrame, *, shape: bool = False) -> list[bytes]:
-    """Return the SHA-1 of the text that says which model a row is of, or which shape."""
-    found = []
-    for row in rows.iter_rows(named=True):
-        names = _MODEL[row["module"]] + (("d_ff",) if shape and row["d_ff"] is not None else ())
-        found.append(hashlib.sha1(",".join(str(row[name]) for name in names).encode(),
-                                  usedforsecurity=False).digest())  # fmt: skip
-    return found
-
-
-def predicted(
-    regime: Regime,
-    every: Sequence[Curves],
-    capabilities: Mapping[str, int | None],
-    epsilon: float,
-) -> Iterator[tuple[Curves, Flags, Known]]:
-    """Yield what a regime says of curves, with which of them; none where nothing is known.
-
-    Parameters
-    ----------
-    every
-        All curves, by platform and form.
-    capabilities
-        Compute capabilities of platforms.
-    epsilon
-        The tolerance that groups are made at.
-    """
-    if regime in ("R2m", "R2s"):
-        of = [_folds(curves, shape=regime == "R2s") for curves in every]
-        for fold in range(FOLDS):
-            kept = [each != fold for each in of]
-            yield from _asked(every, [~each for each in kept], kept, capabilities, epsilon)
-    elif regime == "R3":
-        for curves in every:
-            yield from _releases(curves, capabilities, epsilon)
-    else:
-        groups: dict[Key, Group] = {}
-        for curves in every:
-            groups |= groups_of(curves, epsilon)
-        whole = Reference(groups, capabilities)
-        for curves in every:
-            platform = str(curves.part.rows["platform"][0])
-            known = whole.without(platform, siblings=regime == "R0")
-            for rows, said in known.timed(curves.part):
-                yield curves, rows, said
-
-
-def _folds(curves: Curves, *, shape: bool) -> Array:
-    return np.array([each[0] % FOLDS for each in digests(curves.part.rows, shape=shape)])
-
-
-def _asked(
-    every: Sequence[Curves],
-    asked: Sequence[Flags],
-    kept: Sequence[Flags],
-    capabilities: Mapping[str, int | None],
-    epsilon: float,
-) -> Iterator[tuple[Curves, Flags, Known]]:
-    groups: dict[Key, Group] = {}
-    for curves, mine in zip(every, kept, strict=True):
-        groups |= groups_of(curves, epsilon, mine)
-    known = Reference(groups, capabilities)
-    for curves, rows in zip(every, asked, strict=True):
-        yield from _among(curves, rows, known)
-
-
-def _among(curves: Curves, rows: Flags, known: Reference) -> Iterator[tuple[Curves, Flags, Known]]:
-    """Yield what is known of some rows of curves."""
-    if not rows.any():
-        return
-    (places,) = np.nonzero(rows)
-    for some, said in known.timed(rows_of(curves.part, rows)):
-        of = np.zeros(len(rows), dtype=bool)
-        of[places[some]] = True
-        yield curves, of, said
-
-
-def _releases(
-    curves: Curves, capabilities: Mapping[str, int | None], epsilon: float
-) -> Iterator[tuple[Curves, Flags, Known]]:
-    """Yield what curves of other releases say of those that they are twins of."""
-    releases = curves.part.rows["backend_version"].to_numpy()
-    keys = np.array([str(key) for key in curves.keys])
-    for key in dict.fromkeys(curves.keys):
-        mine = keys == str(key)
-        if len(set(releases[mine])) == 1:
-            continue
-        for release in sorted(set(releases[mine])):
-            others, asked = mine & (releases != release), mine & (releases == release)
-            groups = groups_of(curves, epsilon, others)
-            twins = asked & _twins(curves, asked, others)
-            yield from _among(curves, twins, Reference(groups, capabilities))
-
-
-def _twins(curves: Curves, asked: Flags, others: Flags) -> Flags:
-    """Return which of the curves asked of have another one of the same shape, [rows]."""
-    family, rows, n = curves.part.family.name, curves.part.rows, curves.part.features["n"]
-    mine, theirs = (
-        coordinates(family, rows.filter(pl.Series(flags)), n[flags]) for flags in (asked, others)
-    )
-    found = np.zeros(len(asked), dtype=bool)
-    found[asked] = np.isin(kernel(mine, theirs), AT_ONE_PLACE).any(axis=1)
-    return found
-
-
-def needed(curves: Curves, rows: Flags, said: Known, epsilon: float) -> Array:
-    """Return how far each prediction must be moved to meet [N_max, next N), [rows]."""
-    counts = curves.part.counts[rows]
-    limit = np.log1p(epsilon)
-    true = np.log(curves.latency_us[rows] / curves.latency_us[rows][:, :1])
-    logs = np.log(said.latency_us / said.latency_us[:, :1])
-    place = np.arange(counts.shape[1])[None, :]
-    last = last_pass(counts & (true <= limit))[:, None]
-    reaches = np.min(np.where(counts & (place >= last), logs, np.inf), axis=1)
-    leaves = np.min(np.where(counts & (place > last), logs, np.inf), axis=1)
-    return np.asarray(np.maximum(np.maximum(reaches - limit, limit - leaves), 0.0))
-
-
-def row_of(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
-    """Return what each question's band is by: module, formats, and how loads are spread."""
-    return [
-        (module, "/".join(filter(None, (dtype, weights, kv))), (routing or "").partition(":")[0])
-        for module, dtype, weights, kv, routing in rows.select(
-            "module", "dtype", "weights", "kv_dtype", "routing"
-        ).iter_rows()
-    ]
-
-
-def band_of(values: Iterable[float]) -> float:
-    """Return the band that covers its share of curves as good as these, and of one more."""
-    ordered = np.sort(np.array(list(values)))
-    place = int(np.ceil(COVERED * (len(ordered) + 1))) - 1
-    return float(f"{ordered[min(place, len(ordered) - 1)]:.4g}")
+"""What is answered."""
+_RATIOS = {"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
 
 
 def answers(
-    regime: Regime,
+    regime: Fold,
     every: Sequence[Curves],
     capabilities: Mapping[str, int | None],
     epsilons: Sequence[float],
@@ -192,14 +40,14 @@ def answers(
         The one that groups are made and bands are calibrated at.
     """
     told = list(predicted(regime, every, capabilities, epsilon))
-    bands = _bands(told, epsilon)
+    known = bands(told, epsilon)
     frames, ratios = [pl.DataFrame(schema=ANSWERED)], [pl.DataFrame(schema=_RATIOS)]
     for curves, rows, said in told:
         part = rows_of(curves.part, rows)
         ratio = np.log(said.latency_us / said.latency_us[:, :1])
         band = np.array([
-            bands[row, 1 - each[1] % 2]
-            for row, each in zip(row_of(part.rows), digests(part.rows), strict=True)
+            known[row, 1 - each[1] % 2]
+            for row, each in zip(rows_of_bands(part.rows), digests(part.rows), strict=True)
         ])[:, None]  # fmt: skip
         grid, place = part.features["grid"], np.arange(part.rows.height)
         for each in epsilons:
@@ -226,21 +74,3 @@ def answers(
             lists.with_columns(pl.Series("ratio", np.exp(ratio)[part.counts])).select(*_RATIOS)
         )
     return pl.concat(frames), pl.concat(ratios)
-
-
-_RATIOS = {"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
-
-
-def _bands(
-    told: Sequence[tuple[Curves, Flags, Known]], epsilon: float
-) -> dict[tuple[tuple[str, str, str], int], float]:
-    """Return the band of each row by the half of the models that it is calibrated on."""
-    found: dict[tuple[tuple[str, str, str], int], list[float]] = {}
-    for curves, rows, said in told:
-        asked = curves.part.rows.filter(pl.Series(rows))
-        moved = needed(curves, rows, said, epsilon)
-        halves = [each[1] % 2 for each in digests(asked)]
-        for row, half, each in zip(row_of(asked), halves, moved, strict=True):
-            found.setdefault((row, half), []).append(float(each))
-            found.setdefault((row, 1 - half), [])
-    return {key: band_of(values or found[key[0], 1 - key[1]]) for key, values in found.items()}

@@ -9,6 +9,8 @@ from msgspec import Struct
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.reference.record import RecordedReference
+from nearfree.derive.reference.regimes import R0, R2, R3
 from nearfree.derive.work_model.all_reduce import ALGORITHMS, SWITCHES
 from nearfree.derive.work_model.collective import (
     COLLECTIVE,
@@ -19,11 +21,9 @@ from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.dense_rows import dense_place
 from nearfree.derive.work_model.family import (
     Array,
-    Boundaries,
     Family,
     Places,
     boundaries,
-    ratios_of,
     times_of,
 )
 from nearfree.derive.work_model.own import Own, own_text, with_own
@@ -143,23 +143,38 @@ _RULED = {"moe_triton": "block_m", "attention_cached": "tile_rows"}
 """The feature of a family that the rules of a release say: rows of a block or tile."""
 
 
-class FamilyCurves(Struct, frozen=True, kw_only=True):
-    """T(N) of questions of one family: `asked` [rows], `latency_us` [rows, grid].
+class Timed(Struct, frozen=True, kw_only=True):
+    """T(N) of questions of one family, and what each rests on.
 
-    `band` is how far the logarithm of T(N) / T(baseline) may be off; `constants` says on what they
-    were calibrated, in the event `calibration`, and `in_sample` [rows] whether a row's platform was
-    among it. `rows` [rows, grid] are those of a block or tile as a rule says them, `packed` [rows,
-    grid] those that a position takes; None where there is no such rule.
+    `latency_us` and `ratio`, T(N) / T(baseline), [rows, grid]; `band` is how far its logarithm may
+    be off, [rows]. `regime` says on what a row stands, `constants` on what they were calibrated, in
+    the events `calibration`, and `in_sample` whether its platform was among it.
     """
 
-    asked: list[int]
+    part: Prepared
     latency_us: Array
-    band: float
-    constants: str
-    calibration: str
+    ratio: Array
+    band: Array
+    regime: list[str]
+    constants: list[str]
+    calibration: list[list[str]]
     in_sample: list[bool]
-    rows: Array | None = None
-    packed: Array | None = None
+
+    @property
+    def asked(self) -> list[int]:
+        """The questions, by their keys."""
+        return self.part.rows["asked"].to_list()
+
+    @property
+    def rows(self) -> Array | None:
+        """Rows of a block or tile as a rule says them, [rows, grid]; None without such a rule."""
+        return self.part.features.get(_RULED.get(self.part.family.name, ""))
+
+    @property
+    def packed(self) -> Array | None:
+        """Rows of such a tile that a position takes, [rows, grid]."""
+        ruled = self.part.family.name in _RULED
+        return self.part.features.get("rows_per_position") if ruled else None
 
 
 class TimedQuestions:
@@ -175,6 +190,8 @@ class TimedQuestions:
         The newest calibration of each family.
     own
         Platforms' own constants, by family and platform; none where not given.
+    reference
+        What public curves say of kernels; nothing where not given.
     """
 
     def __init__(
@@ -183,9 +200,11 @@ class TimedQuestions:
         resolver: Resolver,
         constants: Mapping[str, Event],
         own: Mapping[str, Mapping[str, Own]] | None = None,
+        reference: RecordedReference | None = None,
     ) -> None:
         self._resolver, self._constants, self._own = resolver, constants, own or {}
-        self._parts: list[tuple[Prepared, Array]] = []
+        self._reference = reference
+        self._parts: list[Timed] = []
         self._refused: list[pl.DataFrame] = []
         for part in prepare(rows, resolver):
             if isinstance(part, Refused):
@@ -194,9 +213,32 @@ class TimedQuestions:
                 reason = pl.lit(f"no constants of {part.family.name} in the log")
                 self._refused.append(part.rows.select("asked", reason.alias("refusal")))
             else:
-                known = part.fitted(fitted(constants[part.family.name].data))
-                ratio = ratios_of(part.family, known, part.features)
-                self._parts.append((part, with_own(part, known, ratio, self._own)))
+                self._parts.append(self._timed(part))
+
+    def _timed(self, part: Prepared) -> Timed:
+        """Return T(N) by the family's shared constants, and by a kernel's own where it is known."""
+        event = self._constants[part.family.name]
+        known = part.fitted(fitted(event.data))
+        times = times_of(part.family, known, part.features)
+        own = own_text(self._own.get(part.family.name, {}))
+        text = pl.concat_str(
+            pl.lit(_calibrated_on(event.data, part.carried)), own, ignore_nulls=True
+        )
+        told = part.rows.select(
+            text.alias("constants"), _in_sample(part, event.data, own).alias("in_sample")
+        )
+        sent = part.family.name in COLLECTIVE_FAMILIES
+        shared = Timed(
+            part=part,
+            latency_us=times,
+            ratio=with_own(part, known, times / times[:, :1], self._own),
+            band=np.full(part.rows.height, known.band),
+            regime=[R2 if sent and each else R0 for each in told["in_sample"]],
+            constants=told["constants"].to_list(),
+            calibration=[[event.event_id]] * part.rows.height,
+            in_sample=told["in_sample"].to_list(),
+        )
+        return shared if self._reference is None else _with_kernels(shared, self._reference)
 
     def answers(self, epsilons: Sequence[float]) -> pl.DataFrame:
         """Return a row a question and tolerance, with the columns of an answer."""
@@ -204,25 +246,11 @@ class TimedQuestions:
 
     def ratios(self) -> pl.DataFrame:
         """Return T(N) / T(baseline) over the grid of every question: asked, n, ratio."""
-        return ratio_rows(self._parts)
+        return ratio_rows((each.part, each.ratio) for each in self._parts)
 
-    def curves(self) -> Iterator[FamilyCurves]:
-        """Yield T(N) by family, of platforms' shared constants alone."""
-        for part, _ in self._parts:
-            event = self._constants[part.family.name]
-            known = part.fitted(fitted(event.data))
-            yield FamilyCurves(
-                asked=part.rows["asked"].to_list(),
-                latency_us=times_of(part.family, known, part.features),
-                band=known.band,
-                constants=_calibrated_on(event.data, part.carried),
-                calibration=event.event_id,
-                in_sample=part.rows.select(_in_sample(part, event.data)).to_series().to_list(),
-                rows=part.features.get(_RULED.get(part.family.name, "")),
-                packed=part.features.get("rows_per_position")
-                if part.family.name in _RULED
-                else None,
-            )
+    def curves(self) -> Iterator[Timed]:
+        """Yield T(N) by family."""
+        yield from self._parts
 
     def refusals(self) -> dict[int, str]:
         """Return why no T(N) is known, by question."""
@@ -243,7 +271,7 @@ class TimedQuestions:
         frames = [exits.clear().with_columns(
             pl.lit(None, pl.String).alias(name) for name in ("limiting_term", "evidence")
         )]  # fmt: skip
-        for part, _ in self._parts:
+        for part in (each.part for each in self._parts):
             mine = part.rows.select("asked").with_row_index("at").join(exits, on="asked")
             rows, last, after = (mine[name].to_numpy() for name in ("at", "last", "after"))
             frames.append(mine.select(*exits.columns, *self._limits(part, rows, last, after)))
@@ -262,18 +290,13 @@ class TimedQuestions:
         )
 
     def _judged(self, epsilons: Sequence[float]) -> Iterator[pl.DataFrame]:
-        for part, ratio in self._parts:
-            event: ConstantsCalibrated = self._constants[part.family.name].data
+        for timed in self._parts:
             for epsilon in epsilons:
-                found = boundaries(ratio, part.counts, epsilon, part.fitted(fitted(event)))
-                yield self._frame(part, ratio, found, epsilon)
+                yield self._frame(timed, epsilon)
 
-    def _frame(
-        self, part: Prepared, ratio: Array, found: Boundaries, epsilon: float
-    ) -> pl.DataFrame:
-        event = self._constants[part.family.name]
-        own = own_text(self._own.get(part.family.name, {}))
-        text = _calibrated_on(event.data, part.carried)
+    def _frame(self, timed: Timed, epsilon: float) -> pl.DataFrame:
+        part = timed.part
+        found = boundaries(timed.ratio, part.counts, epsilon, timed.band[:, None])
         grid, rows = part.features["grid"], np.arange(part.rows.height)
         last = grid[rows, found.last]
         after = np.minimum(found.last + 1, part.counts.sum(axis=1) - 1)
@@ -287,10 +310,11 @@ class TimedQuestions:
             pl.Series("high", grid[rows, found.high]),
             pl.col("module").alias("limiting_module"),
             *self._limits(part, rows, found.last, after),
-            pl.lit(event.event_id).alias("calibration"),
-            pl.Series("margin", ratio[rows, after] / (1.0 + epsilon)),
-            pl.concat_str(pl.lit(text), own, ignore_nulls=True).alias("constants"),
-            _in_sample(part, event.data, own).alias("in_sample"),
+            pl.Series("calibration", timed.calibration, dtype=pl.List(pl.String)),
+            pl.Series("margin", timed.ratio[rows, after] / (1.0 + epsilon)),
+            pl.Series("constants", timed.constants, dtype=pl.String),
+            pl.Series("regime", timed.regime, dtype=pl.String),
+            pl.Series("in_sample", timed.in_sample, dtype=pl.Boolean),
             pl.lit(None, pl.String).alias("refusal"),
         )
 
@@ -300,6 +324,35 @@ class TimedQuestions:
             yield rows.join(tolerances, how="cross").with_columns(
                 pl.lit(PREDICTOR).alias("predictor"), pl.lit(value=False).alias("in_sample")
             )
+
+
+def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
+    """Return T(N) with what is known of kernels in place of a family's shared constants."""
+    latency, ratio, band = (np.array(each) for each in (shared.latency_us, shared.ratio,
+                                                        shared.band))  # fmt: skip
+    regime, constants = [*shared.regime], [*shared.constants]
+    calibration, in_sample = [*shared.calibration], [*shared.in_sample]
+    for rows, known in reference.reference.timed(shared.part):
+        (places,) = np.nonzero(rows)
+        latency[rows] = known.latency_us
+        ratio[rows] = known.latency_us / known.latency_us[:, :1]
+        asked = shared.part.rows[places.tolist()]
+        band[rows] = reference.bands_of(known.regime, asked)
+        for place, each, text, events in zip(
+            places.tolist(), known.regime, known.texts(), reference.events_of(known), strict=True
+        ):
+            regime[place], constants[place], calibration[place] = each, text, events
+            in_sample[place] = each in (R2, R3)
+    return Timed(
+        part=shared.part,
+        latency_us=latency,
+        ratio=ratio,
+        band=band,
+        regime=regime,
+        constants=constants,
+        calibration=calibration,
+        in_sample=in_sample,
+    )
 
 
 def ratio_rows(parts: Iterable[tuple[Prepared, Array]]) -> pl.DataFrame:

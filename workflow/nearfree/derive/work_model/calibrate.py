@@ -163,7 +163,7 @@ def _hits(
     part: Prepared, fitted: Fitted, n_max: Array, epsilon: float, own: dict[str, float]
 ) -> int:
     ratio = own_ratios(part.family, fitted, own, part.features)
-    last = boundaries(ratio, part.counts, epsilon, fitted).last
+    last = boundaries(ratio, part.counts, epsilon, fitted.band).last
     predicted = part.features["grid"][np.arange(len(last)), last]
     return int(np.sum(predicted == n_max))
 

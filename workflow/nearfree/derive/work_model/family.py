@@ -114,7 +114,7 @@ def ratios_of(family: Family, fitted: Fitted, features: Features) -> Array:
     return np.asarray(np.exp(times - times[:, :1]))
 
 
-def boundaries(ratio: Array, counts: Flags, epsilon: float, fitted: Fitted) -> Boundaries:
+def boundaries(ratio: Array, counts: Flags, epsilon: float, band: float | Array) -> Boundaries:
     """Return where predicted curves leave a tolerance (paper, sec. 2.2).
 
     Parameters
@@ -123,13 +123,15 @@ def boundaries(ratio: Array, counts: Flags, epsilon: float, fitted: Fitted) -> B
         T(N) / T(baseline), [rows, grid]; each grid begins at its baseline.
     counts
         Which points are a row's own, [rows, grid].
+    band
+        How far log(T(N) / T(baseline)) may be off: of all, or of each row, [rows, 1].
     """
     limit = np.log1p(epsilon)
     logs = np.where(counts, np.log(ratio), np.inf)
     passes = logs <= limit
     return Boundaries(
         last=last_pass(passes),
-        low=last_pass(logs <= limit - fitted.band),
-        high=last_pass(logs <= limit + fitted.band),
+        low=last_pass(logs <= limit - band),
+        high=last_pass(logs <= limit + band),
         first_exit=first_exit(passes, counts),
     )

@@ -114,7 +114,7 @@ def _fit(family: Family, others: dict[str, Measured], epsilon: float) -> Fitted:
 
 
 def _judged(part: Prepared, fitted: Fitted, ratio: Array, epsilon: float) -> pl.DataFrame:
-    found = boundaries(ratio, part.counts, epsilon, fitted)
+    found = boundaries(ratio, part.counts, epsilon, fitted.band)
     grid, rows = part.features["grid"], np.arange(part.rows.height)
     text = f"{part.family.name} on every platform but the one asked of, at most {MOST} curves each"
     text += f"; {part.carried}" if part.carried else ""

@@ -49,8 +49,9 @@ def latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
     steps = [step <= _NARROW_BYTES, step <= _HALF_BYTES]
     slowdown = np.select(steps, [values["narrow_k"], values["half_k"]], 1.0)
     blocks = features["block_m"], features["block_n"], block_k
-    count, steps = features["blocks"], _steps_of_k(features)
-    return _executed(features, values, blocks, slowdown, count, steps_of_k=steps)
+    return _executed(
+        features, values, blocks, slowdown, features["blocks"], steps_of_k=_steps_of_k(features)
+    )
 
 
 def blocks_per_sm(features: Features) -> Array:

@@ -20,13 +20,16 @@ from nearfree.log.events.measured import (
 )
 from nearfree.log.events.payload import Event, Payload, versions_of
 from nearfree.log.events.predicted import (
+    BandsCalibrated,
     CalibratedConstant,
     ConstantsCalibrated,
     PredictionRecorded,
+    RegimeBand,
 )
 from nearfree.log.events.published import (
     BoundaryPublished,
     Branch,
+    KernelReferenced,
     LatencyImported,
     Quote,
     RuleExtracted,
@@ -45,11 +48,13 @@ from nearfree.log.events.runs import (
 )
 
 __all__ = [
-    "ENVELOPES", "PAYLOADS", "VERSIONS", "BandwidthPeak", "BoundaryPublished", "Branch",
+    "ENVELOPES", "PAYLOADS", "VERSIONS", "BandsCalibrated", "BandwidthPeak", "BoundaryPublished",
+    "Branch",
     "CalibratedConstant", "ComputePeak", "ConstantsCalibrated",
-    "DeviceState", "Event", "Fingerprint", "HardwareProbed", "KernelProfiled",
+    "DeviceState", "Event", "Fingerprint", "HardwareProbed", "KernelProfiled", "KernelReferenced",
     "LatencyImported", "LatencyMeasured", "LaunchFloor", "ObservationRetracted", "Payload",
-    "PredictionRecorded", "Quote", "RuleExtracted", "RulePublished", "RunFailed", "RunFinished",
+    "PredictionRecorded", "Quote", "RegimeBand", "RuleExtracted", "RulePublished", "RunFailed",
+    "RunFinished",
     "RunStarted", "Scheduler", "SegmentRecovered", "SharesMeasured", "SourceFetched",
     "SourceMember", "TunedIndexed", "WorkCounted", "upcast", "versions_of",
 ]  # fmt: skip

@@ -90,3 +90,24 @@ class ConstantsCalibrated(Payload, frozen=True, kw_only=True):
     """The files inside it that hold them, by path and SHA-256."""
     tried: tuple[str, ...]
     """Every form of T(N) that was tried on these curves, and how well it did."""
+
+
+class RegimeBand(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """How far log(T(N) / T(baseline)) may be off in a regime, of one kind of question."""
+
+    regime: str
+    module: str
+    formats: str
+    routing: str
+    band: float
+    curves: int
+    """Curves that it was calibrated on."""
+
+
+class BandsCalibrated(Payload, frozen=True, kw_only=True):
+    """The bands of regimes: each covers `covered` of the curves that its regime did not know."""
+
+    type_name = "nearfree.bands.calibrated.v1"
+    epsilon: float
+    covered: float
+    bands: tuple[RegimeBand, ...]

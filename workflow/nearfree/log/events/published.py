@@ -33,6 +33,36 @@ class LatencyImported(Payload, frozen=True, kw_only=True):
     contexts: tuple[int, ...] | None = None
 
 
+class KernelReferenced(Payload, frozen=True, kw_only=True):
+    """A kernel on a platform in one format: constants of its own, and its imported curves.
+
+    `packed` holds the curves up to four times N_max, in 8 bits a point: what they are of, their
+    grids, T(baseline), log(T(N) / T(baseline)) and log(T / T_form), the last two as codes of 256
+    steps between the ends of `ratio` and `residual`; as Base85 of an LZMA stream.
+    """
+
+    type_name = "nearfree.kernel.referenced.v1"
+    source: str
+    """The release that the curves are from, its licence and copyright."""
+    platform: str
+    family: str
+    backend: str
+    kernel: str | None = None
+    dtype: str
+    weights: str | None = None
+    kv_dtype: str | None = None
+    constants: dict[str, dict[str, float]]
+    """By hypothesis and name."""
+    epsilon: float
+    curves: int
+    points: int
+    members: dict[str, str]
+    """The files inside the release that hold them, by path and SHA-256."""
+    ratio: tuple[float, float]
+    residual: tuple[float, float]
+    packed: str
+
+
 class BoundaryPublished(Payload, frozen=True, kw_only=True):
     """A boundary that somebody printed: where it stands, and what it speaks of."""
 

@@ -79,8 +79,13 @@ def total_exits(
             "constants": latency.constants,
             "calibration": [list(events) for events in latency.calibration],
             "in_sample": latency.in_sample,
+            "regime": [latency.regime(place) for place in range(len(reasons))],
         },
-        schema_overrides={"deployment": pl.Int64, "calibration": pl.List(pl.String)},
+        schema_overrides={
+            "deployment": pl.Int64,
+            "calibration": pl.List(pl.String),
+            "regime": pl.String,
+        },
     )
     return (
         pl.concat([judged, refused.join(tolerances, how="cross")], how="diagonal")

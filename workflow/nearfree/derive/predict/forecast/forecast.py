@@ -36,6 +36,7 @@ ANSWERS: dict[str, pl.DataType | type[pl.DataType]] = {
     "margin": pl.Float64,
     "constants": pl.String,
     "calibration": pl.List(pl.String),
+    "regime": pl.String,
     "in_sample": pl.Boolean,
     "refusal": pl.String,
 }

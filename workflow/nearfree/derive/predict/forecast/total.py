@@ -4,6 +4,7 @@ Kernels between the modules (norms, residual sums, rotary embeddings, sampling) 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -16,6 +17,18 @@ from nearfree.derive.work_model.family import Array, Flags, Places
 
 SUM, MINIMUM = "sum", "minimum"
 """How modules make a model: the sum of their times, or the minimum of their boundaries."""
+
+
+LEAST_SHARE = 0.05
+"""Share of T(1) below which a module's regime does not count for its model."""
+
+
+class Behind(NamedTuple):
+    """What T(N) of a module rests on."""
+
+    constants: str
+    calibration: list[str]
+    regime: str
 
 
 class Total(Struct, frozen=True, kw_only=True):
@@ -39,6 +52,8 @@ class Total(Struct, frozen=True, kw_only=True):
     constants, calibration, in_sample
         The constants behind each deployment, their events, and whether they were calibrated on its
         platform.
+    regimes
+        What each module's T(N) stands on, by deployment and place.
     """
 
     latency_us: Array
@@ -50,12 +65,23 @@ class Total(Struct, frozen=True, kw_only=True):
     constants: Sequence[str]
     calibration: Sequence[tuple[str, ...]]
     in_sample: Flags
+    regimes: Sequence[Mapping[int, str]]
     timed: TimedQuestions
 
     @property
     def model_us(self) -> Array:
         """T(N) of the whole forward, [deployments, grid]; NaN where it is not known."""
         return np.asarray(self.latency_us.sum(axis=1))
+
+    def regime(self, deployment: int) -> str | None:
+        """Return the regime of a whole forward, None where T(N) is not known.
+
+        It is the weakest of the modules that take at least a twentieth of T(N) at the smallest N.
+        """
+        first = self.latency_us[deployment, :, 0]
+        least = LEAST_SHARE * first.sum()
+        known = [each for place, each in self.regimes[deployment].items() if first[place] >= least]
+        return None if self.refusals[deployment] else min(known, default=None)
 
     def moved_us(self, direction: float) -> Array:
         """Return T(N) where every module is off by its band in one direction.
@@ -73,12 +99,17 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     times = np.full((asked_count, width), np.nan)
     bands = np.zeros(asked_count)
     seen = np.zeros(asked_count, dtype=bool)
-    behind: dict[int, tuple[str, str]] = {}
+    behind: dict[int, Behind] = {}
     for curves in timed.curves():
         times[curves.asked] = curves.latency_us
         bands[curves.asked] = curves.band
         seen[curves.asked] = curves.in_sample
-        behind |= dict.fromkeys(curves.asked, (curves.constants, curves.calibration))
+        behind |= {
+            asked: Behind(text, events, regime)
+            for asked, text, events, regime in zip(
+                curves.asked, curves.constants, curves.calibration, curves.regime, strict=True
+            )
+        }
     uses = questions.uses
     at = uses["deployment"].to_numpy(), uses["place"].to_numpy()
     asked = uses["asked"].to_numpy()
@@ -99,10 +130,20 @@ def total(questions: Questions, answerer: Answerer) -> Total:
         grid=np.array(questions.grid),
         refusals=[_refusal(part, refused) for part in parts],
         constants=[
-            "; ".join(sorted({constants for constants, _ in _known(part, behind)}))
+            "; ".join(sorted({each.constants for each in _known(part, behind)})) for part in parts
+        ],
+        calibration=[
+            tuple(sorted({event for each in _known(part, behind) for event in each.calibration}))
             for part in parts
         ],
-        calibration=[tuple(sorted({event for _, event in _known(part, behind)})) for part in parts],
+        regimes=[
+            {
+                place: behind[question].regime
+                for place, (_, question) in enumerate(part)
+                if question in behind
+            }
+            for part in parts
+        ],
         in_sample=np.asarray(sampled.any(axis=1)),
         timed=timed,
     )
@@ -113,7 +154,5 @@ def _refusal(part: Sequence[tuple[str, int]], refused: Mapping[int, str]) -> str
     return next((f"{role}: {refused[asked]}" for role, asked in part if asked in refused), None)
 
 
-def _known(
-    part: Sequence[tuple[str, int]], behind: Mapping[int, tuple[str, str]]
-) -> list[tuple[str, str]]:
+def _known(part: Sequence[tuple[str, int]], behind: Mapping[int, "Behind"]) -> list["Behind"]:
     return [behind[asked] for _, asked in part if asked in behind]

@@ -1,0 +1,111 @@
+"""Kernels from imported curves to a sealed take: groups, and the bands of regimes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from nearfree.core.plan import CalibratePlan
+from nearfree.core.scopes import IMPORTED, PUBLIC
+from nearfree.derive.granularity.facts import datasheet_facts
+from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
+from nearfree.derive.reference.folds import COVERED, Fold, band_of, needed, predicted
+from nearfree.derive.reference.record import STREAM, referenced, rows_of_bands
+from nearfree.derive.reference.regimes import R0, R1, R2, R3
+from nearfree.errors import EvidenceError
+from nearfree.hardware.platforms import Platform
+from nearfree.log.events import BandsCalibrated, Payload, RegimeBand
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+from nearfree.log.seal import Seal
+from nearfree.log.take import ensure_events, ensure_sealed, take_name
+from nearfree.public.curves import ImportedCurves, read_curves
+from nearfree.sources.fetching.cache import Cache, default_cache
+
+FORM = 1
+"""Number of the forms, of their fit and of what is kept; a change of any raises it."""
+_LEFT_OUT: dict[str, Fold] = {R0: "R0", R1: "R1", R2: "R2m", R3: "R3"}
+"""What is left out to calibrate the band of a regime."""
+
+
+def calibrate_kernels(
+    layout: Layout,
+    platforms: Mapping[str, Platform],
+    *,
+    stream: str,
+    epsilon: float,
+    offline: bool = False,
+) -> Seal:
+    """Make sure that what a stream's curves say of each kernel is sealed.
+
+    Parameters
+    ----------
+    stream
+        The imported curves.
+    epsilon
+        The tolerance that groups are made and bands are calibrated at.
+
+    Raises
+    ------
+    EvidenceError
+        There are no such curves, or none that a form speaks of.
+    """
+    takes = read_scope(layout, IMPORTED, stream=stream)
+    if not takes:
+        raise EvidenceError(
+            f"the log holds no imported curves of {stream}",
+            remedy="Run `nearfree import aiconfigurator`, or name another --stream",
+        )
+    files = dict(max(takes, key=lambda take: take.order).started.data.plan.files)
+    curves = read_curves(layout, stream)
+    on = tuple(sorted(curves.settings["platform"].unique()))
+    plan = CalibratePlan(source=stream, files=files, platforms=on, epsilon=epsilon, form=FORM)
+    name = take_name(PUBLIC, STREAM, 1, plan)
+    sealed = ensure_sealed(layout, name)
+    if sealed is not None:
+        return sealed
+    resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
+    known = known_truth(curves, epsilon)
+    every = list(curves_by_form(known, curves, datasheet_facts(platforms), resolver))
+    if not every:
+        raise EvidenceError(
+            f"no curve of {stream} is one that a form speaks of",
+            remedy="Give curves of platforms with facts in config/platforms.yaml",
+        )
+    events = [
+        *_kernels(every, curves, epsilon),
+        _bands(every, {each: sheet.sm for each, sheet in platforms.items()}, epsilon),
+    ]
+    command = f"nearfree calibrate --kernels --stream {stream} --epsilon {epsilon:g}"
+    return ensure_events(layout, name, plan, command, lambda: events)
+
+
+def _kernels(every: Sequence[Curves], curves: ImportedCurves, epsilon: float) -> Iterator[Payload]:
+    members = dict(curves.settings.select("member", "member_sha256").unique().iter_rows())
+    source = str(curves.settings["source"][0])
+    for each in every:
+        for group in groups_of(each, epsilon).values():
+            yield referenced(group, source=source, epsilon=epsilon, members=members)
+
+
+def _bands(
+    every: Sequence[Curves], capabilities: Mapping[str, int | None], epsilon: float
+) -> BandsCalibrated:
+    """Return the band of each regime and kind of question, by what its curves needed."""
+    bands = []
+    for regime, fold in _LEFT_OUT.items():
+        found: dict[tuple[str, str, str], list[float]] = {}
+        for curves, rows, said in predicted(fold, every, capabilities, epsilon):
+            moved = needed(curves, rows, said, epsilon)
+            asked = curves.part.rows.filter(pl.Series(np.asarray(rows)))
+            for row, value in zip(rows_of_bands(asked), moved, strict=True):
+                found.setdefault(row, []).append(float(value))
+        bands += [
+            RegimeBand(
+                regime=regime, module=module, formats=formats, routing=routing,
+                band=band_of(values), curves=len(values),
+            )
+            for (module, formats, routing), values in sorted(found.items())
+        ]  # fmt: skip
+    return BandsCalibrated(epsilon=epsilon, covered=COVERED, bands=tuple(bands))

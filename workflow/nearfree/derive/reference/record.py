@@ -1,0 +1,244 @@
+"""Groups in the log: one event a kernel, whose curves are unpacked where they are asked for."""
+
+import base64
+import lzma
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import MsgspecError, Struct, msgpack
+
+from nearfree.core.scopes import PUBLIC
+from nearfree.derive.reference.groups import CURVE_COLUMNS, Coded, Group, Key
+from nearfree.derive.reference.kriging import COORDINATES
+from nearfree.derive.reference.regimes import Known, Reference
+from nearfree.derive.work_model.family import Array
+from nearfree.errors import EvidenceError
+from nearfree.log.events import BandsCalibrated, Event, KernelReferenced
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.names import Layout
+
+STREAM = "kernels"
+"""Where kernels' constants and curves stand in the log."""
+_MOST_BYTES = 32 * 2**20
+"""Unpacked, no group is larger."""
+
+
+class _Packed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A group's curves: columns, places of each curve's grid among all, and codes."""
+
+    releases: list[str]
+    routings: list[str]
+    members: list[str]
+    columns: dict[str, list[int | None]]
+    """The coordinates; and of each curve the places of its release, routing, member and grid."""
+    grids: list[list[int]]
+    first_us: bytes
+    ratio: bytes
+    residual: bytes
+
+
+def referenced(
+    group: Group, *, source: str, epsilon: float, members: Mapping[str, str]
+) -> KernelReferenced:
+    """Return the event of a group.
+
+    Parameters
+    ----------
+    members
+        The SHA-256 of each file of the source.
+    """
+    rows = group.curves
+    lengths = group.counts.sum(axis=1)
+    grids = [tuple(map(int, each[:end])) for each, end in zip(group.n, lengths, strict=True)]
+    every = list(dict.fromkeys(grids))
+    names = {name: rows[name].unique(maintain_order=True).to_list()
+             for name in ("backend_version", "routing", "member")}  # fmt: skip
+    places = {name: {each: at for at, each in enumerate(of)} for name, of in names.items()}
+    packed = _Packed(
+        names["backend_version"],
+        names["routing"],
+        names["member"],
+        {name: rows[name].to_list() for name in COORDINATES}
+        | {name: [places[name][each] for each in rows[name]] for name in names}
+        | {"grid": [every.index(each) for each in grids]},
+        [list(each) for each in every],
+        group.first_us.astype("<f4").tobytes(),
+        group.ratio.codes,
+        group.residual.codes,
+    )
+    squeezed = lzma.compress(msgpack.encode(packed), preset=9)
+    return KernelReferenced(
+        source=source,
+        **group.key._asdict(),
+        constants=group.values,
+        epsilon=epsilon,
+        curves=rows.height,
+        points=int(lengths.sum()),
+        members={name: members[name] for name in sorted(names["member"])},
+        ratio=(group.ratio.low, group.ratio.high),
+        residual=(group.residual.low, group.residual.high),
+        packed=base64.b85encode(squeezed).decode(),
+    )
+
+
+def group_of(event: Event) -> Group:
+    """Return the group of an event.
+
+    Raises
+    ------
+    EvidenceError
+        Its curves cannot be unpacked, or are not as many as it says.
+    """
+    data: KernelReferenced = event.data
+    try:
+        opened = lzma.LZMADecompressor().decompress(base64.b85decode(data.packed), _MOST_BYTES)
+        packed = msgpack.decode(opened, type=_Packed)
+        return _unpacked(data, packed)
+    except (MsgspecError, lzma.LZMAError, ValueError, IndexError, KeyError, TypeError) as error:
+        raise EvidenceError(
+            f"the curves of {event.event_id} cannot be unpacked: {error}",
+            remedy="Check the log with `nearfree verify`",
+        ) from error
+
+
+def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
+    columns = packed.columns
+    grids = [packed.grids[place] for place in columns["grid"] if place is not None]
+    width = max(map(len, grids))
+    n = np.array([grid + grid[-1:] * (width - len(grid)) for grid in grids], dtype=np.float64)
+    counts = np.arange(width)[None, :] < np.array([len(grid) for grid in grids])[:, None]
+    first = np.frombuffer(packed.first_us, "<f4").astype(np.float64)
+    named = {"backend_version": packed.releases, "routing": packed.routings,
+             "member": packed.members}  # fmt: skip
+    frame = {name: columns[name] for name in COORDINATES} | {
+        name: [of[place] for place in columns[name] if place is not None]
+        for name, of in named.items()
+    }
+    types = {name: pl.String if name in named else pl.Int64 for name in CURVE_COLUMNS}
+    rows = pl.DataFrame(frame, schema_overrides=types).select(CURVE_COLUMNS)
+    sizes = {rows.height, len(first), len(n), data.curves}
+    if len(sizes) > 1 or {len(packed.ratio), len(packed.residual), int(counts.sum())} != {
+        data.points
+    }:
+        raise ValueError(f"{data.curves} curves of {data.points} points are not what is packed")
+    return Group(
+        key=Key(*(getattr(data, name) for name in Key._fields)),
+        values=data.constants,
+        curves=rows,
+        n=n,
+        counts=counts,
+        first_us=first,
+        ratio=Coded(*data.ratio, packed.ratio),
+        residual=Coded(*data.residual, packed.residual),
+    )
+
+
+class Recorded(Mapping[Key, Group]):
+    """The groups of a log by their keys, each unpacked once, when it is first asked for."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.events = {
+            Key(*(getattr(event.data, name) for name in Key._fields)): event for event in events
+        }
+        self._groups: dict[Key, Group] = {}
+
+    def __getitem__(self, key: Key) -> Group:
+        """Return a group; KeyError if there is none of that key."""
+        if key not in self._groups:
+            self._groups[key] = group_of(self.events[key])
+        return self._groups[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        """Return an iterator over the keys, in the log's order."""
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        """Return how many groups there are."""
+        return len(self.events)
+
+
+class RecordedReference(Struct, frozen=True, kw_only=True):
+    """The newest take of kernels: its groups, their events, and the bands of regimes."""
+
+    reference: Reference
+    events: Mapping[Key, Event]
+    bands: Mapping[tuple[str, str, str, str], float]
+    """By regime, module, formats and routing."""
+    bands_event: Event | None
+
+    def bands_of(self, regimes: Sequence[str], asked: pl.DataFrame) -> Array:
+        """Return how far log(T(N) / T(baseline)) may be off, of each question in its regime."""
+        rows = rows_of_bands(asked)
+        return np.array([self._band(*row) for row in zip(regimes, *zip(*rows, strict=True),
+                                                         strict=True)])  # fmt: skip
+
+    def _band(self, regime: str, module: str, formats: str, routing: str) -> float:
+        """Return the band of a kind of question; of one that has none, the widest of those near."""
+        exact = self.bands.get((regime, module, formats, routing))
+        if exact is not None:
+            return exact
+        near = [
+            [band for key, band in self.bands.items() if key[:2] == (regime, module)
+             and key[2] in (formats, key[2] if wide else formats)]
+            for wide in (False, True)
+        ]  # fmt: skip
+        return max(near[0] or near[1] or self.bands.values(), default=1.0)
+
+    def events_of(self, known: Known) -> list[list[str]]:
+        """Return the events that each row rests on: those of its groups, and of its band."""
+        events = [self.events[group.key].event_id for group in known.groups]
+        if self.bands_event is not None:
+            events.append(self.bands_event.event_id)
+        return [events] * len(known.regime)
+
+
+def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
+    """Return what each question's band is by: module, formats, and how loads are spread."""
+    named = rows.select(pl.col("module").replace("dense_ffn", "gemm"), *FORMAT_COLUMNS, "routing")
+    return [
+        (module, "/".join(filter(None, formats)), (routing or "").partition(":")[0])
+        for module, *formats, routing in named.iter_rows()
+    ]
+
+
+FORMAT_COLUMNS = ("dtype", "weights", "kv_dtype")
+
+
+def recorded_kernels(layout: Layout) -> list[str]:
+    """Return the events of the newest take of kernels, in its order."""
+    takes = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
+    if not takes:
+        return []
+    newest = max(takes, key=lambda take: take.order)
+    return [
+        event.event_id for kind in (KernelReferenced, BandsCalibrated) for event in newest.of(kind)
+    ]
+
+
+def recorded_reference(
+    layout: Layout, capabilities: Mapping[str, int | None]
+) -> RecordedReference | None:
+    """Return what the newest take of kernels holds, None without one.
+
+    Parameters
+    ----------
+    capabilities
+        The compute capability of each platform.
+    """
+    takes: list[Take] = read_scope(layout, PUBLIC, stream=STREAM)
+    if not takes:
+        return None
+    newest = max(takes, key=lambda take: take.order)
+    groups = Recorded(newest.of(KernelReferenced))
+    bands = newest.of(BandsCalibrated)
+    return RecordedReference(
+        reference=Reference(groups, capabilities),
+        events=groups.events,
+        bands={
+            (each.regime, each.module, each.formats, each.routing): each.band
+            for event in bands
+            for each in event.data.bands
+        },
+        bands_event=bands[-1] if bands else None,
+    )

@@ -35,8 +35,10 @@ MODULES = ("gemm", "dense_ffn", "moe_ffn", "attention", "collective", "model")
 BY = (
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
     *("epsilon", "dtype", "weights", "kv_dtype", "routing", "kernel"),
-    *("operation", "gpus"),
+    *("operation", "gpus", "regime"),
 )
+REGIMES = ("R0", "R1", "R2m", "R2s", "R3")
+_BY_REGIME = ("regime", "module", "dtype", "routing")
 _BY = ("predictor", "platform", "module", "epsilon")
 _MINIMUM_MB = 64.0
 _COLLECTIVES = ("family", "kernel", "operation", "gpus")
@@ -99,6 +101,14 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         help="also score the work model with constants of all platforms but the scored one",
     )
     parser.add_argument(
+        "--regime",
+        choices=REGIMES,
+        action="append",
+        help="score answers where nothing is known of the model (R2m), the shape (R2s), "
+        "the release (R3), the GPU (R1), or it and its siblings (R0), and all else is learnt "
+        "anew; repeatable",
+    )
+    parser.add_argument(
         "--least-n",
         type=positive,
         default=1,
@@ -136,6 +146,13 @@ def run_validate(args: argparse.Namespace) -> int:
     The platforms that constants were calibrated on are in sample; `--unseen` leaves them out. Rows
     by a platform's own constants (`--own`) are in sample, too, and listed separately.
 
+    With `--regime` curves are left out in folds, constants and residuals of each kernel are made
+    of the rest, and what they answer is scored. Folds are the first byte of the SHA-1 of
+    `d_model,experts,top_k` modulo 5 (of products `K`, of attention `heads,kv_heads,head_dim`; R2s
+    adds `d_ff`); bands are calibrated on even second bytes and scored on odd ones, and the other
+    way round. Without it imported curves are answered by the shared constants alone, since those
+    of a kernel have seen them.
+
     With `--module collective` the error of T itself is said, on each platform by constants of all
     others: the paper's laws do not speak of collectives.
     """
@@ -147,6 +164,8 @@ def run_validate(args: argparse.Namespace) -> int:
     layout, config = layout_of(args), config_of(args)
     if "collective" in (args.module or ()):
         return _validate_collectives(args, layout, config)
+    if args.regime:
+        return _validate_regimes(args, layout, config)
     epsilons = _tolerances(args, config)
     source, known = _truth(args, layout, config, epsilons)
     known = _narrowed(args, source, known, layout, config)
@@ -210,11 +229,73 @@ def _validate_collectives(args: argparse.Namespace, layout: "Layout", config: "C
     return 0
 
 
+def _validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
+    """Print how each regime answers what it does not know."""
+    import polars as pl
+
+    from nearfree.derive.granularity.facts import datasheet_facts
+    from nearfree.derive.granularity.resolve import Resolver
+    from nearfree.derive.reference.build import curves_by_form, known_truth
+    from nearfree.derive.score.narrowing import chosen
+    from nearfree.derive.score.regimes import regime_scores
+    from nearfree.derive.score.scores import groups
+    from nearfree.public.curves import ImportedCurves
+    from nearfree.show.text.regimes import lines
+    from nearfree.sources.fetching.cache import Cache, default_cache
+
+    odd = [option for option, given in (
+        ("--own", args.own), ("--unseen", args.unseen), ("--leave-one-out", args.leave_one_out),
+        ("--from-one", args.from_one), ("--least-n", args.least_n > 1),
+        ("--minimum-mb", args.minimum_mb is not None), ("--predictor", bool(args.predictor)),
+    ) if given]  # fmt: skip
+    if odd or not (args.curves or args.dataset == "aiconfigurator"):
+        what = f"--regime and {', '.join(odd)} do not go together" if odd else (
+            "regimes are scored on curves")  # fmt: skip
+        raise ConfigError(
+            what, remedy="Give --regime with --dataset aiconfigurator or --curves FILE alone"
+        )
+    epsilons = _tolerances(args, config)
+    source, curves = _imported(args, layout, config)
+    learnt = curves.settings
+    for column in ("module", "dtype", "weights", "kv_dtype"):
+        value = pl.col(column)
+        if column in ("weights", "kv_dtype"):
+            value = value.fill_null(pl.col("dtype"))
+        names = getattr(args, column)
+        learnt = learnt.filter(value.is_in(names)) if names else learnt
+    points = curves.points.join(learnt.select("curve"), on="curve", how="semi")
+    curves = ImportedCurves(learnt, points)
+    known = known_truth(curves, config.site.epsilon)
+    scored = known
+    for column in ("platform", "backend", "routing"):
+        scored = chosen(source, scored, column, getattr(args, column) or ())
+    resolver = Resolver(layout, cache=Cache(default_cache()), offline=args.offline)
+    facts = datasheet_facts(config.platforms)
+    every = list(curves_by_form(known, curves, facts, resolver))
+    scores = regime_scores(
+        known,
+        every,
+        {name: sheet.sm for name, sheet in config.platforms.items()},
+        list(dict.fromkeys(args.regime)),
+        epsilons,
+        epsilon=config.site.epsilon,
+        kept=pl.col("curve").is_in(scored.settings["curve"].implode()),
+    )
+    by = args.by or _BY_REGIME
+    rows = groups(scores, by)
+    if args.format == "json":
+        print(json_text(rows))
+    else:
+        print("\n".join(lines(source, scored, epsilons, rows, by)))
+    return 0
+
+
 def make_answerer(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answerer":
     """Return the predictors of `nearfree predict`, which are scored."""
     from nearfree.derive.predict.answers import Answerer
 
-    return Answerer(layout, config, offline=args.offline, own=args.own)
+    imported = bool(args.curves) or args.dataset == "aiconfigurator"
+    return Answerer(layout, config, offline=args.offline, own=args.own, blind=imported)
 
 
 def make_left_out_answerer(

@@ -27,8 +27,8 @@ _MOST_BYTES = 32 * 2**20
 class _Packed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A group's curves: columns, places of each curve's grid among all, and codes."""
 
-    releases: list[str]
-    routings: list[str]
+    releases: list[str | None]
+    routings: list[str | None]
     members: list[str]
     columns: dict[str, list[int | None]]
     """The coordinates; and of each curve the places of its release, routing, member and grid."""

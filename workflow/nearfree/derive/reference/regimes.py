@@ -17,6 +17,7 @@ from nearfree.derive.reference.groups import Group, Key, keys_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, COORDINATES, coordinates
 from nearfree.derive.work_model.family import Array, Features, Flags
 from nearfree.derive.work_model.fit import Measured, taken
+from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.prepare import Prepared
 
 R0, R1, R2, R3 = REGIMES = ("R0", "R1", "R2", "R3")
@@ -48,11 +49,12 @@ class Known(Struct, frozen=True, kw_only=True):
         """Return, of each row, what its constants were calibrated on, and the nearest curves."""
         first = self.groups[0]
         where = ", ".join(dict.fromkeys(group.key.platform for group in self.groups))
-        about = f"{first.key.family} by {first.key.kernel or first.key.backend} on {where}"
+        by = dict.fromkeys(group.key.kernel or group.key.backend for group in self.groups)
+        about = f"{first.key.family} by {', '.join(by)} on {where}"
         named = {place: _curve_text(first, place) for places in self.curves for place in places}
         return [
             f"{regime}: {about}, {sum(group.curves.height for group in self.groups)} curves"
-            + (f"; nearest {', '.join(named[place] for place in places)}" if places else "")
+            + (f" (nearest {', '.join(named[place] for place in places)})" if places else "")
             for regime, places in zip(self.regime, self.curves, strict=True)
         ]
 
@@ -107,27 +109,28 @@ class Reference:
     def _choose(self, key: Key, release: str | None) -> tuple[str, tuple[Key, ...]]:
         """Return the regime of a kernel, and the groups that speak of it."""
         named = self._alike(key)
-        same = all(
+        same = key.family == GEMM.name or all(
             each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
         )
-        own = [each for each in named if each.platform == key.platform]
-        if own and same:
-            return R2, (self._nearest(own, release),)
-        by_platform: dict[str, list[Key]] = {}
+        of_each: dict[tuple[str, str], list[Key]] = {}
         for each in named:
-            by_platform.setdefault(each.platform, []).append(each)
-        of_each = {name: self._nearest(each, release) for name, each in by_platform.items()}
+            of_each.setdefault((each.platform, each.backend), []).append(each)
+        nearest = sorted((self._nearest(each, release) for each in of_each.values()), key=str)
+        own = tuple(each for each in nearest if each.platform == key.platform)
+        if own and same:
+            return R2, own
         kin = self._kin.get(key.platform)
-        siblings = [each for name, each in of_each.items() if kin and self._kin.get(name) == kin]
+        siblings = tuple(each for each in nearest if kin and self._kin.get(each.platform) == kin)
         if siblings and same:
-            return R1, tuple(sorted(siblings, key=str))
-        return R0, tuple(sorted(of_each.values(), key=str))
+            return R1, siblings
+        return R0, tuple(nearest)
 
     def _alike(self, key: Key) -> list[Key]:
         """Return the groups of a kernel on any platform.
 
         Without a name, or where none is of the kernel that is named, they are those of its
         backend's kernels of the form and formats; where there are none either, of any backend's.
+        Of products that is no loss: engines leave those to the same libraries.
         """
         found = self._elsewhere.get(key.elsewhere, [])
         of_backend = key._replace(kernel=None).elsewhere
@@ -166,7 +169,8 @@ class Reference:
                 ]
             if regime == R2:
                 measured = np.any(np.isin(near, AT_ONE_PLACE), axis=1)
-                regimes = np.where(measured, R3, R2).tolist()
+                regimes = [R3 if each or old == R3 else R2
+                           for each, old in zip(measured, regimes, strict=True)]  # fmt: skip
         return Known(
             latency_us=np.exp(logs),
             regime=regimes,

@@ -10,7 +10,8 @@ from nearfree.derive.reference.build import Curves
 from nearfree.derive.reference.folds import Fold, bands, digests, predicted
 from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.reference.regimes import rows_of
-from nearfree.derive.truth.truth import last_pass
+from nearfree.derive.score.scores import score
+from nearfree.derive.truth.truth import Truth, last_pass, narrowed
 
 _PREDICTOR = "work_model"
 ANSWERED = {
@@ -21,6 +22,50 @@ ANSWERED = {
 }  # fmt: skip
 """What is answered."""
 _RATIOS = {"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
+
+
+def regime_scores(
+    known: Truth,
+    every: Sequence[Curves],
+    capabilities: Mapping[str, int | None],
+    regimes: Sequence[Fold],
+    epsilons: Sequence[float],
+    *,
+    epsilon: float,
+    kept: pl.Expr,
+) -> pl.DataFrame:
+    """Return how each regime did, as `score` gives it, with a column `regime`.
+
+    R3 is scored on the curves that have a twin, every other one on all; what is not answered is a
+    miss.
+
+    Parameters
+    ----------
+    known
+        What curves say.
+    every
+        The curves by form.
+    regimes
+        What is left out.
+    epsilons
+        Tolerances to score at.
+    epsilon
+        The one that groups are made and bands are calibrated at.
+    kept
+        Which curves are scored, by the columns of `settings`; all are learnt from.
+    """
+    chosen = narrowed(known, kept)
+    names = chosen.settings["curve"].implode()
+    frames = []
+    for regime in regimes:
+        said, ratios = answers(regime, every, capabilities, epsilons, epsilon)
+        said, ratios = (each.filter(pl.col("asked").is_in(names)) for each in (said, ratios))
+        twins = pl.col("curve").is_in(said["asked"].implode())
+        scored = narrowed(chosen, twins) if regime == "R3" else chosen
+        timed = ratios.with_columns(pl.lit(_PREDICTOR).alias("predictor"))
+        judged = score(scored, said.drop("regime"), [_PREDICTOR], timed)
+        frames.append(judged.with_columns(pl.lit(regime).alias("regime")))
+    return pl.concat(frames)
 
 
 def answers(

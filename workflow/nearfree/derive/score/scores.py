@@ -16,7 +16,8 @@ from nearfree.derive.truth.truth import Truth
 
 GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")
 """What every group names, None where it is not grouped by."""
-MORE_KEYS = ("epsilon", "dtype", *STORED, "routing", "kernel", "operation", "gpus")
+MORE_KEYS = ("epsilon", "dtype", *STORED, "routing", "kernel", "operation", "gpus",
+             "regime")  # fmt: skip
 """What scores can be grouped by besides."""
 NEAR = 1.31
 _UP_TO = 4

@@ -96,6 +96,7 @@ def _modules(forecast: Forecast, place: int, epsilon: float) -> list[dict[str, A
     }
     return [
         {"module": row.pop("limiting_module")} | row | {
+            "regime": forecast.total.regimes[place].get(at),
             "share": shares[forecast.total.roles[place][at]],
             "knobs": knobs(forecast.total.roles[place][at]),
         } | sent.get(at, {})

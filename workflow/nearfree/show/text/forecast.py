@@ -10,6 +10,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
+from nearfree.derive.reference.regimes import MEANINGS
 from nearfree.show.text.memory import memory_lines, unfit
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
@@ -215,12 +216,16 @@ def telling(ratio: list[float], epsilon: float) -> list[int]:
 def _modules(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
     alone = module_exits(forecast.total, place, epsilon)
     share = forecast.curve(place).row(0, named=True)
-    rows: list[list[object]] = [["module", "share at N=1", "N_max alone", "limited by", "rule"]]
-    for row in alone.to_dicts():
+    regimes = forecast.total.regimes[place]
+    rows: list[list[object]] = [
+        ["module", "share at N=1", "regime", "N_max alone", "limited by", "rule"]
+    ]
+    for at, row in zip(forecast.total.roles[place], alone.to_dicts(), strict=True):
         role = row["limiting_module"]
         rows.append([
             role,
             f"{share[role]:.1%}",
+            regimes[at],
             amount(row["n_max"], censored=row["censored"]),
             *([_NOTHING, ""] if row["censored"] else [row["limiting_term"], row["evidence"]]),
         ])  # fmt: skip
@@ -244,5 +249,7 @@ def _behind(answers: pl.DataFrame) -> Iterator[str]:
         row = used.row(0, named=True)
         seen = "in sample" if row["in_sample"] else "out of sample"
         yield ""
-        yield f"constants ({seen}): {row['constants']}"
+        yield f"regime {row['regime']}: {MEANINGS[row['regime']]}"
+        yield f"constants ({seen}), by the regime of each module:"
+        yield from (f"  {each}" for each in row["constants"].split("; "))
         yield f"  from {', '.join(row['calibration'])}"

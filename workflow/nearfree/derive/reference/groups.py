@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.backends.records import BACKENDS
 from nearfree.derive.reference.kriging import (
     AT_ONE_PLACE,
     COORDINATES,
@@ -32,6 +33,8 @@ MOST_FITTED = 200
 """Curves that constants are fitted to, evenly spread over a group's settings."""
 _UP_TO = 4.0
 _LEVELS = 255
+_PRINTED = {name: each.name for each in BACKENDS for name in each.printed}
+"""Names of the paper's tables, which hold a release, by their backend's own."""
 _FORMATS = {"float16": "bfloat16"}
 """Formats whose kernels are those of another."""
 
@@ -63,7 +66,7 @@ def keys_of(rows: pl.DataFrame) -> list[Key]:
     named = rows.select(
         "platform",
         "family",
-        "backend",
+        pl.col("backend").replace(_PRINTED),
         "kernel",
         *(pl.col(name).replace(_FORMATS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
     )

@@ -3,9 +3,9 @@
 Each version of the package that changes events or tables adds its own logs here; those of earlier
 versions are never written again. A golden log is `VERSION/LOG`, with `config` and with `root`, a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
-curves, `formats` weights and caches in other formats, measured and imported. Events, ledgers and
-tables lie there as the workflow made them; figures' data, report's numbers and answers of commands
-lie in `derived.json.gz`.
+curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
+say of kernels on two GPUs. Events, ledgers and tables lie there as the workflow made them; figures'
+data, report's numbers and answers of commands lie in `derived.json.gz`.
 
 `python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
 from them by the code at hand: for a change of tables that is meant. Read first what
@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, suppress
+from itertools import product
 from pathlib import Path
 
 from conftest import make_plan, make_setting, write_payloads
@@ -54,6 +55,7 @@ RECORDED = {
     ),
     "simulated": ("public/constants", "sources/vllm_0_33_0", "sources/flash_attn_2_8_3"),
     "formats": ("public/constants", "sources/flash_attn_2_8_3"),
+    "kernels": ("public/constants", "sources/flash_attn_2_8_3"),
 }
 """What is taken from this project's own log: rules and constants."""
 CURVES = """platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,\
@@ -114,6 +116,29 @@ def make_formats(folder: Path) -> tuple[Project, Path]:
     project.nearfree("import", "curves", "stored.csv")
     project.snakemake()
     return project, folder / "results"
+
+
+def make_kernels(folder: Path) -> tuple[Project, Path]:
+    """Return a project that keeps what curves of two GPUs say of a kernel."""
+    project = make_project(folder, "formats")
+    _copy_recorded(project, "kernels", "results")
+    (folder / "products.csv").write_text("\n".join(_products()))
+    project.nearfree("import", "curves", "products.csv")
+    (stream,) = (folder / "results/events/imported").iterdir()
+    project.nearfree("calibrate", "--kernels", "--stream", stream.name, "--offline")
+    project.snakemake()
+    return project, folder / "results"
+
+
+def _products() -> Iterator[str]:
+    """Yield curves of products on two GPUs, by a roofline of our own making."""
+    yield "platform,module,backend,backend_version,dtype,batch,d_model,d_ff,n,latency_us"
+    for platform, bytes_us in (("h100", 2.9e6), ("h200", 4.1e6)):
+        for wide, narrow in product((4096, 5120, 7168, 8192), (12288, 16384, 28672)):
+            for n in GRID:
+                moved, flop_us = 2 * wide * narrow / bytes_us, 2 * n * wide * narrow / 7e8
+                us = 4 + (moved**3 + flop_us**3) ** (1 / 3) + n / 64
+                yield f"{platform},gemm,vllm,0.24.0,bfloat16,1,{wide},{narrow},{n},{us:.3f}"
 
 
 def _copy_recorded(project: Project, name: str, root: str) -> None:
@@ -220,7 +245,8 @@ def _write_gpu(layout: Layout) -> None:
     write_payloads(layout, name, profiled, *found)
 
 
-MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats}
+MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats,
+        "kernels": make_kernels}  # fmt: skip
 
 
 def keep(project: Project, results: Path, folder: Path) -> None:

@@ -142,7 +142,8 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
     def residuals(self, asked: Places) -> tuple[Array, Array]:
         """Return the kriged residual of questions, [rows, grid], and how near they are to curves.
 
-        Of a shape that was measured, in this release or others, it is that of its own curves.
+        Of a shape that was measured it is that of its own curves: those of this release, or where
+        there are none, of all others.
 
         Returns
         -------
@@ -150,7 +151,7 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         """
         near = kernel(asked, self._at)
         of_knots = near @ self._told
-        own = np.isin(near, AT_ONE_PLACE)
+        own = np.isin(near, AT_ONE_PLACE) & (near == near.max(axis=1, keepdims=True))
         measured = own.any(axis=1)
         if measured.any():  # who was measured is no mixture
             shares = own[measured] / own[measured].sum(axis=1, keepdims=True)

@@ -32,7 +32,7 @@ MOST_FITTED = 200
 """Curves that constants are fitted to, evenly spread over a group's settings."""
 _UP_TO = 4.0
 _LEVELS = 255
-_FORMATS = {"float16": "bfloat16"}
+RUN_AS = {"float16": "bfloat16"}
 """Formats whose kernels are those of another."""
 
 
@@ -65,7 +65,7 @@ def keys_of(rows: pl.DataFrame) -> list[Key]:
         "family",
         "backend",
         "kernel",
-        *(pl.col(name).replace(_FORMATS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
+        *(pl.col(name).replace(RUN_AS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
     )
     return [Key(*row) for row in named.iter_rows()]
 

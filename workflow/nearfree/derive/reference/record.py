@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import MsgspecError, Struct, msgpack
 
 from nearfree.core.scopes import PUBLIC
-from nearfree.derive.reference.groups import CURVE_COLUMNS, Coded, Group, Key
+from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group, Key
 from nearfree.derive.reference.kriging import COORDINATES, coordinates
 from nearfree.derive.reference.regimes import Known, Reference
 from nearfree.derive.work_model.families import FAMILIES
@@ -220,7 +220,8 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
 
 def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
     """Return what each question's band is by: module, formats, and how loads are spread."""
-    named = rows.select(pl.col("module").replace("dense_ffn", "gemm"), *FORMAT_COLUMNS, "routing")
+    kernels = pl.col(*FORMAT_COLUMNS).replace(RUN_AS)
+    named = rows.select(pl.col("module").replace("dense_ffn", "gemm"), kernels, "routing")
     return [
         (module, "/".join(filter(None, formats)), (routing or "").partition(":")[0])
         for module, *formats, routing in named.iter_rows()

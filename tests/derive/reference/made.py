@@ -1,13 +1,17 @@
 """Curves of our own making: the forms themselves, bent by residuals that are known."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from nearfree.core.setting import Setting
 from nearfree.derive.reference.build import Curves, groups_of
 from nearfree.derive.reference.groups import Group, Key, form_us, keys_of
 from nearfree.derive.reference.regimes import Reference
+from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.work_model.family import Array
+from nearfree.log.events import LatencyImported
+from public.test_curves import curve
 
 from derive.work_model.forms import GEMM, LIBRARY, PREFILL, prepared
 from derive.work_model.imported import TRUE
@@ -82,3 +86,16 @@ def reference(*questions: dict[str, Any], bent: Bent = straight) -> Reference:
     for each in curves(*questions, bent=bent):
         groups |= groups_of(each, EPSILON)
     return Reference(groups, CAPABILITIES)
+
+
+def events(every: Sequence[Curves]) -> Iterator[LatencyImported]:
+    """Yield curves as they are imported."""
+    for each in every:
+        rows = each.part.rows.to_dicts()
+        for row, times, member in zip(rows, each.latency_us, each.members, strict=True):
+            fields = {name: row[name] for name in SETTING_COLUMNS if name != "setting_key"}
+            yield curve(
+                Setting(**fields), platform=row["platform"], kernel=row["kernel"], member=member,
+                backend_version=row["backend_version"], n=tuple(row["grid"]),
+                latency_us=tuple(times.tolist()),
+            )  # fmt: skip

@@ -227,7 +227,7 @@ def test_a_dense_ffn_is_the_sum_of_its_products(*, gated: bool) -> None:
     expected = (2 if gated else 1) * up.latency_us + down.latency_us
     assert whole.latency_us == pytest.approx(expected)
     assert whole.regime == up.regime == down.regime == ["R3"]
-    assert "nearest 4096x6144 of 1.0, 6144x4096 of 1.0, " in whole.texts()[0]
+    assert "nearest 6144x4096 of 1.0, 4096x6144 of 1.0, " in whole.texts()[0]
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ class Reference:
                     tuple(np.argsort(-row, kind="stable")[:NEAREST].tolist()) for row in near
                 ]
             if regime == R2:
-                regimes = np.where(measured, R3, R2).tolist()
+                regimes = np.where(measured & _spread_alike(part, group), R3, R2).tolist()
         return Known(
             latency_us=np.exp(logs),
             regime=regimes,
@@ -202,6 +202,15 @@ def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Arr
             measured &= np.isin(mine, AT_ONE_PLACE).any(axis=1)
         total = total + times * time
     return total, near, measured
+
+
+def _spread_alike(part: Prepared, group: Group) -> Flags:
+    """Return which questions have loads that the group has curves of, on one rank, [rows]."""
+    loads = pl.col("routing").fill_null("")
+    measured = group.curves.select(loads.unique().implode())
+    return part.rows.select(
+        loads.is_in(measured["routing"]) & (pl.col("ep").fill_null(1) == 1)
+    ).to_series().to_numpy()  # fmt: skip
 
 
 def _calls(part: Prepared) -> Iterator[tuple[pl.DataFrame, Features, Array | float]]:

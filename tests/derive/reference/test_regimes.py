@@ -254,6 +254,30 @@ def test_a_dense_ffn_of_strangers_is_the_sum_by_constants() -> None:
     assert found.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
 
 
+LAYERS = reference(*(
+    {**LAYER, "d_ff": 512 * each, "routing": routing}
+    for each in (1, 2, 3) for routing in ("balanced", "power_law:1.2")
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "regime"),
+    [
+        ({}, "R3"),
+        ({"routing": "power_law:1.2"}, "R3"),
+        ({"routing": "power_law:1.01"}, "R2"),
+        ({"routing": "skewed"}, "R2"),
+        ({"routing": "power_law:1.5"}, "R2"),
+        ({"ep": 8}, "R2"),
+    ],
+)
+def test_a_layer_was_measured_with_its_loads_on_one_rank(
+    changes: dict[str, Any], regime: str
+) -> None:
+    """Loads by another law, and experts over several ranks, were not."""
+    assert told(LAYERS, {**LAYER, **changes}).regime == [regime]
+
+
 def test_an_answer_names_what_it_leans_on() -> None:
     """The text says regime, kernel, GPUs and curves, and the nearest curves, nearest first."""
     (measured,) = told(OURS, asked(d_model=DEPTHS[2])).texts()

@@ -122,8 +122,10 @@ def _releases(
             continue
         for release in sorted(set(releases[mine])):
             others, asked = mine & (releases != release), mine & (releases == release)
-            groups = groups_of(curves, epsilon, others)
             twins = asked & _twins(curves, asked, others)
+            if not twins.any():
+                continue
+            groups = groups_of(curves, epsilon, others)
             yield from _among(curves, twins, Reference(groups, capabilities))
 
 

@@ -35,7 +35,7 @@ _UP_TO = 4.0
 _LEVELS = 255
 _PRINTED = {name: each.name for each in BACKENDS for name in each.printed}
 """Names of the paper's tables, which hold a release, by their backend's own."""
-_FORMATS = {"float16": "bfloat16"}
+RUN_AS = {"float16": "bfloat16"}
 """Formats whose kernels are those of another."""
 
 
@@ -68,7 +68,7 @@ def keys_of(rows: pl.DataFrame) -> list[Key]:
         "family",
         pl.col("backend").replace(_PRINTED),
         "kernel",
-        *(pl.col(name).replace(_FORMATS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
+        *(pl.col(name).replace(RUN_AS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
     )
     return [Key(*row) for row in named.iter_rows()]
 
@@ -145,7 +145,8 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
     def residuals(self, asked: Places) -> tuple[Array, Array]:
         """Return the kriged residual of questions, [rows, grid], and how near they are to curves.
 
-        Of a shape that was measured, in this release or others, it is that of its own curves.
+        Of a shape that was measured it is that of its own curves: those of this release, or where
+        there are none, of all others.
 
         Returns
         -------
@@ -153,7 +154,7 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         """
         near = kernel(asked, self._at)
         of_knots = near @ self._told
-        own = np.isin(near, AT_ONE_PLACE)
+        own = np.isin(near, AT_ONE_PLACE) & (near == near.max(axis=1, keepdims=True))
         measured = own.any(axis=1)
         if measured.any():  # who was measured is no mixture
             shares = own[measured] / own[measured].sum(axis=1, keepdims=True)

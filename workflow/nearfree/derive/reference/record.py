@@ -9,9 +9,10 @@ import polars as pl
 from msgspec import MsgspecError, Struct, msgpack
 
 from nearfree.core.scopes import PUBLIC
-from nearfree.derive.reference.groups import CURVE_COLUMNS, Coded, Group, Key
-from nearfree.derive.reference.kriging import COORDINATES
+from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group, Key
+from nearfree.derive.reference.kriging import COORDINATES, coordinates
 from nearfree.derive.reference.regimes import Known, Reference
+from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
 from nearfree.log.events import BandsCalibrated, Event, KernelReferenced
@@ -22,6 +23,8 @@ STREAM = "kernels"
 """Where kernels' constants and curves stand in the log."""
 _MOST_BYTES = 32 * 2**20
 """Unpacked, no group is larger."""
+_MOST_MEMORY = 96 * 2**20
+"""What unpacking may take; a stream as `referenced` writes it asks for 65 MiB."""
 
 
 class _Packed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -88,14 +91,28 @@ def group_of(event: Event) -> Group:
     Raises
     ------
     EvidenceError
-        Its curves cannot be unpacked, or are not as many as it says.
+        Its constants are those of another form, or its curves cannot be unpacked or are not as many
+        as it says.
     """
     data: KernelReferenced = event.data
+    family = FAMILIES.get(data.family)
+    names = {each.name for each in family.constants} if family else set()
+    hypotheses = family.hypotheses if family else ()
+    if not family or {key: {*of} for key, of in data.constants.items()} != dict.fromkeys(
+        hypotheses, names
+    ):
+        raise EvidenceError(
+            f"the constants of {event.event_id} are those of another form",
+            remedy="Run `nearfree calibrate --kernels` with this version",
+        )
     try:
-        opened = lzma.LZMADecompressor().decompress(base64.b85decode(data.packed), _MOST_BYTES)
-        packed = msgpack.decode(opened, type=_Packed)
-        return _unpacked(data, packed)
-    except (MsgspecError, lzma.LZMAError, ValueError, IndexError, KeyError, TypeError) as error:
+        reader = lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
+        opened = reader.decompress(base64.b85decode(data.packed), _MOST_BYTES)
+        return _unpacked(data, msgpack.decode(opened, type=_Packed))
+    except (
+        MsgspecError, lzma.LZMAError, pl.exceptions.PolarsError,
+        ValueError, IndexError, KeyError, TypeError,
+    ) as error:  # fmt: skip
         raise EvidenceError(
             f"the curves of {event.event_id} cannot be unpacked: {error}",
             remedy="Check the log with `nearfree verify`",
@@ -104,7 +121,13 @@ def group_of(event: Event) -> Group:
 
 def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
     columns = packed.columns
+    numbers = [value for of in columns.values() for value in of if value is not None]
+    sizes = [value for name in COORDINATES for value in columns[name] if value is not None]
+    if min(numbers, default=0) < 0 or min(sizes, default=0) < 1:
+        raise ValueError("a place or size is too small")
     grids = [packed.grids[place] for place in columns["grid"] if place is not None]
+    if not all(grid and grid[0] > 0 and grid == sorted({*grid}) for grid in grids):
+        raise ValueError("a grid does not rise from 1 or more")
     width = max(map(len, grids))
     n = np.array([grid + grid[-1:] * (width - len(grid)) for grid in grids], dtype=np.float64)
     counts = np.arange(width)[None, :] < np.array([len(grid) for grid in grids])[:, None]
@@ -120,11 +143,13 @@ def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
     }
     types = {name: pl.String if name in named else pl.Int64 for name in CURVE_COLUMNS}
     rows = pl.DataFrame(frame, schema_overrides=types).select(CURVE_COLUMNS)
-    sizes = {rows.height, len(first), len(n), data.curves}
-    if len(sizes) > 1 or {len(packed.ratio), len(packed.residual), int(counts.sum())} != {
+    heights = {rows.height, len(first), len(n), data.curves}
+    if len(heights) > 1 or {len(packed.ratio), len(packed.residual), int(counts.sum())} != {
         data.points
     }:
         raise ValueError(f"{data.curves} curves of {data.points} points are not what is packed")
+    if not np.isfinite(coordinates(data.family, rows, n).shape).all():
+        raise ValueError("a curve has no shape")
     return Group(
         key=Key(*(getattr(data, name) for name in Key._fields)),
         values=data.constants,
@@ -198,7 +223,8 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
 
 def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
     """Return what each question's band is by: module, formats, and how loads are spread."""
-    named = rows.select(pl.col("module").replace("dense_ffn", "gemm"), *FORMAT_COLUMNS, "routing")
+    kernels = pl.col(*FORMAT_COLUMNS).replace(RUN_AS)
+    named = rows.select(pl.col("module").replace("dense_ffn", "gemm"), kernels, "routing")
     return [
         (module, "/".join(filter(None, formats)), (routing or "").partition(":")[0])
         for module, *formats, routing in named.iter_rows()

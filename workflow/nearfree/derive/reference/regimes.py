@@ -161,16 +161,18 @@ class Reference:
         nearest: list[tuple[int, ...]] = [()] * part.rows.height
         regimes = [regime] * part.rows.height
         for number, group in enumerate(groups):
-            found, near = _of_group(part, group, with_residual=regime != R0)
+            found, near, measured = _of_group(part, group, with_residual=regime != R0)
             logs += np.log(found) / len(groups)
             if number == 0 and regime != R0:
                 nearest = [
                     tuple(np.argsort(-row, kind="stable")[:NEAREST].tolist()) for row in near
                 ]
             if regime == R2:
-                measured = np.any(np.isin(near, AT_ONE_PLACE), axis=1)
-                regimes = [R3 if each or old == R3 else R2
-                           for each, old in zip(measured, regimes, strict=True)]  # fmt: skip
+                measured &= _spread_alike(part, group)
+                regimes = [
+                    R3 if each or old == R3 else R2
+                    for each, old in zip(measured, regimes, strict=True)
+                ]
         return Known(
             latency_us=np.exp(logs),
             regime=regimes,
@@ -187,27 +189,45 @@ def _curve_text(group: Group, place: int) -> str:
     return f"{sizes}{routed} of {row['backend_version']}"
 
 
-def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Array, Array]:
-    """Return T(N) with a group's constants and residuals, and how near its curves are."""
+def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Array, Array, Flags]:
+    """Return what a group says of questions.
+
+    Returns
+    -------
+    T(N) with the group's constants and residuals, [rows, grid]; how near its curves are, [rows,
+    curves], of several products to the nearest; and whether every product was measured, [rows].
+    """
     family, rows, n = part.family.name, part.rows, part.features["n"]
-    if rows["module"][0] != "dense_ffn":
-        time = group.form_us(part.features)
-        if not with_residual:
-            return time, np.zeros((rows.height, 0))
-        residual, near = group.residuals(coordinates(family, rows, n))
-        return np.asarray(time * np.exp(residual)), near
-    total, least = np.zeros(n.shape), None
-    for number, (wide, narrow, times) in enumerate(part.features["matrices"]):
-        time = group.form_us(_product(part.features, number))
+    near, measured = np.zeros((rows.height, 0)), np.ones(rows.height, dtype=bool)
+    total = np.zeros(n.shape)
+    for shape, features, times in _calls(part):
+        time = group.form_us(features)
         if with_residual:
-            shape = rows.with_columns(
-                pl.Series("d_model", wide[:, 0]), pl.Series("d_ff", narrow[:, 0])
-            )
-            residual, near = group.residuals(coordinates(family, shape, n))
+            residual, mine = group.residuals(coordinates(family, shape, n))
             time = time * np.exp(residual)
-            least = near if least is None else np.minimum(least, near)
+            near = np.maximum(near, mine) if near.size else mine
+            measured &= np.isin(mine, AT_ONE_PLACE).any(axis=1)
         total = total + times * time
-    return total, np.zeros((rows.height, 0)) if least is None else least
+    return total, near, measured
+
+
+def _spread_alike(part: Prepared, group: Group) -> Flags:
+    """Return which questions have loads that the group has curves of, on one rank, [rows]."""
+    loads = pl.col("routing").fill_null("")
+    measured = group.curves.select(loads.unique().implode())
+    return part.rows.select(
+        loads.is_in(measured["routing"]) & (pl.col("ep").fill_null(1) == 1)
+    ).to_series().to_numpy()  # fmt: skip
+
+
+def _calls(part: Prepared) -> Iterator[tuple[pl.DataFrame, Features, Array | float]]:
+    """Yield what a module calls: rows and features as if asked alone, and how often."""
+    if part.rows["module"][0] != "dense_ffn":
+        yield part.rows, part.features, 1.0
+        return
+    for number, (wide, narrow, times) in enumerate(part.features["matrices"]):
+        sides = (pl.Series("d_model", wide[:, 0]), pl.Series("d_ff", narrow[:, 0]))
+        yield part.rows.with_columns(sides), _product(part.features, number), times
 
 
 def _product(features: Features, number: int) -> Features:

@@ -1,0 +1,141 @@
+"""Groups from imported curves: which curves count, and how they come by kernel."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from msgspec.structs import replace
+from nearfree.core.setting import Setting
+from nearfree.derive.reference import build
+from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
+from nearfree.derive.reference.groups import Key
+from nearfree.public.curves import ImportedCurves, curves_of
+
+from derive.questions import FACTS, RESOLVER
+from derive.reference.made import (
+    DEPTHS,
+    EPSILON,
+    HEADS,
+    LAYER,
+    ROWS,
+    curves,
+    events,
+    noisy,
+    only_curves,
+    products,
+)
+from derive.work_model.forms import REDUCE
+
+
+def imported(*every: Curves) -> ImportedCurves:
+    """Return curves as the log gives them."""
+    return curves_of([(each, f"e#{number}") for number, each in enumerate(events(every))])
+
+
+def built(found: ImportedCurves) -> list[Curves]:
+    """Return them by form."""
+    return list(curves_by_form(known_truth(found, EPSILON), found, FACTS, RESOLVER))
+
+
+def test_curves_come_by_platform_and_form() -> None:
+    """Each with its own points, its file and its kernel, however they are mixed in the log."""
+    of_all = curves(*products("h100", "a100"), LAYER, {**HEADS, "kernel": "fa3"}, bent=noisy(1))
+    mixed = list(events(of_all))[::-1]
+    found = curves_of([(each, f"e#{number}") for number, each in enumerate(mixed)])
+    every = built(found)
+    assert sorted((each.part.rows["platform"][0], each.part.family.name) for each in every) == [
+        ("a100", "gemm"), ("h100", "attention_prefill"), ("h100", "gemm"), ("h100", "moe_library"),
+    ]  # fmt: skip
+    for each in every:
+        for asked, times, counts, member in zip(
+            each.part.rows["asked"], each.latency_us, each.part.counts, each.members, strict=True
+        ):
+            true = mixed[asked]
+            own = times[counts].tolist()
+            assert own == list(true.latency_us[-len(own) :])
+            assert (true.member, true.platform) == (member, each.part.rows["platform"][0])
+        assert {key.family for key in each.keys} == {each.part.family.name}
+
+
+def test_attention_counts_from_two_positions_on() -> None:
+    """One position runs in another kernel, which says nothing of several."""
+    (each,) = built(imported(only_curves(HEADS)))
+    assert each.part.features["n"][0].tolist() == [2.0**power for power in range(1, 8)]
+
+
+def test_a_context_that_varies_is_no_curve_over_n() -> None:
+    """Curves of one position over contexts are left out."""
+    (event,) = events([only_curves(HEADS)])
+    varied = replace(event, n=(1, 1), latency_us=(1.0, 2.0), contexts=(128, 256))
+    assert built(curves_of([(varied, "e#1")])) == []
+
+
+@pytest.mark.parametrize(
+    ("question", "counts"),
+    [
+        (ROWS, True),
+        ({**ROWS, "d_model": 1024, "d_ff": 1024}, False),
+        ({**ROWS, "d_model": 4096, "dtype": "float8"}, False),
+        ({**ROWS, "d_model": 8192, "dtype": "float8"}, True),
+        ({**LAYER, "d_model": 1024, "d_ff": 128}, True),
+    ],
+)
+def test_light_products_do_not_count(question: dict[str, Any], *, counts: bool) -> None:
+    """Weights of less than 64 MB as stored may stay in the cache; layers are heavy together."""
+    assert len(built(imported(only_curves(question)))) == counts
+
+
+def test_collectives_are_no_kernels_of_one_gpu() -> None:
+    """Curves between GPUs have constants of their own elsewhere."""
+    (event,) = events([only_curves(ROWS)])
+    setting = Setting(**{"backend": "nccl", "dtype": "bfloat16", **REDUCE})
+    reduce_ = replace(event, setting=setting)
+    assert built(curves_of([(reduce_, "e#1")])) == []
+
+
+def test_every_kernel_and_format_is_a_group_of_its_own() -> None:
+    """Curves of one kernel come together whatever their release, all others apart."""
+    every = only_curves(
+        *products(), *products(backend_version="2.0"), *products(kernel="another"),
+        *products(backend="sglang", depths=DEPTHS[:4]), *products(kernel="rare", depths=DEPTHS[:3]),
+    )  # fmt: skip
+    found = groups_of(every, EPSILON)
+    assert {(key.backend, key.kernel): each.curves.height for key, each in found.items()} == {
+        ("vllm", "cublas"): 12, ("vllm", "another"): 6, ("sglang", "cublas"): 4,
+    }  # fmt: skip
+
+
+def test_curves_that_do_not_count_are_in_no_group() -> None:
+    """Neither their shapes nor their times enter: the rest makes the same group alone."""
+    every = only_curves(*products(), bent=lambda row: 2.0 * (row["d_model"] == DEPTHS[1]))
+    kept = np.array([depth != DEPTHS[1] for depth in DEPTHS])
+    (group,) = groups_of(every, EPSILON, kept).values()
+    others = tuple(depth for depth in DEPTHS if depth != DEPTHS[1])
+    (alone,) = groups_of(only_curves(*products(depths=others)), EPSILON).values()
+    assert group.curves["d_model"].to_list() == list(others)
+    assert (group.values, group.residual) == (alone.values, alone.residual)
+
+
+def test_many_curves_of_attention_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are kept over all settings and releases, products all; no order changes which."""
+    monkeypatch.setattr(build, "MOST_ATTENTION", 5)
+    asked = [
+        {**HEADS, "heads": 8 * each, "kv_heads": 8, "backend_version": release}
+        for each in range(1, 8) for release in ("1.0", "2.0")
+    ]  # fmt: skip
+    (group,) = groups_of(only_curves(*asked), EPSILON).values()
+    assert group.curves.height == 5
+    assert group.curves["heads"].n_unique() >= 4
+    assert group.curves["backend_version"].n_unique() == 2
+    (again,) = groups_of(only_curves(*asked[::-1]), EPSILON).values()
+    assert again.curves.sort(pl.all()).equals(group.curves.sort(pl.all()))
+    (whole,) = groups_of(only_curves(*products()), EPSILON).values()
+    assert whole.curves.height == len(DEPTHS)
+
+
+def test_keys_are_those_of_the_rows() -> None:
+    """A group's key says platform, form, backend, kernel and formats."""
+    (key,) = groups_of(only_curves(*products()), EPSILON)
+    assert key == Key("h100", "gemm", "vllm", "cublas", "bfloat16", None, None)
+    assert key.elsewhere == key[1:]

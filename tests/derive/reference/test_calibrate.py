@@ -1,0 +1,158 @@
+"""From imported curves to a sealed take of kernels, and what it refuses."""
+
+import pytest
+from nearfree.core.scopes import PUBLIC
+from nearfree.core.setting import Setting
+from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
+from nearfree.derive.reference.calibrate import calibrate_kernels
+from nearfree.derive.reference.folds import COVERED, Fold, band_of, needed, predicted
+from nearfree.derive.reference.record import STREAM as KERNELS
+from nearfree.derive.reference.record import RecordedReference, recorded_reference
+from nearfree.errors import EvidenceError
+from nearfree.log.events import BandsCalibrated, KernelReferenced
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+from nearfree.log.seal import Seal
+from nearfree.public.curves import read_curves
+from public.test_curves import curve, put
+
+from derive.curves import SHEETS
+from derive.questions import FACTS, RESOLVER
+from derive.reference.made import (
+    CAPABILITIES,
+    EPSILON,
+    HEADS,
+    curves,
+    events,
+    noisy,
+)
+
+STREAM = "ours"
+MODELS = [
+    {**HEADS, "heads": heads, "kv_heads": 8, "platform": platform}
+    for platform in ("h100", "h200", "a100")
+    for heads in (8, 16, 24, 32, 40, 48, 56, 64)
+]
+ASKED = [*MODELS, *({**each, "backend_version": "2.0"} for each in MODELS[:5])]
+WITHOUT: dict[str, Fold] = {"R0": "R0", "R1": "R1", "R2": "R2m", "R3": "R3"}
+"""What is left out for the band of each regime."""
+OURS = curves(*ASKED, bent=noisy(9, 0.3))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for releases in the log alone."""
+    monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+def calibrated(layout: Layout, stream: str = STREAM, epsilon: float = EPSILON) -> Seal:
+    """Calibrate without the network."""
+    return calibrate_kernels(layout, SHEETS, stream=stream, epsilon=epsilon, offline=True)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Return a log with attention on three GPUs, and what it says of each kernel."""
+    layout = Layout(tmp_path_factory.mktemp("kernels") / "results")
+    put(layout, STREAM, *events(OURS))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("NEARFREE_CACHE", str(layout.root.parent / "cache"))
+        calibrated(layout)
+    return layout
+
+
+def read(layout: Layout) -> RecordedReference:
+    """Return what the log holds of kernels."""
+    found = recorded_reference(layout, CAPABILITIES)
+    assert found is not None
+    return found
+
+
+def test_every_kernel_is_sealed(log: Layout) -> None:
+    """A platform's kernel has its group, with all its curves and the files that they are from."""
+    known = read(log)
+    heights = {key.platform: each.curves.height for key, each in known.reference.groups.items()}
+    assert heights == {"h100": 13, "h200": 8, "a100": 8}
+    for key, event in known.events.items():
+        said: KernelReferenced = event.data
+        releases = {row["backend_version"] for row in ASKED if row["platform"] == key.platform}
+        assert set(said.members) == {f"{key.platform}/{release}" for release in releases}
+        assert set(said.members.values()) == {"0" * 64}
+        assert (said.source, said.epsilon) == ("somebody", EPSILON)
+
+
+def by_form(layout: Layout) -> list[Curves]:
+    """Return the imported curves of a log by form."""
+    found = read_curves(layout, STREAM)
+    return list(curves_by_form(known_truth(found, EPSILON), found, FACTS, RESOLVER))
+
+
+def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:
+    """Constants and residuals in the log are those that follow from the imported curves."""
+    known, every = read(log).reference, by_form(log)
+    made = {key: each for one in every for key, each in groups_of(one, EPSILON).items()}
+    assert set(known.groups) == set(made)
+    for key, group in known.groups.items():
+        assert (group.values, group.residual) == (made[key].values, made[key].residual)
+        assert group.curves.equals(made[key].curves)
+    for each in every:
+        ((rows, said),) = known.timed(each.part)
+        assert rows.all()
+        assert set(said.regime) == {"R3"}
+
+
+def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
+    """Every regime has its band over all curves that it was asked of, none of which it had."""
+    (take,) = read_scope(log, PUBLIC, stream=KERNELS)
+    (event,) = take.of(BandsCalibrated)
+    said: BandsCalibrated = event.data
+    assert (said.epsilon, said.covered) == (EPSILON, COVERED)
+    found = {each.regime: each for each in said.bands}
+    assert list(found) == ["R0", "R1", "R2", "R3"]
+    assert {each.regime: each.curves for each in said.bands} == {
+        "R0": 29, "R1": 29, "R2": 29, "R3": 10,
+    }  # fmt: skip
+    for each in said.bands:
+        assert (each.module, each.formats, each.routing) == ("attention", "bfloat16", "")
+        assert 0 < each.band < 1
+    every = by_form(log)
+    for regime, fold in WITHOUT.items():
+        values = [
+            value
+            for of, rows, known in predicted(fold, every, CAPABILITIES, EPSILON)
+            for value in needed(of, rows, known, EPSILON)
+        ]
+        assert found[regime].band == band_of(values)
+    assert read(log).bands["R2", "attention", "bfloat16", ""] == found["R2"].band
+
+
+def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
+    """A second calibration changes nothing; one of the same curves elsewhere says the same."""
+    before = {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()}
+    seal = calibrated(log)
+    assert {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()} == before
+    put(layout, STREAM, *events(OURS))
+    assert calibrated(layout).plan_digest == seal.plan_digest
+    ours, theirs = (
+        [event.data for take in read_scope(each, PUBLIC, stream=KERNELS)
+         for kind in (KernelReferenced, BandsCalibrated) for event in take.of(kind)]
+        for each in (log, layout)
+    )  # fmt: skip
+    assert ours == theirs
+
+
+def test_another_tolerance_is_another_plan(log: Layout, layout: Layout) -> None:
+    """Groups and bands are made at a tolerance, which their plan names."""
+    put(layout, STREAM, *events(OURS[:1]))
+    assert calibrated(layout, epsilon=0.1).plan_digest != calibrated(layout).plan_digest
+
+
+def test_what_cannot_be_calibrated_on_is_refused(layout: Layout) -> None:
+    """No such stream, and curves that no form speaks of, are named; nothing is sealed."""
+    with pytest.raises(EvidenceError, match="the log holds no imported curves of ours"):
+        calibrated(layout)
+    light = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=512, d_ff=512)
+    put(layout, STREAM, curve(light))
+    with pytest.raises(EvidenceError, match="no curve of ours is one that a form speaks of"):
+        calibrated(layout)
+    assert layout.takes(PUBLIC) == []

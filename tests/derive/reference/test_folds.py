@@ -1,0 +1,284 @@
+"""What is left out of what answers: folds, twins, GPUs, and the bands that follow."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from nearfree.derive.reference import folds, groups
+from nearfree.derive.reference.build import Curves
+from nearfree.derive.reference.folds import (
+    EVERY,
+    FOLDS,
+    Fold,
+    band_of,
+    bands,
+    digests,
+    needed,
+    predicted,
+)
+from nearfree.derive.reference.regimes import Known
+from nearfree.derive.truth.truth import last_pass
+from nearfree.derive.work_model.family import Family, Fitted, Flags, boundaries
+from nearfree.derive.work_model.fit import Measured
+
+from derive.reference.made import (
+    CAPABILITIES,
+    EPSILON,
+    HEADS,
+    LAYER,
+    ROWS,
+    curves,
+    noisy,
+    only_curves,
+    products,
+)
+from derive.work_model.imported import TRUE
+
+Told = list[tuple[Curves, Flags, Known]]
+MODELS = (1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192)
+LAYERS = [
+    {**LAYER, "d_model": d_model, "d_ff": d_ff, "platform": platform, "backend_version": release}
+    for platform in ("h100", "h200", "b200")
+    for d_model in MODELS
+    for d_ff, release in ((512, "1.0"), (768, "2.0"))
+]
+"""Models with two shapes each, on two siblings and a stranger."""
+BOTH_RELEASES = [
+    *LAYERS,
+    *({**LAYER, "d_model": d_model, "backend_version": "2.0"} for d_model in MODELS[:6]),
+]
+"""Of six shapes of the H100 there are curves of two releases."""
+OURS = curves(*LAYERS, bent=noisy(7))
+
+
+def true(family: Family, _measured: Measured, _epsilon: float) -> Fitted:
+    """Return the constants that curves follow, in place of a fit."""
+    return TRUE[family.name]
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[Fold, Told]:
+    """Return what each regime says of the layers; R3 of those with the second release."""
+    twins = curves(*BOTH_RELEASES, bent=noisy(8))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(groups, "fit", true)
+        return {
+            fold: list(predicted(fold, twins if fold == "R3" else OURS, CAPABILITIES, EPSILON))
+            for fold in EVERY
+        }
+
+
+def asked(curves: Curves, rows: Flags, *names: str) -> list[tuple[Any, ...]]:
+    """Return some fields of the rows that are asked of."""
+    return curves.part.rows.filter(pl.Series(rows)).select(names).rows()
+
+
+def answering(known: Known, *names: str) -> set[tuple[Any, ...]]:
+    """Return some fields of all curves that answer."""
+    return {row for group in known.groups for row in group.curves.select(names).rows()}
+
+
+def digest(text: str) -> bytes:
+    return hashlib.sha1(text.encode(), usedforsecurity=False).digest()
+
+
+@pytest.mark.parametrize(
+    ("question", "model", "shape"),
+    [
+        ({**ROWS, "d_model": 5120}, "5120", "5120,8192"),
+        (LAYER, "4096,256,8", "4096,256,8,512"),
+        ({**HEADS, "kv_heads": 8}, "32,8,128", "32,8,128"),
+    ],
+)
+def test_folds_follow_from_a_text(question: dict[str, Any], model: str, shape: str) -> None:
+    """SHA-1 of `K`, `d_model,experts,top_k` or `heads,kv_heads,head_dim`; R2s adds `d_ff`."""
+    rows = only_curves(question).part.rows
+    assert digests(rows) == [digest(model)]
+    assert digests(rows, shape=True) == [digest(shape)]
+    assert FOLDS == 5
+
+
+@pytest.mark.parametrize(("fold", "shape"), [("R2m", False), ("R2s", True)])
+def test_a_fold_is_answered_by_the_others(
+    told: dict[Fold, Told], fold: Fold, *, shape: bool
+) -> None:
+    """Neither the model (R2m) nor the shape (R2s) asked of is among the curves that answer.
+
+    All curves of a fold, the first byte modulo 5, are asked at once, on all platforms.
+    """
+    names = ("d_model", "experts", "top_k") + (("d_ff",) if shape else ())
+    everywhere: set[tuple[Any, ...]] = set()
+    for each, rows, known in told[fold]:
+        mine = set(asked(each, rows, *names))
+        assert mine.isdisjoint(answering(known, *names))
+        of = digests(each.part.rows.filter(pl.Series(rows)), shape=shape)
+        assert len({one[0] % 5 for one in of}) == 1
+        theirs = {digest(",".join(map(str, row)))[0] % 5 for row in answering(known, *names)}
+        assert theirs.isdisjoint({of[0][0] % 5})
+        everywhere |= mine
+    assert len(everywhere) == len(MODELS) * (2 if shape else 1)
+
+
+def test_a_new_shape_of_a_known_model_is_less_than_a_new_model(told: dict[Fold, Told]) -> None:
+    """R2s leaves other shapes of a model among what answers, R2m none."""
+    known = {
+        fold: any(
+            set(asked(each, rows, "d_model")) & answering(said, "d_model")
+            for each, rows, said in told[fold]
+        )
+        for fold in ("R2m", "R2s")
+    }
+    assert known == {"R2m": False, "R2s": True}
+
+
+@pytest.mark.parametrize("fold", ["R0", "R1", "R2m", "R2s"])
+def test_every_curve_is_asked_once(told: dict[Fold, Told], fold: Fold) -> None:
+    """Each curve of each platform is answered once, with T(N) over its grid."""
+    counted = {id(each): np.zeros(each.part.rows.height, dtype=int) for each in OURS}
+    for each, rows, known in told[fold]:
+        counted[id(each)] += rows
+        assert known.latency_us.shape == each.part.counts[rows].shape
+        assert np.isfinite(known.latency_us).all()
+    assert {count for counts in counted.values() for count in counts} == {1}
+
+
+def test_a_gpu_is_left_out_and_its_siblings(told: dict[Fold, Told]) -> None:
+    """R1 is answered by others, siblings where there are; R0 by strangers alone."""
+    for fold, expected in (
+        ("R1", {"h100": {"h200"}, "h200": {"h100"}, "b200": {"h100", "h200"}}),
+        ("R0", {"h100": {"b200"}, "h200": {"b200"}, "b200": {"h100", "h200"}}),
+    ):
+        found = {
+            each.part.rows["platform"][0]: {group.key.platform for group in known.groups}
+            for each, _, known in told[fold]
+        }
+        assert found == expected
+
+
+def test_another_release_answers_for_its_twins_alone(told: dict[Fold, Told]) -> None:
+    """R3 asks of curves whose shape another release has, and none of their own release answers."""
+    names = ("d_model", "d_ff")
+    found = []
+    for each, rows, known in told["R3"]:
+        ((release,),) = set(asked(each, rows, "backend_version"))
+        assert (release,) not in answering(known, "backend_version")
+        assert set(asked(each, rows, *names)) <= answering(known, *names)
+        assert set(known.regime) == {"R3"}
+        assert len(known.groups) == 1
+        found += asked(each, rows, "platform", "d_model", "d_ff", "backend_version")
+    assert sorted(found) == sorted(
+        ("h100", d_model, 512, release) for d_model in MODELS[:6] for release in ("1.0", "2.0")
+    )
+
+
+def test_one_release_has_no_twins() -> None:
+    """Where no shape was measured twice, R3 says nothing."""
+    assert list(predicted("R3", curves(*products()), CAPABILITIES, EPSILON)) == []
+    assert list(predicted("R3", OURS, CAPABILITIES, EPSILON)) == []
+
+
+def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants, too, are fitted without it: curves left out may be anything."""
+    left: list[list[bool]] = []
+    plain = folds.groups_of
+
+    def spied(every: Curves, epsilon: float, kept: Flags | None = None) -> Any:
+        assert kept is not None
+        left.append([not each for each in kept])
+        return plain(every, epsilon, kept)
+
+    monkeypatch.setattr(folds, "groups_of", spied)
+    one = only_curves(*products(depths=(*MODELS[4:], 9216, 10240, 12288)))
+    of = [each[0] % 5 for each in digests(one.part.rows)]
+    odd = one.latency_us * np.where(np.array(of) == of[0], 7.0, 1.0)[:, None]
+    for latency in (one.latency_us, odd):
+        bent = Curves(one.part, latency, one.members, one.keys)
+        first = [
+            known.latency_us
+            for _, rows, known in predicted("R2m", [bent], CAPABILITIES, EPSILON) if rows[0]
+        ]  # fmt: skip
+        assert len(first) == 1
+        if latency is one.latency_us:
+            kept = first[0]
+    assert first[0].tolist() == kept.tolist()
+    assert left[:5] == [[each == fold for each in of] for fold in range(5)]
+
+
+def known_of(every: Curves, latency: np.ndarray) -> Known:
+    """Return what somebody says of curves."""
+    height = len(latency)
+    return Known(latency_us=latency, regime=["R2"] * height, groups=(), curves=[()] * height)
+
+
+ONE = only_curves(*products())
+EVERY_ROW = np.ones(len(ONE.keys), dtype=bool)
+
+
+@given(arrays.arrays(float, ONE.latency_us.shape, elements=st.floats(-0.5, 0.5)))
+def test_a_band_of_what_is_needed_meets_the_boundary(off: np.ndarray) -> None:
+    """Moved by it the interval holds N_max, moved by less it does not; what is exact needs none."""
+    said = known_of(ONE, ONE.latency_us * np.exp(off))
+    moved = needed(ONE, EVERY_ROW, said, EPSILON)
+    ratio = ONE.latency_us / ONE.latency_us[:, :1]
+    true = last_pass(ONE.part.counts & (ratio <= 1 + EPSILON))
+    told_ratio = said.latency_us / said.latency_us[:, :1]
+
+    def meets(band: np.ndarray) -> np.ndarray:
+        found = boundaries(told_ratio, ONE.part.counts, EPSILON, band[:, None])
+        return np.asarray((found.low <= true) & (true <= found.high))
+
+    assert meets(moved * (1 + 1e-9) + 1e-9).all()
+    short = moved > 1e-6
+    assert not meets(np.where(short, moved * 0.999, 0.0))[short].any()
+    assert needed(ONE, EVERY_ROW, known_of(ONE, ONE.latency_us * 3), EPSILON).max() < 1e-12
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=60), st.randoms(use_true_random=False))
+def test_a_band_covers_four_in_five(values: list[float], random: Any) -> None:
+    """It covers that share of its curves, as it was rounded, and no more than one more needs."""
+    band = band_of(values)
+    near = 5e-4 * band
+    covered = sum(value <= band + near for value in values)
+    assert covered >= 0.8 * len(values)
+    assert sum(value < band - near for value in values) < 0.8 * (len(values) + 1)
+    assert band_of(random.sample(values, len(values))) == band
+
+
+@pytest.mark.parametrize("fold", EVERY)
+def test_each_half_has_its_band(told: dict[Fold, Told], fold: Fold) -> None:
+    """A band covers four in five curves of the half of the models that it is calibrated on."""
+    found = bands(told[fold], EPSILON)
+    moved: dict[int, list[float]] = {0: [], 1: []}
+    for each, rows, known in told[fold]:
+        halves = [one[1] % 2 for one in digests(each.part.rows.filter(pl.Series(rows)))]
+        for half, value in zip(halves, needed(each, rows, known, EPSILON), strict=True):
+            moved[half].append(value)
+    assert set(found) == {(("moe_ffn", "bfloat16", "balanced"), half) for half in (0, 1)}
+    assert all(moved.values())
+    for (_, half), band in found.items():
+        assert band == band_of(moved[half])
+
+
+def test_a_half_without_models_has_the_other_s_band() -> None:
+    """Where all models are in one half, both have its band."""
+    one = only_curves(*(
+        {**HEADS, "heads": heads}
+        for heads in heads_of(half=0, wanted=4)
+    ))  # fmt: skip
+    said = known_of(one, one.latency_us**1.5)
+    found = bands([(one, np.ones(4, dtype=bool), said)], EPSILON)
+    assert len(found) == 2
+    assert len(set(found.values())) == 1
+
+
+def heads_of(*, half: int, wanted: int) -> Iterable[int]:
+    """Return head counts whose models are in one half."""
+    every = (8 * each for each in range(1, 100))
+    mine = [heads for heads in every if digest(f"{heads},32,128")[1] % 2 == half]
+    return mine[:wanted]

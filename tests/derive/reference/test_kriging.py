@@ -1,0 +1,127 @@
+"""Kriging: how near curves are to each other, and what that makes of their values."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.reference.kriging import (
+    AT_ONE_PLACE,
+    COORDINATES,
+    Places,
+    coordinates,
+    kernel,
+    weights_of,
+)
+
+N = np.array([[1.0, 4.0, 16.0]])
+SIZE = st.integers(8, 15).map(lambda power: 2**power)
+SHAPES = st.lists(st.tuples(SIZE, SIZE), min_size=1, max_size=8, unique=True)
+LAYER = {"d_model": 4096, "d_ff": 512, "experts": 256, "top_k": 8}
+HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128}
+
+
+def places(family: str, *rows: dict[str, Any]) -> Places:
+    """Return where some shapes lie; one of release 1 and of even loads if nothing else is said."""
+    usual = dict.fromkeys(COORDINATES) | {
+        "batch": 1, "backend_version": "1", "routing": "balanced",
+    }  # fmt: skip
+    types = dict.fromkeys(COORDINATES, pl.Int64)
+    frame = pl.DataFrame([usual | row for row in rows], schema_overrides=types)
+    return coordinates(family, frame, np.repeat(N, len(rows), axis=0))
+
+
+def products(shapes: list[tuple[int, int]], release: str = "1") -> Places:
+    """Return where products of some K and N lie."""
+    return places("gemm", *(
+        {"d_model": depth, "d_ff": width, "backend_version": release} for depth, width in shapes
+    ))  # fmt: skip
+
+
+@given(SHAPES)
+def test_a_curve_has_all_in_common_with_itself(shapes: list[tuple[int, int]]) -> None:
+    """The kernel is 1 at a place and release and less elsewhere; either way round it is one."""
+    near = kernel(products(shapes), products(shapes))
+    assert np.array_equal(near, near.T)
+    assert np.array_equal(near == 1.0, np.eye(len(shapes), dtype=bool))
+    assert (near > 0).all()
+
+
+@given(SHAPES)
+def test_another_release_counts_for_four_fifths(shapes: list[tuple[int, int]]) -> None:
+    """Of another release the kernel is 0.8 times what it is of the same, everywhere."""
+    one, two = products(shapes), products(shapes, release="2")
+    assert kernel(one, two) == pytest.approx(0.8 * kernel(one, one))
+    assert set(np.diag(kernel(one, two))) == {AT_ONE_PLACE[1]}
+
+
+@given(st.integers(0, 6), st.integers(1, 3))
+def test_farther_is_less(doublings: int, more: int) -> None:
+    """The kernel falls with every doubling of a size, up or down, to 1/e in five."""
+    here = products([(1024, 1024)])
+    near, far = (1024 * 2**each for each in (doublings, doublings + more))
+    up = kernel(here, products([(near, 1024), (far, 1024)]))[0]
+    down = kernel(products([(near, 1024), (far, 1024)]), here)[:, 0]
+    assert up[0] > up[1]
+    assert up == pytest.approx(down)
+    assert up[1] == pytest.approx(np.exp(-(doublings + more) / 5))
+
+
+@pytest.mark.parametrize(
+    ("family", "usual", "changes"),
+    [
+        ("gemm", {"d_model": 4096, "d_ff": 4096}, ("d_model", "d_ff")),
+        ("moe_triton", LAYER, ("d_model", "d_ff", "experts", "top_k")),
+        ("attention_prefill", HEADS, ("heads", "kv_heads", "head_dim", "batch")),
+    ],
+)
+def test_every_size_of_a_kind_sets_curves_apart(
+    family: str, usual: dict[str, int], changes: tuple[str, ...]
+) -> None:
+    """A curve that differs in any one size, or in how loads are spread, lies elsewhere."""
+    others = [{**usual, name: 2 * usual.get(name, 1)} for name in changes]
+    near = kernel(places(family, usual), places(family, *others))
+    assert (near < 0.9).all()
+
+
+def test_a_batch_of_rows_is_no_shape_of_a_product() -> None:
+    """Rows b N of products and layers are a place along N: their batches tell nothing apart."""
+    one, two = ({**LAYER, "batch": batch} for batch in (1, 4))
+    assert kernel(places("moe_library", one), places("moe_library", two)) == 1.0
+    assert places("moe_library", two).along == pytest.approx(np.log2(4 * N * 8 / 256))
+    assert places("gemm", two).along == pytest.approx(np.log2(4 * N))
+    assert places("attention_prefill", {**HEADS, "batch": 4}).along == pytest.approx(np.log2(N))
+
+
+def test_loads_lie_in_order() -> None:
+    """Even loads are nearer to a mild power law than to a steep one."""
+    even, mild, steep = (
+        {**LAYER, "routing": each} for each in ("balanced", "power_law:1.01", "power_law:1.2")
+    )
+    near = kernel(places("moe_triton", even), places("moe_triton", mild, steep))[0]
+    assert 1 > near[0] > near[1]
+
+
+@given(SHAPES, st.randoms(use_true_random=False))
+def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], random: Any) -> None:
+    """What curves say of another follows from which they are, not from how they are listed."""
+    shuffled = random.sample(range(len(shapes)), len(shapes))
+    values = np.array([[depth % 7 - 3.0, width % 5 - 2.0] for depth, width in shapes])
+    asked = products([(3000, 5000)])
+    listed, moved = (
+        kernel(asked, products([shapes[at] for at in order]))
+        @ weights_of(products([shapes[at] for at in order]), values[list(order)])
+        for order in (range(len(shapes)), shuffled)
+    )
+    assert listed == pytest.approx(moved, abs=1e-9)
+
+
+@given(SIZE, SIZE, st.floats(-1, 1))
+def test_one_curve_says_its_own_value_damped(depth: int, width: int, value: float) -> None:
+    """Of one curve alone, another has as much as both have in common, less what is noise."""
+    here, there = products([(2048, 2048)]), products([(depth, width)])
+    (said,) = kernel(there, here) @ weights_of(here, np.array([[value]]))
+    assert said[0] == pytest.approx(value * kernel(there, here)[0, 0] / 1.05)
+    assert abs(said[0]) <= abs(value)

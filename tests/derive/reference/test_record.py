@@ -1,0 +1,382 @@
+"""Groups in the log: what is read is what was written, and what is broken is refused by name."""
+
+import base64
+import lzma
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from conftest import write_take
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import json, msgpack
+from msgspec.structs import replace
+from nearfree.core.plan import CalibratePlan
+from nearfree.core.scopes import PUBLIC
+from nearfree.derive.reference.groups import Group
+from nearfree.derive.reference.record import (
+    STREAM,
+    Recorded,
+    RecordedReference,
+    group_of,
+    recorded_kernels,
+    recorded_reference,
+    referenced,
+    rows_of_bands,
+)
+from nearfree.derive.reference.regimes import Reference
+from nearfree.errors import EvidenceError
+from nearfree.log.events import BandsCalibrated, Event, KernelReferenced, RegimeBand
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+from nearfree.log.take import OpenTake
+
+from derive.reference.made import (
+    CAPABILITIES,
+    EPSILON,
+    HEADS,
+    LAYER,
+    ROWS,
+    noisy,
+    only_curves,
+    only_group,
+    products,
+)
+
+OF_EACH: dict[str, Group] = {
+    "gemm": only_group(
+        *products(), *products(backend_version="2.0", depths=(4096, 9216)), bent=noisy(1)
+    ),
+    "moe_library": only_group(
+        *({**LAYER, "d_ff": 512 * each, "routing": routing}
+          for each in (1, 2, 3) for routing in ("balanced", "power_law:1.2")), bent=noisy(2),
+    ),
+    "attention_prefill": only_group(
+        *({**HEADS, "kv_heads": each} for each in (1, 2, 4, 8)),
+        bent=noisy(3),
+    ),
+}  # fmt: skip
+"""Groups with several releases, several loads and grids, and places along N."""
+BANDS = BandsCalibrated(
+    epsilon=EPSILON,
+    covered=0.8,
+    bands=tuple(
+        RegimeBand(regime=regime, module=module, formats=formats, routing=routing, band=band,
+                   curves=9)
+        for regime, module, formats, routing, band in (
+            ("R2", "gemm", "bfloat16", "", 0.1),
+            ("R2", "gemm", "float8", "", 0.15),
+            ("R2", "moe_ffn", "bfloat16", "balanced", 0.2),
+            ("R2", "moe_ffn", "bfloat16", "power_law", 0.3),
+            ("R2", "moe_ffn", "float8", "balanced", 0.4),
+            ("R0", "gemm", "bfloat16", "", 0.5),
+        )
+    ),
+)  # fmt: skip
+
+
+def event_of(group: Group) -> KernelReferenced:
+    """Return the event of a group, each of whose files has a digest."""
+    members = {name: name.encode().hex().ljust(64, "0") for name in group.curves["member"]}
+    return referenced(group, source="ours", epsilon=EPSILON, members=members)
+
+
+EVENTS = {name: event_of(group) for name, group in OF_EACH.items()}
+
+
+def put(layout: Layout, *payloads: KernelReferenced | BandsCalibrated, take: int = 1) -> None:
+    """Seal a take of kernels."""
+
+    def work(opened: OpenTake) -> None:
+        for each in payloads:
+            opened.append(each, sync=False)
+
+    plan = CalibratePlan(source="ours", files={}, platforms=("h100",), epsilon=EPSILON, form=take)
+    write_take(layout, scope=PUBLIC, stream=STREAM, take=take, plan=plan, work=work)
+
+
+def sealed(layout: Layout, payload: KernelReferenced) -> Event:
+    """Return the event of a payload as it is read from a sealed take."""
+    put(layout, payload)
+    (take,) = read_scope(layout, PUBLIC, stream=STREAM)
+    (event,) = take.of(KernelReferenced)
+    return event
+
+
+@pytest.mark.parametrize("name", OF_EACH)
+def test_a_group_is_read_as_it_was_written(layout: Layout, name: str) -> None:
+    """Through JSON, a seal and the disk nothing of a group changes."""
+    group = OF_EACH[name]
+    event = sealed(layout, EVENTS[name])
+    assert json.decode(json.encode(event.data), type=KernelReferenced) == EVENTS[name]
+    read = group_of(event)
+    assert (read.key, read.values, read.ratio, read.residual) == (
+        group.key, group.values, group.ratio, group.residual,
+    )  # fmt: skip
+    assert read.curves.equals(group.curves)
+    assert read.curves.schema == group.curves.schema
+    assert np.array_equal(read.counts, group.counts)
+    assert np.array_equal(read.n[group.counts], group.n[group.counts])
+    assert read.first_us.tolist() == group.first_us.tolist()
+    assert event_of(read) == event.data
+
+
+def test_an_event_says_what_it_holds() -> None:
+    """Curves, points, and the files that they are from with their digests, are plain to read."""
+    group = OF_EACH["gemm"]
+    said = EVENTS["gemm"]
+    assert (said.curves, said.points) == (8, int(group.counts.sum()))
+    assert said.members == {name: name.encode().hex().ljust(64, "0")
+                            for name in ("h100/1.0", "h100/2.0")}  # fmt: skip
+    assert (said.platform, said.family, said.kernel) == ("h100", "gemm", "cublas")
+
+
+def opened(said: KernelReferenced) -> list[Any]:
+    """Return what is packed in an event, field by field."""
+    fields: list[Any] = msgpack.decode(lzma.decompress(base64.b85decode(said.packed)))
+    return fields
+
+
+def packed(fields: object) -> str:
+    """Return fields as an event packs them."""
+    return base64.b85encode(lzma.compress(msgpack.encode(fields))).decode()
+
+
+RELEASES, _, _, COLUMNS, GRIDS, FIRST, RATIO, RESIDUAL = range(8)
+
+
+def changed(change: Callable[[list[Any]], object]) -> str:
+    """Return what the products' event packs, with a change."""
+    fields = opened(EVENTS["gemm"])
+    change(fields)
+    return packed(fields)
+
+
+def columns(**changes: object) -> Callable[[list[Any]], None]:
+    """Return a change of columns: of each, its new values, or those that a function makes."""
+
+    def change(fields: list[Any]) -> None:
+        for name, of in changes.items():
+            old = fields[COLUMNS][name]
+            fields[COLUMNS][name] = of(old) if callable(of) else of
+
+    return change
+
+
+def put_at(place: int, value: Any) -> Callable[[list[Any]], None]:
+    """Return a change of one field to a value, or to what a function makes of it."""
+
+    def change(fields: list[Any]) -> None:
+        fields[place] = value(fields[place]) if callable(value) else value
+
+    return change
+
+
+def hungry() -> str:
+    """Return a stream of a few bytes whose header asks for 4 GiB to open it."""
+    stream = bytearray(lzma.compress(b"nothing", format=lzma.FORMAT_ALONE))
+    stream[1:5] = b"\xff" * 4
+    return base64.b85encode(bytes(stream)).decode()
+
+
+HOSTILE: dict[str, str] = {
+    "nothing": "",
+    "not base85": "ö" * 40,
+    "no stream": base64.b85encode(b"not an LZMA stream").decode(),
+    "half a stream": base64.b85encode(
+        lzma.compress(msgpack.encode(opened(EVENTS["gemm"])))[:-60]
+    ).decode(),
+    "a bomb": base64.b85encode(lzma.compress(bytes(64 * 2**20))).decode(),
+    "a hungry stream": hungry(),
+    "no message": base64.b85encode(lzma.compress(b"\xc1")).decode(),
+    "another schema": packed({"curves": []}),
+    "a field more": changed(lambda fields: fields.append(1)),
+    "a field less": changed(lambda fields: fields.pop()),
+    "no columns": changed(put_at(COLUMNS, {})),
+    "no shapes": changed(lambda fields: fields[COLUMNS].pop("d_model")),
+    "no places": changed(lambda fields: fields[COLUMNS].pop("grid")),
+    "a curve less in one column": changed(columns(d_model=lambda old: old[:-1])),
+    "a curve less in all": changed(
+        lambda fields: [each.pop() for each in fields[COLUMNS].values()]
+    ),
+    "a curve less in places": changed(columns(backend_version=lambda old: old[:-1])),
+    "null places": changed(columns(grid=lambda old: [None] * len(old))),
+    "a null release": changed(columns(backend_version=lambda old: [None, *old[1:]])),
+    "a null size": changed(columns(d_model=lambda old: [None, *old[1:]])),
+    "no size": changed(columns(d_model=lambda old: [0, *old[1:]])),
+    "a place beyond the grids": changed(columns(grid=lambda old: [99, *old[1:]])),
+    "a place before the grids": changed(columns(grid=lambda old: [-1, *old[1:]])),
+    "a place beyond the releases": changed(columns(backend_version=lambda old: [99, *old[1:]])),
+    "a place before the files": changed(columns(member=lambda old: [-1, *old[1:]])),
+    "a huge size": changed(columns(d_model=lambda old: [2**63, *old[1:]])),
+    "no grids": changed(put_at(GRIDS, [])),
+    "an empty grid": changed(put_at(GRIDS, lambda old: [[], *old[1:]])),
+    "empty grids": changed(put_at(GRIDS, lambda old: [[] for _ in old])),
+    "a grid that falls": changed(put_at(GRIDS, lambda old: [each[::-1] for each in old])),
+    "a grid from zero": changed(put_at(GRIDS, lambda old: [[0, *each[1:]] for each in old])),
+    "a grid of words": changed(put_at(GRIDS, [["one"]])),
+    "half a time": changed(put_at(FIRST, lambda old: old[:-1])),
+    "a time less": changed(put_at(FIRST, lambda old: old[:-4])),
+    "a ratio less": changed(put_at(RATIO, lambda old: old[:-1])),
+    "a residual more": changed(put_at(RESIDUAL, lambda old: old + b"\0")),
+    "no releases": changed(put_at(RELEASES, [])),
+}
+
+
+def test_what_is_packed_again_is_the_same_group() -> None:
+    """Fields that were opened and packed without a change are the group that they were."""
+    again = replace(EVENTS["gemm"], packed=changed(lambda _fields: None))
+    assert event_of(group_of(Named(again))) == EVENTS["gemm"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_cannot_be_unpacked_is_refused(layout: Layout, name: str) -> None:
+    """Whatever an event packs, it is a group or named in an error; nothing else is raised."""
+    event = sealed(layout, replace(EVENTS["gemm"], packed=HOSTILE[name]))
+    with pytest.raises(EvidenceError, match=f"the curves of {event.event_id}") as refused:
+        group_of(event)
+    assert "nearfree" in str(refused.value.remedy)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"curves": 7},
+        {"points": 5},
+        {"family": "gemm_of_old"},
+        {"constants": {}},
+        {"constants": {"tile_16": {}, "tile_128": {}}},
+    ],
+    ids=str,
+)
+def test_what_an_event_says_beside_is_checked(layout: Layout, changes: dict[str, Any]) -> None:
+    """Counts that are not those packed, and constants of another form, are refused."""
+    event = sealed(layout, replace(EVENTS["gemm"], **changes))
+    with pytest.raises(EvidenceError, match=event.event_id):
+        group_of(event)
+
+
+def test_empty_groups_are_none(layout: Layout) -> None:
+    """An event that says that it holds nothing, and does, is no group."""
+    nobody = {name: [] for name in opened(EVENTS["gemm"])[COLUMNS]}
+    fields = [[], [], [], nobody, [], b"", b"", b""]
+    said = replace(EVENTS["gemm"], packed=packed(fields), curves=0, points=0)
+    with pytest.raises(EvidenceError, match="cannot be unpacked"):
+        group_of(sealed(layout, said))
+    flat = opened(EVENTS["gemm"])
+    flat[GRIDS], flat[RATIO], flat[RESIDUAL] = [[] for _ in flat[GRIDS]], b"", b""
+    said = replace(EVENTS["gemm"], packed=packed(flat), points=0)
+    put(layout, said, take=2)
+    newest = recorded_reference(layout, CAPABILITIES)
+    assert newest is not None
+    with pytest.raises(EvidenceError, match="cannot be unpacked"):
+        newest.reference.groups[OF_EACH["gemm"].key]
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_are_another_error(data: bytes) -> None:
+    """Any bytes in place of the curves are refused as broken evidence."""
+    squeezed = base64.b85encode(lzma.compress(data)).decode()
+    said = replace(EVENTS["gemm"], packed=squeezed)
+    with pytest.raises(EvidenceError, match="the curves of here"):
+        group_of(Named(said))  # type: ignore[arg-type]
+
+
+class Named:
+    """An event that was never written."""
+
+    event_id = "here"
+
+    def __init__(self, data: KernelReferenced) -> None:
+        self.data = data
+
+
+def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
+    """A broken group stops nobody who does not ask for it; a good one is unpacked once."""
+    broken = replace(EVENTS["moe_library"], packed="")
+    put(layout, EVENTS["gemm"], broken)
+    (take,) = read_scope(layout, PUBLIC, stream=STREAM)
+    groups = Recorded(take.of(KernelReferenced))
+    assert list(groups) == [OF_EACH["gemm"].key, OF_EACH["moe_library"].key]
+    assert len(groups) == 2
+    assert groups[OF_EACH["gemm"].key] is groups[OF_EACH["gemm"].key]
+    with pytest.raises(EvidenceError):
+        groups[OF_EACH["moe_library"].key]
+    with pytest.raises(KeyError):
+        groups[OF_EACH["attention_prefill"].key]
+
+
+def test_the_newest_take_counts(layout: Layout) -> None:
+    """Of several takes the newest is read alone; its events are what answers rest on."""
+    assert recorded_reference(layout, CAPABILITIES) is None
+    assert recorded_kernels(layout) == []
+    put(layout, EVENTS["gemm"], BANDS)
+    put(layout, EVENTS["moe_library"], take=2)
+    known = recorded_reference(layout, CAPABILITIES)
+    assert known is not None
+    assert list(known.reference.groups) == [OF_EACH["moe_library"].key]
+    assert (known.bands, known.bands_event) == ({}, None)
+    assert recorded_kernels(layout) == [each.event_id for each in known.events.values()]
+    put(layout, EVENTS["gemm"], BANDS, take=3)
+    again = recorded_reference(layout, CAPABILITIES)
+    assert again is not None
+    assert again.bands_event is not None
+    assert again.bands == {
+        (each.regime, each.module, each.formats, each.routing): each.band for each in BANDS.bands
+    }
+    assert recorded_kernels(layout) == [
+        *(each.event_id for each in again.events.values()), again.bands_event.event_id,
+    ]  # fmt: skip
+
+
+def with_bands(*rows: RegimeBand) -> RecordedReference:
+    """Return bands alone."""
+    return RecordedReference(
+        reference=Reference({}, CAPABILITIES), events={}, bands_event=None,
+        bands={(each.regime, each.module, each.formats, each.routing): each.band for each in rows},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("regime", "question", "band"),
+    [
+        ("R2", ROWS, 0.1),
+        ("R0", ROWS, 0.5),
+        ("R2", {**ROWS, "dtype": "float16"}, 0.1),
+        ("R2", {**ROWS, "weights": "int4"}, 0.15),
+        ("R2", {**LAYER, "routing": "power_law:1.2"}, 0.3),
+        ("R2", {**LAYER, "routing": "skewed"}, 0.3),
+        ("R2", {**LAYER, "dtype": "float8"}, 0.4),
+        ("R2", {**LAYER, "dtype": "float8", "routing": "power_law:1.01"}, 0.4),
+        ("R2", {**LAYER, "weights": "int4"}, 0.4),
+        ("R3", LAYER, 0.5),
+        ("R2", HEADS, 0.5),
+    ],
+)
+def test_a_question_has_the_band_of_its_kind(
+    regime: str, question: dict[str, Any], band: float
+) -> None:
+    """Without one it has the widest near: of its formats, else of its module, else of all."""
+    rows = only_curves(question).part.rows
+    assert with_bands(*BANDS.bands).bands_of([regime], rows).tolist() == [band]
+
+
+def test_bands_are_row_by_row() -> None:
+    """Each question has its own regime's band; without any bands it is 1."""
+    rows = pl.concat(only_curves(each).part.rows for each in (ROWS, LAYER, ROWS))
+    found = with_bands(*BANDS.bands).bands_of(["R0", "R2", "R2"], rows)
+    assert found.tolist() == [0.5, 0.2, 0.1]
+    assert with_bands().bands_of(["R3", "R3", "R3"], rows).tolist() == [1.0] * 3
+
+
+def test_the_kind_of_a_question() -> None:
+    """It is the module, with a Dense FFN its products, its formats, and the law of its loads."""
+    ffn = {**ROWS, "module": "dense_ffn", "weights": "int4"}
+    rows = pl.concat(
+        only_curves(each).part.rows for each in (ffn, {**LAYER, "routing": "power_law:1.2"})
+    )
+    assert rows_of_bands(rows) == [
+        ("gemm", "bfloat16/int4", ""), ("moe_ffn", "bfloat16", "power_law"),
+    ]  # fmt: skip

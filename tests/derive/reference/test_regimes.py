@@ -1,0 +1,290 @@
+"""Regimes: which curves an answer stands on, and what T(N) is then."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.reference.groups import Group, Key
+from nearfree.derive.reference.kriging import coordinates
+from nearfree.derive.reference.regimes import MEANINGS, NEAREST, REGIMES, Known, Reference
+
+from derive.reference.made import (
+    CAPABILITIES,
+    DEPTHS,
+    LAYER,
+    ROWS,
+    by_depth,
+    products,
+    reference,
+)
+from derive.work_model.forms import DENSE, prepared
+
+OURS = reference(*products("h100", "a100"), bent=by_depth)
+"""What is known: one kernel of two GPUs that are no siblings."""
+BETWEEN = 5632
+"""A depth that was not measured."""
+
+
+def told(known: Reference, *questions: dict[str, Any]) -> Known:
+    """Return what is known of questions that one set of groups answers."""
+    (part,) = prepared(*questions)
+    ((rows, found),) = known.timed(part)
+    assert rows.all()
+    return found
+
+
+def asked(**changes: Any) -> dict[str, Any]:
+    """Return the product that is asked of, with some changes."""
+    return {**ROWS, "d_model": BETWEEN} | changes
+
+
+def form_of(known: Reference, platform: str, question: dict[str, Any]) -> np.ndarray:
+    """Return T(N) by the constants of a platform's group alone."""
+    (part,) = prepared(question)
+    return group_on(known, platform).form_us(part.features)
+
+
+def group_on(known: Reference, platform: str) -> Group:
+    """Return the only group of a platform."""
+    (group,) = (each for key, each in known.groups.items() if key.platform == platform)
+    return group
+
+
+def residual_of(known: Reference, platform: str, question: dict[str, Any]) -> np.ndarray:
+    """Return the residual that a platform's group says of a question."""
+    (part,) = prepared(question)
+    places = coordinates(part.family.name, part.rows, part.features["n"])
+    return group_on(known, platform).residuals(places)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "regime", "platforms"),
+    [
+        ({"d_model": DEPTHS[2]}, "R3", ("h100",)),
+        ({"d_model": DEPTHS[2], "backend_version": "9.0"}, "R3", ("h100",)),
+        ({"d_model": DEPTHS[2], "batch": 32}, "R3", ("h100",)),
+        ({}, "R2", ("h100",)),
+        ({"dtype": "float16"}, "R2", ("h100",)),
+        ({"dtype": "float16", "d_model": DEPTHS[2]}, "R3", ("h100",)),
+        ({"kernel": None}, "R2", ("h100",)),
+        ({"platform": "h200"}, "R1", ("h100",)),
+        ({"platform": "h200", "d_model": DEPTHS[2]}, "R1", ("h100",)),
+        ({"platform": "b200"}, "R0", ("a100", "h100")),
+        ({"kernel": "another"}, "R2", ("h100",)),
+        ({"backend": "sglang"}, "R2", ("h100",)),
+        ({"backend": "sglang", "kernel": None, "d_model": DEPTHS[2]}, "R3", ("h100",)),
+    ],
+)
+def test_an_answer_stands_on_the_nearest_that_is_known(
+    changes: dict[str, Any], regime: str, platforms: tuple[str, ...]
+) -> None:
+    """R3: kernel and shape, in any release; R2: the kernel; R1: a sibling's; R0: all others'.
+
+    Rows are no shape, formats of 16 bits are one, a kernel without a name is its backend's, and
+    products are those of any backend.
+    """
+    found = told(OURS, asked(**changes))
+    assert found.regime == [regime]
+    assert tuple(group.key.platform for group in found.groups) == platforms
+
+
+def test_a_gpu_and_kernel_that_are_known_answer_by_form_and_residual() -> None:
+    """R2: the GPU's own constants, times what curves of other shapes missed."""
+    found = told(OURS, asked())
+    residual = residual_of(OURS, "h100", asked())
+    expected = form_of(OURS, "h100", asked()) * np.exp(residual)
+    assert found.latency_us == pytest.approx(expected)
+    assert np.abs(residual).min() > 0.001
+
+
+def test_a_sibling_answers_by_its_constants_and_residuals() -> None:
+    """R1: siblings' constants and residuals on this GPU's facts; of several, the geometric mean."""
+    known = reference(*products("h100", "h20", "a100"), bent=by_depth)
+    question = asked(platform="h200")
+    found = told(known, question)
+    logs = [
+        np.log(form_of(known, name, question)) + residual_of(known, name, question)
+        for name in ("h100", "h20")
+    ]
+    assert found.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
+    assert [group.key.platform for group in found.groups] == ["h100", "h20"]
+
+
+def test_strangers_answer_by_constants_alone() -> None:
+    """R0: the geometric mean over the GPUs of what their constants say, without a residual."""
+    question = asked(platform="b200")
+    found = told(OURS, question)
+    logs = [np.log(form_of(OURS, name, question)) for name in ("a100", "h100")]
+    assert found.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
+    assert found.curves == [()]
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "siblings"),
+    [
+        (90, 90, True), (100, 103, True), (103, 100, True), (120, 121, True), (80, 86, False),
+        (89, 90, False), (100, 120, False), (90, 100, False), (None, None, False),
+        (None, 90, False),
+    ],
+)  # fmt: skip
+def test_siblings_share_their_compute_capability(
+    here: int | None, there: int | None, *, siblings: bool
+) -> None:
+    """Equal ones are siblings, from 10.0 on all of a major version; unknown ones never are."""
+    only = {key: each for key, each in OURS.groups.items() if key.platform == "h100"}
+    known = Reference(only, {"h100": there, "h200": here})
+    assert told(known, asked(platform="h200")).regime == ["R1" if siblings else "R0"]
+    left = known.without("h200", siblings=True)
+    assert (len(left.groups) == 0) == siblings
+
+
+def test_a_platform_is_left_out_with_its_siblings_or_alone() -> None:
+    """Groups of a platform, and of its siblings where that is asked, are not among the rest."""
+    known = reference(*products("h100", "h200", "a100"))
+
+    def left(*, siblings: bool) -> set[str]:
+        return {key.platform for key in known.without("h100", siblings=siblings).groups}
+
+    assert left(siblings=False) == {"h200", "a100"}
+    assert left(siblings=True) == {"a100"}
+    assert told(known.without("h100"), asked()).regime == ["R1"]
+    assert told(known.without("h100", siblings=True), asked()).regime == ["R0"]
+
+
+@pytest.mark.parametrize(
+    ("release", "kernel"),
+    [
+        ("0.5", "old"), ("1.0", "old"), ("1.9", "old"), ("2.0", "new"), ("1.10.0", "old"),
+        ("10.0", "new"), (None, "new"),
+    ],
+)  # fmt: skip
+def test_without_a_name_the_newest_kernel_of_the_release_answers(
+    release: str | None, kernel: str
+) -> None:
+    """It is the one measured in the newest release up to that asked of; without, the newest.
+
+    Before all releases it is the one with most curves.
+    """
+    known = reference(
+        *products(kernel="old", backend_version="1.0"),
+        *products(kernel="new", backend_version="2.0", depths=DEPTHS[:4]),
+    )
+    found = told(known, asked(kernel=None, backend_version=release))
+    assert found.regime == ["R2"]
+    assert [group.key.kernel for group in found.groups] == [kernel]
+
+
+def test_nothing_is_said_of_what_no_group_knows() -> None:
+    """Another form, or another format, is not answered by these curves."""
+    for question in (LAYER, asked(dtype="float8"), asked(weights="int4")):
+        (part,) = prepared(question)
+        assert list(OURS.timed(part)) == []
+
+
+def test_every_question_is_told_once() -> None:
+    """Questions of many regimes at once are answered as each of them alone."""
+    questions = [
+        asked(platform=platform, d_model=depth)
+        for platform in ("h100", "h200", "b200", "a100")
+        for depth in (DEPTHS[2], BETWEEN)
+    ]
+    (part,) = prepared(*questions)
+    seen = np.zeros(len(questions), dtype=int)
+    for rows, found in OURS.timed(part):
+        (places,) = np.nonzero(rows)
+        seen[rows] += 1
+        for place, regime, times in zip(places, found.regime, found.latency_us, strict=True):
+            alone = told(OURS, questions[place])
+            assert (alone.regime, *alone.latency_us) == ([regime], pytest.approx(times))
+    assert (seen == 1).all()
+
+
+@given(st.permutations(list(OURS.groups)))
+def test_the_order_of_groups_changes_nothing(keys: list[Key]) -> None:
+    """What is told follows from the groups, not from the order that they are listed in."""
+    again = Reference({key: OURS.groups[key] for key in keys}, CAPABILITIES)
+    for platform in ("h100", "b200"):
+        one, two = (told(each, asked(platform=platform)) for each in (OURS, again))
+        assert one.latency_us.tolist() == two.latency_us.tolist()
+        assert one.texts() == two.texts()
+
+
+FFN = {**DENSE, "backend": "vllm", "d_model": 4096, "d_ff": 6144, "batch": 8, "platform": "h100",
+       "backend_version": "1.0"}  # fmt: skip
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_dense_ffn_is_the_sum_of_its_products(*, gated: bool) -> None:
+    """Each product is answered as if it were asked alone, twice where the input enters two."""
+    shapes = ((4096, 6144), (6144, 4096))
+    widths = (4096, 6144, 8192)
+    known = reference(*(each for width in widths for each in products(d_ff=width)), bent=by_depth)
+    whole = told(known, {**FFN, "gated": gated})
+    up, down = (
+        told(known, asked(d_model=depth, d_ff=width, kernel=None)) for depth, width in shapes
+    )
+    expected = (2 if gated else 1) * up.latency_us + down.latency_us
+    assert whole.latency_us == pytest.approx(expected)
+    assert whole.regime == up.regime == down.regime == ["R3"]
+    assert "nearest 6144x4096 of 1.0, 4096x6144 of 1.0, " in whole.texts()[0]
+
+
+@pytest.mark.parametrize(
+    ("width", "regime"), [(6144, "R3"), (8192, "R2")], ids=["both products", "one alone"]
+)
+def test_a_dense_ffn_was_measured_where_all_its_products_were(width: int, regime: str) -> None:
+    """One product that was not measured makes the module a new shape."""
+    other = products(d_ff=width, depths=(4096, 5120))
+    known = reference(*products(d_ff=4096, depths=(4096, 6144)), *other)
+    assert told(known, {**FFN, "gated": False}).regime == [regime]
+
+
+def test_a_dense_ffn_of_strangers_is_the_sum_by_constants() -> None:
+    """R0 of a module of several products has no residual either."""
+    question = {**FFN, "platform": "b200", "gated": False}
+    found = told(OURS, question)
+    assert found.regime == ["R0"]
+    halves = [
+        [form_of(OURS, name, asked(platform="b200", d_model=depth, d_ff=width))
+         for depth, width in ((4096, 6144), (6144, 4096))]
+        for name in ("a100", "h100")
+    ]  # fmt: skip
+    logs = [np.log(sum(each)) for each in halves]
+    assert found.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
+
+
+LAYERS = reference(*(
+    {**LAYER, "d_ff": 512 * each, "routing": routing}
+    for each in (1, 2, 3) for routing in ("balanced", "power_law:1.2")
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "regime"),
+    [
+        ({}, "R3"),
+        ({"routing": "power_law:1.2"}, "R3"),
+        ({"routing": "power_law:1.01"}, "R2"),
+        ({"routing": "skewed"}, "R2"),
+        ({"routing": "power_law:1.5"}, "R2"),
+        ({"ep": 8}, "R2"),
+    ],
+)
+def test_a_layer_was_measured_with_its_loads_on_one_rank(
+    changes: dict[str, Any], regime: str
+) -> None:
+    """Loads by another law, and experts over several ranks, were not."""
+    assert told(LAYERS, {**LAYER, **changes}).regime == [regime]
+
+
+def test_an_answer_names_what_it_leans_on() -> None:
+    """The text says regime, kernel, GPUs and curves, and the nearest curves, nearest first."""
+    (measured,) = told(OURS, asked(d_model=DEPTHS[2])).texts()
+    assert measured.startswith("R3: gemm by cublas on h100, 6 curves")
+    assert f"nearest {DEPTHS[2]}x8192 of 1.0, " in measured
+    assert measured.count(" of 1.0") == NEAREST
+    (strange,) = told(OURS, asked(platform="b200", kernel=None)).texts()
+    assert strange == "R0: gemm by cublas on a100, h100, 12 curves"
+    assert set(MEANINGS) == set(REGIMES)

@@ -1,0 +1,138 @@
+"""Answers of a regime as scores read them: its boundaries, its bands, and what they are called."""
+
+import numpy as np
+import polars as pl
+import pytest
+from msgspec.structs import replace
+from nearfree.derive.reference import groups
+from nearfree.derive.reference.build import Curves
+from nearfree.derive.reference.folds import EVERY, Fold, bands, digests, needed, predicted
+from nearfree.derive.reference.record import rows_of_bands
+from nearfree.derive.score import regimes
+from nearfree.derive.score.regimes import ANSWERED, answers
+from nearfree.derive.truth.truth import last_pass
+
+from derive.reference.made import CAPABILITIES, EPSILON, curves, noisy, products
+from derive.reference.test_folds import true
+
+MODELS = (3072, 4096, 5120, 6144, 7168, 8192, 9216, 10240, 12288, 16384)
+
+
+def keyed(every: list[Curves]) -> list[Curves]:
+    """Return curves whose questions have keys of their own over all of them."""
+    return [
+        Curves(
+            replace(each.part, rows=each.part.rows.with_columns(pl.col("asked") + 100 * number)),
+            each.latency_us, each.members, each.keys,
+        )
+        for number, each in enumerate(every)
+    ]  # fmt: skip
+
+
+OURS = keyed(
+    curves(
+        *products("h100", "h200", "b200", depths=MODELS),
+        *products("h100", depths=MODELS[:4], backend_version="2.0"),
+        bent=noisy(11, 0.15),
+    )
+)
+EPSILONS = (0.1, EPSILON)
+
+
+@pytest.fixture(autouse=True)
+def known_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the constants that curves follow in place of fits."""
+    monkeypatch.setattr(groups, "fit", true)
+
+
+def said(fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return what a regime answers."""
+    return answers(fold, OURS, CAPABILITIES, EPSILONS, EPSILON)
+
+
+@pytest.mark.parametrize("fold", EVERY)
+def test_a_curve_has_an_answer_at_each_tolerance(fold: Fold) -> None:
+    """All but R3 answer every curve, R3 those with a twin; all are out of sample, by name."""
+    found, ratios = said(fold)
+    asked = [row for each in OURS for row in each.part.rows["asked"]]
+    twins = {row["asked"] for each in OURS for row in each.part.rows.to_dicts()
+             if row["platform"] == "h100" and row["d_model"] in MODELS[:4]}  # fmt: skip
+    assert sorted(found["asked"]) == sorted(2 * (list(twins) if fold == "R3" else asked))
+    assert found.schema == pl.Schema(ANSWERED)
+    assert set(found.select("epsilon", "regime", "in_sample", "predictor").rows()) == {
+        (epsilon, fold, False, "work_model") for epsilon in EPSILONS
+    }
+    assert set(found["constants"]) == {f"{fold}: all but what is asked of"}
+    assert (found["low"] <= found["n_max"]).all()
+    assert (found["n_max"] <= found["high"]).all()
+    assert ratios["asked"].n_unique() == found["asked"].n_unique()
+    assert ratios.filter(pl.col("n") == 1)["ratio"].to_list() == pytest.approx(
+        [1.0] * ratios["asked"].n_unique()
+    )
+
+
+def test_the_answer_follows_from_the_ratios() -> None:
+    """N_max is the last N whose ratio is within the tolerance, of the grid that is asked of."""
+    found, ratios = said("R1")
+    assert ratios["n"].unique().sort().to_list() == [2**power for power in range(8)]
+    for row in found.iter_rows(named=True):
+        passes = ratios.filter(
+            pl.col("asked") == row["asked"], pl.col("ratio") <= 1 + row["epsilon"]
+        )
+        assert row["n_max"] == passes["n"].max()
+
+
+def test_bands_of_one_half_score_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose second byte is even has the band of odd ones, and the other way round."""
+    wide = {0: 0.0, 1: 99.0}
+    kind = rows_of_bands(OURS[0].part.rows)[0]
+    monkeypatch.setattr(
+        regimes, "bands", lambda _told, _epsilon: {(kind, half): wide[half] for half in wide}
+    )
+    found, _ = said("R2m")
+    halves = {
+        asked: digest[1] % 2
+        for each in OURS
+        for asked, digest in zip(each.part.rows["asked"], digests(each.part.rows), strict=True)
+    }
+    assert set(halves.values()) == {0, 1}
+    for row in found.iter_rows(named=True):
+        ends = (row["low"], row["high"])
+        if halves[row["asked"]] == 0:
+            assert ends == (1, 128)
+        else:
+            assert ends == (row["n_max"], row["n_max"])
+
+
+@pytest.mark.parametrize("fold", ["R0", "R1", "R2m"])
+def test_intervals_meet_four_in_five_where_their_band_is_from(fold: Fold) -> None:
+    """Of the half that a band is calibrated on, intervals of that band meet four in five."""
+    told = list(predicted(fold, OURS, CAPABILITIES, EPSILON))
+    found = bands(told, EPSILON)
+    for (_, half), band in found.items():
+        moved = [
+            value
+            for each, kept, known in told
+            for value, digest in zip(
+                needed(each, kept, known, EPSILON),
+                digests(each.part.rows.filter(pl.Series(kept))),
+                strict=True,
+            )
+            if digest[1] % 2 == half
+        ]
+        assert len(moved) > 4
+        assert np.mean(np.array(moved) <= band * (1 + 5e-4)) >= 0.8
+
+
+def test_what_is_exact_is_hit() -> None:
+    """Of curves that follow the form a regime finds N_max, in intervals of no width."""
+    exact = keyed(curves(*products("h100", "h200", "b200", depths=MODELS)))
+    true_n: dict[int, float] = {}
+    for each in exact:
+        ratio = each.latency_us / each.latency_us[:, :1]
+        n_max = each.part.features["n"][0, last_pass(ratio <= 1 + EPSILON)]
+        true_n |= dict(zip(each.part.rows["asked"], n_max, strict=True))
+    found, _ = answers("R2m", exact, CAPABILITIES, (EPSILON,), EPSILON)
+    assert dict(found.select("asked", "n_max").rows()) == true_n
+    assert found["low"].to_list() == found["n_max"].to_list() == found["high"].to_list()
+    assert 1 < min(true_n.values()) < max(true_n.values()) < 128

@@ -1,0 +1,171 @@
+"""The work model's answers where public curves of a kernel are known, and where they are not."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from nearfree.derive.reference.groups import Key
+from nearfree.derive.reference.record import RecordedReference
+from nearfree.derive.reference.regimes import Reference
+from nearfree.derive.work_model.answer import Timed, TimedQuestions
+from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.log.events import Event
+
+from derive.questions import LOG, RESOLVER
+from derive.reference.made import (
+    DEPTHS,
+    EPSILON,
+    HEADS,
+    ROWS,
+    noisy,
+    products,
+    reference,
+)
+from derive.work_model.forms import OF_FAMILY, facts_of
+
+CONSTANTS = recorded_constants(LOG)
+BANDS = {"R3": 0.01, "R2": 0.02, "R1": 0.4, "R0": 0.8}
+OURS = reference(*products("h100"), bent=noisy(12))
+MEASURED = {**ROWS, "d_model": DEPTHS[2]}
+NEW = {**ROWS, "d_model": 5632}
+SIBLING = {**NEW, "platform": "h200"}
+STRANGER = {**NEW, "platform": "a100"}
+UNKNOWN = HEADS
+ASKED = [MEASURED, NEW, SIBLING, STRANGER, UNKNOWN]
+
+
+class Sealed:
+    """An event that was read, by name."""
+
+    def __init__(self, event_id: str) -> None:
+        self.event_id = event_id
+
+
+def recorded(known: Reference = OURS, *, banded: bool = True) -> RecordedReference:
+    """Return groups as the log holds them, each with an event, and a band of each regime."""
+    events: Mapping[Key, Any] = {key: Sealed(f"kernel of {key.platform}") for key in known.groups}
+    bands_event: Any = Sealed("bands") if banded else None
+    return RecordedReference(
+        reference=known, events=events, bands_event=bands_event,
+        bands={(name, "gemm", "bfloat16", ""): band for name, band in BANDS.items()},
+    )  # fmt: skip
+
+
+def timed(
+    *questions: dict[str, Any], known: RecordedReference | None = None
+) -> dict[int, tuple[Timed, int]]:
+    """Return where T(N) of each question stands: its family's, and which row of it."""
+    asked = TimedQuestions(facts_of(*questions), RESOLVER, CONSTANTS, reference=known)
+    assert asked.refusals() == {}
+    return {
+        question: (each, row) for each in asked.curves() for row, question in enumerate(each.asked)
+    }
+
+
+WITH = timed(*ASKED, known=recorded())
+WITHOUT = timed(*ASKED)
+
+
+def field(found: dict[int, tuple[Timed, int]], name: str) -> list[Any]:
+    """Return a field of each question, in their order."""
+    return [getattr(each, name)[row] for each, row in (found[at] for at in range(len(ASKED)))]
+
+
+def test_every_answer_says_its_regime() -> None:
+    """A shape that was measured, a new one, a sibling's, a stranger's, and an unknown kernel."""
+    assert field(WITH, "regime") == ["R3", "R2", "R1", "R0", "R0"]
+    assert set(field(WITHOUT, "regime")) == {"R0"}
+
+
+def test_a_known_gpu_is_in_sample() -> None:
+    """Where the GPU's own curves answer, they saw it; siblings and strangers did not."""
+    assert field(WITH, "in_sample")[:4] == [True, True, False, False]
+    assert field(WITH, "in_sample")[4] == field(WITHOUT, "in_sample")[4]
+
+
+def test_each_answer_has_the_band_of_its_regime() -> None:
+    """Row by row, whatever others are asked beside it; of shared constants it is theirs."""
+    shared = WITHOUT[4][0].band[WITHOUT[4][1]]
+    assert field(WITH, "band") == [*(BANDS[name] for name in ("R3", "R2", "R1", "R0")), shared]
+    for place, question in enumerate(ASKED):
+        ((alone, row),) = timed(question, known=recorded()).values()
+        assert alone.band[row] == field(WITH, "band")[place]
+
+
+def test_an_answer_rests_on_the_events_of_its_groups_and_bands() -> None:
+    """Kernels by their events and the bands' one; without bands the kernels' alone."""
+    mine = ["kernel of h100", "bands"]
+    assert field(WITH, "calibration") == [*[mine] * 4, [CONSTANTS["attention_prefill"].event_id]]
+    ((each, row),) = timed(NEW, known=recorded(banded=False)).values()
+    assert each.calibration[row] == ["kernel of h100"]
+    assert field(WITHOUT, "calibration")[0] == [CONSTANTS["gemm"].event_id]
+
+
+def test_the_constants_are_named() -> None:
+    """Of a kernel: regime, kernel, GPUs and curves; of shared ones their family and platforms."""
+    texts = field(WITH, "constants")
+    for regime, text in zip(field(WITH, "regime")[:4], texts, strict=False):
+        assert text.startswith(f"{regime}: gemm by cublas on h100, 6 curves")
+    assert f"{DEPTHS[2]}x8192 of 1.0" in texts[0]
+    assert texts[4] == field(WITHOUT, "constants")[4]
+    assert texts[4].startswith("attention_prefill on ")
+
+
+def test_t_of_n_is_what_the_groups_say() -> None:
+    """T(N) and its ratio are those of the reference; of what it does not know, the shared ones."""
+    for place in range(len(ASKED)):
+        each, row = WITH[place]
+        times, ratio = each.latency_us[row], each.ratio[row]
+        assert ratio == pytest.approx(times / times[0])
+        shared, at = WITHOUT[place]
+        assert np.allclose(times, shared.latency_us[at]) == (place == 4)
+    known = {
+        int(part.part.rows["asked"][at]): said.latency_us[row]
+        for part, _ in WITH.values()
+        for rows, said in OURS.timed(part.part)
+        for row, at in enumerate(np.nonzero(rows)[0].tolist())
+    }
+    assert set(known) == {0, 1, 2, 3}
+    for place, times in known.items():
+        assert WITH[place][0].latency_us[WITH[place][1]].tolist() == times.tolist()
+
+
+def test_answers_carry_it_all() -> None:
+    """The frame of answers has regime, band as low and high, constants and events of each row."""
+    asked = TimedQuestions(facts_of(*ASKED), RESOLVER, CONSTANTS, reference=recorded())
+    found = asked.answers([EPSILON]).sort("asked")
+    assert found["regime"].to_list() == field(WITH, "regime")
+    assert found["constants"].to_list() == field(WITH, "constants")
+    assert found["calibration"].to_list() == field(WITH, "calibration")
+    for row in found.iter_rows(named=True):
+        each, at = WITH[row["asked"]]
+        n, logs = each.part.features["n"][at], np.log(each.ratio[at])
+        low, n_max, high = (
+            n[np.nonzero((logs <= np.log1p(EPSILON) + move) | (n == n[0]))[0].max()]
+            for move in (-each.band[at], 0.0, each.band[at])
+        )
+        assert (row["low"], row["n_max"], row["high"]) == (low, n_max, high)
+    assert found["refusal"].null_count() == len(ASKED)
+
+
+def test_a_measured_curve_is_answered_as_it_was_measured() -> None:
+    """R3 of a kernel's own curve: N_max is that of the curve where rounding does not decide."""
+    asked = TimedQuestions(facts_of(*products("h100")), RESOLVER, CONSTANTS, reference=recorded())
+    (group,) = OURS.groups.values()
+    ratio = np.exp(group.ratio.values(group.counts))
+    ratios = asked.ratios().sort("asked", "n")["ratio"].to_numpy().reshape(len(DEPTHS), -1)
+    step = (group.residual.high - group.residual.low) / 255
+    off = np.abs(np.log(ratios[:, : ratio.shape[1]] / ratio))[group.counts]
+    assert off.max() <= step + (group.ratio.high - group.ratio.low) / 510 + 2e-4
+
+
+@pytest.mark.parametrize(("platform", "regime"), [("h100", "R2"), ("h800", "R0")])
+def test_collectives_stand_on_their_own_platform_or_on_others(platform: str, regime: str) -> None:
+    """Their constants are by GPU: in sample they know it, elsewhere nothing; no kernel answers."""
+    event: Event = CONSTANTS["collective_nccl"]
+    assert (platform in event.data.platforms) == (regime == "R2")
+    question = {**OF_FAMILY["collective_nccl"], "platform": platform}
+    ((each, row),) = timed(question, known=recorded()).values()
+    assert (each.regime[row], each.in_sample[row]) == (regime, regime == "R2")
+    assert each.calibration[row] == [event.event_id]

@@ -156,7 +156,8 @@ def test_a_platform_is_left_out_with_its_siblings_or_alone() -> None:
     ("release", "kernel"),
     [
         ("0.5", "old"), ("1.0", "old"), ("1.9", "old"), ("2.0", "new"), ("1.10.0", "old"),
-        ("10.0", "new"), (None, "new"),
+        ("2.9", "new"),
+        ("3.0", "old"), ("10.0", "old"), (None, "old"),
     ],
 )  # fmt: skip
 def test_without_a_name_the_newest_kernel_of_the_release_answers(
@@ -169,6 +170,7 @@ def test_without_a_name_the_newest_kernel_of_the_release_answers(
     known = reference(
         *products(kernel="old", backend_version="1.0"),
         *products(kernel="new", backend_version="2.0", depths=DEPTHS[:4]),
+        *products(kernel="old", backend_version="3.0", depths=DEPTHS[:1]),
     )
     found = told(known, asked(kernel=None, backend_version=release))
     assert found.regime == ["R2"]

@@ -132,10 +132,10 @@ def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
     n = np.array([grid + grid[-1:] * (width - len(grid)) for grid in grids], dtype=np.float64)
     counts = np.arange(width)[None, :] < np.array([len(grid) for grid in grids])[:, None]
     first = np.frombuffer(packed.first_us, "<f4").astype(np.float64)
-    named: dict[str, list[str | None]] = {
+    named: dict[str, Sequence[str | None]] = {
         "backend_version": packed.releases,
         "routing": packed.routings,
-        "member": [*packed.members],
+        "member": packed.members,
     }
     frame = {name: columns[name] for name in COORDINATES} | {
         name: [of[place] for place in columns[name] if place is not None]

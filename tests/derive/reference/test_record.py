@@ -175,8 +175,9 @@ def put_at(place: int, value: Any) -> Callable[[list[Any]], None]:
 
 
 def hungry() -> str:
-    """Return a stream of a few bytes whose header asks for 4 GiB to open it."""
-    stream = bytearray(lzma.compress(b"nothing", format=lzma.FORMAT_ALONE))
+    """Return the curves as a stream whose header asks for 4 GiB to open it."""
+    fields = msgpack.encode(opened(EVENTS["gemm"]))
+    stream = bytearray(lzma.compress(fields, format=lzma.FORMAT_ALONE))
     stream[1:5] = b"\xff" * 4
     return base64.b85encode(bytes(stream)).decode()
 

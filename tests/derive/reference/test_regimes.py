@@ -157,7 +157,8 @@ def test_a_platform_is_left_out_with_its_siblings_or_alone() -> None:
     ("release", "kernel"),
     [
         ("0.5", "old"), ("1.0", "old"), ("1.9", "old"), ("2.0", "new"), ("1.10.0", "old"),
-        ("10.0", "new"), (None, "new"),
+        ("2.9", "new"),
+        ("3.0", "old"), ("10.0", "old"), (None, "old"),
     ],
 )  # fmt: skip
 def test_without_a_name_the_newest_kernel_of_the_release_answers(
@@ -170,6 +171,7 @@ def test_without_a_name_the_newest_kernel_of_the_release_answers(
     known = reference(
         *products(kernel="old", backend_version="1.0"),
         *products(kernel="new", backend_version="2.0", depths=DEPTHS[:4]),
+        *products(kernel="old", backend_version="3.0", depths=DEPTHS[:1]),
     )
     found = told(known, asked(kernel=None, backend_version=release))
     assert found.regime == ["R2"]
@@ -259,6 +261,18 @@ LAYERS = reference(*(
     {**LAYER, "d_ff": 512 * each, "routing": routing}
     for each in (1, 2, 3) for routing in ("balanced", "power_law:1.2")
 ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"kernel": "another"}, {"backend": "vllm", "kernel": "flashinfer_cutlass"}],
+)
+def test_another_kernel_s_curves_are_no_shape_of_this_one(changes: dict[str, Any]) -> None:
+    """R0: a layer by a kernel or backend that nobody measured has its form's constants alone."""
+    question = {**LAYER, **changes}
+    found = told(LAYERS, question)
+    assert found.regime == ["R0"]
+    assert found.latency_us == pytest.approx(form_of(LAYERS, "h100", question))
 
 
 @pytest.mark.parametrize(

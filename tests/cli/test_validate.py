@@ -10,11 +10,11 @@ from derive.questions import LOG
 from derive.truth.test_datasets import HEADER
 from msgspec import json
 from nearfree.cli import validate
+from nearfree.derive.reference.left_out import LEFT_OUT
 from nearfree.derive.score.evaluation import EVERY
 from nearfree.derive.score.scores import GROUP_KEYS, MORE_KEYS
 from nearfree.derive.truth.truth import Truth
 from nearfree.derive.work_model.constants import recorded_constants
-from nearfree.derive.work_model.left_out import LEFT_OUT
 from nearfree.log.names import Layout
 
 from cli.conftest import Call

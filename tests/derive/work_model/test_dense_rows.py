@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 from nearfree.derive.granularity.facts import with_facts
-from nearfree.derive.work_model.answer import TimedQuestions
+from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.dense_rows import dense_questions, dense_sizes
 from nearfree.derive.work_model.prepare import grids

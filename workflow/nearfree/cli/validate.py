@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from nearfree.config.files import Config
     from nearfree.derive.predict.answers import Answerer
+    from nearfree.derive.reference.left_out import LeftOut
     from nearfree.derive.truth.truth import Truth
-    from nearfree.derive.work_model.left_out import LeftOut
     from nearfree.log.names import Layout
     from nearfree.public.curves import ImportedCurves
 
@@ -231,15 +231,12 @@ def _validate_collectives(args: argparse.Namespace, layout: "Layout", config: "C
 
 def _validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
     """Print how each regime answers what it does not know."""
-    import polars as pl
-
     from nearfree.derive.granularity.facts import datasheet_facts
     from nearfree.derive.granularity.resolve import Resolver
     from nearfree.derive.reference.build import curves_by_form, known_truth
-    from nearfree.derive.score.narrowing import chosen
+    from nearfree.derive.score.narrowing import chosen, learnt
     from nearfree.derive.score.regimes import regime_scores
     from nearfree.derive.score.scores import groups
-    from nearfree.public.curves import ImportedCurves
     from nearfree.show.text.regimes import lines
     from nearfree.sources.fetching.cache import Cache, default_cache
 
@@ -256,15 +253,8 @@ def _validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Confi
         )
     epsilons = _tolerances(args, config)
     source, curves = _imported(args, layout, config)
-    learnt = curves.settings
-    for column in ("module", "dtype", "weights", "kv_dtype"):
-        value = pl.col(column)
-        if column in ("weights", "kv_dtype"):
-            value = value.fill_null(pl.col("dtype"))
-        names = getattr(args, column)
-        learnt = learnt.filter(value.is_in(names)) if names else learnt
-    points = curves.points.join(learnt.select("curve"), on="curve", how="semi")
-    curves = ImportedCurves(learnt, points)
+    filters = {name: getattr(args, name) for name in ("module", "dtype", "weights", "kv_dtype")}
+    curves = learnt(curves, filters)
     known = known_truth(curves, config.site.epsilon)
     scored = known
     for column in ("platform", "backend", "routing"):
@@ -273,13 +263,12 @@ def _validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Confi
     facts = datasheet_facts(config.platforms)
     every = list(curves_by_form(known, curves, facts, resolver))
     scores = regime_scores(
-        known,
+        scored,
         every,
         {name: sheet.sm for name, sheet in config.platforms.items()},
         list(dict.fromkeys(args.regime)),
         epsilons,
         epsilon=config.site.epsilon,
-        kept=pl.col("curve").is_in(scored.settings["curve"].implode()),
     )
     by = args.by or _BY_REGIME
     rows = groups(scores, by)

@@ -14,13 +14,13 @@ from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
+from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
+from nearfree.derive.reference.left_out import LeftOut
 from nearfree.derive.reference.record import recorded_kernels, recorded_reference
 from nearfree.derive.tables.store import seals_digest
-from nearfree.derive.work_model.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.families import carried
-from nearfree.derive.work_model.left_out import LeftOut
 from nearfree.derive.work_model.own import recorded_own
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout

@@ -16,8 +16,8 @@ from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.expand_deployments import newest
+from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.tables.settings import setting_row
-from nearfree.derive.work_model.answer import PREDICTOR, TimedQuestions
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
 from nearfree.hardware.simulated import Curve, CurveFile, Forward, Part, Refused

@@ -4,6 +4,7 @@ import polars as pl
 
 from nearfree.config.files import Config
 from nearfree.derive.predict.answers import Answerer, read_from
+from nearfree.derive.reference.left_out import LEFT_OUT
 from nearfree.derive.score.evaluation import EVERY, evaluate, twins
 from nearfree.derive.score.scores import groups
 from nearfree.derive.tables.columns import amount, count, flag, number, text
@@ -12,7 +13,6 @@ from nearfree.derive.tables.store import seals_digest, tolerances_digest, write_
 from nearfree.derive.truth.datasets import Grids, load_aiconfigurator, newest_release
 from nearfree.derive.truth.truth import Truth, narrowed
 from nearfree.derive.work_model.constants import recorded_constants
-from nearfree.derive.work_model.left_out import LEFT_OUT
 from nearfree.log.names import Layout
 from nearfree.public.curves import read_curves
 

@@ -7,10 +7,10 @@ from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.reference.left_out import LEFT_OUT, LeftOut
 from nearfree.derive.score.scores import score
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.truth.truth import Truth, narrowed, questions
-from nearfree.derive.work_model.left_out import LEFT_OUT, LeftOut
 
 TWIN = "twin_version"
 """The name of the prediction that another version's curve makes."""

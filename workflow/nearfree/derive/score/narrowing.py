@@ -11,6 +11,7 @@ from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth, narrowed
 from nearfree.derive.work_model.own import Own, curves_used
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.log.events import Event
+from nearfree.public.curves import ImportedCurves
 
 SEEN = "constants were calibrated on its platform"
 FITTED = "own constants were fitted to it"
@@ -44,6 +45,21 @@ def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Trut
     if known.settings.is_empty():
         raise ConfigError(f"{source} holds no curve with a boundary", remedy="Give other data")
     return narrowed(known, value.is_in([*chain(*wanted.values())])) if names else known
+
+
+def learnt(curves: ImportedCurves, chosen: Mapping[str, Sequence[str] | None]) -> ImportedCurves:
+    """Return the curves with some values of columns, as `chosen` reads them; all where none is.
+
+    Parameters
+    ----------
+    chosen
+        The values by column.
+    """
+    kept = curves.settings
+    for column, names in chosen.items():
+        value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
+        kept = kept.filter(value.is_in(list(names))) if names else kept
+    return ImportedCurves(kept, curves.points.join(kept.select("curve"), on="curve", how="semi"))
 
 
 def without(known: Truth, column: str, values: Sequence[str], reason: str) -> Truth:

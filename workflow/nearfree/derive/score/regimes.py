@@ -32,7 +32,6 @@ def regime_scores(
     epsilons: Sequence[float],
     *,
     epsilon: float,
-    kept: pl.Expr,
 ) -> pl.DataFrame:
     """Return how each regime did, as `score` gives it, with a column `regime`.
 
@@ -42,26 +41,23 @@ def regime_scores(
     Parameters
     ----------
     known
-        What curves say.
+        What the curves say that are scored.
     every
-        The curves by form.
+        All curves by form, which are learnt from.
     regimes
         What is left out.
     epsilons
         Tolerances to score at.
     epsilon
         The one that groups are made and bands are calibrated at.
-    kept
-        Which curves are scored, by the columns of `settings`; all are learnt from.
     """
-    chosen = narrowed(known, kept)
-    names = chosen.settings["curve"].implode()
+    names = known.settings["curve"].implode()
     frames = []
     for regime in regimes:
         said, ratios = answers(regime, every, capabilities, epsilons, epsilon)
         said, ratios = (each.filter(pl.col("asked").is_in(names)) for each in (said, ratios))
         twins = pl.col("curve").is_in(said["asked"].implode())
-        scored = narrowed(chosen, twins) if regime == "R3" else chosen
+        scored = narrowed(known, twins) if regime == "R3" else known
         timed = ratios.with_columns(pl.lit(_PREDICTOR).alias("predictor"))
         judged = score(scored, said.drop("regime"), [_PREDICTOR], timed)
         frames.append(judged.with_columns(pl.lit(regime).alias("regime")))

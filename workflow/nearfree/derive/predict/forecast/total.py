@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Questions
-from nearfree.derive.work_model.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
-from nearfree.derive.work_model.answer import TimedQuestions
+from nearfree.derive.reference.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
+from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.family import Array, Flags, Places
 
 SUM, MINIMUM = "sum", "minimum"

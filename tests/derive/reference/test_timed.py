@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nearfree.derive.reference.answer import Timed, TimedQuestions
 from nearfree.derive.reference.groups import Key
 from nearfree.derive.reference.record import RecordedReference
 from nearfree.derive.reference.regimes import Reference
-from nearfree.derive.work_model.answer import Timed, TimedQuestions
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.log.events import Event
 

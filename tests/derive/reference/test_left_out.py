@@ -5,10 +5,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nearfree.derive.reference.left_out import LEFT_OUT, LeftOut
 from nearfree.derive.score.evaluation import evaluate
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model.fit import Measured
-from nearfree.derive.work_model.left_out import LEFT_OUT, LeftOut
 from nearfree.derive.work_model.samples import joined, parts, spread
 from nearfree.log.names import Layout
 from nearfree.public.curves import ImportedCurves, read_curves

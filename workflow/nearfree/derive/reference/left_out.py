@@ -12,7 +12,7 @@ import polars as pl
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA
-from nearfree.derive.work_model.answer import ratio_rows
+from nearfree.derive.reference.answer import ratio_rows
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Family, Fitted, boundaries, ratios_of
 from nearfree.derive.work_model.fit import Measured, band, fit

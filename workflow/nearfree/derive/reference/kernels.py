@@ -96,9 +96,9 @@ def kernel_rows(events: Sequence[Event], epsilon: float) -> pl.DataFrame:
     shown = [event for event in events if _is_shown(event.data)]
     groups = [group_of(event) for event in shown]
     curves = pl.concat([_NO_CURVE, *_curves(shown, groups)])
-    chosen = newest_releases(at_shapes(curves))
-    if chosen.is_empty():
+    if curves.is_empty():
         return KERNELS.frame([])
+    chosen = newest_releases(at_shapes(curves))
     points = _points(chosen, groups)
     known = boundaries(points.select("curve", "n", "ratio"), [epsilon])
     return points.join(known, on="curve", maintain_order="left").select(

@@ -32,6 +32,8 @@ _TOLERANCES = 5
 _LOWEST, _ROOM = 0.9, 0.04
 _WIDTH = 28
 """Characters of a line above a panel."""
+_ACROSS = 90
+"""Characters of a line above the panels."""
 _SIZES = [name for name, field in FIELDS.items() if field.kind is int and name != "batch"]
 
 
@@ -96,7 +98,7 @@ def imported_curves(kernels: pl.DataFrame) -> alt.FacetChart:
         in_rows(layers, points, _across(points)).resolve_scale(x="independent"),
         "T(N) / T(baseline) against N, public curves of kernels, imported",
         [
-            f"Imported, not measured here: {_sources(points)}",
+            *wrap(f"Imported, not measured here: {_sources(points)}", _ACROSS),
             "One request, bfloat16, balanced experts, attention without a cache; 8 bits a point.",
             f"Band: within {epsilon:.0%} of T(baseline). Triangle: N_max. {ends}",
         ],

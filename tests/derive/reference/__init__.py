@@ -1,0 +1,1 @@
+"""Tests of what public curves say of kernels: groups, regimes and their record."""

@@ -179,6 +179,14 @@ def test_what_is_not_plain_is_not_shown(hidden: KernelReferenced) -> None:
     assert set(made(plain, hidden)["d_model"]) == {PRODUCT["d_model"]}
 
 
+def test_of_curves_that_nothing_tells_apart_the_first_is_shown() -> None:
+    """A kernel may keep two curves of one shape and release; rows have one key each."""
+    twice = kept_kernel(Kept(shape=PRODUCT, first_us=10.0), Kept(shape=PRODUCT, first_us=20.0))
+    table = made(twice)
+    assert table.height == len(RATIOS)
+    assert table.sort("n")["latency_us"][0] == 10.0
+
+
 def test_without_a_take_the_table_is_empty(layout: Layout) -> None:
     """A log that keeps no kernels has the table, without a row."""
     write_kernels(layout, "public", epsilon=0.2)

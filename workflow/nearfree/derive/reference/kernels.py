@@ -98,7 +98,10 @@ def kernel_rows(events: Sequence[Event], epsilon: float) -> pl.DataFrame:
     curves = pl.concat([_NO_CURVE, *_curves(shown, groups)])
     if curves.is_empty():
         return KERNELS.frame([])
-    chosen = newest_releases(at_shapes(curves))
+    # What else a setting says is not kept: curves that only that told apart are one.
+    chosen = newest_releases(at_shapes(curves)).unique(
+        [*_KERNEL, *_SHAPE, "routing"], keep="first", maintain_order=True
+    )
     points = _points(chosen, groups)
     known = boundaries(points.select("curve", "n", "ratio"), [epsilon])
     return points.join(known, on="curve", maintain_order="left").select(

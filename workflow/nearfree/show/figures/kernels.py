@@ -69,9 +69,8 @@ def imported_curves(kernels: pl.DataFrame) -> alt.FacetChart:
     lowest = min(_LOWEST, *(points["ratio"] - _ROOM))
     scale = alt.Scale(domain=[lowest, 1 + _TOLERANCES * epsilon], nice=False)
     x, y = positions(points), alt.Y("ratio:Q", title="T(N) / T(baseline)", scale=scale)
-    lines = _lines(points["platform"])
-    look = lines_by("platform:N", None, lines, points["platform"], columns=5)
-    colours = alt.Scale(domain=list(lines), range=[colour for colour, _ in lines.values()])
+    platforms = points["platform"]
+    look = lines_by("platform:N", None, _lines(platforms), platforms, columns=5)
     shown = tooltip(
         *("platform:N", "backend_version:N", "kernel:N", "n:Q", "latency_us:Q"),
         ("ratio:Q", "T(N) / T(baseline)", ".3f"),
@@ -88,10 +87,8 @@ def imported_curves(kernels: pl.DataFrame) -> alt.FacetChart:
             x=x, y=y, color=look["color"], tooltip=shown
         ),
         of_points.transform_filter("datum.n == datum.n_max")
-        .mark_point(shape=_SHAPE, stroke=_EDGE, strokeWidth=1, size=70, opacity=1)
-        .encode(
-            x=x, y=y, fill=alt.Fill("platform:N", scale=colours, legend=None), tooltip=shown
-        ),
+        .mark_point(shape=_SHAPE, filled=True, stroke=_EDGE, strokeWidth=1, size=70, opacity=1)
+        .encode(x=x, y=y, color=look["color"], tooltip=shown),
         data=pl.concat([_bands(points, epsilon), points.select(_DRAWN)], how="diagonal_relaxed"),
     )  # fmt: skip
     return styled(

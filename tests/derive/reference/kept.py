@@ -10,6 +10,7 @@ from nearfree.core.plan import CalibratePlan
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, Coded, Group, Key
 from nearfree.derive.reference.record import STREAM, referenced
+from nearfree.derive.work_model.families import FAMILIES
 from nearfree.log.events import Event, KernelReferenced
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
@@ -57,9 +58,12 @@ def kept_kernel(*curves: Kept, source: str = SOURCE, **of: Any) -> KernelReferen
     ]
     texts = ("backend_version", "routing", "member")
     types = {name: pl.String if name in texts else pl.Int64 for name in CURVE_COLUMNS}
+    key = Key(**(named | of))
+    form = FAMILIES[key.family]
+    constants = {each.name: each.start for each in form.constants}
     group = Group(
-        key=Key(**(named | of)),
-        values={"all": {"launch_us": 1.0}},
+        key=key,
+        values={hypothesis: dict(constants) for hypothesis in form.hypotheses},
         curves=pl.DataFrame(rows, schema=types),
         n=n,
         counts=counts,

@@ -10,6 +10,7 @@ EVERYTHING = {
     "validation": 2,
     "outlook": 1,
     "schedules": 1,
+    "kernels": 1,
     "claims": 2,
     "figures": 2,
     "report": 1,

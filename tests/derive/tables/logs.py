@@ -16,6 +16,7 @@ from nearfree.derive.claims.judge import write_claims
 from nearfree.derive.outlook.outlook import write_outlook
 from nearfree.derive.outlook.schedules import write_schedules
 from nearfree.derive.predict.predictions import write_predictions
+from nearfree.derive.reference.kernels import write_kernels
 from nearfree.derive.score.validation import write_validation
 from nearfree.derive.tables.boundaries import write_boundaries
 from nearfree.derive.tables.project import project
@@ -169,6 +170,7 @@ def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLE
     if scope == "public":
         write_outlook(layout, scope, Config(CONFIG))
         write_schedules(layout, scope, Config(CONFIG))
+        write_kernels(layout, scope, epsilon=0.2)
     write_claims(layout, scope, epsilon=0.2)
 
 

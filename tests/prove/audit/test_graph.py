@@ -2,11 +2,15 @@
 
 import polars as pl
 import pytest
+from derive.reference.kept import SOURCE, kept_on_two, write_kept
 from log.faults import HERE
 from nearfree.config.files import Config
+from nearfree.derive.reference.kernels import KERNELS, write_kernels
+from nearfree.derive.tables.store import read_table
 from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout
 from nearfree.prove.audit.graph import listed_figures, trace_query
+from nearfree.prove.audit.recompute import recompute
 
 
 def asked(made, text: str):
@@ -70,6 +74,19 @@ def test_an_event_and_a_take_can_be_asked_for(shared):
     take = event.partition("#")[0].rpartition(".")[0]
     assert list(graph.nodes) == [event, take]
     assert asked(shared, take).nodes[take].kind == "run"
+
+
+def test_an_imported_curve_leads_to_its_kernel_s_event(shared, layout):
+    """From a point to the event that keeps its curve, its licence and its run, and back to it."""
+    seal = write_kept(layout, *kept_on_two())
+    write_kernels(layout, "public", epsilon=0.2)
+    row = read_table(layout, "public", KERNELS).row(0, named=True)
+    graph = trace_query(layout, Config(shared.config), row["row_id"])
+    (event,) = row["from_ids"]
+    assert list(graph.nodes) == [row["row_id"], event, str(seal.name)]
+    assert graph.nodes[event].title == "nearfree.kernel.referenced.v1"
+    assert graph.nodes[event].values["source"] == SOURCE
+    assert recompute(layout, shared.config, [row["row_id"]]) == {row["row_id"]: []}
 
 
 def test_an_event_is_shown_in_the_version_on_disk(shared):

@@ -69,6 +69,7 @@ def _modules(room: str, *tables: str) -> dict[str, str]:
 
 
 _TABLES, _SCORE, _OUTLOOK = (f"nearfree.derive.{room}" for room in ("tables", "score", "outlook"))
+_KERNELS = "nearfree.derive.reference.kernels"
 _PREDICTIONS, _CLAIMS = "nearfree.derive.predict.predictions", "nearfree.derive.claims"
 _ALL = (
     Stage(
@@ -145,6 +146,14 @@ _ALL = (
         parameters=("tolerances", "deployments"),
     ),
     Stage(
+        name="kernels",
+        make=f"{_KERNELS}.write_kernels",
+        scopes=(PUBLIC,),
+        tables={"kernels": _KERNELS},
+        log=True,
+        parameters=("epsilon",),
+    ),
+    Stage(
         name="claims",
         make=f"{_CLAIMS}.judge.write_claims",
         scopes=(PLATFORM, PUBLIC),
@@ -161,7 +170,7 @@ _ALL = (
         scopes=(PLATFORM, PUBLIC),
         reads=(
             *("latency", "work", "boundaries", "predictions", "validation", "time_shares"),
-            *("composition", "lookup", "forecast", "trend", "version_drift"),
+            *("composition", "lookup", "forecast", "trend", "version_drift", "kernels"),
         ),
         public=("boundaries", "predictions"),
         imported=("accuracy", "drift"),
@@ -175,7 +184,7 @@ _ALL = (
             *("platforms", "granularity", "settings", "latency", "work", "boundaries"),
             *("sensitivity", "predictions", "validation", "time_shares", "composition", "scores"),
             *("claims", "lookup", "forecast", "schedules", "published_lookup", "trend"),
-            "version_drift",
+            *("version_drift", "kernels"),
         ),
         imported=("accuracy",),
         sources=("tuned",),

@@ -18,6 +18,9 @@ OUTLOOK = "outlook"
 MODELS = "models"
 """The part of a platform's section that shows the models that were measured there."""
 
+IMPORTED_CURVES = "imported_curves"
+"""The part of the report that shows public curves which the log keeps."""
+
 
 class Figure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One drawn figure: its file's stem, what it shows, and the rows that its marks stand for.

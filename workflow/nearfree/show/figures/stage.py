@@ -17,6 +17,7 @@ from nearfree.derive.outlook.drift import VERSION_DRIFT
 from nearfree.derive.outlook.outlook import FORECAST, LOOKUP
 from nearfree.derive.outlook.trend import TREND
 from nearfree.derive.predict.predictions import PREDICTIONS
+from nearfree.derive.reference.kernels import KERNELS
 from nearfree.derive.score.accuracy import ACCURACY, DRIFT
 from nearfree.derive.score.composition import COMPOSITION
 from nearfree.derive.score.validation import VALIDATION
@@ -30,6 +31,7 @@ from nearfree.log.document import render, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.show.figures.families import Rows, accuracy_drawings, drawings
+from nearfree.show.figures.kernels import kernel_drawings
 from nearfree.show.figures.listing import LIST, Drawing, Figure, FigureList
 from nearfree.show.figures.models import ModelRows, model_drawings
 from nearfree.show.figures.outlook import (
@@ -139,6 +141,7 @@ def _charts(tables: _Tables, scope: str, epsilon: float, *, imported: bool) -> l
         accuracy, drift = (tables.of(table, IMPORTED) for table in (ACCURACY, DRIFT))
         drawn += _specified(imported_drawings(accuracy, drift))
     if scope == PUBLIC:
+        drawn += _specified(kernel_drawings(tables.of(KERNELS, PUBLIC)))
         drawn += _specified(_outlook(tables, epsilon))
     return drawn
 

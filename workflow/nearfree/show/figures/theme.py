@@ -191,7 +191,7 @@ def label_beside(chart: alt.Chart, **marks: Any) -> alt.Chart:
     return labels
 
 
-def styled(chart: alt.FacetChart, title: str, subtitle: str) -> alt.FacetChart:
+def styled(chart: alt.FacetChart, title: str, subtitle: str | list[str]) -> alt.FacetChart:
     """Return a chart with its title and the project's look."""
     # Each `configure_axis` and the like would copy the whole chart, twice.
     config = alt.Config(

@@ -25,6 +25,7 @@ from nearfree.log.names import Layout
 from nearfree.measure.adapter_runs import adapter_runs
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.show.figures.gallery import STATUSES, Entry, read_gallery
+from nearfree.show.figures.listing import IMPORTED_CURVES
 from nearfree.show.page import (
     accuracy,
     claims_section,
@@ -161,7 +162,16 @@ def write_report(
             *headline.predictors(rows["scores"], epsilon),
             *headline.unseen(rows["accuracy"]),
         ],
-        "galleries": list(galleries.items()),
+        "galleries": [
+            (scope, [each for each in drawn if each.figure.about != IMPORTED_CURVES])
+            for scope, drawn in galleries.items()
+        ],
+        "curves": [
+            each
+            for drawn in galleries.values()
+            for each in drawn
+            if each.figure.about == IMPORTED_CURVES
+        ],
         "paper": paper,
         "statuses": [(s, count) for s in STATUSES if (count := _with_status(paper, s))],
         "claims": claims_section.by_claim(rows["claims"]),

@@ -1,0 +1,216 @@
+"""Table `kernels`: what is shown of the curves that the log keeps, and what T(N) of them is."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.derive.reference.kernels import (
+    KERNELS,
+    at_shapes,
+    kernel_rows,
+    newest_releases,
+    write_kernels,
+)
+from nearfree.derive.reference.kriging import COORDINATES
+from nearfree.derive.tables.store import read_table
+from nearfree.log.events import KernelReferenced
+from nearfree.log.names import Layout
+
+from derive.reference.kept import (
+    HEADS,
+    LAYER,
+    MEMBER,
+    PRODUCT,
+    RATIOS,
+    SOURCE,
+    Kept,
+    kept_events,
+    kept_kernel,
+    kept_on_two,
+    write_kept,
+)
+
+
+def made(*kernels: KernelReferenced, epsilon: float = 0.2) -> pl.DataFrame:
+    """Return the table of some kernels, checked against its schema."""
+    events = kept_events(*kernels)
+    return KERNELS.build(kernel_rows(events, epsilon), [event.event_id for event in events])
+
+
+def test_every_module_has_the_points_of_its_curves() -> None:
+    """A row is a point of a curve, with what the event and the file say of it."""
+    table = made(*kept_on_two())
+    assert set(table["module"]) == {"gemm", "moe_ffn", "attention"}
+    assert table.height == 2 * 2 * 3 * len(RATIOS)
+    assert table["origin"].unique().to_list() == ["imported"]
+    assert table["source"].unique().to_list() == [SOURCE]
+    assert table["member"].unique().to_list() == [MEMBER]
+    assert table.filter(module="moe_ffn")["routing"].unique().to_list() == ["balanced"]
+
+
+def test_latency_is_that_of_the_baseline_times_the_kept_ratio() -> None:
+    """T(baseline) is exact; what follows is within half a step of 8 bits."""
+    row = made(kept_kernel(Kept(shape=PRODUCT, first_us=40.0))).sort("n")
+    assert row["n"].to_list() == list(RATIOS)
+    assert (row["latency_us"][0], row["ratio"][0]) == (40.0, 1.0)
+    half = 2.5 ** (0.5 / 255)
+    for found, latency, meant in zip(row["ratio"], row["latency_us"], RATIOS.values(), strict=True):
+        assert meant / half / 1.0001 <= found <= meant * half * 1.0001
+        assert latency == pytest.approx(40.0 * found)
+
+
+def test_a_baseline_that_codes_miss_is_still_its_own() -> None:
+    """Where no code is the ratio 1, T(baseline) over itself is 1 all the same."""
+    ratios = {1: 1.0, 2: 0.93, 4: 1.31, 8: 2.0}
+    first = made(kept_kernel(Kept(shape=PRODUCT, ratios=ratios))).sort("n").row(0, named=True)
+    assert (first["ratio"], first["latency_us"], first["baseline"]) == (1.0, 100.0, 1)
+
+
+@given(
+    st.lists(st.floats(0.5, 4.0), min_size=1, max_size=8),
+    st.sampled_from([0.05, 0.2, 0.5]),
+)
+@settings(max_examples=40)
+def test_n_max_is_the_last_kept_point_within_the_tolerance(
+    above: list[float], epsilon: float
+) -> None:
+    """It and the next point follow from the ratios of the same rows."""
+    ratios = {2**step: ratio for step, ratio in enumerate([1.0, *above])}
+    table = made(kept_kernel(Kept(shape=PRODUCT, ratios=ratios)), epsilon=epsilon).sort("n")
+    within = [n for n, ratio in table.select("n", "ratio").rows() if ratio <= 1 + epsilon]
+    last = max(within)
+    assert table["n_max"].unique().to_list() == [last]
+    after = [n for n in table["n"] if n > last]
+    assert table["next_n"].unique().to_list() == [min(after) if after else None]
+    assert table["epsilon"].unique().to_list() == [epsilon]
+
+
+def test_a_row_names_the_event_of_its_kernel() -> None:
+    """Each row is made from one event, that of its platform and backend."""
+    kernels = kept_on_two()
+    events = {event.event_id: event.data for event in kept_events(*kernels)}
+    for row in made(*kernels).to_dicts():
+        (event,) = row["from_ids"]
+        named = ("platform", "backend", "family", "kernel", "dtype")
+        assert [row[name] for name in named] == [getattr(events[event], name) for name in named]
+
+
+CURVE = st.fixed_dictionaries(
+    {
+        "platform": st.sampled_from(["a100", "h100", "h200", "b200"]),
+        "backend": st.sampled_from(["sglang", "vllm"]),
+        "module": st.sampled_from(["gemm", "moe_ffn"]),
+        "d_model": st.sampled_from([2048, 4096, 8192]),
+        "d_ff": st.sampled_from([2048, 4096, 8192]),
+        "experts": st.sampled_from([None, 8]),
+    }
+)
+TYPES = {
+    **dict.fromkeys(("platform", "backend", "module"), pl.String),
+    **dict.fromkeys(COORDINATES, pl.Int64),
+}
+
+
+@given(st.lists(CURVE, min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_a_module_is_shown_at_the_shape_that_most_platforms_have(curves: list, shuffled) -> None:
+    """Of equals it is that of most backends, then of most weights, whatever the curves' order."""
+    found = at_shapes(pl.DataFrame(curves, schema=TYPES))
+    for module in {curve["module"] for curve in curves}:
+        mine = [curve for curve in curves if curve["module"] == module]
+        places: dict[tuple, set] = {}
+        for curve in mine:
+            shape = (curve["d_model"], curve["d_ff"], curve["experts"])
+            places.setdefault(shape, set()).add((curve["platform"], curve["backend"]))
+        rank = {
+            shape: (
+                len({platform for platform, _ in on}),
+                len(on),
+                shape[0] * shape[1] * (shape[2] or 1),
+            )
+            for shape, on in places.items()
+        }
+        (shape,) = found.filter(module=module).select("d_model", "d_ff", "experts").unique().rows()
+        assert rank[shape] == max(rank.values())
+        alike = [curve for curve in mine if (curve["d_model"], curve["d_ff"], curve["experts"])
+                 == shape]  # fmt: skip
+        assert found.filter(module=module).height == len(alike)
+    again = list(curves)
+    shuffled.shuffle(again)
+    other = at_shapes(pl.DataFrame(again, schema=TYPES))
+    assert other.sort(pl.all()).equals(found.sort(pl.all()))
+
+
+def test_the_newest_release_is_that_of_each_platform_and_backend() -> None:
+    """0.10 comes after 0.9; what one platform has newer hides nothing of another."""
+    rows = pl.DataFrame(
+        [
+            ("gemm", "h100", "vllm", "0.9.0"),
+            ("gemm", "h100", "vllm", "0.10.0"),
+            ("gemm", "h100", "sglang", "0.5.9"),
+            ("gemm", "h200", "vllm", "0.9.0"),
+            ("gemm", "h200", "vllm", "unknown"),
+            ("attention", "h200", "vllm", "unknown"),
+        ],
+        schema=["module", "platform", "backend", "backend_version"],
+        orient="row",
+    )
+    assert newest_releases(rows).rows() == [rows.row(place) for place in (1, 2, 3, 5)]
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        kept_kernel(Kept(shape=PRODUCT), dtype="float8"),
+        kept_kernel(Kept(shape=PRODUCT), weights="int4"),
+        kept_kernel(Kept(shape=HEADS), family="attention_prefill", kv_dtype="float8"),
+        kept_kernel(Kept(shape=HEADS), family="attention_cached"),
+        kept_kernel(Kept(shape={**LAYER, "routing": "power_law:1.2"}), family="moe_triton"),
+        kept_kernel(Kept(shape={**HEADS, "batch": 8}), family="attention_prefill"),
+    ],
+    ids=["float8", "int4 weights", "float8 cache", "a cache", "a power law", "eight requests"],
+)
+def test_what_is_not_plain_is_not_shown(hidden: KernelReferenced) -> None:
+    """Other formats, caches, skewed loads and several requests have no row, nor choose a shape."""
+    assert made(hidden).is_empty()
+    plain = kept_kernel(Kept(shape=PRODUCT))
+    assert set(made(plain, hidden)["d_model"]) == {PRODUCT["d_model"]}
+
+
+def test_of_curves_that_nothing_tells_apart_the_first_is_shown() -> None:
+    """A kernel may keep two curves of one shape and release; rows have one key each."""
+    twice = kept_kernel(Kept(shape=PRODUCT, first_us=10.0), Kept(shape=PRODUCT, first_us=20.0))
+    table = made(twice)
+    assert table.height == len(RATIOS)
+    assert table.sort("n")["latency_us"][0] == 10.0
+
+
+def test_without_a_take_the_table_is_empty(layout: Layout) -> None:
+    """A log that keeps no kernels has the table, without a row."""
+    write_kernels(layout, "public", epsilon=0.2)
+    table = read_table(layout, "public", KERNELS)
+    assert table.is_empty()
+    assert table.columns == list(KERNELS.columns)
+
+
+def test_the_newest_take_alone_counts(layout: Layout) -> None:
+    """Kernels of an older take are not shown beside those of a newer one."""
+    write_kept(layout, kept_kernel(Kept(shape=PRODUCT), platform="a100"))
+    write_kept(layout, kept_kernel(Kept(shape=PRODUCT), platform="h200"), take=2)
+    write_kernels(layout, "public", epsilon=0.2)
+    assert set(read_table(layout, "public", KERNELS)["platform"]) == {"h200"}
+
+
+def test_the_same_log_gives_the_same_bytes() -> None:
+    """Made twice, in two folders, table and manifest are equal."""
+    found = []
+    for _ in range(2):
+        with TemporaryDirectory() as folder:
+            layout = Layout(Path(folder))
+            write_kept(layout, *kept_on_two())
+            write_kernels(layout, "public", epsilon=0.2)
+            tables = sorted((layout.root / "tables" / "public").iterdir())
+            found.append([path.read_bytes() for path in tables])
+    assert found[0] == found[1]

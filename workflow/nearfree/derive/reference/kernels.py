@@ -1,0 +1,203 @@
+"""Table `kernels`: curves that the log keeps of kernels, at one shape of each module.
+
+The shape of a module is the one that most platforms have, among those that most of their backends;
+of equals the one with most bytes of weights, then the first in the order of a setting's fields.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import polars as pl
+from packaging.version import InvalidVersion, Version
+
+from nearfree.core.scopes import PUBLIC
+from nearfree.core.setting import FIELDS
+from nearfree.derive.reference.groups import Group
+from nearfree.derive.reference.kriging import COORDINATES
+from nearfree.derive.reference.record import STREAM, group_of
+from nearfree.derive.tables.columns import ORIGINS, SETTING_COLUMNS, amount, count, text
+from nearfree.derive.tables.schema import Table
+from nearfree.derive.tables.store import seals_digest, write_table
+from nearfree.derive.truth.truth import boundaries
+from nearfree.derive.work_model.attention import ATTENTION_PREFILL
+from nearfree.derive.work_model.gemm import GEMM
+from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
+from nearfree.log.events import Event, KernelReferenced
+from nearfree.log.evidence import read_scope
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout
+
+DTYPE = "bfloat16"
+BALANCED = "balanced"
+"""How loads of experts are spread where they are shown."""
+_MODULES = {
+    family.name: family.modules[0] for family in (GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL)
+}
+"""The module of each form that is shown: attention without a cache, and no collective."""
+_SHAPE = {name: SETTING_COLUMNS[name] for name in FIELDS if name in COORDINATES}
+_WEIGHTS = ("d_model", "d_ff", "experts")
+_KERNEL = ("platform", "module", "backend", "backend_version", "family", "kernel", "dtype")
+KERNELS = Table(
+    name="kernels",
+    row="a point T(N) of a public curve that is kept with its kernel, at its module's shown shape",
+    key=(*_KERNEL, *_SHAPE, "routing", "n"),
+    formula="T(N) = T(baseline) exp(r), with r = log(T(N) / T(baseline)) as kept, in 8 bits; "
+    "N_max = max { N : T(N) <= (1 + epsilon) T(baseline) } over the points that are kept",
+    paper="sec. 2.2, definition of N_max(epsilon)",
+    code="nearfree.derive.reference.kernels",
+    body={
+        "platform": text("the kind of machine"),
+        "module": SETTING_COLUMNS["module"],
+        "backend": SETTING_COLUMNS["backend"],
+        "backend_version": text("the backend's newest release with this shape there",
+                                nullable=True),
+        "family": text("which form of T(N) speaks of the kernel", one_of=tuple(_MODULES)),
+        "kernel": text("the source's own name for what ran", nullable=True),
+        "dtype": SETTING_COLUMNS["dtype"],
+        **_SHAPE,
+        "routing": SETTING_COLUMNS["routing"],
+        "n": count("N, positions a request"),
+        "baseline": count("the N that ratios refer to: the curve's first, of experts the first at "
+                          "which all are awake"),
+        "latency_us": amount("T(N) = T(baseline) ratio; at the baseline as the source has it"),
+        "ratio": amount("T(N) / T(baseline) = exp(low + code (high - low) / 255), with the ends "
+                        "low and high of its event; 1 at the baseline"),
+        "epsilon": amount("tolerance of n_max"),
+        "n_max": count("last pass: the largest kept N within the tolerance"),
+        "next_n": count("the kept point after n_max, none at the end of what is kept",
+                        nullable=True),
+        "source": text("the release that the curve is from, its licence and copyright"),
+        "member": text("the file inside the release"),
+        "origin": text("where the number comes from", one_of=ORIGINS),
+    },
+)  # fmt: skip
+
+
+def write_kernels(layout: Layout, scope: str, *, epsilon: float) -> None:
+    """Write the curves of the newest take of kernels that are shown; none without such a take.
+
+    Parameters
+    ----------
+    epsilon
+        The headline tolerance.
+    """
+    takes = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced,))
+    newest = max(takes, key=lambda take: take.order, default=None)
+    events = newest.of(KernelReferenced) if newest else []
+    rows = kernel_rows(events, epsilon)
+    made_from = seals_digest(layout, scope)
+    made_from["config/config.yaml:epsilon"] = sha256(repr(epsilon).encode())
+    table = KERNELS.build(rows, [event.event_id for event in events])
+    write_table(layout, scope, KERNELS, table, made_from)
+
+
+def kernel_rows(events: Sequence[Event], epsilon: float) -> pl.DataFrame:
+    """Return the rows of the table for kernels of a take, at a tolerance."""
+    shown = [event for event in events if _is_shown(event.data)]
+    groups = [group_of(event) for event in shown]
+    curves = pl.concat([_NO_CURVE, *_curves(shown, groups)])
+    if curves.is_empty():
+        return KERNELS.frame([])
+    # What else a setting says is not kept: curves that only that told apart are one.
+    chosen = newest_releases(at_shapes(curves)).unique(
+        [*_KERNEL, *_SHAPE, "routing"], keep="first", maintain_order=True
+    )
+    points = _points(chosen, groups)
+    known = boundaries(points.select("curve", "n", "ratio"), [epsilon])
+    return points.join(known, on="curve", maintain_order="left").select(
+        *KERNELS.body, pl.concat_list("event_id").alias("from_ids")
+    )
+
+
+def _is_shown(kernel: KernelReferenced) -> bool:
+    formats = (kernel.dtype, kernel.weights or DTYPE, kernel.kv_dtype or DTYPE)
+    return kernel.family in _MODULES and {*formats} == {DTYPE}
+
+
+_SAID = ("platform", "family", "backend", "kernel", "dtype", "source")
+_NO_CURVE = pl.DataFrame(
+    schema={
+        **{name: KERNELS.body[name].dtype for name in (*_KERNEL, *_SHAPE, "routing")},
+        **dict.fromkeys(("source", "member", "origin", "event_id"), pl.String),
+        **dict.fromkeys(("group", "place"), pl.Int64),
+    }
+)
+
+
+def _curves(events: Sequence[Event], groups: Sequence[Group]) -> Iterator[pl.DataFrame]:
+    """Yield each group's curves of one request and balanced loads, and where each stands."""
+    for number, (event, group) in enumerate(zip(events, groups, strict=True)):
+        named = {name: getattr(event.data, name) for name in _SAID}
+        named |= {"module": _MODULES[group.key.family], "origin": "imported"}
+        named |= {"event_id": event.event_id, "group": number}
+        frame = group.curves.with_columns(
+            *(pl.lit(value, dtype=_NO_CURVE.schema[name]).alias(name)
+              for name, value in named.items()),
+            pl.int_range(pl.len(), dtype=pl.Int64).alias("place"),
+        )  # fmt: skip
+        yield frame.filter(
+            pl.col("batch") == 1, pl.col("routing").fill_null(BALANCED) == BALANCED
+        ).select(_NO_CURVE.columns)
+
+
+def at_shapes(curves: pl.DataFrame) -> pl.DataFrame:
+    """Return the curves of each module that have the shape that is shown of it.
+
+    Parameters
+    ----------
+    curves
+        A row a curve, with module, platform, backend and the fields of a shape.
+    """
+    weights = pl.fold(
+        pl.lit(1.0),
+        lambda product, size: product * size,
+        [pl.col(name).fill_null(1).cast(pl.Float64) for name in _WEIGHTS],
+    )
+    ranked = curves.group_by("module", *_SHAPE).agg(
+        pl.col("platform").n_unique().alias("platforms"),
+        pl.struct("platform", "backend").n_unique().alias("backends"),
+    ).with_columns(weights.alias("weights")).sort(
+        *("platforms", "backends", "weights"), *_SHAPE,
+        descending=[True, True, True, *(False for _ in _SHAPE)],
+    )  # fmt: skip
+    shapes = ranked.unique("module", keep="first", maintain_order=True).select("module", *_SHAPE)
+    return curves.join(
+        shapes, on=["module", *_SHAPE], how="semi", nulls_equal=True, maintain_order="left"
+    )
+
+
+def newest_releases(curves: pl.DataFrame) -> pl.DataFrame:
+    """Return the curves of each module's newest release of a backend on a platform."""
+    releases = sorted(curves["backend_version"].fill_null("").unique(), key=_version)
+    places = {release: place for place, release in enumerate(releases)}
+    place = pl.col("backend_version").fill_null("").replace_strict(places, return_dtype=pl.Int64)
+    return curves.filter(place == place.max().over("module", "platform", "backend"))
+
+
+def _version(release: str) -> tuple[bool, Version, str]:
+    try:
+        return True, Version(release), release
+    except InvalidVersion:
+        return False, Version("0"), release
+
+
+def _points(chosen: pl.DataFrame, groups: Sequence[Group]) -> pl.DataFrame:
+    """Return a row a point of some curves, with the number of its `curve`."""
+    ratios = {number: np.exp(groups[number].ratio.values(groups[number].counts))
+              for number in chosen["group"].unique()}  # fmt: skip
+    places = chosen.select("group", "place").rows()
+    grids = [groups[number].n[place][groups[number].counts[place]] for number, place in places]
+    # What T(baseline) is held against is itself.
+    held = [[1.0, *ratios[number][place][1 : len(grid)]]
+            for grid, (number, place) in zip(grids, places, strict=True)]  # fmt: skip
+    first = [float(groups[number].first_us[place]) for number, place in places]
+    return (
+        chosen.with_row_index("curve")
+        .with_columns(
+            pl.Series("n", [grid.astype(int).tolist() for grid in grids], dtype=pl.List(pl.Int64)),
+            pl.Series("ratio", held, dtype=pl.List(pl.Float64)),
+            pl.Series("first_us", first, dtype=pl.Float64),
+        )
+        .explode("n", "ratio")
+        .with_columns((pl.col("first_us") * pl.col("ratio")).alias("latency_us"))
+    )

@@ -4,7 +4,7 @@ import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         own = item.nodeid.startswith(COVERING)
         if item.get_closest_marker("slow") or not own:
             item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Count no lines while other packages' fixtures are made, which a mark does for calls alone."""
+    counting = getattr(item.config.pluginmanager.getplugin("_cov"), "cov_controller", None)
+    if counting is None or item.nodeid.startswith(COVERING):
+        return (yield)
+    counting.pause()
+    try:
+        return (yield)
+    finally:
+        counting.resume()
 
 
 @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)

@@ -1,5 +1,6 @@
 """The digest of code: it follows imports, and nothing else."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import nearfree
 import pytest
-from nearfree.log.codebase import closure, digest, package_digest
+from nearfree.log.codebase import _imports, _path, closure, digest, package_digest
 
 PACKAGE = Path(nearfree.__file__).parent
 
@@ -52,6 +53,18 @@ def test_the_closure_follows_imports() -> None:
     assert {"nearfree.derive.tables.latency", "nearfree.core.boundary", "nearfree.units"} <= set(
         closure("nearfree.derive.tables.project")
     )
+
+
+def test_every_import_is_found() -> None:
+    """In each file of the package, the imports found are those of its syntax tree."""
+    for path in PACKAGE.rglob("*.py"):
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        assert _imports(path) == {name for name in names if _path(name)}, path
 
 
 def test_the_closure_follows_lazy_imports() -> None:

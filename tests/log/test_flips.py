@@ -105,13 +105,17 @@ def test_any_bit_of_a_large_table(table: Path, data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-def test_every_bit_of_a_whole_log(tmp_path: Path) -> None:
-    """Any flipped bit of any file of a small log is found."""
+def test_a_whole_log(tmp_path: Path) -> None:
+    """With everything beside it, any bit of a segment is found, and one of each other byte.
+
+    All bits of the other files are flipped above, where fewer files bear witness to them.
+    """
     layout = write_small_take(tmp_path / "results")
     make_table(layout.table("cpu", "latency"))
     write_small_ledger(layout, tmp_path / "config")
     files = [path for path in layout.root.rglob("*") if path.is_file()]
     assert len(files) == 6
     for path in files:
-        assert unnoticed(layout.root, path, bits(path)) == []
+        step = 1 if path == layout.segment(NAME, 1) else 9
+        assert unnoticed(layout.root, path, bits(path)[::step]) == []
     assert verify(layout.root).findings == ()

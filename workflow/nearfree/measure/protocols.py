@@ -92,6 +92,8 @@ class Search(Struct):
     """The paired rounds, in order."""
     spent_s: float = 0.0
     forwards: float = 0.0
+    decided: tuple[int, list[int]] | None = None
+    """The last look, by its paired rounds, and the N that it left open."""
 
     def add(self, visit: LatencyMeasured) -> None:
         """Take in a visit; one without a clean sample counts as spent alone, as in the tables."""
@@ -112,13 +114,15 @@ class Search(Struct):
         if self.baseline not in self.curve:
             return []  # it never had a clean sample: there is nothing to compare with
         looked = max([0, *(look for look in protocol.looks if look <= made)])
-        later = set(self.paired[looked:])
-        then = {
-            n: {number: us for number, us in rounds.items() if number not in later}
-            for n, rounds in self.curve.items()
-        }
-        curve = ratios(then, self.baseline, repeated_looks(protocol))
-        return still_open(curve, self.baseline, protocol)
+        if self.decided is None or self.decided[0] != looked:
+            later = set(self.paired[looked:])
+            then = {
+                n: {number: us for number, us in rounds.items() if number not in later}
+                for n, rounds in self.curve.items()
+            }
+            curve = ratios(then, self.baseline, repeated_looks(protocol))
+            self.decided = looked, still_open(curve, self.baseline, protocol)
+        return self.decided[1]
 
     def _spent(self, protocol: Adaptive) -> bool:
         most = protocol.forwards_a_point * len(self.curve)

@@ -21,6 +21,7 @@ from nearfree.sources.attention import (
     tiles_of,
 )
 from nearfree.sources.backends.flash_attn_4_rules import call_facts, readings
+from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism
@@ -59,27 +60,37 @@ KERNELS = {
 """The class whose lines show how each kernel tiles; that for 120 is derived from that for 80."""
 
 
+Texts = list[tuple[str, ast.AST]]
+"""Nodes of a tree with their texts."""
+
+
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the links from the rules to the kernels, with the lines that were found."""
     modules = Modules({path: text for path, text in files.items() if "flash_fwd" in path})
+    texts = {kernel: _texts(modules, kernel) for kernel in ("sm80", "sm90", "sm100")}
     return [
-        Mechanism(name, says, _lines(modules, name.split("_")[1], pattern))
+        Mechanism(name, says, _lines(texts, name.split("_")[1], pattern))
         for name, says, pattern in LINKS
     ]
 
 
-def _lines(modules: Modules, kernel: str, pattern: str) -> tuple[Quote, ...]:
+def _lines(texts: Mapping[str, Texts], kernel: str, pattern: str) -> tuple[Quote, ...]:
     """Return where a statement or call stands in the class of a kernel."""
-    found = [
-        quote(node)
+    found = [quote(node) for text, node in texts[kernel] if re.fullmatch(pattern, text)]
+    return tuple(dict.fromkeys(found))
+
+
+def _texts(modules: Modules, kernel: str) -> Texts:
+    """Return the statements and calls of the class of a kernel, each with its text."""
+    return [
+        (ast.unparse(node), node)
         for path, content in sorted(modules.files.items())
         if f"class FlashAttentionForwardSm{kernel[2:]}" in content
         for group in modules.tree(path).body
         if isinstance(group, ast.ClassDef) and group.name.lower().endswith(f"forward{kernel}")
-        for node in ast.walk(group)
-        if isinstance(node, ast.Assign | ast.Call) and re.fullmatch(pattern, ast.unparse(node))
+        for node in nodes_of(group)
+        if isinstance(node, ast.Assign | ast.Call)
     ]
-    return tuple(dict.fromkeys(found))
 
 
 __all__ = ["PACKAGE", "WANTED", "mechanisms", "readings", "tile"]

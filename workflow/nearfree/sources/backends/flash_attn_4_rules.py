@@ -6,7 +6,6 @@ speak of keeps its default.
 """
 
 import ast
-import copy
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,14 @@ from typing import Any
 from nearfree.errors import SourceError
 from nearfree.sources.language.cuts import returning, without_options
 from nearfree.sources.language.expressions import UnknownConstructError, parse
-from nearfree.sources.language.program import Function, Program, at, defaults, placed
+from nearfree.sources.language.program import (
+    Function,
+    Program,
+    at,
+    copied,
+    defaults,
+    placed,
+)
 from nearfree.sources.language.python_source import Modules, find_record
 from nearfree.sources.language.reading import Reading, reached
 from nearfree.sources.language.slicing import slice_to
@@ -220,7 +226,7 @@ def _program(modules: Modules) -> tuple[Program, str]:
 def _tile(program: Program, root: str, sm: int) -> Reading:
     """Read the rule of one family."""
     inputs = frozenset(call_facts(0, 1))
-    short = calling(copy.deepcopy(program.functions[root]), "_arch", parse(str(sm)))
+    short = calling(copied(program.functions[root]), "_arch", parse(str(sm)))
     known = {root: slice_to(without_options(short, inputs), checks=False)}
     functions = {**program.functions, **known}
     needed = {each: functions[each] for each in reached(Program(functions), {root})}

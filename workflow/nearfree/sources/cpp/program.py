@@ -1,7 +1,6 @@
 """A C++ rule with all that it reaches, in normal form."""
 
 import ast
-import copy
 from collections.abc import Mapping
 
 from nearfree.errors import MOVED, SourceError
@@ -16,6 +15,7 @@ from nearfree.sources.language.program import (
     Leaves,
     Program,
     at,
+    copied,
     replace_leaves,
 )
 
@@ -111,7 +111,7 @@ def dispatch(files: CppFiles, name: str) -> tuple[Function, set[str]]:
         old = cases.setdefault(ast.unparse(test), (test, statement))[1]
         if _untyped(old) != _untyped(statement):
             raise SourceError(f"{name} differs between types where {ast.unparse(test)}")
-    made = copy.deepcopy(function)
+    made = copied(function)
     made.args.args = [ast.arg(f"argument_{n}") for n in range(len(specialised_for(each.node)))]
     made.args.args += function.args.args
     made.body = [
@@ -153,4 +153,4 @@ def _untyped(statement: ast.stmt) -> str:
         def visit_Constant(self, node: ast.Constant) -> ast.Constant:
             return ast.Constant("type") if isinstance(node.value, str) else node
 
-    return ast.unparse(Untyped().visit(copy.deepcopy(statement)))
+    return ast.unparse(Untyped().visit(copied(statement)))

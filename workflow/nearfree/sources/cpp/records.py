@@ -6,7 +6,6 @@ fields that the answer depends on are passed, and checks are dropped.
 """
 
 import ast
-import copy
 from collections.abc import Mapping
 
 from nearfree.sources.language.expressions import UnknownConstructError, name_of
@@ -14,6 +13,7 @@ from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
     Function,
     at,
+    copied,
     names_in,
     parameters,
     walk_statements,
@@ -75,15 +75,15 @@ class _Threads:
             called = each.func if isinstance(each, ast.Call) else None
             if isinstance(called, ast.Name) and called.id in self.functions:
                 self.ready(called.id)
-        copied = _Rewrite(self).visit(copy.deepcopy(function))
+        threaded = _Rewrite(self).visit(copied(function))
         self.sets[name] = []
         if self.takes(name):
-            assigns = (s for s in walk_statements(copied.body) if isinstance(s, ast.Assign))
+            assigns = (s for s in walk_statements(threaded.body) if isinstance(s, ast.Assign))
             stored = names_in(*(target for each in assigns for target in each.targets))
             self.sets[name] = sorted(stored & self.needed & set(self.universe))
             if self.sets[name]:
-                _returning(copied, self.sets[name])
-        self.done[name] = slice_to(copied, checks=False)
+                _returning(threaded, self.sets[name])
+        self.done[name] = slice_to(threaded, checks=False)
         if self.takes(name):
             self._sign(self.done[name], function)
 

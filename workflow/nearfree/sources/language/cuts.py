@@ -5,7 +5,6 @@ it rests on are followed back to the inputs, and the rest of the function is not
 """
 
 import ast
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -17,6 +16,7 @@ from nearfree.sources.language.program import (
     Function,
     at,
     bound_by,
+    copied,
     defaults,
     names_in,
     parameters,
@@ -58,14 +58,14 @@ def value_of(function: Function, name: str, stop: frozenset[str]) -> Function:
     found = assignments(function, name)
     if not found:
         raise SourceError(f"{function.name} assigns no {name}", remedy=MOVED)
-    body: list[ast.stmt] = [copy.deepcopy(found[0])]
+    body: list[ast.stmt] = [copied(found[0])]
     waiting, seen = names_in(found[0].value) - stop, {name}
     while waiting:
         other = waiting.pop()
         seen.add(other)
         earlier = _only(function, other)
         if earlier is not None:
-            body.append(copy.deepcopy(earlier))
+            body.append(copied(earlier))
             waiting |= names_in(earlier.value) - stop - seen
     unsure = seen & changed_in_place(function.body)
     if unsure:
@@ -113,7 +113,7 @@ def argument_of(function: Function, callee: Function, parameter: str) -> Functio
         raise SourceError(
             f"{function.name} gives {callee.name} {len(values)} times its {parameter}"
         )
-    answer = at(ast.Return(copy.deepcopy(values[0])), values[0])
+    answer = at(ast.Return(copied(values[0])), values[0])
     return made(f"argument_{parameter}", [answer], function)
 
 
@@ -125,7 +125,7 @@ def arguments_of(function: Function, callee: str) -> Function:
     SourceError
         The function does not call it as the value of an assignment or of a return.
     """
-    short = copy.deepcopy(function)
+    short = copied(function)
     cutter = _Cutter(callee)
     cutter.visit(short)
     if not cutter.cut:
@@ -174,7 +174,7 @@ def one_request(function: Function, number: str) -> Function:
     number
         The name of the number of requests: `for i in range(0, number)` is such a loop.
     """
-    alike: Function = _Alike(number).visit(copy.deepcopy(function))
+    alike: Function = _Alike(number).visit(copied(function))
     return alike
 
 
@@ -183,7 +183,7 @@ def returning(function: Function, *names: str) -> Function:
 
     One name is returned as it is, several as a tuple.
     """
-    short = copy.deepcopy(function)
+    short = copied(function)
     sets = [names_in(statement, context=ast.Store) for statement in short.body]
     for name in sorted({*names}.difference(*sets, parameters(function))):
         raise UnknownConstructError(f"{function.name} does not set {name}", function)
@@ -199,7 +199,7 @@ def returning(function: Function, *names: str) -> Function:
 
 def without_rest(function: Function) -> Function:
     """Return a copy of a function without what stands behind its answer, which is never run."""
-    short = copy.deepcopy(function)
+    short = copied(function)
     for number, each in enumerate(short.body):
         if _ends(each):
             short.body = short.body[: number + 1]

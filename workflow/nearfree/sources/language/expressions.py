@@ -58,6 +58,8 @@ LARGEST = 1 << 62
 """No number of a rule is larger; a source that makes one is hostile or misread."""
 # A union such as `int | float` would be made anew at each of millions of checks.
 NUMBERS = (int, float)
+_SINGLES = (int, float, str)
+_GROUPS = (list, tuple, frozenset)
 CONSTANTS = (int, float, str, type(None))
 MISTAKES = (
     TypeError,
@@ -157,11 +159,11 @@ def _bulk(value: Any) -> int:
         return len(value)
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
-    if not isinstance(value, list | tuple | frozenset) or len(value) > MOST_TEXT:
-        return len(value) if isinstance(value, list | tuple | frozenset) else 1
+    if not isinstance(value, _GROUPS) or len(value) > MOST_TEXT:
+        return len(value) if isinstance(value, _GROUPS) else 1
     total = len(value)
     for each in value:
-        total += 0 if isinstance(each, int | float | str) else _bulk(each)
+        total += 0 if isinstance(each, _SINGLES) else _bulk(each)
         if total > MOST_TEXT:
             break
     return total

@@ -44,10 +44,9 @@ class Interpreter(Statements):
         super().__init__(program)
         self.inputs: Inputs = {}
         self.steps = 0
-        self.read: set[str] = set()
-        """The names that a call has read so far."""
         self._closures = Closures({}, self._call, _bound(program))
-        self._runs: dict[ast.expr, tuple[Run, frozenset[str]]] = {}
+        self._runs: dict[ast.expr, Run] = {}
+        self._defaults: dict[ast.Constant, Any] = {}
         self._constants = Closures({}, unknown, program.constants)
 
     def run(self, name: str, inputs: Inputs) -> Any:
@@ -70,7 +69,6 @@ class Interpreter(Statements):
 
     def _ended(self, run: Callable[[], Any]) -> Any:
         self.steps = self.depth = 0
-        self.read.clear()
         try:
             return run()
         except RefusedError:
@@ -84,12 +82,10 @@ class Interpreter(Statements):
 
     def expr(self, node: ast.expr, frame: Frame) -> Any:
         """Return an expression's value."""
-        known = self._runs.get(node)
-        if known is None:
-            known = self._runs[node] = self._closures.of(node), variables(node)
-        run, read = known
-        self.read |= read
-        names = _Names(self, frame) if self.inputs or self.program.constants else frame
+        run = self._runs.get(node)
+        if run is None:
+            run = self._runs[node] = self._closures.of(node)
+        names = frame if type(frame) is _Names else _Names(self, frame)
         try:
             return run(names)
         except MISTAKES as error:
@@ -101,6 +97,18 @@ class Interpreter(Statements):
             return self._constants.kept(node)(_Names(self, {}))
         except MISTAKES as error:
             raise no_value(node, {}, error) from error
+
+    def frame(self, nested: Nested, given: Frame) -> Frame:
+        """Return the names of a call, which find constants and inputs by themselves."""
+        return _Names(self, nested.frame, given)
+
+    def default(self, name: str, value: ast.expr) -> Any:
+        """Return a parameter's default; a number or text is worked out once."""
+        if type(value) is not ast.Constant:
+            return super().default(name, value)
+        if value not in self._defaults:
+            self._defaults[value] = super().default(name, value)
+        return self._defaults[value]
 
     def condition(self, node: ast.expr, frame: Frame) -> bool:
         """Return whether a condition holds."""
@@ -122,9 +130,9 @@ class Interpreter(Statements):
         checked(group, target)
 
     def _call(self, name: str, arguments: list[Any], names: Inputs) -> Any:
-        frame = names.frame if type(names) is _Names else names
-        nested = frame.get(name)
-        if name not in frame and name in self.program.functions:
+        local = names.keys()  # without constants and inputs
+        nested = names[name] if name in local else None
+        if name not in local and name in self.program.functions:
             nested = Nested(self.program.functions[name], {})
         if not isinstance(nested, Nested):
             raise UnknownConstructError(f"the function {name!r} is unknown")
@@ -139,33 +147,49 @@ def _bound(program: Program) -> set[str]:
     return {*program.constants, *named, *names_in(*trees, context=ast.Store)}
 
 
-class _Names(Inputs):
-    """What a name stands for: a local one, a constant of the module, or an input."""
+class _Names(Frame):
+    """What a name stands for: a local one, a constant of the module, or an input.
 
-    def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
+    Its own entries are the local names.
+    """
+
+    __slots__ = ("interpreter",)
+
+    def __init__(self, interpreter: Interpreter, *frames: Frame) -> None:
+        for frame in frames:
+            self.update(frame)
         self.interpreter = interpreter
-        self.frame = frame
 
     def __contains__(self, name: object) -> bool:
         return (
-            name in self.frame
+            name in self.keys()
             or name in self.interpreter.program.constants
             or name in self.interpreter.inputs
         )
 
-    def __getitem__(self, name: str) -> Any:
-        if name in self.frame:
-            return self.frame[name]
+    def __missing__(self, name: str) -> Any:
         constant = self.interpreter.program.constants.get(name)
         if constant is None:
             return self.interpreter.inputs[name]
         return self.interpreter.constant(constant)
 
-    def __iter__(self) -> Any:
-        return iter(self.frame)
 
-    def __len__(self) -> int:
-        return len(self.frame)
+class _Reading(Interpreter):
+    """Knows which names a call has read so far."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.read: set[str] = set()
+
+    def call(self, name: str, arguments: list[Any]) -> Any:
+        """Return a function's value for given arguments."""
+        self.read.clear()
+        return super().call(name, arguments)
+
+    def expr(self, node: ast.expr, frame: Frame) -> Any:
+        """Return an expression's value."""
+        self.read |= variables(node)
+        return super().expr(node, frame)
 
 
 _PLAIN = {int, float, bool, str, type(None)}
@@ -182,7 +206,7 @@ class Helpers:
     """
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
-        self._interpreter = Interpreter(Program(functions))
+        self._interpreter = _Reading(Program(functions))
         self._known: dict[tuple[str, int], dict[tuple[int, ...], dict[object, Any]]] = {}
 
     def value(self, name: str, arguments: list[Any]) -> Any:

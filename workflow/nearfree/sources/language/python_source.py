@@ -4,7 +4,6 @@ A name must have exactly one definition among the files; two are an error, as no
 """
 
 import ast
-import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -22,6 +21,7 @@ from nearfree.sources.language.program import (
     Text,
     at,
     bound_by,
+    copied,
     defaults,
     mark,
     names_in,
@@ -143,7 +143,7 @@ class Modules:
             text = ast.unparse(decorator).split("(")[0]
             if text not in HARMLESS_DECORATORS:
                 raise UnknownConstructError(f"{function.name} is decorated by {text}", decorator)
-        return replace_leaves(_Foreign().visit(copy.deepcopy(function)), leaves)
+        return replace_leaves(_Foreign().visit(copied(function)), leaves)
 
     def _reached(self, path: str, name: str) -> tuple[str, Function | ast.expr] | None:
         """Return the constant or function that a name stands for in a file, and where it is."""

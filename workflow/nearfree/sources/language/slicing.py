@@ -6,7 +6,6 @@ alias of such a name counts as the name, and so does a parameter, which is the c
 """
 
 import ast
-import copy
 
 from nearfree.sources.language.expressions import STRING_METHODS
 from nearfree.sources.language.functions import BUILTINS, nodes_of
@@ -14,6 +13,7 @@ from nearfree.sources.language.program import (
     Function,
     at,
     bound_by,
+    copied,
     names_in,
     parameters,
     walk_statements,
@@ -39,7 +39,7 @@ def slice_to(
     checks
         Whether assertions belong to the answer. They decide whether a call is accepted.
     """
-    sliced = copy.deepcopy(function)
+    sliced = copied(function)
     if not checks:
         sliced = _NoChecks().visit(sliced)
     if key is not None:
@@ -127,7 +127,7 @@ def _given(node: ast.AST) -> set[str]:
 def changed_in_place(body: list[ast.stmt]) -> set[str]:
     """Return the names whose objects statements change in place."""
     found: set[str] = set()
-    for statement in walk_statements(body):
+    for statement in body:  # with all that stands inside of it
         for node in nodes_of(statement):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
                 found |= _roots(node.value)
@@ -135,9 +135,9 @@ def changed_in_place(body: list[ast.stmt]) -> set[str]:
     return found
 
 
-def _aliases(body: list[ast.stmt], names: set[str]) -> set[str]:
+def _aliases(body: list[ast.stmt], names: set[str], changed: set[str]) -> set[str]:
     """Return what else may stand for an object that a name stands for, and is changed in place."""
-    changed, found = changed_in_place(body), set()
+    found: set[str] = set()
     for statement in walk_statements(body):
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             value = statement.value
@@ -182,17 +182,21 @@ class _Needed:
 
     def __init__(self, function: Function) -> None:
         self.groups = _groups(function.body)
-        self.names = changed_in_place(function.body) & set(parameters(function))
+        changed = changed_in_place(function.body)
+        self.names = changed & set(parameters(function))
+        self._touched: dict[ast.AST, set[str]] = {}
         while True:
-            found = self._reads(function.body) | _aliases(function.body, self.names)
+            found = self._reads(function.body) | _aliases(function.body, self.names, changed)
             if found <= self.names:
                 break
             self.names |= found
 
     def touches(self, node: ast.AST) -> bool:
         """Return whether code sets or changes a name, as far as that can be seen."""
-        handed = _given(node) & self.groups
-        return bool((bound_by(node) | _effects(node) | handed) & self.names)
+        if node not in self._touched:
+            handed = _given(node) & self.groups
+            self._touched[node] = bound_by(node) | _effects(node) | handed
+        return not self._touched[node].isdisjoint(self.names)
 
     def matters(self, statement: ast.stmt) -> bool:
         """Return whether the answer may depend on a statement."""

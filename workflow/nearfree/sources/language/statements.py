@@ -5,9 +5,9 @@ expression's value is, which way a condition goes, and what a group is; the rest
 """
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nearfree.sources.language.expressions import UnknownConstructError, name_of, outside
@@ -45,11 +45,6 @@ def _operation(node: ast.AugAssign) -> ast.BinOp:
         raise outside(node)
     read = at(ast.Name(node.target.id, ast.Load()), node)
     return at(ast.BinOp(read, node.op, node.value), node)
-
-
-@cache
-def _method(kind: str) -> str:
-    return f"s_{kind.lower()}"
 
 
 @lru_cache(maxsize=1 << 12)
@@ -99,6 +94,7 @@ class Statements:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.depth = 0
+        self._methods: dict[type[ast.stmt], Callable[..., Any]] = {}
 
     def count(self, node: ast.AST) -> None:
         """Count a statement against the limit."""
@@ -134,11 +130,11 @@ class Statements:
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise UnknownConstructError(f"{function.name} calls itself without end", function)
-        frame = nested.frame | given
+        frame = self.frame(nested, given)
         _, own, line = _signature(function)
         for name, value in own.items():
             if name not in given:
-                frame[name] = self.expr(own_default(name, value), {})
+                frame[name] = self.default(name, value)
         try:
             if line is not None:
                 return self.expr(line, frame)
@@ -149,12 +145,23 @@ class Statements:
             raise outside(function)
         return None if end is None else end[0]
 
+    def frame(self, nested: Nested, given: Frame) -> Frame:
+        """Return the names of a call before its defaults."""
+        return nested.frame | given
+
+    def default(self, name: str, value: ast.expr) -> Any:
+        """Return a parameter's default."""
+        return self.expr(own_default(name, value), {})
+
     def block(self, body: list[ast.stmt], frame: Frame) -> End:
         """Run statements, and return where to go on."""
         for statement in body:
             self.count(statement)
-            method = getattr(self, _method(type(statement).__name__), None)
+            kind = type(statement)
+            method = self._methods.get(kind)
             if method is None:
+                method = self._methods[kind] = getattr(self, f"s_{kind.__name__.lower()}", outside)
+            if method is outside:
                 raise outside(statement)
             end: End = method(statement, frame)
             if end is not None:
@@ -168,6 +175,9 @@ class Statements:
     def s_assign(self, node: ast.Assign, frame: Frame) -> None:
         """Assign; a tuple to a tuple part by part, so that lists among them stay lists."""
         targets, value = node.targets, node.value
+        if len(targets) == 1 and type(targets[0]) is ast.Name:
+            frame[targets[0].id] = self.expr(value, frame)
+            return
         if (
             isinstance(value, ast.Tuple)
             and len(targets) == 1
@@ -236,7 +246,7 @@ class Statements:
 
     def s_import(self, node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
         """Bind nothing: a name that only an import gives is unknown where it is used."""
-        groups = (frame, self.program.constants, BUILTINS)
+        groups = (frame.keys(), self.program.constants, BUILTINS)
         if any(name in group for name in _imported(node) for group in groups):
             raise UnknownConstructError(f"{name_of(node)} hides another name", node)
 

@@ -88,7 +88,7 @@ def place_of(systems: Path, member: str, sha256: str) -> tuple[str, str, str]:
     return system, backend, version
 
 
-def sizes_of(systems: Path, member: str, quant: str) -> dict[tuple[int, int, int, int], int]:
+def cuts_of(systems: Path, member: str, quant: str) -> dict[tuple[int, int, int, int], int]:
     """Return over how many GPUs a table of experts has each layer cut: the fewest of its rows.
 
     The key is d_model, d_ff of one GPU, experts and top_k: a table has the whole d_ff and the

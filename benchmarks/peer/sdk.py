@@ -9,8 +9,11 @@ backend, version, quant, sizes and n, the rows or tokens to ask for; its answer 
 `{"latency_ms": [...]}`, one a number, or `{"refusal": reason}`.
 
 The latencies are those of `EngineHandle.evaluate_ops_json` over a single `GEMM` or `MoE` operation
-(aiconfigurator-core 0.12.0, sdk/engine.py lines 751 and 1026; sdk/operations/gemm.py and moe.py):
-a compiled engine, which reads the tables of a folder of systems itself.
+(aiconfigurator-core 0.12.0, sdk/engine.py lines 749 and 1026; sdk/operations/gemm.py and moe.py):
+a compiled engine, which reads the tables of a folder of systems itself. Its source (0.11.0, commit
+095f58a, below aic-core/rust/aiconfigurator-core/src): an unknown product takes its utilisation from
+up to four neighbours, at the same number of rows (perf_database/gemm.rs lines 229 to 231); in the
+mode HYBRID an unknown layer of experts takes that of the nearest one (operators/moe.rs line 657).
 """
 
 import json

@@ -11,7 +11,7 @@ from msgspec import MsgspecError, Struct, msgpack
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group, Key
 from nearfree.derive.reference.kriging import COORDINATES, coordinates
-from nearfree.derive.reference.regimes import Known, Reference
+from nearfree.derive.reference.regimes import REGIMES, Known, Reference
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
@@ -202,16 +202,22 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
                                                          strict=True)])  # fmt: skip
 
     def _band(self, regime: str, module: str, formats: str, routing: str) -> float:
-        """Return the band of a kind of question; of one that has none, the widest of those near."""
-        exact = self.bands.get((regime, module, formats, routing))
-        if exact is not None:
-            return exact
+        """Return the band of a kind of question.
+
+        One that has none in its regime has that of the next that knows less, and one that has none
+        at all the widest of its formats, or of its module, in its regime.
+        """
+        lesser = REGIMES[REGIMES.index(regime) :: -1]
+        exact = [self.bands.get((each, module, formats, routing)) for each in lesser]
+        known = [band for band in exact if band is not None]
+        if known:
+            return known[0]
         near = [
-            [band for key, band in self.bands.items() if key[:2] == (regime, module)
+            [band for key, band in self.bands.items() if key[:2] == (each, module)
              and key[2] in (formats, key[2] if wide else formats)]
-            for wide in (False, True)
+            for wide in (False, True) for each in lesser
         ]  # fmt: skip
-        return max(near[0] or near[1] or self.bands.values(), default=1.0)
+        return max(next(filter(None, near), [*self.bands.values()]), default=1.0)
 
     def events_of(self, known: Known) -> list[list[str]]:
         """Return the events that each row rests on: those of its groups, and of its band."""

@@ -352,14 +352,17 @@ def with_bands(*rows: RegimeBand) -> RecordedReference:
         ("R2", {**LAYER, "dtype": "float8"}, 0.4),
         ("R2", {**LAYER, "dtype": "float8", "routing": "power_law:1.01"}, 0.4),
         ("R2", {**LAYER, "weights": "int4"}, 0.4),
-        ("R3", LAYER, 0.5),
+        ("R3", LAYER, 0.2),
         ("R2", HEADS, 0.5),
     ],
 )
 def test_a_question_has_the_band_of_its_kind(
     regime: str, question: dict[str, Any], band: float
 ) -> None:
-    """Without one it has the widest near: of its formats, else of its module, else of all."""
+    """Without one it has that of a regime that knows less, else the widest near.
+
+    That is of its formats, else of its module, else of all.
+    """
     rows = only_curves(question).part.rows
     assert with_bands(*BANDS.bands).bands_of([regime], rows).tolist() == [band]
 

@@ -45,10 +45,11 @@ def test_hits_on_the_paper_s_settings(predictor: str) -> None:
 
 @pytest.mark.slow
 def test_the_constants_are_the_output_of_the_command(layout: Layout, source_cache: Cache) -> None:
-    """Import release 0.12.0 and calibrate on two GPUs, links on four: the log's, byte for byte."""
+    """Import release 0.12.0 and calibrate on two GPUs, links on five: the log's, byte for byte."""
     shutil.copytree(LOG.events / "sources", layout.events / "sources")
     import_aiconfigurator(layout, CONFIGURED.platforms, cache=source_cache, version="0.12.0")
-    for on, collectives in ((("a100", "h100"), False), (("a100", "h100", "b200", "l40s"), True)):
+    links = ("a100", "h100", "b200", "gb200", "l40s")
+    for on, collectives in ((("a100", "h100"), False), (links, True)):
         calibrate(
             layout, CONFIGURED.platforms, on, stream="aiconfigurator_core_0_12_0",
             epsilon=0.2, collectives=collectives, offline=True,

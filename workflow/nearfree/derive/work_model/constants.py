@@ -6,7 +6,7 @@ import polars as pl
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
-from nearfree.derive.work_model.family import Family, Fitted
+from nearfree.derive.work_model.family import Family, Fitted, shared
 from nearfree.derive.work_model.fit import band, fit
 from nearfree.derive.work_model.samples import SELECTIONS, Sample
 from nearfree.derive.work_model.tried_forms import TRIED
@@ -38,7 +38,7 @@ def calibrated(
         What the curves were imported from, by name and SHA-256.
     """
     return [
-        _event(FAMILIES[name], found[name], platforms, epsilon, files)
+        _event(shared(FAMILIES[name]), found[name], platforms, epsilon, files)
         for name in FAMILIES
         if name in found
     ]

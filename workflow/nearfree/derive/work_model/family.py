@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.derive.truth.truth import first_exit, last_pass
 from nearfree.log.events import CalibratedConstant
@@ -24,8 +24,8 @@ Values = Mapping[str, float]
 class Constant(Struct, frozen=True, kw_only=True):
     """A constant of a form: where its calibration starts and between which ends it is sought.
 
-    At `neutral` the form is what it was before it had the constant, so that calibrations of that
-    time stand; None of constants without such a value.
+    At `neutral` the form is as if it had not the constant, which is what shared constants take: a
+    few platforms cannot tell it from the rest. None of constants that are always fitted.
     """
 
     name: str
@@ -67,6 +67,12 @@ class Family(Struct, frozen=True, kw_only=True):
     hypotheses: tuple[str, ...]
     latency_us: Callable[[Features, Values, str], Array]
     times: bool = False
+
+
+def shared(family: Family) -> Family:
+    """Return a family whose fit leaves out what a few platforms cannot tell."""
+    fitted = tuple(each for each in family.constants if each.neutral is None)
+    return structs.replace(family, constants=fitted)
 
 
 def power_mean_sum(sharpness: float, *parts: Array) -> Array:

@@ -235,9 +235,10 @@ def _executed(
     moved = features["result_bytes"] * rows + features["pass_bytes"]
     off_chip = weights + values["routed_traffic"] * moved / beta
     parts = [off_chip, on_chip]
-    if steps_of_k is not None and values["load_us"] > 0:
+    load = values.get("load_us", 0.0)
+    if steps_of_k is not None and load > 0:
         waited = steps_of_k(count * columns_up, d_model) + steps_of_k(count * columns_down, d_ff)
-        parts.append(values["load_us"] * waited)
+        parts.append(load * waited)
     return values["fixed_us"] + power_mean_sum(values["sharpness"], *parts)
 
 

@@ -165,7 +165,8 @@ def evaluate(
 
 
 def _constants(answers: pl.DataFrame) -> dict[str, list[str]]:
-    used = answers.select("predictor", "constants").drop_nulls().unique().sort(pl.all())
+    text = pl.col("constants").str.replace(r" \(nearest [^()]*\)$", "")
+    used = answers.select("predictor", text).drop_nulls().unique().sort(pl.all())
     texts: dict[str, list[str]] = {}
     for predictor, text in used.rows():
         texts.setdefault(predictor, []).append(text)

@@ -117,6 +117,11 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
     residual: Coded
 
     @cached_property
+    def releases(self) -> tuple[str | None, ...]:
+        """The releases that its curves are of."""
+        return tuple(self.curves["backend_version"].unique(maintain_order=True))
+
+    @cached_property
     def _at(self) -> Places:
         return coordinates(self.key.family, self.curves, self.n)
 

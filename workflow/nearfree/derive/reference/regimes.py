@@ -7,6 +7,7 @@ kernel was measured, or the shared ones of its family.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -149,7 +150,7 @@ class Reference:
 
         def order(key: Key) -> tuple[bool, Version, int, str]:
             group = self.groups[key]
-            versions = [_version(each) for each in group.curves["backend_version"]]
+            versions = [_version(each) for each in group.releases]
             before = [each for each in versions if release is None or each <= _version(release)]
             return bool(before), max(before or [Version("0")]), group.curves.height, str(key)
 
@@ -164,9 +165,7 @@ class Reference:
             found, near, measured = _of_group(part, group, with_residual=regime != R0)
             logs += np.log(found) / len(groups)
             if number == 0 and regime != R0:
-                nearest = [
-                    tuple(np.argsort(-row, kind="stable")[:NEAREST].tolist()) for row in near
-                ]
+                nearest = _nearest_of(near)
             if regime == R2:
                 measured &= _spread_alike(part, group)
                 regimes = [
@@ -264,6 +263,18 @@ def _kin(sm: int | None) -> int | None:
     return sm // 10 * 10 if sm is not None and sm >= _FAMILY_SPECIFIC else sm
 
 
+def _nearest_of(near: Array) -> list[tuple[int, ...]]:
+    """Return the places of the nearest curves of each row, the first of equally near ones first."""
+    many = min(NEAREST, near.shape[1])
+    farthest = -np.partition(-near, many - 1, axis=1)[:, many - 1 : many]
+    found = []
+    for row, among in zip(near, near >= farthest, strict=True):
+        (places,) = np.nonzero(among)
+        found.append(tuple(places[np.argsort(-row[places], kind="stable")][:many].tolist()))
+    return found
+
+
+@cache
 def _version(name: str | None) -> Version:
     try:
         return Version(name or "0")

@@ -1,5 +1,6 @@
 """Curve files of simulated platforms: the work model's T(N) of every setting of their studies."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -17,6 +18,7 @@ from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.expand_deployments import newest
 from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
+from nearfree.derive.reference.regimes import LEANS_ON
 from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
@@ -71,7 +73,7 @@ def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
         code=digest(__name__),
         releases=dict(sorted(releases.items())),
         calibrations={
-            constants: ", ".join(events)
+            re.sub(LEANS_ON, "", constants): ", ".join(events)
             for part in timed.curves()
             for constants, events in zip(part.constants, part.calibration, strict=True)
         },

@@ -29,6 +29,8 @@ MEANINGS = {
     R2: "this GPU and kernel are known, the shape is new: form and residual",
     R3: "this kernel and shape were measured: its own curve",
 }
+LEANS_ON = r" \(nearest [^()]*\)$"
+"""What an answer's constants end with: the curves that it leans on most."""
 NEAREST = 3
 """Curves that an answer names."""
 _FAMILY_SPECIFIC = 100

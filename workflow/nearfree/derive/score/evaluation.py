@@ -8,6 +8,7 @@ from packaging.version import InvalidVersion, Version
 
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.reference.left_out import LEFT_OUT, LeftOut
+from nearfree.derive.reference.regimes import LEANS_ON
 from nearfree.derive.score.scores import score
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.truth.truth import Truth, narrowed, questions
@@ -165,7 +166,7 @@ def evaluate(
 
 
 def _constants(answers: pl.DataFrame) -> dict[str, list[str]]:
-    text = pl.col("constants").str.replace(r" \(nearest [^()]*\)$", "")
+    text = pl.col("constants").str.replace(LEANS_ON, "")
     used = answers.select("predictor", text).drop_nulls().unique().sort(pl.all())
     texts: dict[str, list[str]] = {}
     for predictor, text in used.rows():

@@ -115,18 +115,17 @@ class Reference:
         same = key.family == GEMM.name or all(
             each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
         )
-        of_each: dict[tuple[str, str], list[Key]] = {}
-        for each in named:
-            of_each.setdefault((each.platform, each.backend), []).append(each)
-        nearest = sorted((self._nearest(each, release) for each in of_each.values()), key=str)
-        own = tuple(each for each in nearest if each.platform == key.platform)
-        if own and same:
-            return R2, own
         kin = self._kin.get(key.platform)
-        siblings = tuple(each for each in nearest if kin and self._kin.get(each.platform) == kin)
-        if siblings and same:
-            return R1, siblings
-        return R0, tuple(nearest)
+        own = [each for each in named if each.platform == key.platform]
+        siblings = [each for each in named if kin and self._kin.get(each.platform) == kin]
+        regime, chosen = R0, named
+        if same and (own or siblings):
+            regime, chosen = (R2, own) if own else (R1, siblings)
+        of_each: dict[tuple[str, str], list[Key]] = {}
+        for each in chosen:
+            of_each.setdefault((each.platform, each.backend), []).append(each)
+        nearest = (self._nearest(each, release) for each in of_each.values())
+        return regime, tuple(sorted(nearest, key=str))
 
     def _alike(self, key: Key) -> list[Key]:
         """Return the groups of a kernel on any platform.
@@ -149,6 +148,8 @@ class Reference:
 
     def _nearest(self, keys: Sequence[Key], release: str | None) -> Key:
         """Return the kernel that was measured in the newest release up to the one asked of."""
+        if len(keys) == 1:
+            return keys[0]
 
         def order(key: Key) -> tuple[bool, Version, int, str]:
             group = self.groups[key]

@@ -9,7 +9,7 @@ from nearfree.backends.records import ruled_packages
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.releases import PINNED_TRITON, Release
 from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, Studied, change, version_drift
-from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.derive.predict.answers import calibrated
 from nearfree.sources.answers.granularity import moe_granularity
 from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
@@ -20,7 +20,7 @@ from derive.questions import LOG, RESOLVER
 from derive.sheeted import ANSWERER, CONFIG, SHEETS, sheet_table
 
 TABLE = sheet_table()
-KNOWN = {*TABLE["row_id"], *(event.event_id for event in recorded_constants(LOG).values())}
+KNOWN = {*TABLE["row_id"], *calibrated(LOG)}
 LING = tuple(each for each in STUDIED if each.setting.experts == 256)
 CALL = tuple(each for each in STUDIED if each.setting.module == "attention")[:1]
 ON = ("h20", "h100")

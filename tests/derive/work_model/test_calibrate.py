@@ -15,6 +15,7 @@ from nearfree.derive.work_model.calibrate import calibrate
 from nearfree.derive.work_model.constants import STREAM as CONSTANTS
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.family import shared
 from nearfree.derive.work_model.samples import SELECTIONS, samples
 from nearfree.derive.work_model.tried_forms import TRIED
 from nearfree.errors import ConfigError, EvidenceError
@@ -69,7 +70,9 @@ def test_every_family_has_its_constants(log: Layout) -> None:
         assert said.members == {"file": "0" * 64}
         assert said.curves == (6 if name == "attention_cached" else 8)
         assert [each.unit for each in said.constants] == [
-            each.unit for _ in FAMILIES[name].hypotheses for each in FAMILIES[name].constants
+            each.unit
+            for _ in FAMILIES[name].hypotheses
+            for each in shared(FAMILIES[name]).constants
         ]
         if name in SINGLE:
             assert said.band < 0.002

@@ -5,7 +5,7 @@ import pytest
 from derive.questions import LOG, RESOLVER
 from derive.sheeted import ANSWERER, CONFIG, SHEETS, sheet_table
 from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
-from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.derive.predict.answers import calibrated
 from nearfree.show.figures.trend import VERSION_LAWS, drift_drawings, nmax_over_versions
 
 from show.figures.marks import marks
@@ -20,7 +20,7 @@ def rows() -> pl.DataFrame:
         studied, CONFIG.releases, SHEETS, table,
         answerer=ANSWERER, resolver=RESOLVER, epsilon=0.2, on=("h20", "h200"),
     )  # fmt: skip
-    events = {event.event_id for event in recorded_constants(LOG).values()}
+    events = calibrated(LOG)
     return VERSION_DRIFT.build(found, {*table["row_id"], *events})
 
 

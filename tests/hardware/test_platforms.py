@@ -18,7 +18,7 @@ SAMPLE = {
     "peak_tflops": {"bfloat16": 148.0}, "bandwidth_gb_s": 4000.0, "l2_mib": 60.0,
     "shared_memory_per_sm_kib": 228.0, "shared_memory_per_block_kib": 227.0, "memory_gb": 96.0,
     "nvlink": 4, "nvlink_gb_s": 1.0, "pcie_gb_s": 1.0, "node_gpus": 8, "machine_gpus": 4,
-    "network_gb_s": 1.0,
+    "host_cpu": "grace", "network_gb_s": 1.0,
 }  # fmt: skip
 
 

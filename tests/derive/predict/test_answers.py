@@ -19,6 +19,7 @@ from derive.work_model.forms import GEMM, MIXED
 
 CONFIGURED = Config(CONFIG)
 ANSWERER = Answerer(LOG, CONFIGURED, offline=True)
+BLIND = Answerer(LOG, CONFIGURED, offline=True, blind=True)
 EPSILONS = (0.05, 0.2)
 ODD: list[dict[str, Any]] = [{"module": "model", "backend": "vllm"}, {**MOE, "backend": "another"}]
 CHANGES = st.fixed_dictionaries(
@@ -31,9 +32,11 @@ CHANGES = st.fixed_dictionaries(
 )
 
 
-def answered(*questions: dict[str, Any], predictor: str = "work_model") -> list[dict[str, Any]]:
+def answered(
+    *questions: dict[str, Any], predictor: str = "work_model", by: Answerer = ANSWERER
+) -> list[dict[str, Any]]:
     """Return what a predictor says at the tolerance 0.2."""
-    found = ANSWERER.answers(ask(*questions), [0.2], [predictor])
+    found = by.answers(ask(*questions), [0.2], [predictor])
     return found.sort("asked").to_dicts()
 
 
@@ -75,21 +78,31 @@ def test_what_was_calibrated_on_is_in_sample() -> None:
     """Only the work model's answers on the platforms of its constants are in sample."""
     names = ("a100", "h100", "h20", "h200", "b200", "mars")
     asked = ask(*({**GEMM, "platform": name} for name in names))
-    found = ANSWERER.answers(asked, [0.2], PREDICTORS)
+    found = BLIND.answers(asked, [0.2], PREDICTORS)
     for (predictor,), rows in found.group_by("predictor"):
         expected = names[:2] if predictor == "work_model" else ()
         kept = rows.filter("in_sample")["asked"].to_list()
         assert sorted(names[key] for key in kept) == sorted(expected)
 
 
+def test_a_known_kernel_answers_in_its_regime() -> None:
+    """A GPU of the tables is in sample, a sibling of one is not; each says on what it stands."""
+    names = ("h100", "h20", "rtx_4090")
+    rows = [row for name in names for row in answered({**GEMM, "platform": name})]
+    assert [row["regime"] for row in rows] == ["R3", "R1", "R1"]
+    assert [row["in_sample"] for row in rows] == [True, False, False]
+    assert all(row["calibration"][0].startswith("public/kernels/1-") for row in rows)
+    assert all(row["constants"].startswith(f"{row['regime']}: gemm by ") for row in rows)
+
+
 def test_other_formats_are_answered_out_of_sample() -> None:
     """Constants that are carried say so; they are out of sample anywhere, in twice the band."""
     for formats in ({"dtype": "float8"}, {"dtype": "bfloat16", "weights": "int8"}):
-        (found,) = answered({**GEMM, **formats, "platform": "h100"})
+        (found,) = answered({**GEMM, **formats, "platform": "h100"}, by=BLIND)
         assert not found["in_sample"]
         assert found["constants"].startswith("gemm on a100, h100; bfloat16's constants carried to ")
         assert found["constants"].endswith(", in 2 times the band")
-    timed = ANSWERER.timed(ask(GEMM, {**GEMM, "dtype": "float8"}))
+    timed = BLIND.timed(ask(GEMM, {**GEMM, "dtype": "float8"}))
     plain, eight = sorted(timed.curves(), key=lambda each: each.asked)
     assert (eight.band, eight.in_sample) == (2 * plain.band, [False])
 
@@ -109,7 +122,7 @@ def test_bytes_and_peak_of_a_format_decide() -> None:
 
 def test_what_limits_a_known_layer() -> None:
     """Balanced experts of vLLM 0.9.1 on H20 stop where its rule takes a larger block."""
-    (found,) = answered({**MOE, "backend": "vllm_0_9_1"})
+    (found,) = answered({**MOE, "backend": "vllm_0_9_1"}, by=BLIND)
     assert found["limiting_term"] == "BLOCK_SIZE_M 16 -> 64"
     assert (found["limiting_module"], found["n_max"]) == ("moe_ffn", 256.0)
     assert found["constants"] == "moe_triton on a100, h100"

@@ -22,10 +22,18 @@ RULES = ("vllm_0_14_0", "flash_attn_2_8_3")
 """What the log says of the releases that these curves are of."""
 CONTEXTS = tuple(2**step for step in range(7, 15))
 TRUE = {
-    name: Fitted(family=name, values=dict.fromkeys(family.hypotheses, known(family)), band=0.0)
+    name: Fitted(
+        family=name,
+        values=dict.fromkeys(
+            family.hypotheses,
+            known(family)
+            | {each.name: each.neutral for each in family.constants if each.neutral is not None},
+        ),
+        band=0.0,
+    )
     for name, family in FAMILIES.items()
 }
-"""The constants that the curves follow."""
+"""The constants that the curves follow; they have none that shared constants leave out."""
 
 
 def along_n(*names: str) -> Iterator[LatencyImported]:
@@ -33,7 +41,8 @@ def along_n(*names: str) -> Iterator[LatencyImported]:
     for name in names:
         (part,) = prepared(*sizes_of(name))
         family, ratio = FAMILIES[name], ratios_of(FAMILIES[name], TRUE[name], part.features)
-        first = family.latency_us(part.features, known(family), family.hypotheses[0])[:, :1]
+        values = TRUE[name].values[family.hypotheses[0]]
+        first = family.latency_us(part.features, values, family.hypotheses[0])[:, :1]
         for row, times in zip(part.rows.to_dicts(), first * ratio, strict=True):
             fields = {field: row[field] for field in SETTING_COLUMNS if field != "setting_key"}
             yield curve(

@@ -29,9 +29,9 @@ AT_ONE_PLACE = (1.0, _RELEASE)
 """The kernel of two curves of one shape, in one release or two."""
 _NOISE = 0.05
 """Variance of a curve's own noise, as a share of what is to be explained."""
-_ROUTES = {"balanced": 0.0, "power_law:1.01": 0.7, "power_law:1.2": 1.12}
+_ROUTES = {"balanced": 0.0, "skewed": 0.0, "power_law:1.01": 0.7, "power_law:1.2": 1.12}
 _FARTHEST = 1.12
-"""Where loads spread by another law lie."""
+"""Where loads spread by another law lie; skewed ones lie with balanced ones, as at one token."""
 
 
 class Places(Struct, frozen=True):

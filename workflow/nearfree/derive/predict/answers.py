@@ -150,7 +150,7 @@ def read_from(layout: Layout) -> dict[str, str]:
     return (
         seals_digest(layout, SOURCES)
         | {f"constants/{family}": sha256(event_id.encode()) for family, event_id in shared.items()}
-        | ({"kernels": sha256("\n".join(kernels).encode())} if kernels else {})
+        | ({"constants/kernels": sha256("\n".join(kernels).encode())} if kernels else {})
     )
 
 

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from decoders.files import refusal
 from msgspec.structs import asdict, replace
+from nearfree.config.files import Config
 from nearfree.decoders.modules import ModuleUse
 from nearfree.derive.granularity.facts import with_facts
+from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions
 from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.work_model.constants import fitted, recorded_constants
@@ -16,7 +18,6 @@ from nearfree.derive.work_model.family import times_of
 from nearfree.derive.work_model.prepare import Prepared, prepare
 
 from derive.predict.forecast.pool import (
-    ANSWERER,
     DENSE,
     GRID,
     MODELS,
@@ -26,10 +27,11 @@ from derive.predict.forecast.pool import (
     deployment,
     pool,
 )
-from derive.questions import FACTS, LOG, RESOLVER, ask
+from derive.questions import FACTS, LOG, RESOLVER, ROOT, ask
 
 DOUBLING = [2**step for step in range(8)]
 CONSTANTS = recorded_constants(LOG)
+BLIND = Answerer(LOG, Config(ROOT / "config"), offline=True, blind=True)
 
 
 def plain_us(asked_of: Deployment, use: ModuleUse) -> Mapping[int, float]:
@@ -50,13 +52,13 @@ def plain_us(asked_of: Deployment, use: ModuleUse) -> Mapping[int, float]:
     (DENSE, "balanced"), *product(SPARSE, ("balanced", "skewed")),
 ])  # fmt: skip
 def test_a_forward_is_the_sum_of_its_modules(model: str, routing: str) -> None:
-    """T(N) is the sum of count times T(N) of each module, asked by itself."""
+    """T(N) is the sum of count times T(N) of each module, asked by itself, by shared constants."""
     one = deployment(model, routing, batch=8, platform="h20")
-    found = asked(one, grid=DOUBLING)
+    found = total(Questions([one], DOUBLING), BLIND)
     by_hand = [
         sum(use.count * plain_us(one, use)[n] for use in one.uses()) for n in DOUBLING
     ]  # fmt: skip
-    assert found.curve(0)["latency_us"].to_list() == pytest.approx(by_hand, rel=1e-9)
+    assert found.model_us[0].tolist() == pytest.approx(by_hand, rel=1e-9)
 
 
 def test_answers_together_are_answers_alone() -> None:
@@ -142,9 +144,9 @@ def test_more_than_memory_holds_is_refused() -> None:
 
 def test_constants_are_named_once() -> None:
     """Constants and their events are named once for each family that the forward has."""
-    found = total(Questions([deployment(), deployment(SPARSE[0])], [1, 2]), ANSWERER)
+    found = total(Questions([deployment(), deployment(SPARSE[0])], [1, 2]), BLIND)
     assert [len(each.split("; ")) for each in found.constants] == [2, 3]
     assert [len(each) for each in found.calibration] == [2, 3]
     assert not found.in_sample.any()
-    seen = total(Questions([deployment(platform="h100")], [1, 2]), ANSWERER)
+    seen = total(Questions([deployment(platform="h100")], [1, 2]), BLIND)
     assert seen.in_sample.all()

@@ -250,7 +250,8 @@ def _part(name: str, model: str | None, panels: pl.DataFrame, drawn: pl.Expr) ->
 def _constants(lookup: pl.DataFrame) -> list[str]:
     """Return the constants that rows of `lookup` were made with, and the platforms in sample."""
     timed = lookup.drop_nulls("constants")
-    constants = {name for names in timed["constants"].unique() for name in names.split("; ")}
+    every = {name for names in timed["constants"].unique() for name in names.split("; ")}
+    constants = {name.partition(" by ")[0] for name in every}  # of kernels: regime and form
     if not constants:
         return []
     own = ", ".join(timed.filter("in_sample")["platform"].unique().sort())

@@ -249,7 +249,8 @@ def _behind(answers: pl.DataFrame) -> Iterator[str]:
         row = used.row(0, named=True)
         seen = "in sample" if row["in_sample"] else "out of sample"
         yield ""
-        yield f"regime {row['regime']}: {MEANINGS[row['regime']]}"
+        weakest = "that of the weakest module with a share"
+        yield f"regime {row['regime']} ({weakest}): {MEANINGS[row['regime']]}"
         yield f"constants ({seen}), by the regime of each module:"
         yield from (f"  {each}" for each in row["constants"].split("; "))
         yield f"  from {', '.join(row['calibration'])}"

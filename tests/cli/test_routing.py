@@ -12,6 +12,7 @@ from cli.conftest import Call
 
 SPARSE = ("--model", "qwen3_30b_a3b", "--platform", "h200", "--moe", "vllm==0.33.0")
 SHORT = ("--largest", "24")
+UNKNOWN = ("--platform", "rtx_3090", "--ignore-memory")
 EVEN = "expert,share\n" + "".join(f"{expert},{1 / 128}\n" for expert in range(128))
 
 pytestmark = pytest.mark.usefixtures("recorded")
@@ -35,14 +36,15 @@ def latencies(call: Call, *argv: str) -> list[float]:
 def test_other_routing_lies_between_the_bounds(call: Call, loads: Path) -> None:
     """While experts wake T(N) of a power law or of measured loads is between the two bounds.
 
-    It is so within 5 %: curves of different loads miss the form by different residuals.
+    It is so by the form; what curves of different loads add to it differs, so that a GPU is asked
+    of that none of them knows.
     """
-    skewed, most = (latencies(call, "--routing", name) for name in ("skewed", "balanced"))
-    steep, flat = (latencies(call, "--routing", f"power_law:{a}") for a in ("1.2", "99"))
-    own = latencies(call, "--loads", str(loads))
+    skewed, most = (latencies(call, *UNKNOWN, "--routing", n) for n in ("skewed", "balanced"))
+    steep, flat = (latencies(call, *UNKNOWN, "--routing", f"power_law:{a}") for a in ("1.2", "99"))
+    own = latencies(call, *UNKNOWN, "--loads", str(loads))
     for each in (steep, flat, own):
-        assert all(a <= b * 1.05 for a, b in zip(skewed, each, strict=True))
-        assert all(a <= b * 1.05 for a, b in zip(each, most, strict=True))
+        assert all(a <= b * 1.0001 for a, b in zip(skewed, each, strict=True))
+        assert all(a <= b * 1.0001 for a, b in zip(each, most, strict=True))
         assert each[-1] > 1.5 * skewed[-1]
     assert all(a <= b for a, b in pairwise(own))
 

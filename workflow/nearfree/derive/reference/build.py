@@ -15,10 +15,9 @@ from nearfree.derive.truth.truth import Truth, questions, truth
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.prepare import Prepared, padded, prepare
+from nearfree.derive.work_model.samples import LEAST_MB
 from nearfree.public.curves import ImportedCurves
 
-LEAST_MB = 64.0
-"""Smaller weights of a product may stay in the last-level cache."""
 MOST_ATTENTION = 120
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
 _MODULES = ("gemm", "moe_ffn", "attention")

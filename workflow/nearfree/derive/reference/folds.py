@@ -17,8 +17,8 @@ from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
 from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.reference.regimes import Known, Reference, rows_of
-from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags
+from nearfree.derive.work_model.fit import moved_to_meet
 
 Fold = Literal["R0", "R1", "R2m", "R2s", "R3"]
 EVERY: tuple[Fold, ...] = ("R0", "R1", "R2m", "R2s", "R3")
@@ -142,15 +142,8 @@ def _twins(curves: Curves, asked: Flags, others: Flags) -> Flags:
 
 def needed(curves: Curves, rows: Flags, said: Known, epsilon: float) -> Array:
     """Return how far each prediction must be moved to meet [N_max, next N), [rows]."""
-    counts = curves.part.counts[rows]
-    limit = np.log1p(epsilon)
-    true = np.log(curves.latency_us[rows] / curves.latency_us[rows][:, :1])
-    logs = np.log(said.latency_us / said.latency_us[:, :1])
-    place = np.arange(counts.shape[1])[None, :]
-    last = last_pass(counts & (true <= limit))[:, None]
-    reaches = np.min(np.where(counts & (place >= last), logs, np.inf), axis=1)
-    leaves = np.min(np.where(counts & (place > last), logs, np.inf), axis=1)
-    return np.asarray(np.maximum(np.maximum(reaches - limit, limit - leaves), 0.0))
+    ratio = said.latency_us / said.latency_us[:, :1]
+    return moved_to_meet(ratio, curves.latency_us[rows], curves.part.counts[rows], epsilon)
 
 
 def band_of(values: Iterable[float]) -> float:

@@ -56,7 +56,6 @@ class Key(NamedTuple):
         return self[1:]
 
 
-KEY_COLUMNS = Key._fields
 CURVE_COLUMNS = ("backend_version", "routing", *COORDINATES, "member")
 """What is kept of a curve beside its points."""
 

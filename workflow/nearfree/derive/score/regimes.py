@@ -11,7 +11,8 @@ from nearfree.derive.reference.folds import Fold, bands, digests, predicted
 from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.reference.regimes import rows_of
 from nearfree.derive.score.scores import score
-from nearfree.derive.truth.truth import Truth, last_pass, narrowed
+from nearfree.derive.truth.truth import Truth, narrowed
+from nearfree.derive.work_model.family import boundaries
 
 _PREDICTOR = "work_model"
 ANSWERED = {
@@ -85,18 +86,15 @@ def answers(
     frames, ratios = [pl.DataFrame(schema=ANSWERED)], [pl.DataFrame(schema=_RATIOS)]
     for curves, rows, said in told:
         part = rows_of(curves.part, rows)
-        ratio = np.log(said.latency_us / said.latency_us[:, :1])
+        ratio = said.latency_us / said.latency_us[:, :1]
         band = np.array([
             known[row, 1 - each[1] % 2]
             for row, each in zip(rows_of_bands(part.rows), digests(part.rows), strict=True)
         ])[:, None]  # fmt: skip
         grid, place = part.features["grid"], np.arange(part.rows.height)
         for each in epsilons:
-            limit = np.log1p(each)
-            low, n_max, high = (
-                grid[place, last_pass(part.counts & (ratio <= limit + moved))]
-                for moved in (-band, 0.0, band)
-            )
+            found = boundaries(ratio, part.counts, each, band)
+            low, n_max, high = (grid[place, at] for at in (found.low, found.last, found.high))
             frames.append(
                 part.rows.select(
                     "asked",
@@ -111,7 +109,5 @@ def answers(
                 )
             )
         lists = part.rows.select("asked", pl.col("grid").alias("n")).explode("n")
-        ratios.append(
-            lists.with_columns(pl.Series("ratio", np.exp(ratio)[part.counts])).select(*_RATIOS)
-        )
+        ratios.append(lists.with_columns(pl.Series("ratio", ratio[part.counts])).select(*_RATIOS))
     return pl.concat(frames), pl.concat(ratios)

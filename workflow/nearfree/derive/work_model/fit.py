@@ -111,13 +111,30 @@ def band(family: Family, measured: Measured, groups: Sequence[str], epsilon: flo
 
 def _needed(family: Family, fitted: Fitted, measured: Measured, epsilon: float) -> Array:
     """Return, for each curve, how far the prediction must be moved to meet [N_max, next N)."""
-    predicted = np.log(ratios_of(family, fitted, measured.features))
-    true = np.log(measured.latency_us / measured.latency_us[:, :1])
+    predicted = ratios_of(family, fitted, measured.features)
+    return moved_to_meet(predicted, measured.latency_us, measured.counts, epsilon)
+
+
+def moved_to_meet(ratio: Array, latency_us: Array, counts: Flags, epsilon: float) -> Array:
+    """Return how far the logarithm of predicted ratios must be moved to meet [N_max, next N).
+
+    Parameters
+    ----------
+    ratio
+        Predicted T(N) / T(baseline), [rows, grid].
+    latency_us
+        The true T(N), [rows, grid].
+    counts
+        Which points are a row's own, [rows, grid].
+    epsilon
+        The tolerance of N_max.
+    """
+    predicted, true = np.log(ratio), np.log(latency_us / latency_us[:, :1])
     limit = np.log1p(epsilon)
     n = np.arange(true.shape[1])[None, :]
-    last = np.max(np.where(measured.counts & (true <= limit), n, 0), axis=1, keepdims=True)
-    reaches = np.min(np.where(measured.counts & (n >= last), predicted, np.inf), axis=1)
-    leaves = np.min(np.where(measured.counts & (n > last), predicted, np.inf), axis=1)
+    last = np.max(np.where(counts & (true <= limit), n, 0), axis=1, keepdims=True)
+    reaches = np.min(np.where(counts & (n >= last), predicted, np.inf), axis=1)
+    leaves = np.min(np.where(counts & (n > last), predicted, np.inf), axis=1)
     return np.asarray(np.maximum(np.maximum(reaches - limit, limit - leaves), 0.0))
 
 

@@ -28,14 +28,14 @@ from nearfree.derive.work_model.prepare import (
 from nearfree.log.line import sha256
 from nearfree.public.curves import ImportedCurves
 
-_LEAST_MB = 64.0
+LEAST_MB = 64.0
 """Smaller weights of a product may stay in the last-level cache."""
 _ANY = 0.2
 """A tolerance; what is used of the truth, grids and ratios, is the same at each."""
 _DECODE_TILE = 64.0
 """Query rows of a decode kernel's tile, which tables do not say."""
 SELECTIONS = {
-    "gemm": f"16-bit products with weights of {_LEAST_MB:g} MB or more",
+    "gemm": f"16-bit products with weights of {LEAST_MB:g} MB or more",
     "moe_triton": "16-bit balanced MoE layers of Triton's fused kernel, from ceil(E / k) tokens on",
     "moe_library": "16-bit balanced MoE layers of other kernels, from ceil(E / k) tokens on",
     "attention_prefill": "16-bit attention without a cache, from the smallest N > 1 on",
@@ -63,7 +63,7 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
         phi, beta and the number of SMs, a row a platform and dtype.
     """
     settings = curves.settings.filter(carried().is_null())
-    kept = heavy_enough(settings, _LEAST_MB).filter(
+    kept = heavy_enough(settings, LEAST_MB).filter(
         ~pl.col("module").is_in(["dense_ffn", "collective"])
         & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))
     )

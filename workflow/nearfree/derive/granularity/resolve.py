@@ -1,6 +1,7 @@
 """From a question to the rules of its release: expert blocks and query tiles, asked once each."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Literal, TypeVar, cast, get_args
 
 import numpy as np
@@ -35,8 +36,8 @@ from nearfree.sources.answers.granularity import (
     moe_intervals,
 )
 from nearfree.sources.answers.lookup import TunedFiles
-from nearfree.sources.answers.marlin import BESIDE_TRITON
-from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
+from nearfree.sources.answers.marlin import BESIDE_TRITON, RowsOfBlocks
+from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules, asked_sizes, opened_file
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache
@@ -130,18 +131,24 @@ class Resolver:
             modular=bool(asked.kernel and MODULAR_MOE.search(asked.kernel)),
             override=asked.block_size_m,
         )
-        layer = (
-            BESIDE_TRITON[kernel](known.rules, query)
-            if kernel in BESIDE_TRITON
-            else MoeRules(known.rules, known.tuned, query, MOST_TOKENS)
-        )
-        # Layers that are alike in all that the rules still ask for share their answers.
-        inputs = tuple((name, str(value)) for name, value in layer.inputs().items())
-        key = (release, kernel, layer.tuned, layer.aligned, query.override, inputs)
+        # Layers that are alike in all that the rules ask for share their answers.
+        if kernel in BESIDE_TRITON:
+            rows = BESIDE_TRITON[kernel](known.rules, query)
+            key: tuple[object, ...] = (release, kernel, *rows.inputs().items())
+            return self._shared(key, lambda: rows, known.files)
+        tuned = opened_file(known.rules, known.tuned, query, MOST_TOKENS)
+        sizes = [getattr(query, name) for name in known.moe_sizes]
+        key = (release, tuned, query.dtype, query.modular, query.override, query.rocm, *sizes)
+        layer = partial(MoeRules, known.rules, known.tuned, query, MOST_TOKENS)
+        return self._shared(key, layer, known.files)
+
+    def _shared(
+        self, key: object, layer: Callable[[], MoeRules | RowsOfBlocks], files: Files
+    ) -> Steps[Block]:
         if key not in self._steps:
-            self._steps[key] = Steps(
-                layer.at, layer.step, moe_intervals, known.files, changes=layer.changes
-            )
+            made = layer()
+            steps = Steps(made.at, made.step, moe_intervals, files, changes=made.changes)
+            self._steps[key] = steps
         return self._steps[key]
 
     def _dense(self, asked: DenseQuestion) -> Steps[Rows]:
@@ -234,6 +241,11 @@ class _ReleaseRules:
         self.rules: dict[str, Rule] = found.by_name()
         self.tuned = TunedFiles(found.tuned)
         self.files = Files(found.fetched)
+
+    @cached_property
+    def moe_sizes(self) -> tuple[str, ...]:
+        """The sizes of an MoE layer that its rules ask for."""
+        return asked_sizes(self.rules)
 
 
 def _once(kept: _Kept, asked: object, answer: Callable[..., T]) -> T:

@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from nearfree.derive.granularity.tiles import Whole
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.sources.answers.dense import Rows
 from nearfree.sources.answers.granularity import MOST_POINTS, Files, Interval
@@ -120,8 +123,8 @@ class Steps(Generic[Choice]):
         return self.last_alike(tokens)
 
 
-def block_sizes(steps: Steps[Block], tokens: Sequence[int]) -> tuple[list[int], ...]:
-    """Return BLOCK_SIZE_M, N and K, num_warps and num_stages at some numbers of tokens.
+def block_sizes(steps: Steps[Block], tokens: Whole) -> Whole:
+    """Return BLOCK_SIZE_M, N and K, num_warps and num_stages, [5, ...], at numbers of tokens.
 
     Warps and stages that a configuration leaves open are Triton's defaults on CUDA.
 
@@ -130,17 +133,19 @@ def block_sizes(steps: Steps[Block], tokens: Sequence[int]) -> tuple[list[int], 
     EvidenceError
         The kernel chooses one of the sizes itself.
     """
-    blocks = [steps.at(number) for number in tokens]
-    columns = [block.block_n for block in blocks if block.block_n is not None]
-    depths = [block.block_k for block in blocks if block.block_k is not None]
-    if len(columns) < len(blocks) or len(depths) < len(blocks):
+    numbers, places = np.unique(tokens, return_inverse=True)
+    blocks = [steps.at(number) for number in numbers.tolist()]
+    if any(block.block_n is None or block.block_k is None for block in blocks):
         raise EvidenceError(
             "no rule says BLOCK_SIZE_N and BLOCK_SIZE_K of this layer",
             remedy="Ask for another release or element type",
         )
-    warps = [block.num_warps or DEFAULT_WARPS for block in blocks]
-    stages = [block.num_stages or DEFAULT_STAGES for block in blocks]
-    return [block.value for block in blocks], columns, depths, warps, stages
+    sizes = [
+        (block.value, block.block_n, block.block_k, block.num_warps or DEFAULT_WARPS,
+         block.num_stages or DEFAULT_STAGES)
+        for block in blocks
+    ]  # fmt: skip
+    return np.array(sizes, np.int64).T[:, places.reshape(tokens.shape)]
 
 
 def _cited(interval: Interval) -> str:

@@ -310,7 +310,7 @@ class TimedQuestions:
             pl.Series("high", grid[rows, found.high]),
             pl.col("module").alias("limiting_module"),
             *self._limits(part, rows, found.last, after),
-            pl.Series("calibration", timed.calibration, dtype=pl.List(pl.String)),
+            _lists("calibration", timed.calibration),
             pl.Series("margin", timed.ratio[rows, after] / (1.0 + epsilon)),
             pl.Series("constants", timed.constants, dtype=pl.String),
             pl.Series("regime", timed.regime, dtype=pl.String),
@@ -353,6 +353,13 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         calibration=calibration,
         in_sample=in_sample,
     )
+
+
+def _lists(name: str, lists: Sequence[Sequence[str]]) -> pl.Series:
+    """Return a column of lists of texts, of which few differ: each is made once."""
+    places = {each: place for place, each in enumerate(dict.fromkeys(map(tuple, lists)))}
+    distinct = pl.Series(name, [list(each) for each in places], dtype=pl.List(pl.String))
+    return distinct.gather([places[tuple(each)] for each in lists])
 
 
 def ratio_rows(parts: Iterable[tuple[Prepared, Array]]) -> pl.DataFrame:

@@ -175,6 +175,17 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         found = of_knots[rows, left] * (1.0 - share) + of_knots[rows, right] * share
         return np.asarray(found), near
 
+    @cached_property
+    def curve_texts(self) -> list[str]:
+        """What each curve is: its shape, routing and release."""
+        texts = []
+        names = [name for name in COORDINATES if name != "batch"]
+        for row in self.curves.iter_rows(named=True):
+            sizes = "x".join(str(row[name]) for name in names if row[name])
+            routed = f" {row['routing']}" if row["routing"] else ""
+            texts.append(f"{sizes}{routed} of {row['backend_version']}")
+        return texts
+
     def form_us(self, features: Features) -> Array:
         """Return T(N) by the form with the group's constants, [rows, grid]."""
         return form_us(self.key.family, self.values, features)

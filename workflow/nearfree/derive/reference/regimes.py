@@ -15,7 +15,7 @@ from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
 from nearfree.derive.reference.groups import Group, Key, keys_of
-from nearfree.derive.reference.kriging import AT_ONE_PLACE, COORDINATES, coordinates
+from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.work_model.family import Array, Features, Flags
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.gemm import GEMM
@@ -54,7 +54,7 @@ class Known(Struct, frozen=True, kw_only=True):
         where = ", ".join(dict.fromkeys(group.key.platform for group in self.groups))
         by = dict.fromkeys(group.key.kernel or group.key.backend for group in self.groups)
         about = f"{first.key.family} by {', '.join(by)} on {where}"
-        named = {place: _curve_text(first, place) for places in self.curves for place in places}
+        named = first.curve_texts
         return [
             f"{regime}: {about}, {sum(group.curves.height for group in self.groups)} curves"
             + (f" (nearest {', '.join(named[place] for place in places)})" if places else "")
@@ -181,14 +181,6 @@ class Reference:
             groups=groups,
             curves=nearest,
         )
-
-
-def _curve_text(group: Group, place: int) -> str:
-    """Return which curve of a group it is: its release and shape."""
-    row = group.curves.row(place, named=True)
-    sizes = "x".join(str(row[name]) for name in COORDINATES if row[name] and name != "batch")
-    routed = f" {row['routing']}" if row["routing"] else ""
-    return f"{sizes}{routed} of {row['backend_version']}"
 
 
 def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Array, Array, Flags]:

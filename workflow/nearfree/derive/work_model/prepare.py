@@ -11,7 +11,7 @@ from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
-from nearfree.derive.granularity.steps import block_sizes
+from nearfree.derive.granularity.steps import Steps, block_sizes
 from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.collective import COLLECTIVE
 from nearfree.derive.work_model.dense_rows import dense_sizes
@@ -22,6 +22,7 @@ from nearfree.derive.work_model.moe import MOE_TRITON, with_loads
 from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_bytes, token_tiles
 from nearfree.errors import NearfreeError
 from nearfree.hardware.platforms import shared_memory
+from nearfree.sources.answers.moe import Block
 from nearfree.units import US_PER_S
 
 _FLOP_PER_TFLOP = 1e12
@@ -89,7 +90,7 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
         "local_experts": np.ceil(column(rows, "experts") / column(rows, "ep")),
         **{name: column(rows, name) for name in ("experts", "top_k", "ep", "d_model", "d_ff")},
         "skewed": (rows["routing"] == "skewed").to_numpy().astype(np.float64)[:, None],
-        "spread": np.array([[laws[key]] for key in rows["routing"]], dtype=object),
+        "spread": np.array([[laws[key]] for key in rows["routing"].to_list()], dtype=object),
         "matrices": np.where(gated, _GATED, _PLAIN),
     }
     routed = rows.select(
@@ -235,13 +236,22 @@ def _moe_rules(
     """Return the sizes of blocks [rows, grid] by name, and why where no rule says them."""
     tokens = (column(rows, "batch") * n).astype(np.int64)
     sizes = np.ones((5, *n.shape))
-    refused: list[str | None] = []
+    refused: list[str | None] = [None] * rows.height
+    alike: dict[Steps[Block], list[int]] = {}
     for place, row in enumerate(rows.select(MoeQuestion.__struct_fields__).iter_rows(named=True)):
         try:
-            sizes[:, place] = block_sizes(resolver.moe(MoeQuestion(**row)), tokens[place].tolist())
-            refused.append(None)
+            alike.setdefault(resolver.moe(MoeQuestion(**row)), []).append(place)
         except NearfreeError as error:
-            refused.append(error.what)
+            refused[place] = error.what
+    for steps, places in alike.items():
+        try:
+            sizes[:, places] = block_sizes(steps, tokens[places])
+        except NearfreeError:  # at some numbers of tokens
+            for place in places:
+                try:
+                    sizes[:, place] = block_sizes(steps, tokens[place])
+                except NearfreeError as error:
+                    refused[place] = error.what
     names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
     return dict(zip(names, sizes, strict=True)), refused
 

@@ -4,12 +4,14 @@ Override, then tuned file, then the fallback rule of the source; and before them
 the call takes, since a path without alignment has no slack that tokens could share.
 """
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from nearfree.errors import EvidenceError
+from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.events import Branch, TunedIndexed
 from nearfree.sources.answers.lookup import (
     OTHER_SIZES,
@@ -20,6 +22,7 @@ from nearfree.sources.answers.lookup import (
     tuned_intervals,
 )
 from nearfree.sources.backends.fused_moe import ALIGNED
+from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.rule import Answer, Rule
 from nearfree.sources.language.thresholds import UnsettledError, changes, same_up_to
 
@@ -97,6 +100,112 @@ class Block(Struct, frozen=True, kw_only=True):
     path_branch: Branch
 
 
+_SIZES = {
+    "E": "experts",
+    "topk": "top_k",
+    "N": "d_ff",
+    "K": "d_model",
+    "smem_per_block": "smem_per_block",
+}
+"""The facts of a layer that many layers differ in, by the names that rules ask them under."""
+_FAR = 1 << 24
+"""Tokens, more than a forward has; beyond, each number is asked by itself."""
+
+
+def asked_sizes(rules: Mapping[str, Rule]) -> tuple[str, ...]:
+    """Return the sizes of a layer that a release's rules ask for, as a query names them.
+
+    Layers that agree in them, in their formats and in their tuned file have the same blocks.
+    """
+    known = [rules[name] for name in ("block_size_m", "path", *OTHER_SIZES) if name in rules]
+    asked = frozenset[str]().union(*(rule.open_inputs for rule in known))
+    return tuple(field for name, field in _SIZES.items() if name in asked)
+
+
+def opened_file(
+    rules: Mapping[str, Rule], index: TunedFiles, query: MoeQuery, last: int
+) -> TunedIndexed | None:
+    """Return the tuned file that a release opens for a layer, None where it uses its fallback.
+
+    Parameters
+    ----------
+    last
+        The largest number of tokens that is asked for.
+
+    Raises
+    ------
+    EvidenceError
+        It depends on the device or on Triton's version, which the query does not say.
+    """
+    asked_for = (
+        *(query.experts, query.d_ff, query.dtype, query.shape, query.per_channel_quant),
+        *(query.device, query.triton, query.deterministic, query.override is None, last),
+    )
+    if not query.own and asked_for in index.opened:
+        return index.opened[asked_for]
+    found = _opened(rules, index, query, last)
+    if not query.own and query.device is not None:
+        index.opened[asked_for] = found
+    return found
+
+
+def _opened(
+    rules: Mapping[str, Rule], index: TunedFiles, query: MoeQuery, last: int
+) -> TunedIndexed | None:
+    ignored = "absent" not in _statement(rules, "mechanism_tuned_ignored")
+    if query.override is not None or (query.deterministic and ignored):
+        return None
+    # Two int4 values share a byte, so the tensor's last size is half of d_ff.
+    size = query.d_ff // 2 if query.dtype == "int4" else query.d_ff
+    asked = _facts(rules, query) | {
+        "w2_size": size,
+        "per_channel_quant": query.per_channel_quant,
+    }
+    key = rules["tuned_key"].value(asked).value
+    names = ("E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe")
+    given = {"per_channel_quant": False, "down_moe": False}
+    given |= dict(zip(names, key, strict=False))
+
+    def name(device: str) -> str:
+        return str(rules["tuned_name"].value(given | {"device": device}).value)
+
+    if query.device is None:
+        _same_anywhere(index, TunedFiles(query.own), name)
+        return None
+    file = name(query.device)
+    own = find_tuned(TunedFiles(query.own), file, folders=None, last=last)
+    folders = _statement(rules, "mechanism_triton_folders") or None
+    return own or find_tuned(index, file, folders=folders, triton=query.triton, last=last)
+
+
+def _same_anywhere(index: TunedFiles, own: TunedFiles, name: Callable[[str], str]) -> None:
+    """Refuse to answer without a device where some device has a tuned file."""
+    names = {device: name(device) for device in devices(index.files)}
+    having = [device for device, each in names.items() if index.named(each) or own.named(each)]
+    if having:
+        shown = ", ".join(having)
+        raise EvidenceError(
+            f"the answer depends on the device: there are tuned files for {shown}",
+            remedy="Name it with --device, as the driver names it",
+        )
+
+
+def _facts(rules: Mapping[str, Rule], query: MoeQuery) -> dict[str, Any]:
+    """Return what rules may ask of a layer, by their names for it."""
+    flags = {flag: FLAGS.get(query.dtype) == flag for flag in ALL_FLAGS}
+    facts: dict[str, Any] = flags | {
+        **{name: getattr(query, field) for name, field in _SIZES.items()},
+        "dtype": rules["config_dtype"].value(flags | {"dtype": "bfloat16"}).value,
+        "block_shape": query.shape,
+        "is_marlin": False,
+        "rocm": query.rocm,
+        "deterministic": query.deterministic,
+    }
+    if query.smem_per_block is None and not query.rocm:
+        del facts["smem_per_block"]  # a rule that asks for it has no answer
+    return facts
+
+
 class MoeRules:
     """The rules of one release, ready for one layer."""
 
@@ -104,22 +213,7 @@ class MoeRules:
         self, rules: Mapping[str, Rule], tuned: TunedFiles, query: MoeQuery, last: int
     ) -> None:
         self.query = query
-        flags = {flag: FLAGS.get(query.dtype) == flag for flag in ALL_FLAGS}
-        dtype = rules["config_dtype"].value(flags | {"dtype": "bfloat16"}).value
-        self.fixed: dict[str, Any] = flags | {
-            "E": query.experts,
-            "topk": query.top_k,
-            "N": query.d_ff,
-            "K": query.d_model,
-            "dtype": dtype,
-            "block_shape": query.shape,
-            "is_marlin": False,
-            "rocm": query.rocm,
-            "deterministic": query.deterministic,
-            "smem_per_block": query.smem_per_block,
-        }
-        if query.smem_per_block is None and not query.rocm:
-            del self.fixed["smem_per_block"]  # a rule that asks for it has no answer
+        self.fixed = _facts(rules, query)
         # What changes with the number of tokens is put in place: thousands of them are asked.
         self._sized, self._counted = dict(self.fixed), dict(self.fixed)
         # Layers that a rule cannot tell apart share what it becomes for them.
@@ -132,56 +226,12 @@ class MoeRules:
         self.path = rules["path"].steady(self.fixed, ())
         self._only_path: Answer | None = None
         self.aligned = query.modular and "absent" in _statement(rules, "mechanism_modular_naive")
-        self.tuned = self._tuned(rules, tuned, last)
+        self.tuned = opened_file(rules, tuned, query, last)
+        self._blocks: dict[int, Block] = {}
         self.notes: tuple[str, ...] = ()
         if query.device is None and query.override is None:
             self.notes = ("no file of this release is tuned for this layer, whatever the device",)
         self.order = self._order(rules, query)
-
-    def _tuned(
-        self, rules: Mapping[str, Rule], index: TunedFiles, last: int
-    ) -> TunedIndexed | None:
-        query = self.query
-        ignored = "absent" not in _statement(rules, "mechanism_tuned_ignored")
-        if query.override is not None or (query.deterministic and ignored):
-            return None
-        # Two int4 values share a byte, so the tensor's last size is half of d_ff.
-        size = query.d_ff // 2 if query.dtype == "int4" else query.d_ff
-        asked = self.fixed | {"w2_size": size, "per_channel_quant": query.per_channel_quant}
-        key = rules["tuned_key"].value(asked).value
-        names = ("E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe")
-        given = {"per_channel_quant": False, "down_moe": False}
-        given |= dict(zip(names, key, strict=False))
-        folders = _statement(rules, "mechanism_triton_folders") or None
-
-        def name(device: str) -> str:
-            return str(rules["tuned_name"].value(given | {"device": device}).value)
-
-        if query.device is None:
-            self._same_anywhere(index, name)
-            return None
-        asked_for = (*given.items(), query.device, query.triton, last)
-        if query.own or asked_for not in index.opened:
-            file = name(query.device)
-            own = find_tuned(TunedFiles(query.own), file, folders=None, last=last)
-            if own is not None:
-                return own
-            index.opened[asked_for] = find_tuned(
-                index, file, folders=folders, triton=query.triton, last=last
-            )
-        return index.opened[asked_for]
-
-    def _same_anywhere(self, index: TunedFiles, name: Callable[[str], str]) -> None:
-        """Refuse to answer without a device where some device has a tuned file."""
-        own = TunedFiles(self.query.own)
-        names = {device: name(device) for device in devices(index.files)}
-        having = [device for device, each in names.items() if index.named(each) or own.named(each)]
-        if having:
-            shown = ", ".join(having)
-            raise EvidenceError(
-                f"the answer depends on the device: there are tuned files for {shown}",
-                remedy="Name it with --device, as the driver names it",
-            )
 
     @staticmethod
     def _order(rules: Mapping[str, Rule], query: MoeQuery) -> Answer | None:
@@ -201,7 +251,12 @@ class MoeRules:
 
         Where a release works in chunks, it is that of the first chunk.
         """
-        m = self._chunk(tokens)
+        m = self._first_alike(self._chunk(tokens))
+        if m not in self._blocks:
+            self._blocks[m] = self._at(m)
+        return self._blocks[m]
+
+    def _at(self, m: int) -> Block:
         path = self._path(m)
         taken = ALIGNED if self.aligned else path.value
         query = self.query
@@ -243,14 +298,9 @@ class MoeRules:
         )
 
     def step(self, tokens: int) -> tuple[str, int]:
-        """Return the path and BLOCK_SIZE_M that `at` returns, without the rest of it."""
-        m = self._chunk(tokens)
-        taken = ALIGNED if self.aligned else self._path(m).value
-        if self.query.override is not None:
-            return taken, self.query.override
-        if self.tuned is not None:
-            return taken, self.tuned.block_size_m[nearest(self.tuned.tokens, m)]
-        return taken, self._size(m).value
+        """Return the path and BLOCK_SIZE_M that `at` returns."""
+        block = self.at(tokens)
+        return block.path, block.value
 
     def changes(self, most: int) -> list[int]:
         """Return every number of tokens up to `most` whose `step` may be another than before it.
@@ -262,15 +312,41 @@ class MoeRules:
         """
         if most > self._whole:
             raise UnsettledError
-        found = set[int]()
+        values = self.tuned.block_size_m if self.tuned is not None else ()
+        path = () if self.aligned else self._turns_of(self.path, "num_tokens", most)
+        return sorted({*self._turns((self.block_size,), values, most), *path})
+
+    def _turns(
+        self, rules: Sequence[Rule | None], values: Sequence[int], most: int
+    ) -> Iterator[int]:
+        """Yield where a tuned entry's value, or what some rules say without one, may change."""
         if self.query.override is None and self.tuned is not None:
-            entries = tuned_intervals(self.tuned.tokens, self.tuned.block_size_m, 1, most)
-            found |= {each.first for each in entries[1:]}
+            entries = tuned_intervals(self.tuned.tokens, values, 1, most)
+            yield from (each.first for each in entries[1:])
         elif self.query.override is None:
-            found |= {*changes(self.block_size, self.fixed, "M", most)}
-        if not self.aligned:
-            found |= {*changes(self.path, self.fixed, "num_tokens", most)}
-        return sorted(found)
+            for rule in rules:
+                yield from () if rule is None else self._turns_of(rule, "M", most)
+
+    def _turns_of(self, rule: Rule, name: str, most: int) -> list[int]:
+        return changes(rule, self.fixed, name, most)
+
+    @cached_property
+    def _every_turn(self) -> list[int] | None:
+        """Every number that a configuration is chosen by at which any of a block may change.
+
+        None where that takes asking at each.
+        """
+        entries = range(len(self.tuned.tokens)) if self.tuned is not None else ()
+        try:
+            sizes = self._turns((self.block_size, *self.others), entries, _FAR)
+            return sorted({1, *sizes, *self._turns_of(self.path, "num_tokens", _FAR)})
+        except (*NO_VALUE, UnsettledError, NearfreeError):
+            return None
+
+    def _first_alike(self, m: int) -> int:
+        """Return the first number of those up to `m` whose blocks are all alike."""
+        turns = self._every_turn
+        return turns[bisect_right(turns, m) - 1] if turns and 1 <= m <= _FAR else m
 
     def inputs(self) -> dict[str, Any]:
         """Return the layer's facts that its answers depend on, besides the number of tokens."""

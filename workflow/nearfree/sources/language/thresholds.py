@@ -38,17 +38,18 @@ def changes(rule: Rule, inputs: Mapping[str, Any], name: str, last: int) -> list
         if name in variables(value):
             raise UnsettledError
         for atom in (each for condition in when for each in _atoms(condition, name)):
-            holds = rule.closures.of(atom)
+            holds = rule.closures.kept(atom)
 
             def at(number: int, holds: Any = holds) -> bool:
-                return bool(holds(asked | {name: number}))
+                asked[name] = number
+                return bool(holds(asked))
 
-            low, high = 1, last
-            if at(low) == at(high):
+            low, high, first = 1, last, at(1)
+            if at(last) == first:
                 continue
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if at(middle) == at(1) else (low, middle)
+                low, high = (middle, high) if at(middle) == first else (low, middle)
             found.add(high)
     return sorted(found)
 
@@ -88,6 +89,6 @@ def _rises(node: ast.expr, name: str) -> bool:
     match node:
         case ast.Name():
             return node.id == name
-        case ast.BinOp(op=ast.Mult() | ast.Div()):
+        case ast.BinOp(op=ast.Mult() | ast.Div() | ast.FloorDiv()):
             return _rises(node.left, name) and name not in variables(node.right)
     return False

@@ -69,6 +69,7 @@ class Resolver:
         self._layout, self._cache, self._offline = layout, cache, offline
         self._releases: _Kept = {}
         self._layers: _Kept = {}
+        self._kernels: _Kept = {}
         self._calls: _Kept = {}
         self._products: _Kept = {}
         self._steps: dict[object, Steps[Block]] = {}
@@ -115,7 +116,12 @@ class Resolver:
             raise _unknown(f"no MoE rules of {release.package} for {formats[0]}{stored} are read")
         if asked.top_k > asked.experts:
             raise _unknown(f"top_k {asked.top_k} is larger than experts {asked.experts}")
-        kernel = asked_kernel(asked, release, MOE_FORMATS[formats])
+        runs = (release, formats, asked.kernel, asked.block_size_m, asked.backend, asked.sm)
+        kernel = _once(
+            self._kernels,
+            (*runs, asked.ep > 1),
+            lambda _: asked_kernel(asked, release, MOE_FORMATS[formats]),
+        )
         known = _once(self._releases, release, self._read)
         _check_device(asked)
         query = MoeQuery(

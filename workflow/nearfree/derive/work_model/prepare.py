@@ -83,7 +83,8 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
         Whether they are Triton's fused layers, all of them.
     """
     shares = rows["shares"].to_list() if "shares" in rows.columns else [None] * rows.height
-    laws = {key: spread_of(key, each) for key, each in zip(rows["routing"], shares, strict=True)}
+    loads = dict(zip(rows["routing"].to_list(), shares, strict=True))
+    laws = {routing: spread_of(routing, each) for routing, each in loads.items()}
     gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
     layer = {
         **common(rows, n),

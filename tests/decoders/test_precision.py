@@ -165,10 +165,10 @@ def test_work_on_names_is_bounded(tmp_path: Path) -> None:
 def test_groups_divide_the_inputs(tmp_path: Path) -> None:
     """Inputs that a group does not divide are refused; a block may hang over."""
     precision = read(tmp_path, AWQ)
-    precision.check(UP, 1024)
+    precision.fitting(UP, 1024)
     with pytest.raises(RefusedError, match="groups of 128, which do not divide the 1000"):
-        precision.check(UP, 1000)
-    read(tmp_path, BLOCK).check(UP, 1000)
+        precision.fitting(UP, 1000)
+    read(tmp_path, BLOCK).fitting(UP, 1000)
 
 
 @pytest.mark.parametrize("level", ["", "text_config", "thinker_config"])

@@ -161,8 +161,7 @@ def _parts(matrix: Matrix, said: StoredPrecision) -> list[_Part]:
         return [_Part(matrix, plain, matrix.elements)]
     counted = [each for each in (matrix.layers, range(matrix.copies)) if each]
     numbers = counted[: matrix.name.count("*")]
-    said.check(matrix.name, matrix.inputs, *numbers)
-    schemes = said.each(matrix.name, *numbers)
+    schemes = said.fitting(matrix.name, matrix.inputs, *numbers)
     each = matrix.elements / sum(schemes.values())
     return [_Part(matrix, scheme, each * count) for scheme, count in schemes.items()]
 

@@ -76,8 +76,10 @@ class Names(Struct, frozen=True, kw_only=True):
         if self.reading == "whole":
             return self._run(name)
         if self.reading == "path":
-            ends = (name[at:] for at in range(len(name)))
-            return min(self.exact.intersection((*_starts(name), *ends)), default=None)
+            sizes = [size for size in _lengths(self.exact) if size <= len(name)]
+            ends = (name[len(name) - size :] for size in sizes)
+            starts = (name[:size] for size in sizes)
+            return min(self.exact.intersection((*starts, *ends)), default=None)
         if self._fits(_modules(name)):
             return "*"
         if len(self.exact) < len(name) ** 2:
@@ -114,6 +116,11 @@ def _numbered(texts: frozenset[str]) -> tuple[str, ...]:
     """Return the words behind which some of the texts have a number."""
     heads = {text[: match.start()] for text in texts for match in _NUMBER.finditer(text)}
     return tuple({re.split(r"\W", head)[-1] for head in heads})
+
+
+@cache
+def _lengths(texts: frozenset[str]) -> frozenset[int]:
+    return frozenset(map(len, texts))
 
 
 def _starts(name: str) -> Iterator[str]:

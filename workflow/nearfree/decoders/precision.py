@@ -106,18 +106,20 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
         times = prod(map(len, numbers)) // (prod(map(len, asked)) or 1)
         return {scheme: count * times for scheme, count in found.items()}
 
-    def check(self, name: str, inputs: int, *numbers: Sequence[int]) -> None:
-        """Raise RefusedError unless groups divide the inputs of the matrices; or as `each` does.
+    def fitting(self, name: str, inputs: int, *numbers: Sequence[int]) -> dict[Scheme, int]:
+        """Return what `each` does, of matrices whose inputs groups divide: RefusedError if not.
 
         Blocks of float8_block need not: the last is a part of one.
         """
-        for each in self.each(name, *numbers):
+        found = self.each(name, *numbers)
+        for each in found:
             if each.group and each.weights != "float8_block" and inputs % each.group:
                 raise self._refused(
                     f"has groups of {each.group}, which do not divide the {inputs} inputs of "
                     f"{name}",
                     "Compare the widths and the group size with the published config.json",
                 )
+        return found
 
     def _one(self, name: str) -> Scheme:
         said = self.quantised

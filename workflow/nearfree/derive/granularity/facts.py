@@ -91,13 +91,14 @@ def known_facts(layout: Layout, platforms: Mapping[str, Platform]) -> pl.DataFra
     Of the two ways of probing beta that by streaming counts.
     """
     sheets = datasheet_facts(platforms)
-    frames = [sheets]
-    for name, sheet in platforms.items():
-        takes = [] if sheet.peak_tflops else read_scope(layout, name, stream="hardware")
-        rows = PLATFORMS.frame(platform_rows({}, takes, name))
-        probed = probed_facts(newest_balances(rows.filter(basis="probed_stream")), platforms)
-        frames.append(probed)
-    probed = pl.concat(frames[1:]) if frames[1:] else sheets.clear()
+    rows = [
+        row
+        for name, sheet in platforms.items()
+        if not sheet.peak_tflops
+        for row in platform_rows({}, read_scope(layout, name, stream="hardware"), name)
+    ]
+    newest = newest_balances(PLATFORMS.frame(rows).filter(basis="probed_stream"))
+    probed = probed_facts(newest, platforms)
     unknown = sheets.join(probed, on=["platform", "dtype"], how="anti", maintain_order="left")
     return pl.concat([unknown, probed])
 

@@ -34,6 +34,8 @@ MOST_FITTED = 200
 """Curves that constants are fitted to, evenly spread over a group's settings."""
 _UP_TO = 4.0
 _LEVELS, _DECIMALS = 255, 9
+_FORM_SHARE = 0.75
+"""What the form counts beside a weight's time, of products on a GPU that is known."""
 _DOUBLING = float(np.log(2.0))
 _PRINTED = {name: each.name for each in BACKENDS for name in each.printed}
 """Names of the paper's tables, which hold a release, by their backend's own."""
@@ -138,7 +140,7 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         for row, (length, along) in enumerate(zip(lengths, self._at.along, strict=True)):
             known = np.interp(self._knots, along[:length], values[row, :length])
             at_knots[row] = known + slope * np.maximum(self._knots - along[length - 1], 0.0)
-        return _Told(at_knots, weights_of(self.key.family, self._at, at_knots), slope)
+        return _Told(at_knots, weights_of(self._at, at_knots), slope)
 
     @cached_property
     def _residual(self) -> "_Told":
@@ -185,7 +187,8 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         logs = np.log(self.form_us(features)) + residual
         if here and self.key.family == GEMM.name:
             of_one = self._kriged(self._per_weight, asked, near)
-            logs = (logs + of_one + np.log(weights(shapes))[:, None]) / 2.0
+            of_weight = of_one + np.log(weights(shapes))[:, None]
+            logs = _FORM_SHARE * logs + (1.0 - _FORM_SHARE) * of_weight
         return np.asarray(np.exp(logs)), near
 
     def _kriged(self, told: "_Told", asked: Places, near: Array) -> Array:

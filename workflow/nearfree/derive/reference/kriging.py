@@ -19,7 +19,7 @@ COORDINATES = ("batch", "d_model", "d_ff", "experts", "top_k", "heads", "kv_head
 _OCTAVES = 5.0
 """Doublings of a size after which a curve says little of another."""
 _OF_FAMILY: dict[str, dict[str, float]] = {
-    "gemm": {"d_model": 4.0, "d_ff": 4.0},
+    "gemm": {"d_model": _OCTAVES, "d_ff": _OCTAVES},
     "moe": {"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
     "attention": dict.fromkeys(("heads", "kv_heads", "head_dim", "batch"), _OCTAVES),
 }
@@ -27,7 +27,7 @@ _RELEASE = 0.8
 """What a curve of another release counts."""
 AT_ONE_PLACE = (1.0, _RELEASE)
 """The kernel of two curves of one shape, in one release or two."""
-_NOISE = {"gemm": 0.02, "moe": 0.05, "attention": 0.05}
+_NOISE = 0.05
 """Variance of a curve's own noise, as a share of what is to be explained."""
 _ROUTES = {"balanced": 0.0, "skewed": 0.0, "power_law:1.01": 0.7, "power_law:1.2": 1.12}
 _FARTHEST = 1.12
@@ -78,8 +78,8 @@ def kernel(these: Places, those: Places) -> Array:
     return np.asarray(np.exp(-np.sqrt(square)) * np.where(same, 1.0, _RELEASE))
 
 
-def weights_of(family: str, places: Places, values: Array) -> Array:
+def weights_of(places: Places, values: Array) -> Array:
     """Return (K + noise)^-1 values, [curves, knots]: what a kernel is multiplied with."""
     matrix = kernel(places, places)
-    matrix[np.diag_indices_from(matrix)] += _NOISE[family.partition("_")[0]]
+    matrix[np.diag_indices_from(matrix)] += _NOISE
     return np.asarray(np.linalg.solve(matrix, values))

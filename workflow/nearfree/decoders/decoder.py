@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Annotated, NamedTuple
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
+from nearfree.decoders.attention_kinds import Grouped, Kind
 from nearfree.decoders.keys import Keys
 
 Count = Annotated[int, Meta(ge=0)]
@@ -36,6 +37,9 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `moe_layers` of them have `experts` for an FFN, all others a gated Dense FFN of width `d_ff`
     (None where no layer has one). `window` is how many positions attention looks back at most in
     every layer, None for all of them. Widths are in elements.
+
+    Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
+    `window` are then those of the first kind, a latent one head as wide as what is cached of it.
     """
 
     name: str
@@ -51,6 +55,22 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     moe_layers: Count = 0
     experts: Experts | None = None
     window: Positive | None = None
+    kinds: tuple[Kind, ...] | UnsetType = UNSET
+
+    @property
+    def attention(self) -> tuple[Kind, ...]:
+        """The kinds of attention that its layers have: each layer is of one of them."""
+        if self.kinds is not UNSET:
+            return self.kinds
+        return (
+            Grouped(
+                layers=tuple(range(self.layers)),
+                heads=self.heads,
+                kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                window=self.window,
+            ),
+        )
 
     @property
     def dense_layers(self) -> int:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from models.small import KINDS, document
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import FAMILIES
-from nearfree.decoders.details import Details, Llama3, Rope, RouterRule, read_details
+from nearfree.decoders.details import Details, read_details
+from nearfree.decoders.rope import Llama3, Rope
+from nearfree.decoders.routers import RouterRule
 from nearfree.errors import ConfigError
 
 from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write
@@ -61,6 +63,8 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }  # fmt: skip
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
 def read(folder: Path, config: dict[str, Any]) -> Details:
@@ -129,8 +133,10 @@ def test_a_scaling_of_any_form_is_read_or_refused(
     [
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not run"),
         ({"mlp_bias": True}, "mlp_bias True is not run"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type 'yarn'"),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.type 'linear'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type 'longrope'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_scaling.type 'dynamic'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "original_max_position_embeddings is"),
+        ({"rope_scaling": YARN | {"beta_fast": 0.5, "beta_slow": 2}}, "rope_scaling.beta_fast 0.5"),
         ({"rope_scaling": {"factor": 4.0}}, "rope_scaling.factor 4.0 stands without rope_type"),
         ({"rope_scaling": {"type": "a", "rope_type": "b"}}, "differs from"),
         ({"rope_scaling": [1]}, "rope_scaling [...] is no object"),

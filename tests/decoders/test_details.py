@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models.small import KINDS, document
 from nearfree.decoders.config_file import read_decoder
-from nearfree.decoders.decoder import FAMILIES
 from nearfree.decoders.details import Details, Llama3, Rope, RouterRule, read_details
+from nearfree.decoders.families import FAMILIES
 from nearfree.errors import ConfigError
 
 from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write

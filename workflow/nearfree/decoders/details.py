@@ -8,7 +8,8 @@ from msgspec import Meta, Struct
 
 from nearfree.core.protocols import Positive
 from nearfree.decoders.config_file import config_file, read_decoder
-from nearfree.decoders.decoder import Decoder, family
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.families import family
 from nearfree.decoders.keys import Keys, read_object
 
 Above = Annotated[float, Meta(gt=0)]

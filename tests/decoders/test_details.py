@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models.small import KINDS, document
 from nearfree.decoders.config_file import read_decoder
-from nearfree.decoders.decoder import FAMILIES
 from nearfree.decoders.details import Details, read_details
+from nearfree.decoders.families import FAMILIES
 from nearfree.decoders.rope import Llama3, Rope
 from nearfree.decoders.routers import RouterRule
 from nearfree.errors import ConfigError

@@ -1,19 +1,14 @@
 """Kinds of attention that layers of a decoder have: grouped queries, and one latent for all."""
 
-from typing import Annotated
-
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from nearfree.core.protocols import Positive
-
-Layers = Annotated[tuple[int, ...], Meta(min_length=1)]
-"""Layers, counted from 0, rising."""
 
 
 class Grouped(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag="grouped"
 ):
-    """Grouped-query attention of some layers.
+    """Grouped-query attention of some layers, which count from 0 and rise.
 
     A position sees the last `window` positions up to its own, or those of its own `chunk` of
     positions (Llama 4), or all; a layer has at most one of both. With `sinks` each head has a logit
@@ -22,7 +17,7 @@ class Grouped(
     Widths are in elements.
     """
 
-    layers: Layers
+    layers: tuple[int, ...] = ()
     heads: Positive
     kv_heads: Positive
     head_dim: Positive
@@ -52,7 +47,7 @@ class Grouped(
 class Latent(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag="latent"
 ):
-    """Multi-head latent attention (MLA) of some layers.
+    """Multi-head latent attention (MLA) of some layers, which count from 0 and rise.
 
     Of a position a `latent` of keys and values is cached and `rope_dim` rotated elements of a key,
     which all heads share; a head's query and key have `nope_dim` elements more, its value
@@ -62,7 +57,7 @@ class Latent(
     Widths are in elements.
     """
 
-    layers: Layers
+    layers: tuple[int, ...] = ()
     heads: Positive
     latent: Positive
     rope_dim: Positive
@@ -72,6 +67,11 @@ class Latent(
     selected: Positive | None = None
     index_heads: Positive | None = None
     index_dim: Positive | None = None
+
+    @property
+    def cached(self) -> int:
+        """Elements that are cached of a position, but for an indexer's key."""
+        return self.latent + self.rope_dim
 
     @property
     def inputs(self) -> int:

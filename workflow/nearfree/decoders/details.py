@@ -7,7 +7,8 @@ from typing import NamedTuple
 from msgspec import UNSET, Struct, UnsetType
 
 from nearfree.decoders.config_file import config_file, read_decoder
-from nearfree.decoders.decoder import Decoder, family
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.families import family
 from nearfree.decoders.family_forms import (
     gemma2,
     gemma3,

@@ -339,10 +339,9 @@ class _Sharded:
     def _layer(self, index: int, hidden: Tensor, decoder: Decoder) -> tuple[Tensor, Tensor]:
         """Return the sum before the FFN, and what the FFN adds."""
         forward, layer, n = self.forward, self.forward.layers[index], hidden.shape[1]
-        by = forward._rotation[0][:n], forward._rotation[1][:n]
-        cache = forward.keys[index], forward.values[index]
+        places = forward.places(index, n)
         states = layer.attention_norm.forward(hidden)
-        out = layer.attention.forward(states, by, forward._attention_runner, cache, UNTOLD)
+        out = layer.attention.forward(states, places, forward.caches[index], UNTOLD)
         hidden = hidden + self.wire.all_reduce(ATTENTION_SUM, out, self.rank.beside)
         name = MOE_SUM if isinstance(layer.ffn, MoeFfn) else FFN_SUM
         if isinstance(layer.ffn, MoeFfn) and decoder.experts:

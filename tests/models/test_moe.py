@@ -12,9 +12,9 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Experts
 from nearfree.errors import EvidenceError
+from nearfree.models.expert_runners import ExpertRunner, make_expert_runner
 from nearfree.models.forward import DecoderForward
 from nearfree.models.layers import RandomWeights
-from nearfree.models.moe import ExpertRunner, make_expert_runner
 from nearfree.sources.fetching.cache import Cache
 from torch import Tensor
 

@@ -84,9 +84,7 @@ def gemma3(keys: Keys, decoder: Decoder) -> Form:
 def gemma4(keys: Keys, decoder: Decoder) -> Form:
     """Return the form of Gemma 4: logits as they are, normalised values, a weight a layer."""
     forms = tuple(
-        AttentionForm(
-            scale=1.0, rope=_layered(keys, kind, "rope_local_base_freq"), value_norm=True
-        )
+        AttentionForm(scale=1.0, rope=_layered(keys, kind, "rope_local_base_freq"), value_norm=True)
         for kind in decoder.attention
         if isinstance(kind, Grouped)
     )

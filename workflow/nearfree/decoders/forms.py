@@ -68,3 +68,8 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     clamp: Clamp | None = None
     expert_biases: bool = False
     layer_weight: bool = False
+
+    @property
+    def plain_experts(self) -> bool:
+        """Whether routed experts have a gate with SiLU and no biases."""
+        return self.clamp is None and self.activation == "silu" and not self.expert_biases

@@ -176,7 +176,7 @@ def footprint(
         weights=copies * _weights(decoder, details, size),
         kv_cache=copies * decoder.layers * keys * pages_of(context + most, page) * page,
         masks=copies * sum(seen.values()) * size,
-        tables=copies * (2 * most * details.rope.width * size + laid_out),
+        tables=copies * (2 * most * (details.rope.width if details.rope else 0) * size + laid_out),
         workspaces=copies * bytes_held(kernels, len(set(positions))) if kernels else 0,
         activations=passing.most_bytes(meanwhile, own_router=routing == "router"),
     )

@@ -63,19 +63,21 @@ def test_a_file_beside_is_read(tmp_path: Path) -> None:
 
 def test_contradicting_files_are_refused_with_every_reason(tmp_path: Path) -> None:
     """A config that says FP8 beside one that says NVFP4 has no precision, and neither forward."""
-    path = write(tmp_path, LATENT | {"quantization_config": FP8}, "config.json")
+    changes = {"quantization_config": FP8, "full_attention_interval": 4}
+    path = write(tmp_path, LATENT | changes, "config.json")
     write(tmp_path, NVFP4, "hf_quant_config.json")
     file = read_model_file(path)
     assert file.precision is None
-    assert file.decoder is None
     keys = [refusal.key for refusal in file.refusals]
-    assert "kv_lora_rank" in keys
+    assert "full_attention_interval" in keys
+    assert file.decoder is None
     assert any(refusal.file.endswith("hf_quant_config.json") for refusal in file.refusals)
 
 
 def test_what_is_stored_is_known_of_a_refused_forward(tmp_path: Path) -> None:
-    """A model with latent attention is refused, and its weights and precision are known."""
-    file = read_model_file(write(tmp_path, LATENT | {"quantization_config": FP8}))
+    """A model with layers of a state is refused, and its weights and precision are known."""
+    changes = {"quantization_config": FP8, "full_attention_interval": 4}
+    file = read_model_file(write(tmp_path, LATENT | changes))
     assert file.decoder is None
     assert file.parameters > 0
     assert file.precision is not None

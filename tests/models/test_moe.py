@@ -216,7 +216,7 @@ def test_blocks_of_controlled_routing_are_laid_out_once(
     """After the first forward of an N, torch_padded lays out nothing either, in any layer."""
     forward = make_forward(tmp_path, document("qwen3_moe"), routing="balanced")
     first = forward.forward(tokens(7))
-    monkeypatch.setattr("nearfree.models.moe.Aligned", None)
+    monkeypatch.setattr("nearfree.models.expert_runners.Aligned", None)
     assert forward.forward(tokens(7)).equal(first)
     with pytest.raises(TypeError):
         forward.forward(tokens(2))

@@ -92,8 +92,12 @@ def gemma4(keys: Keys, decoder: Decoder) -> Form:
 
 
 def gpt_oss(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of gpt-oss: its gate is clamped, its experts have biases."""
+    """Return the form of gpt-oss: its gate is clamped, its experts have biases.
+
+    A file must say its scaling: without one its class has YaRN's.
+    """
     _activation(keys)
+    keys.one_of("rope_scaling", "rope_parameters")
     rope = read_rope(keys, decoder.head_dim)
     slope = keys.number("swiglu_alpha") if keys.has("swiglu_alpha") else 1.702
     return Form(

@@ -13,15 +13,20 @@ from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.modules import BETWEEN, HEAD, UNTOLD, Laps
-from nearfree.decoders.rope import Rope
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.models.attention import AttentionMask, AttentionRunner, make_attention_runner
 from nearfree.models.build import Build
 from nearfree.models.expert_runners import make_expert_runner
-from nearfree.models.kinds import LayerKind, kind_of_layers, layer_kinds, weights_of_queries
+from nearfree.models.kinds import (
+    LayerKind,
+    kind_of_layers,
+    layer_kinds,
+    roles_of,
+    weights_of_queries,
+)
 from nearfree.models.latent import LatentRunner
 from nearfree.models.layers import NAMES, Cache, Names, Places, RandomWeights
-from nearfree.models.rotation import Rotation, rotation
+from nearfree.models.rotation import Turns
 
 
 class DecoderForward:
@@ -89,7 +94,17 @@ class DecoderForward:
             _runner(each, attention, mask=mask, context=context, dtype=dtype, execution=execution)
             for each in kinds
         ]
-        self._places = _places(kinds, runners, most, dtype, device)
+        turns = Turns(context, most, dtype, device)
+        self._places = [
+            Places(
+                runner,
+                roles_of(decoder, each, attention),
+                turns.of(each.form.rope),
+                turns.of(each.form.index_rope),
+                weights_of_queries(each, context, most, dtype, device),
+            )
+            for each, runner in zip(kinds, runners, strict=True)
+        ]
         self._kind_of = kind_of_layers(kinds)
         experts, rule = decoder.experts, details.router
         runner = (
@@ -191,28 +206,6 @@ def _runner(
             remedy="Choose torch_sdpa on a CPU",
         )
     return LatentRunner(AttentionMask(mask, context), of, kind.form.scale)
-
-
-def _places(
-    kinds: tuple[LayerKind, ...],
-    runners: list[AttentionRunner],
-    most: int,
-    dtype: torch.dtype,
-    device: str,
-) -> list[Places]:
-    """Return what layers of each kind are told; kinds that turn alike have one table."""
-    made: dict[Rope, Rotation] = {}
-    found = []
-    for kind, runner in zip(kinds, runners, strict=True):
-        context = runner.attention_mask.context
-        ropes = kind.form.rope, kind.form.index_rope
-        for rope in ropes:
-            if rope is not None and rope not in made:
-                made[rope] = rotation(rope, context, most, dtype, device)
-        turned, indexed = (made[rope] if rope else None for rope in ropes)
-        weights = weights_of_queries(kind, context, most, dtype, device)
-        found.append(Places(runner, turned, indexed, weights))
-    return found
 
 
 class _Room(NamedTuple):

@@ -5,7 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nearfree.backends.names import BackendRelease
 from nearfree.decoders.attention_kinds import Grouped, Kind
+from nearfree.decoders.attention_uses import attention_layers
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.forms import AttentionForm, Warmth
@@ -32,6 +34,13 @@ def layer_kinds(decoder: Decoder, details: Details) -> tuple[LayerKind, ...]:
 def kind_of_layers(kinds: tuple[LayerKind, ...]) -> dict[int, int]:
     """Return which kind each layer is of, by the layer, counted from 0."""
     return {layer: at for at, each in enumerate(kinds) for layer in each.kind.layers}
+
+
+def roles_of(decoder: Decoder, kind: LayerKind, attention: str) -> dict[str, str]:
+    """Return what the modules of a kind's attention are called, by what they are called alone."""
+    first = kind.kind.layers[0]
+    found = attention_layers(decoder, 0, BackendRelease(attention))
+    return {each.base: each.role for each in found if first in each.layers}
 
 
 def weights_of_queries(

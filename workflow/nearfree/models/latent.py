@@ -8,10 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.torch_mla import absorbed, chosen, gathered, index_scores
+from nearfree.backends.adapters.torch_mla import absorbed, chosen, index_scores, selected
 from nearfree.decoders.attention_kinds import Latent
+from nearfree.decoders.attention_uses import (
+    ABSORB,
+    INDEX_KEY,
+    INDEX_QUERY,
+    INDEXER,
+    LATENT,
+    LATENTS,
+    OUTPUT,
+    QUERY,
+    RELEASE,
+)
 from nearfree.decoders.details import Details
-from nearfree.decoders.modules import ATTENTION, BETWEEN, OUTPUT, QKV, Laps
+from nearfree.decoders.modules import BETWEEN, Laps
 from nearfree.models.attention import AttentionMask
 from nearfree.models.layers import Cache, Norm, Places, RandomWeights
 from nearfree.models.rotation import rotate
@@ -27,8 +38,8 @@ class LatentRunner:
 
     def __init__(self, attention_mask: AttentionMask, kind: Latent, scale: float) -> None:
         self.attention_mask = attention_mask
-        self._latent, self._scale = kind.latent, scale
-        self._masks: dict[int, Tensor | None] = {}
+        self._heads, self._latent, self._scale = kind.heads, kind.latent, scale
+        self._masks: dict[int, tuple[Tensor, Tensor] | None] = {}
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Return attention [b, N, heads, latent] over all positions; values are part of keys."""
@@ -49,17 +60,32 @@ class LatentRunner:
         """
         n = queries.shape[2]
         cache = keys[:, 0, : self.attention_mask.context + n]
-        mask = self.mask(n, queries.dtype)
-        if positions is not None:
-            cache = gathered(cache, positions)
-            mask = mask if mask is None else mask.expand(len(keys), -1, -1).gather(-1, positions)
-        return absorbed(queries.transpose(1, 2), cache, self._latent, self._scale, mask)
+        rows, masks = queries.transpose(1, 2), self._of(n, queries.dtype)
+        if positions is None:
+            mask = masks and masks[1]
+            return absorbed(rows, cache, self._latent, self._scale, mask)
+        mask = masks and masks[0]
+        return selected(rows, cache, positions, self._latent, self._scale, mask=mask)
 
     def mask(self, n: int, dtype: torch.dtype) -> Tensor | None:
-        """Return what is added to logits, [N, L + N]; None where all see all."""
+        """Return what is added to an indexer's scores, [N, L + N]; None where all see all."""
+        masks = self._of(n, dtype)
+        return masks and masks[0]
+
+    def _of(self, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+        """Return the mask of N positions, and the same for each of their heads."""
         if n not in self._masks:
-            self._masks[n] = self.attention_mask.bias(n, dtype)
+            mask = self.attention_mask.bias(n, dtype)
+            of_rows = None if mask is None else (mask, mask.repeat_interleave(self._heads, 0))
+            self._masks[n] = of_rows
         return self._masks[n]
+
+
+def latent_runner(places: Places) -> LatentRunner:
+    """Return what attends to latents."""
+    if not isinstance(places.runner, LatentRunner):
+        raise TypeError("latents are attended to by their own runner")
+    return places.runner
 
 
 class Chosen:
@@ -75,26 +101,36 @@ class _Indexer:
         heads, width, rank = kind.index_heads or 0, kind.index_dim or 0, kind.query_rank or 0
         self._heads, self._selected = heads, kind.selected or 0
         self._queries = weights(f"{at}.wq_b.weight", (heads * width, rank))
-        self._keys = weights(f"{at}.wk.weight", (width, d_model))
+        self._keys = weights.joined(
+            [
+                (f"{at}.wk.weight", (width, d_model)),
+                (f"{at}.weights_proj.weight", (heads, d_model)),
+            ]
+        )
         names = (f"{at}.k_norm.weight", f"{at}.k_norm.bias")
         self._norm, self._bias = (weights(name, (width,)) for name in names)
-        self._weights = weights(f"{at}.weights_proj.weight", (heads, d_model))
         self._scale = (heads * width) ** -0.5
         self._width = width
 
     def choose(
-        self, hidden: Tensor, ranked: Tensor, places: Places, keys: Tensor, mask: Tensor | None
+        self, hidden: Tensor, ranked: Tensor, places: Places, keys: Tensor, laps: Laps
     ) -> Tensor | None:
         """Return the positions of each query, and put the new keys into the layer's own cache."""
-        new_positions = places.new(hidden.shape[1])
-        queries = functional.linear(ranked, self._queries).unflatten(-1, (self._heads, -1))
-        queries = rotate(queries.transpose(1, 2), places.index_rotation).transpose(1, 2)
-        new = functional.linear(hidden, self._keys)
-        new = functional.layer_norm(new, (self._width,), self._norm, self._bias, _EPS)
-        keys[:, new_positions] = rotate(new, places.index_rotation)
-        weights = functional.linear(hidden, self._weights).float() * self._scale
-        scores = index_scores(queries, keys[:, : new_positions.stop], weights, mask)
-        return chosen(scores, self._selected)
+        new = places.new(hidden.shape[1])
+        queries = functional.linear(ranked, self._queries)
+        places.lap(laps, INDEX_QUERY)
+        own, weights = functional.linear(hidden, self._keys).split([self._width, self._heads], -1)
+        places.lap(laps, INDEX_KEY)
+        queries = queries.unflatten(-1, (self._heads, -1)).transpose(1, 2)
+        queries = rotate(queries, places.index_rotation).transpose(1, 2)
+        own = functional.layer_norm(own, (self._width,), self._norm, self._bias, _EPS)
+        keys[:, new] = rotate(own, places.index_rotation)
+        laps.lap(BETWEEN)
+        mask = latent_runner(places).mask(hidden.shape[1], hidden.dtype)
+        scores = index_scores(queries, keys[:, : new.stop], weights.float() * self._scale, mask)
+        positions = chosen(scores, self._selected)
+        places.lap(laps, INDEXER)
+        return positions
 
 
 class LatentAttention:
@@ -148,7 +184,7 @@ class LatentAttention:
         """Return [b, N, d_model], given as much, with the layer's latents."""
         kind, new = self._kind, places.new(hidden.shape[1])
         down = functional.linear(hidden, self._into, self._into_bias)
-        laps.lap(QKV)
+        places.lap(laps, LATENTS)
         *of_queries, latents = down.split(self._widths, -1)
         latents, turned = latents.split([kind.latent, kind.rope_dim], -1)
         cache.keys[:, 0, new, : kind.latent] = self._latent_norm.forward(latents)
@@ -156,32 +192,31 @@ class LatentAttention:
         ranked = self._query_norm.forward(of_queries[0]) if of_queries else hidden
         laps.lap(BETWEEN)
         queries = functional.linear(ranked, self._query)
-        laps.lap(QKV)
+        places.lap(laps, QUERY)
         queries = queries.unflatten(-1, (kind.heads, -1)).transpose(1, 2)
         plain, turning = queries.split([kind.nope_dim, kind.rope_dim], -1)
         turning = rotate(turning, places.rotation)
-        queries = torch.cat((plain @ self._keys, turning), -1)
+        laps.lap(BETWEEN)
+        positions = self._positions(hidden, ranked, places, cache, laps)
+        plain = plain @ self._keys
+        places.lap(laps, ABSORB)
+        queries = torch.cat((plain, turning), -1)
         if places.weights is not None:
             queries = queries * places.weights
         laps.lap(BETWEEN)
-        out = self._attend(hidden, ranked, queries, places, cache)
-        laps.lap(ATTENTION)
-        out = (out.transpose(1, 2) @ self._values.transpose(1, 2)).transpose(1, 2).flatten(2)
-        laps.lap(BETWEEN)
-        out = functional.linear(out, self._output, self._output_bias)
-        laps.lap(OUTPUT)
+        out = latent_runner(places).attend_to(queries, cache.keys, positions)
+        places.lap(laps, LATENT)
+        out = (out.transpose(1, 2) @ self._values.transpose(1, 2)).transpose(1, 2)
+        places.lap(laps, RELEASE)
+        out = functional.linear(out.flatten(2), self._output, self._output_bias)
+        places.lap(laps, OUTPUT)
         return out
 
-    def _attend(
-        self, hidden: Tensor, ranked: Tensor, queries: Tensor, places: Places, cache: Cache
-    ) -> Tensor:
-        runner = places.runner
-        if not isinstance(runner, LatentRunner):
-            raise TypeError("latents are attended to by their own runner")
+    def _positions(
+        self, hidden: Tensor, ranked: Tensor, places: Places, cache: Cache, laps: Laps
+    ) -> Tensor | None:
+        """Return the positions that each query attends to, None for all."""
         if self._indexer is not None and cache.index_keys is not None:
-            mask = runner.mask(hidden.shape[1], hidden.dtype)
-            self._chosen.positions = self._indexer.choose(
-                hidden, ranked, places, cache.index_keys, mask
-            )
-        positions = self._chosen.positions if self._kind.selected else None
-        return runner.attend_to(queries, cache.keys, positions)
+            found = self._indexer.choose(hidden, ranked, places, cache.index_keys, laps)
+            self._chosen.positions = found
+        return self._chosen.positions if self._kind.selected else None

@@ -4,7 +4,7 @@ They are norms, attention with grouped queries and the Dense FFN.
 """
 
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -148,11 +148,12 @@ class Cache(NamedTuple):
 class Places(NamedTuple):
     """What layers of one kind are told of N new positions.
 
-    How they attend, the rotations of heads and of an indexer, and what queries are multiplied by,
-    [N, 1] or a number, None for nothing.
+    How they attend, what their modules are called, the rotations of heads and of an indexer, and
+    what queries are multiplied by, [N, 1] or a number, None for nothing.
     """
 
     runner: AttentionRunner
+    roles: Mapping[str, str]
     rotation: Rotation | None = None
     index_rotation: Rotation | None = None
     weights: Tensor | float | None = None
@@ -161,7 +162,11 @@ class Places(NamedTuple):
         """Return what is told of the first N of them."""
         weights = self.weights[:n] if isinstance(self.weights, Tensor) else self.weights
         rotation, index = (each and each.upto(n) for each in (self.rotation, self.index_rotation))
-        return Places(self.runner, rotation, index, weights)
+        return Places(self.runner, self.roles, rotation, index, weights)
+
+    def lap(self, laps: Laps, role: str) -> None:
+        """Tell of a module of attention that has run, by the name that this kind's has."""
+        laps.lap(self.roles.get(role, role))
 
     def new(self, n: int) -> slice:
         """Return where N new positions lie in a cache."""
@@ -209,7 +214,7 @@ class Attention:
     def forward(self, hidden: Tensor, places: Places, cache: Cache, laps: Laps) -> Tensor:
         """Return [b, N, d_model], given as much, with the layer's keys and values."""
         states = functional.linear(hidden, self._qkv, self._qkv_bias)
-        laps.lap(QKV)
+        places.lap(laps, QKV)
         states = states.unflatten(-1, (sum(self._heads), -1)).transpose(1, 2)
         queries, new_keys, *rest = states.split(self._heads, 1)
         new_values = rest[0] if rest else new_keys
@@ -226,9 +231,9 @@ class Attention:
         cache.keys[:, :, new], cache.values[:, :, new] = new_keys, new_values
         laps.lap(BETWEEN)
         out = self._attend(places.runner, queries, cache)
-        laps.lap(ATTENTION)
+        places.lap(laps, ATTENTION)
         out = functional.linear(out.flatten(2), self._output, self._output_bias)
-        laps.lap(OUTPUT)
+        places.lap(laps, OUTPUT)
         return out
 
     def _attend(self, runner: AttentionRunner, queries: Tensor, cache: Cache) -> Tensor:

@@ -74,3 +74,19 @@ def rotate(states: Tensor, by: Rotation | None) -> Tensor:
     first, second = part.chunk(2, -1)
     out = part * by.cosines + torch.cat((-second, first), -1) * by.sines
     return out if width == states.shape[-1] else torch.cat((out, rest), -1)
+
+
+class Turns:
+    """The tables of `count` positions from `first` on: layers that turn alike have one."""
+
+    def __init__(self, first: int, count: int, dtype: torch.dtype, device: str) -> None:
+        self._positions, self._dtype, self._device = (first, count), dtype, device
+        self._made: dict[Rope, Rotation] = {}
+
+    def of(self, rope: Rope | None) -> Rotation | None:
+        """Return the table of a rotation, None without one."""
+        if rope is None:
+            return None
+        if rope not in self._made:
+            self._made[rope] = rotation(rope, *self._positions, self._dtype, self._device)
+        return self._made[rope]

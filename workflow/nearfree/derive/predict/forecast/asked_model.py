@@ -102,7 +102,9 @@ class AskedModel:
         """Return the library that runs its experts, where their format has no blocks to read."""
         if moe is None or self.precision is None:
             return None
-        return library_of(moe, self.precision.experts, sheet.sm)
+        decoder = self.file.decoder
+        model_type = decoder.model_type if decoder else ""
+        return library_of(moe, self.precision.experts, sheet.sm, model_type)
 
     def refused(
         self, sheet: Platform, platform: str, moe: Sequence[BackendRelease]

@@ -74,9 +74,10 @@ class AskedModel:
     @property
     def dense_quantised(self) -> bool:
         """Whether products other than the experts' have quantised weights."""
-        kinds = [kind for kind in QUANTISED if kind != "experts"]
         return self.precision is not None and any(
-            getattr(self.precision, kind).weights not in PLAIN for kind in kinds
+            product.weights not in PLAIN
+            for kind, product in self.precision.products
+            if kind != "experts"
         )
 
     @property

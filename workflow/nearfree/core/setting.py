@@ -14,10 +14,12 @@ NAME = r"[a-z0-9][a-z0-9_]{0,63}"
 Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
 Module = Literal[
-    "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "collective", "model"
-]
+    "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "collective",
+    "model",
+]  # fmt: skip
 """`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; `mla` attention whose keys and
-values are products of one latent; `indexer` chooses the positions that a query attends to."""
+values are products of one latent; `indexer` chooses the positions that a query attends to;
+`attention_layer` is all of a layer's attention, from its hidden state to its output."""
 Operation = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "send"
 ]
@@ -43,8 +45,9 @@ MODULES: tuple[Module, ...] = get_args(Module)
 _FFN: tuple[Module, ...] = ("dense_ffn", "moe_ffn", "model")
 _EXPERTS: tuple[Module, ...] = ("moe_ffn", "model")
 _ATTENTION: tuple[Module, ...] = ("attention", "model")
-_LATENT: tuple[Module, ...] = ("mla",)
-_CACHED: tuple[Module, ...] = ("attention", "mla", "indexer", "model")
+_LAYER: tuple[Module, ...] = ("attention_layer",)
+_LATENT: tuple[Module, ...] = ("mla", *_LAYER)
+_CACHED: tuple[Module, ...] = ("attention", "mla", "indexer", *_LAYER, "model")
 _COLLECTIVE: tuple[Module, ...] = ("collective",)
 
 
@@ -103,7 +106,11 @@ class Setting(
 
     module: Annotated[
         Module,
-        Field("what", "gemm, dense_ffn, moe_ffn, attention, mla, indexer, collective or model"),
+        Field(
+            "what",
+            "gemm, dense_ffn, moe_ffn, attention, mla, indexer, attention_layer, collective or "
+            "model",
+        ),
     ]
     backend: Annotated[str, Field("what", "what ran it")]
     dtype: Annotated[Dtype, Field("what", "element type")]
@@ -139,7 +146,7 @@ class Setting(
             letter="d_model",
             label="hidden width",
             unit="elements",
-            modules=("gemm", *_FFN, *_COLLECTIVE),
+            modules=("gemm", *_FFN, *_LAYER, *_COLLECTIVE),
             needed=True,
         ),
     ] = None
@@ -194,7 +201,14 @@ class Setting(
     ] = None
     kv_heads: Annotated[
         Positive | None,
-        Field("shape", "key and value heads", label="KV heads", modules=_ATTENTION, needed=True),
+        Field(
+            "shape",
+            "key and value heads",
+            label="KV heads",
+            modules=(*_ATTENTION, *_LAYER),
+            needed=True,
+            spared=_LAYER,
+        ),
     ] = None
     head_dim: Annotated[
         Positive | None,
@@ -203,8 +217,9 @@ class Setting(
             "width of a head",
             label="head width",
             unit="elements",
-            modules=("attention", "indexer", "model"),
+            modules=("attention", "indexer", *_LAYER, "model"),
             needed=True,
+            spared=_LAYER,
         ),
     ] = None
     latent: Annotated[
@@ -215,6 +230,7 @@ class Setting(
             unit="elements",
             modules=_LATENT,
             needed=True,
+            spared=_LAYER,
         ),
     ] = None
     rope_dim: Annotated[
@@ -226,6 +242,7 @@ class Setting(
             unit="elements",
             modules=_LATENT,
             needed=True,
+            spared=_LAYER,
         ),
     ] = None
     nope_dim: Annotated[
@@ -235,7 +252,7 @@ class Setting(
             "width of the part of a head's key that is a product of the latent",
             label="unrotated width",
             unit="elements",
-            modules=_LATENT,
+            modules=("mla",),
             needed=True,
         ),
     ] = None
@@ -246,7 +263,7 @@ class Setting(
             "width of a head's value",
             label="value width",
             unit="elements",
-            modules=_LATENT,
+            modules=("mla",),
             needed=True,
         ),
     ] = None
@@ -257,6 +274,40 @@ class Setting(
             "positions that a query attends to, where an indexer chooses them",
             label="selected positions",
             modules=_LATENT,
+        ),
+    ] = None
+    index_heads: Annotated[
+        Positive | None,
+        Field("shape", "heads of the layer's indexer, where it has one", modules=_LAYER),
+    ] = None
+    index_dim: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "width of the indexer's heads",
+            label="index width",
+            unit="elements",
+            modules=_LAYER,
+        ),
+    ] = None
+    ratio: Annotated[
+        Positive,
+        Field(
+            "shape",
+            "cached positions that one stored entry stands for",
+            label="positions an entry",
+            modules=("indexer", *_LAYER),
+        ),
+    ] = 1
+    projected: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "weights of a layer's projections on a rank",
+            label="projections",
+            unit="elements",
+            modules=_LAYER,
+            needed=True,
         ),
     ] = None
     operation: Annotated[

@@ -147,3 +147,24 @@ ORDER = (
 def base_of(role: str) -> str:
     """Return what a module is in a model, whatever its kind and share."""
     return role.partition(",")[0]
+
+
+LATENT_KEY = "kv_a_proj_with_mqa"
+_MATRICES: dict[str, str | None] = {
+    **dict.fromkeys(("o_proj", "dense", "attn_out"), OUTPUT),
+    **dict.fromkeys(("q_a_proj", LATENT_KEY), LATENTS),
+    "q_b_proj": QUERY,
+    "indexer.wq_b": INDEX_QUERY,
+    **dict.fromkeys(("indexer.wk", "indexer.weights_proj", "kv_b_proj"), None),
+}
+"""Modules by the ends of their matrices' names; None where weights are taken out of their format as
+they are loaded: mla_attention.py:416 and deepseek_v2.py:710-718 and 860 of vllm 0.33.0."""
+
+
+def role_of(name: str, *, latent: bool) -> str | None:
+    """Return the role of a matrix of attention by its name, None where it enters no product.
+
+    `latent` says that its model's keys and values come of a latent.
+    """
+    ends = [end for end in _MATRICES if name.endswith(f".{end}")]
+    return _MATRICES[ends[0]] if ends else QUERY if latent else QKV

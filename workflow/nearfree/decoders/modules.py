@@ -12,7 +12,6 @@ from nearfree.core.setting import Routing, Setting, check_setting
 from nearfree.decoders.attention_uses import ATTENTION as ATTENTION  # noqa: PLC0414
 from nearfree.decoders.attention_uses import (
     CALLS,
-    INDEX_KEY,
     INDEX_QUERY,
     INDEXER,
     LATENTS,
@@ -32,7 +31,7 @@ DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
 HEAD = "LM head"
 """The modules of a forward behind attention, in the order in which they first run."""
 MATRICES = {
-    **dict.fromkeys((QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, OUTPUT), "attention"),
+    **dict.fromkeys((QKV, LATENTS, QUERY, INDEX_QUERY, OUTPUT), "attention"),
     DENSE: "ffn",
     ROUTER: "router",
     MOE: "experts",
@@ -203,7 +202,8 @@ def _product(
 ) -> ModuleUse:
     """Return dense products: an engine's own where weights are quantised, torch's elsewhere."""
     matrices = MATRICES.get(base or role)
-    quantised = matrices is not None and getattr(precision, matrices).weights not in PLAIN
+    formats = matrices and precision.of(matrices, base or role)
+    quantised = formats and formats.weights not in PLAIN
     backend = dense if quantised else _TORCH
     return _use(role, count, backend=backend, precision=precision, base=base, **fields)
 
@@ -217,7 +217,7 @@ def _formats(role: str, precision: Precision) -> dict[str, Any]:
         return {"dtype": precision.plain, "kv_dtype": None if kv == precision.plain else kv}
     if role not in MATRICES:
         return {"dtype": precision.plain}
-    weights, activations = getattr(precision, MATRICES[role])
+    weights, activations = precision.of(MATRICES[role], role)
     return {"dtype": activations, "weights": None if weights == activations else weights}
 
 

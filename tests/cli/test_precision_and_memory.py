@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from decoders.files import change, write
-from decoders.test_model_file import FP8, LATENT, NVFP4
+from decoders.test_model_file import FP8, NVFP4, STATES
 from derive.test_memory import SHAPES
 from msgspec import json
 
@@ -88,13 +88,13 @@ def test_unknown_products_stop_a_forward(
 
 def test_a_refused_forward_has_memory_and_every_reason(call: Call, tmp_path: Path) -> None:
     """Latent attention on GPUs of two nodes: no answer, all reasons, and what the model takes."""
-    path = write(tmp_path, LATENT | {"quantization_config": FP8})
+    path = write(tmp_path, STATES | {"quantization_config": FP8})
     asked = (*("--platform", "l40s"), "--gpus", "16")
     code, (found,) = predict(call, path, *asked)
     assert code == 2
     assert found["answers"] == found["modules"] == found["curve"] == []
     keys = [refusal["key"] for refusal in found["refusals"]]
-    assert {"kv_lora_rank", "gpus"} <= {*keys}
+    assert {"full_attention_interval", "gpus"} <= {*keys}
     assert all({*each} == {"file", "key", "reason", "remedy"} for each in found["refusals"])
     assert found["memory"]["fits"]
     assert found["deployment"]["precision"]["weights"] == "float8_block"
@@ -147,7 +147,7 @@ def test_a_format_is_asked_for(call: Call) -> None:
 
 def test_one_of_several_models_is_refused(call: Call, tmp_path: Path) -> None:
     """What can be answered is; the exit code says that something is not."""
-    path = write(tmp_path, LATENT)
+    path = write(tmp_path, STATES)
     code, found = predict(call, Path(f"qwen3_8b,{path}"), *H100)
     assert code == 2
     assert [bool(each["answers"]) for each in found] == [True, False]
@@ -163,24 +163,26 @@ def test_one_of_several_is_refused_in_tables(
     call: Call, tmp_path: Path, asked: tuple[str, ...]
 ) -> None:
     """The others are answered, and what was refused is said on standard error with its file."""
-    path = write(tmp_path, LATENT)
+    path = write(tmp_path, STATES)
     code, out, err = call(*asked, "--model", f"qwen3_8b,{path}", *H100)
     assert code == 2
     assert "qwen3_8b" in out
     assert str(path) in err
-    assert "kv_lora_rank" in err
+    assert "full_attention_interval" in err
     code, out, err = call(*asked, "--model", str(path), *H100)
     assert (code, out) == (2, "")
-    assert "kv_lora_rank" in err
+    assert "full_attention_interval" in err
 
 
 def test_positions_as_json_have_the_refusals(call: Call, tmp_path: Path) -> None:
     """A deployment without a forward is an entry of its own, with its reasons."""
-    path = write(tmp_path, LATENT)
+    path = write(tmp_path, STATES)
     code, found = predict(call, Path(f"qwen3_8b,{path}"), *H100, "--positions", "2")
     assert code == 2
     assert any("refusals" not in each for each in found)
-    assert any(r["key"] == "kv_lora_rank" for each in found for r in each.get("refusals", []))
+    assert any(
+        r["key"] == "full_attention_interval" for each in found for r in each.get("refusals", [])
+    )
 
 
 def test_a_file_beside_that_is_none_is_refused_as_json(call: Call, tmp_path: Path) -> None:

@@ -26,6 +26,17 @@ _FIRST_DENSE = {
     **_DENSE, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
     "num_shared_experts": 2, "first_k_dense_replace": 1,
 }  # fmt: skip
+_LATENT = {
+    "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,
+    "num_attention_heads": 8, "intermediate_size": 96, "kv_lora_rank": 12, "q_lora_rank": None,
+    "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 10, "n_routed_experts": 16,
+    "num_experts_per_tok": 4, "moe_intermediate_size": 24, "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+_SELECTED = {
+    **_LATENT, "q_lora_rank": 20, "index_topk": 32, "index_n_heads": 3, "index_head_dim": 14,
+}  # fmt: skip
+_ALTERNATING = {**_WIDE, "sliding_window": 32}
 _FILES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         (
@@ -63,9 +74,31 @@ _FILES: dict[str, dict[str, Any]] = {
         "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_end_index": -1,
         "moe_layer_interval": 1,
     },
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"), _LATENT),
+    "mistral4": {
+        key: value
+        for key, value in _LATENT.items()
+        if key not in ("first_k_dense_replace", "intermediate_size")
+    },
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SELECTED),
+    **dict.fromkeys(("cohere2", "gemma2", "gemma3_text"), _ALTERNATING),
+    "gemma4_text": {
+        **_ALTERNATING, "hidden_size_per_layer_input": 0, "global_head_dim": 32,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+    },
+    "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "llama4_text": {
+        **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 112,
+        "interleave_moe_layer_step": 2,
+    },
 }  # fmt: skip
 SMALL = {kind: {"model_type": kind, **values} for kind, values in _FILES.items()}
 """By model type."""
+DEFAULTED = {
+    ("gemma3_text", "vocab_size"), ("gemma4_text", "hidden_size_per_layer_input"),
+    ("gemma4_text", "global_head_dim"),
+}  # fmt: skip
+"""Keys that published files leave out, as their class does not."""
 
 
 def refusal(call: Callable[[], object]) -> ConfigError | None:

@@ -17,7 +17,7 @@ _LATENT = {
     "n_shared_experts": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 1,
     "topk_group": 1,
 }  # fmt: skip
-_INDEXED = {**_LATENT, "index_n_heads": 3, "index_head_dim": 14}
+_INDEXED = {**_LATENT, "index_topk": 32, "index_n_heads": 3, "index_head_dim": 14}
 _HYBRID = {
     **_WIDE, "full_attention_interval": 3, "linear_conv_kernel_dim": 3, "linear_key_head_dim": 6,
     "linear_value_head_dim": 10, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -29,7 +29,7 @@ _NEMOTRON = {
     "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40,
     "moe_latent_size": 32,
 }  # fmt: skip
-NO_CLASS = {"bailing_moe", "bailing_moe_v2", "llada2_moe", "wedlm", "llada", "mimo"}
+NO_CLASS = {"bailing_moe", "bailing_moe_v2", "kimi_k2", "llada2_moe", "wedlm", "llada", "mimo"}
 """Model types that transformers has no class of."""
 STORED: dict[str, dict[str, Any]] = {
     **{

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models.small import KINDS, document
 from nearfree.decoders.config_file import read_decoder
-from nearfree.decoders.decoder import FAMILIES
-from nearfree.decoders.details import Details, Llama3, Rope, RouterRule, read_details
+from nearfree.decoders.details import Details, read_details
+from nearfree.decoders.families import FAMILIES
+from nearfree.decoders.rope import Llama3, Rope
+from nearfree.decoders.routers import RouterRule
 from nearfree.errors import ConfigError
 
 from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write
@@ -48,8 +50,22 @@ DETAILS = {
     "qwen3_8b": Details(rope=_MILLION, norm_eps=1e-6, **_NORMED),
     "wedlm_8b": Details(rope=_MILLION, norm_eps=1e-6, **_NORMED),
 }  # fmt: skip
+_GEMMA = ("hidden_activation", "rms_norm_eps", "query_pre_attn_scalar")
 NEEDED = {
     **dict.fromkeys(KINDS, ("hidden_act", "rms_norm_eps", "rope_theta")),
+    "gemma2": (*_GEMMA, "rope_theta"),
+    "gemma3_text": (*_GEMMA, "rope_theta", "rope_local_base_freq"),
+    "gemma4_text": ("hidden_activation", "rms_norm_eps"),
+    "gpt_oss": ("hidden_act", "rms_norm_eps", "rope_theta", "rope_scaling", "swiglu_limit"),
+    "llama4_text": ("hidden_act", "rms_norm_eps", "rope_theta", "attn_scale", "floor_scale"),
+    "deepseek_v2": (
+        "hidden_act", "rms_norm_eps", "rope_theta", "topk_method", "routed_scaling_factor",
+    ),
+    **dict.fromkeys(
+        ("deepseek_v3", "deepseek_v32", "glm_moe_dsa"),
+        ("hidden_act", "rms_norm_eps", "rope_theta", "norm_topk_prob", "routed_scaling_factor"),
+    ),
+    "mistral4": ("hidden_act", "rms_norm_eps", "norm_topk_prob", "routed_scaling_factor"),
     "wedlm": ("hidden_act", "rms_norm_eps", "rope_theta", "qk_norm", "attention_bias"),
     "bailing_moe": (
         "hidden_act", "rms_norm_eps", "rope_theta", "partial_rotary_factor", "use_qk_norm",
@@ -61,6 +77,8 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }  # fmt: skip
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
 def read(folder: Path, config: dict[str, Any]) -> Details:
@@ -91,7 +109,8 @@ def test_a_model_type_without_a_forward_is_refused_by_name(tmp_path: Path, kind:
 @pytest.mark.parametrize(("kind", "key"), [(k, key) for k in NEEDED for key in NEEDED[k]])
 def test_a_missing_key_is_named(tmp_path: Path, kind: str, key: str) -> None:
     """Nothing that decides what is computed has a value that the file does not say."""
-    assert f": {key} is missing" in refused(tmp_path, document(kind, **{key: ...}))
+    found = refused(tmp_path, document(kind, **{key: ...}))
+    assert re.search(rf": {key}( or rope_parameters)? is missing", found)
 
 
 @given(st.data())
@@ -107,7 +126,7 @@ def test_a_wrong_value_of_any_key_is_refused_by_name(
     path = write(tmp_path_factory.getbasetemp(), config)
     error = refusal(lambda: read_details(path))
     if error is not None:
-        assert re.search(rf"\b{key}\b| is not JSON|: \w+ ", error.what)
+        assert re.search(rf"\b{key}\b| is not JSON|: [\w.]+ ", error.what)
         assert str(path) in error.what
 
 
@@ -129,8 +148,13 @@ def test_a_scaling_of_any_form_is_read_or_refused(
     [
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not run"),
         ({"mlp_bias": True}, "mlp_bias True is not run"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type 'yarn'"),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.type 'linear'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type 'longrope'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_scaling.type 'dynamic'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "original_max_position_embeddings is"),
+        (
+            {"rope_scaling": YARN | {"beta_fast": 0.5, "beta_slow": 200}},
+            "rope_scaling.beta_fast 0.5",
+        ),
         ({"rope_scaling": {"factor": 4.0}}, "rope_scaling.factor 4.0 stands without rope_type"),
         ({"rope_scaling": {"type": "a", "rope_type": "b"}}, "differs from"),
         ({"rope_scaling": [1]}, "rope_scaling [...] is no object"),

@@ -16,13 +16,14 @@ from decoders.files import SMALL, change, write
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 NVFP4 = {"quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}}
-LATENT = {
+STATES = {
     "model_type": "deepseek_v3", "torch_dtype": "bfloat16", "vocab_size": 512, "hidden_size": 64,
     "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
     "intermediate_size": 128, "moe_intermediate_size": 32, "n_routed_experts": 8,
     "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1,
     "kv_lora_rank": 16, "q_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
     "v_head_dim": 16, "n_group": 1, "topk_group": 1, "tie_word_embeddings": False,
+    "full_attention_interval": 4,
 }  # fmt: skip
 
 
@@ -63,19 +64,19 @@ def test_a_file_beside_is_read(tmp_path: Path) -> None:
 
 def test_contradicting_files_are_refused_with_every_reason(tmp_path: Path) -> None:
     """A config that says FP8 beside one that says NVFP4 has no precision, and neither forward."""
-    path = write(tmp_path, LATENT | {"quantization_config": FP8}, "config.json")
+    path = write(tmp_path, STATES | {"quantization_config": FP8}, "config.json")
     write(tmp_path, NVFP4, "hf_quant_config.json")
     file = read_model_file(path)
     assert file.precision is None
-    assert file.decoder is None
     keys = [refusal.key for refusal in file.refusals]
-    assert "kv_lora_rank" in keys
+    assert "full_attention_interval" in keys
+    assert file.decoder is None
     assert any(refusal.file.endswith("hf_quant_config.json") for refusal in file.refusals)
 
 
 def test_what_is_stored_is_known_of_a_refused_forward(tmp_path: Path) -> None:
-    """A model with latent attention is refused, and its weights and precision are known."""
-    file = read_model_file(write(tmp_path, LATENT | {"quantization_config": FP8}))
+    """A model with layers of a state is refused, and its weights and precision are known."""
+    file = read_model_file(write(tmp_path, STATES | {"quantization_config": FP8}))
     assert file.decoder is None
     assert file.parameters > 0
     assert file.precision is not None

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import uniform
 from nearfree.core.setting import Setting
+from nearfree.decoders.attention_uses import ATTENTION, LATENT, base_of
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
@@ -158,9 +159,10 @@ def test_every_layer_has_one_ffn(
     decoder = read_decoder(write(tmp_path_factory.getbasetemp(), SMALL[kind]))
     uses = of(decoder, batch=batch, context=context)
     ffns = [use.count for role, use in uses.items() if role in ("Dense FFN", "MoE FFN")]
-    assert sum(ffns) == uses["attention"].count == decoder.layers
+    calls = {role: use.count for role, use in uses.items() if base_of(role) in (ATTENTION, LATENT)}
+    assert sum(ffns) == sum(calls.values()) == decoder.layers
     assert {use.setting.batch for use in uses.values()} == {batch}
-    assert sum(use.main for use in uses.values()) == 2
+    assert sum(use.main for use in uses.values()) == len(calls) + 1
 
 
 def test_models_load_nothing_but_msgspec() -> None:

@@ -13,6 +13,7 @@ from nearfree.core.modules.moe_ffn import local_experts
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import DTYPES, uniform
+from nearfree.decoders.attention_uses import INDEX_KEY, INDEX_QUERY, INDEXER, LATENTS, base_of
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, SGLANG, VLLM, Engine
@@ -79,7 +80,7 @@ def test_parts_of_all_ranks_are_the_whole(
     n: int,
     requests: int,
 ) -> None:
-    """FLOPs add up over ranks, but for heads of keys that lie on several, and for routers.
+    """FLOPs add up over ranks, but for heads of keys that lie on several, routers and latents.
 
     Rows that only fill a vocabulary up count as the LM head's.
     """
@@ -95,12 +96,13 @@ def test_parts_of_all_ranks_are_the_whole(
     wider = {
         QKV: (width, decoder.head_dim * (decoder.heads + 2 * decoder.kv_heads)),
         ROUTER: (ranks if of.over_all else tp, 1),
+        **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER), (tp, 1)),
         HEAD: (of.padded(decoder.vocabulary, of.ranks(parallel)), decoder.vocabulary),
     }
     if of.ranks(parallel) == 1:
         wider.pop(HEAD)
     for role, use in part.items():
-        more, as_much = wider.get(role, (1, 1))
+        more, as_much = wider.get(base_of(role), (1, 1))
         found = ranks * flop(use, n) * as_much
         wanted = flop(whole[role], n) * more
         if role == MOE and decoder.experts and decoder.experts.experts % parallel.ep:

@@ -236,7 +236,7 @@ def test_a_vision_tower_is_counted(tmp_path: Path, whole: str, text: str, deep: 
         ("llama", {"text_config": {}}, "text_config {...} is a part of 'llama'"),
         ("llama", {"num_hidden_layers": 1001}, "num_hidden_layers 1001 is more than 1000"),
         ("llama", {"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide"),
-        ("nemotron_h", {"hybrid_override_pattern": "M-E*MX"}, "a layer of the kind 'X'"),
+        ("nemotron_h", {"hybrid_override_pattern": "M-E*MX"}, "'X' of layer 5"),
         ("nemotron_h", {"hybrid_override_pattern": "M", "num_hidden_layers": 6}, "has 1 entries"),
         ("gpt_oss", {"layer_types": ["full_attention"]}, "has 1 entries for 6 layers"),
         ("gemma4_text", {"num_kv_shared_layers": 2}, "num_kv_shared_layers 2 is not read"),

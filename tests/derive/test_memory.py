@@ -124,7 +124,8 @@ def test_what_little_room_is_left_is_said(tmp_path: Path) -> None:
 
 def test_a_refused_forward_has_a_memory(tmp_path: Path) -> None:
     """What is stored is known of models whose forward is not predicted."""
-    file = read_model_file(write(tmp_path, SHAPES["deepseek_r1"]))
+    shape = SHAPES["deepseek_r1"] | {"full_attention_interval": 4}
+    file = read_model_file(write(tmp_path, shape))
     assert file.decoder is None
     assert [refusal.key for refusal in file.refusals]
     assert needs(file, None) is not None

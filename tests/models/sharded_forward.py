@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from nearfree.backends.adapters.torch_moe import PLAIN, Inner
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.collectives import (
     ATTENTION_SUM,
@@ -229,9 +230,15 @@ class RankExperts:
         self._wire, self._rank, self._count = wire, rank, experts
 
     def run(
-        self, rows: Tensor, weights: tuple[Tensor, Tensor], ids: Tensor, shares: Tensor
+        self,
+        rows: Tensor,
+        weights: tuple[Tensor, Tensor],
+        ids: Tensor,
+        shares: Tensor,
+        inner: Inner = PLAIN,
     ) -> Tensor:
         """Return what the rank adds to each row of its group, [tokens, d_model]."""
+        assert inner.gate_up_bias is None
         rank, parallel = self._rank, self._rank.parallel
         every = [
             torch.cat(self._wire.all_gather(name, each, rank.across))
@@ -241,8 +248,8 @@ class RankExperts:
         out = torch.zeros_like(every[0])
         for place, expert in enumerate(range(mine.start, mine.stop)):
             token, choice = (every[1] == expert).nonzero(as_tuple=True)
-            gate, up = functional.linear(every[0][token], weights[0][place]).chunk(2, -1)
-            made = functional.linear(functional.silu(gate) * up, weights[1][place])
+            hidden = inner.gate(functional.linear(every[0][token], weights[0][place]))
+            made = functional.linear(hidden, weights[1][place])
             out.index_add_(0, token, made * every[2][token, choice, None])
         return self._wire.reduce_scatter(COMBINE, out, rank.across)
 
@@ -339,10 +346,9 @@ class _Sharded:
     def _layer(self, index: int, hidden: Tensor, decoder: Decoder) -> tuple[Tensor, Tensor]:
         """Return the sum before the FFN, and what the FFN adds."""
         forward, layer, n = self.forward, self.forward.layers[index], hidden.shape[1]
-        by = forward._rotation[0][:n], forward._rotation[1][:n]
-        cache = forward.keys[index], forward.values[index]
+        places = forward.places(index, n)
         states = layer.attention_norm.forward(hidden)
-        out = layer.attention.forward(states, by, forward._attention_runner, cache, UNTOLD)
+        out = layer.attention.forward(states, places, forward.caches[index], UNTOLD)
         hidden = hidden + self.wire.all_reduce(ATTENTION_SUM, out, self.rank.beside)
         name = MOE_SUM if isinstance(layer.ffn, MoeFfn) else FFN_SUM
         if isinstance(layer.ffn, MoeFfn) and decoder.experts:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from nearfree.models.footprint import Footprint, footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.kernel import ModelKernel
 from nearfree.models.layers import RandomWeights
-from nearfree.models.moe import MoeFfn
 from torch import Tensor
 from whole_models import model_study, small
 
@@ -123,8 +123,22 @@ def test_the_footprint_is_what_is_measured(tmp_path: Path, most_of: str) -> None
 
 
 def kept_bytes(tensors: list[Tensor]) -> int:
-    """Return the bytes of tensors."""
-    return sum(tensor.nbytes for tensor in tensors)
+    """Return the bytes of what tensors lie in, each counted once."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+
+
+def tensors_in(owner: object) -> list[Tensor]:
+    """Return the tensors that an object of the models holds, and those within it."""
+    if isinstance(owner, Tensor):
+        return [owner]
+    if isinstance(owner, list | tuple):
+        return [each for item in owner for each in tensors_in(item)]
+    if isinstance(owner, dict):
+        return tensors_in(list(owner.values()))
+    if isinstance(owner, partial) or not type(owner).__module__.startswith("nearfree.models."):
+        return []
+    return tensors_in(list(getattr(owner, "__dict__", {}).values()))
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -145,18 +159,24 @@ def test_weights_are_those_that_a_forward_asks_for(
         most=MOST,
         dtype=dtype,
     )
-    routers = [each.ffn._router for each in forward.layers if isinstance(each.ffn, MoeFfn)]
-    own = [part for each in routers for part in (each._weight, each._bias) if part is not None]
-    copies = [part for part in own if all(part is not weight for weight in kept.values())]
     found = needed(path, dtype=dtype)
-    assert found.weights == kept_bytes([*kept.values(), *copies])
-    assert found.kv_cache == kept_bytes([*forward.keys, *forward.values])
+    held = [*kept.values(), *tensors_in([*forward.layers, forward._norm])]
+    assert found.weights == kept_bytes(held)
+    assert found.kv_cache == kept_bytes(tensors_in(forward.caches))
 
 
-@pytest.mark.parametrize(("mask", "window"), [("causal", None), ("causal", 9), ("block", None)])
-def test_masks_and_rotations_are_known(tmp_path: Path, mask: Mask, window: int | None) -> None:
+MASKED: list[tuple[Mask, dict[str, Any]]] = [
+    ("causal", document("mistral", sliding_window=None)),
+    ("causal", document("mistral", sliding_window=9)),
+    ("block", document("mistral", sliding_window=None)),
+    *(("causal", document(kind)) for kind in KINDS),
+]
+
+
+@pytest.mark.parametrize(("mask", "config"), MASKED)
+def test_masks_and_rotations_are_known(tmp_path: Path, mask: Mask, config: dict[str, Any]) -> None:
     """Each N above 1 has a causal mask of its own, over the keys that a window leaves."""
-    path = write(tmp_path, document("mistral", sliding_window=window), "config.json")
+    path = write(tmp_path, config, "config.json")
     forward = DecoderForward(
         read_decoder(path),
         read_details(path),
@@ -169,10 +189,9 @@ def test_masks_and_rotations_are_known(tmp_path: Path, mask: Mask, window: int |
     )
     for n in POSITIONS:
         forward.forward(tokens(n))
-    masks: dict[int, Tensor] = vars(forward._attention_runner)["_masks"]
-    found = needed(path, mask=mask)
-    assert found.masks == kept_bytes(list(masks.values()))
-    assert found.tables == kept_bytes(list(forward._rotation))
+    found, places = needed(path, mask=mask), forward._places
+    assert found.masks == kept_bytes(tensors_in([each.runner for each in places]))
+    assert found.tables == kept_bytes(tensors_in([each[2:] for each in places]))
     assert needed(path, mask=mask, device="cuda").masks == 0
 
 

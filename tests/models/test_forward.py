@@ -16,7 +16,6 @@ from nearfree.models.forward import DecoderForward
 from nearfree.models.layers import RandomWeights
 from nearfree.models.moe import MoeFfn
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.given_weights import GivenWeights
@@ -45,10 +44,8 @@ def inference() -> Iterator[None]:
 
 
 def moe_layer(forward: DecoderForward) -> MoeFfn:
-    """Return the experts of the last layer."""
-    found = forward.layers[-1].ffn
-    assert isinstance(found, MoeFfn)
-    return found
+    """Return the experts of the last layer that has some."""
+    return [layer.ffn for layer in forward.layers if isinstance(layer.ffn, MoeFfn)][-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,7 +55,7 @@ def test_every_family_gives_logits(tmp_path: Path, kind: str) -> None:
     for n in POSITIONS:
         out = forward.forward(tokens(n))
         assert (out.shape, out.dtype) == ((BATCH, n, 97), torch.bfloat16)
-        assert 0.5 < float(out.double().std()) < 2.0
+        assert 0.5 < float(out.double().std()) < 3.0
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -130,13 +127,18 @@ def test_controlled_routing_overrides_the_router(
     assert experts is not None
     hidden = torch.randn(BATCH, 7, 64)
     count, top_k = experts.experts, experts.top_k
-    expected = []
+    expected, inner = [], ffn._inner
+    biases = [
+        torch.zeros(count) if bias is None else bias
+        for bias in (inner.gate_up_bias, inner.down_bias)
+    ]
     for i, row in enumerate(hidden.flatten(0, 1)):
         start = i * top_k if routing == "balanced" else 0
         parts = []
         for j in range(top_k):
-            gate, up = (ffn._weights[0][(start + j) % count] @ row).chunk(2)
-            parts.append(ffn._weights[1][(start + j) % count] @ (functional.silu(gate) * up))
+            at = (start + j) % count
+            hidden_row = inner.gate(ffn._weights[0][at] @ row + biases[0][at])
+            parts.append(ffn._weights[1][at] @ hidden_row + biases[1][at])
         expected.append(torch.stack(parts).mean(0))
     out = ffn.forward(hidden, UNTOLD).flatten(0, 1)
     if ffn._shared is not None:

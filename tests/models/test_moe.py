@@ -12,9 +12,9 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.setting import Mask, ModelRouting
 from nearfree.decoders.decoder import Experts
 from nearfree.errors import EvidenceError
+from nearfree.models.expert_runners import ExpertRunner, make_expert_runner
 from nearfree.models.forward import DecoderForward
 from nearfree.models.layers import RandomWeights
-from nearfree.models.moe import ExpertRunner, make_expert_runner
 from nearfree.sources.fetching.cache import Cache
 from torch import Tensor
 
@@ -216,7 +216,7 @@ def test_blocks_of_controlled_routing_are_laid_out_once(
     """After the first forward of an N, torch_padded lays out nothing either, in any layer."""
     forward = make_forward(tmp_path, document("qwen3_moe"), routing="balanced")
     first = forward.forward(tokens(7))
-    monkeypatch.setattr("nearfree.models.moe.Aligned", None)
+    monkeypatch.setattr("nearfree.models.expert_runners.Aligned", None)
     assert forward.forward(tokens(7)).equal(first)
     with pytest.raises(TypeError):
         forward.forward(tokens(2))

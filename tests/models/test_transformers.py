@@ -20,9 +20,12 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16}
 CASES: dict[str, dict[str, Any]] = {
     "llama": document("llama"),
     "llama_llama3": document("llama", rope_scaling=LLAMA3),
+    "llama_yarn": document("llama", rope_scaling=YARN),
+    "llama_linear": document("llama", rope_scaling={"rope_type": "linear", "factor": 4.0}),
     "llama_bias": document("llama", attention_bias=True, tie_word_embeddings=True),
     "mistral": document("mistral"),
     "mistral_window": document("mistral", sliding_window=12),

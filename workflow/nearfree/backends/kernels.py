@@ -12,6 +12,9 @@ from nearfree.errors import EvidenceError
 
 TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
 """The kernel whose blocks `fused_moe` reads; the one for weights of few bits; gpt-oss's."""
+OPENAI_TRITON = "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic"
+"""What public tables call vLLM's experts of gpt-oss by `triton_kernels`."""
+GPT_OSS = "the model is gpt-oss"
 NEVER_TRITON = ("mxfp4", "nvfp4")
 """Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
 _LAST = 999
@@ -183,7 +186,7 @@ SELECTIONS = (
         {"0.20.2": (193, 229), "0.22.0": (270, 311), "0.24.0": (304, 345)},
         (
             Kernel(MARLIN, 80, 89),
-            Kernel(TRITON_KERNELS, 90, 90, "the model is gpt-oss"),
+            Kernel(TRITON_KERNELS, 90, 90, GPT_OSS),
             Kernel(MARLIN, 90, 90, "it is not"),
             Kernel(_TRTLLM, 100, 109),
         ),
@@ -195,7 +198,7 @@ SELECTIONS = (
         {"0.33.0": (402, 462)},
         (
             Kernel(MARLIN, 80, 89),
-            Kernel(TRITON_KERNELS, 90, 90, "the model is gpt-oss"),
+            Kernel(TRITON_KERNELS, 90, 90, GPT_OSS),
             Kernel("Humming", 90, 90, "it is not"),
             Kernel(_TRTLLM, 100, 109),
             Kernel(MARLIN, 120, 129),
@@ -315,6 +318,23 @@ def moe_libraries(package: str, version: str, dtype: str, sm: int) -> str | None
     found = [each.name for each in _kernels(package, version, dtype, sm, spread=False)]
     tiled = {TRITON, MARLIN, TRITON_KERNELS}
     return " or ".join(dict.fromkeys(found)) if found and tiled.isdisjoint(found) else None
+
+
+_GPT_OSS_NAMES = {
+    TRITON_KERNELS: OPENAI_TRITON,
+    _TRTLLM: "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic",
+}
+
+
+def gpt_oss_kernel(package: str, version: str, sm: int) -> str | None:
+    """Return the kernel that a release runs for gpt-oss's experts, None where it is not known.
+
+    It has the name that public tables give it, where they hold it.
+    Parameters and errors are those of `moe_kernel`.
+    """
+    found = _kernels(package, version, "mxfp4", sm, spread=False)
+    own = [each.name for each in found if each.where in ("", GPT_OSS)]
+    return _GPT_OSS_NAMES.get(own[0], own[0]) if len(own) == 1 else None
 
 
 def _kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool) -> list[Kernel]:

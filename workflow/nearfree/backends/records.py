@@ -64,6 +64,10 @@ class Backend(NamedTuple):
     """Which of FlashInfer's kernels it runs."""
     page_size: int | None = None
     """Positions of a page of the KV cache, where its kernel depends on there being pages."""
+    widest: int = 256
+    """Elements of the widest head of attention that it has kernels for."""
+    sinks: bool = False
+    """Whether its kernels take a logit of each head that is no position's."""
     caches: tuple[str, ...] | None = None
     """Formats of a cache, besides the element type, whose tiles its rules say; None where not
     read, empty where its kernels take none."""
@@ -161,6 +165,9 @@ BACKENDS = (
         imported="flash_attn",
         environment="flash_attn",
         releases=("2.5.7", "2.8.3.post2"),
+        # Heads: csrc/flash_attn/flash_api.cpp of 2.8.3, line 1269; no call there takes sinks, and
+        # vLLM has them in versions 3 and 4 alone (vllm/v1/attention/backends/fa_utils.py of 0.33.0,
+        # line 319).
         rules=Rules(package="flash-attn", reader="flash_attn"),
         api="kvcache",
         # Engines keep their cache in pages, and 256 is the least that FlashAttention 2 takes.
@@ -194,6 +201,7 @@ BACKENDS = (
         # Its rules are the fork's, by vLLM's release; vLLM's own are those of its MoE kernels.
         rules=Rules(package="vllm-fa3", reader="vllm_fa3"),
         capabilities=frozenset({90}),
+        sinks=True,
         api="varlen",
         page_size=16,
     ),
@@ -204,6 +212,8 @@ BACKENDS = (
         package="flash-attn-4",
         imported="flash_attn",
         rules=Rules(package="flash-attn-4", reader="flash_attn_4"),
+        # `learnable_sink`: flash_attn/cute/interface.py of 4.0.0b36, line 696.
+        sinks=True,
         api="kvcache",
     ),
     Backend(
@@ -216,6 +226,10 @@ BACKENDS = (
         environment="flashinfer",
         releases=("0.2.0.post1", "0.7.2.post1"),
         rules=_FLASHINFER,
+        # include/flashinfer/utils.cuh of 0.7.2.post1, line 217, and
+        # BatchAttentionWithAttentionSinkWrapper, flashinfer/attention/_core.py there, line 389.
+        widest=512,
+        sinks=True,
         kernels="fa2",
         # The tile is chosen by the packed length and, since 0.7, by the cache's bytes
         # (FA2DetermineCtaTileQ, include/flashinfer/utils.cuh of 0.7.2.post1, line 411). The fa3
@@ -233,6 +247,7 @@ BACKENDS = (
         environment="flashinfer",
         releases=("0.2.0.post1", "0.7.2.post1"),
         rules=_FLASHINFER,
+        sinks=True,
         kernels="fa3",
         caches=(),
         capabilities=frozenset({90}),

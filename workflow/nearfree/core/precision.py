@@ -1,6 +1,6 @@
 """Formats of numbers: what an element of each takes in memory, and which peak its products have."""
 
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import Struct, structs
 
@@ -72,7 +72,8 @@ class Precision(Struct, frozen=True, kw_only=True):
     """In what numbers a forward computes, by kind of matrix.
 
     `plain` is what is never quantised: queries, norms, embeddings, and sums of products; `kv` what
-    the cache holds.
+    the cache holds. `attention` has the formats of most of its weights, `roles` those of its
+    products that have others, by their role.
     """
 
     plain: Dtype
@@ -83,6 +84,18 @@ class Precision(Struct, frozen=True, kw_only=True):
     shared_experts: Product
     router: Product
     lm_head: Product
+    roles: tuple[tuple[str, Product], ...] = ()
+
+    def of(self, kind: str, role: str) -> Product:
+        """Return the formats of a product by its kind of matrix and its role in a forward."""
+        found: Product = dict(self.roles).get(role) or getattr(self, kind)
+        return found
+
+    @property
+    def products(self) -> tuple[tuple[str, Product], ...]:
+        """All kinds of matrices with their formats, those of single roles among them."""
+        every = ((kind, getattr(self, kind)) for kind in QUANTISED)
+        return (*every, *(("attention", product) for _, product in self.roles))
 
     def said(self, kind: str) -> dict[str, Dtype]:
         """Return how a precision is named: by the kind of matrices that holds most weights."""
@@ -92,10 +105,12 @@ class Precision(Struct, frozen=True, kw_only=True):
 
 def uniform(dtype: Dtype) -> Precision:
     """Return the precision of a forward that has one format throughout."""
-    return Precision(plain=dtype, kv=dtype, **dict.fromkeys(QUANTISED, Product(dtype, dtype)))
+    every: dict[str, Any] = dict.fromkeys(QUANTISED, Product(dtype, dtype))
+    return Precision(plain=dtype, kv=dtype, **every)
 
 
-QUANTISED = tuple(name for name in Precision.__struct_fields__ if name not in ("plain", "kv"))
+_NO_KIND = ("plain", "kv", "roles")
+QUANTISED = tuple(name for name in Precision.__struct_fields__ if name not in _NO_KIND)
 """The kinds of matrices, as fields of a precision."""
 LEFT_PLAIN = ("router", "lm_head")
 """The kinds that engines leave as they are where weights are quantised."""
@@ -130,18 +145,22 @@ class Override(Struct, frozen=True, kw_only=True):
         base = uniform(self.dtype) if self.dtype in PLAIN else own
         weights = self.weights or self.dtype
         activations = self.activations or self.dtype
-        products = {}
-        for kind in QUANTISED:
-            stored, entering = getattr(base, kind)
+
+        def asked(product: Product, kind: str) -> Product:
+            stored, entering = product
             if weights and (weights in PLAIN or kind not in LEFT_PLAIN):
                 stored = weights
                 entering = base.plain if weights in (*_WEIGHT_ONLY, *PLAIN) else weights
             if activations and (stored not in PLAIN or activations in PLAIN):
                 entering = activations
-            products[kind] = Product(stored, entering)
+            return Product(stored, entering)
+
+        products = {kind: asked(getattr(base, kind), kind) for kind in QUANTISED}
+        roles = tuple((role, asked(product, "attention")) for role, product in base.roles)
         if activations and activations not in PLAIN and products["ffn"].activations != activations:
             raise ConfigError(
                 f"{products['ffn'].weights} weights enter no product with {activations}",
                 remedy=f"Give --weights, too, such as --weights {activations}",
             )
-        return structs.replace(base, kv=self.kv or self.dtype or base.kv, **products)
+        kv = self.kv or self.dtype or base.kv
+        return structs.replace(base, kv=kv, roles=roles, **products)

@@ -13,8 +13,13 @@ from nearfree.errors import ConfigError
 NAME = r"[a-z0-9][a-z0-9_]{0,63}"
 Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
-Module = Literal["gemm", "dense_ffn", "moe_ffn", "attention", "collective", "model"]
-"""`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]."""
+Module = Literal[
+    "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "collective",
+    "model",
+]  # fmt: skip
+"""`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; `mla` attention whose keys and
+values are products of one latent; `indexer` chooses the positions that a query attends to;
+`attention_layer` is all of a layer's attention, from its hidden state to its output."""
 Operation = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "send"
 ]
@@ -40,6 +45,9 @@ MODULES: tuple[Module, ...] = get_args(Module)
 _FFN: tuple[Module, ...] = ("dense_ffn", "moe_ffn", "model")
 _EXPERTS: tuple[Module, ...] = ("moe_ffn", "model")
 _ATTENTION: tuple[Module, ...] = ("attention", "model")
+_LAYER: tuple[Module, ...] = ("attention_layer",)
+_LATENT: tuple[Module, ...] = ("mla", *_LAYER)
+_CACHED: tuple[Module, ...] = ("attention", "mla", "indexer", *_LAYER, "model")
 _COLLECTIVE: tuple[Module, ...] = ("collective",)
 
 
@@ -97,7 +105,12 @@ class Setting(
     """
 
     module: Annotated[
-        Module, Field("what", "gemm, dense_ffn, moe_ffn, attention, collective or model")
+        Module,
+        Field(
+            "what",
+            "gemm, dense_ffn, moe_ffn, attention, mla, indexer, attention_layer, collective or "
+            "model",
+        ),
     ]
     backend: Annotated[str, Field("what", "what ran it")]
     dtype: Annotated[Dtype, Field("what", "element type")]
@@ -115,7 +128,7 @@ class Setting(
             "what",
             "format of the KV cache, where it is not the element type",
             label="cache",
-            modules=_ATTENTION,
+            modules=_CACHED,
         ),
     ] = None
     batch: Annotated[
@@ -123,7 +136,7 @@ class Setting(
     ] = 1
     context: Annotated[
         Annotated[int, Meta(ge=0)] | None,
-        Field("axis", "cached positions a request", letter="L", modules=_ATTENTION, needed=True),
+        Field("axis", "cached positions a request", letter="L", modules=_CACHED, needed=True),
     ] = None
     d_model: Annotated[
         Positive | None,
@@ -133,7 +146,7 @@ class Setting(
             letter="d_model",
             label="hidden width",
             unit="elements",
-            modules=("gemm", *_FFN, *_COLLECTIVE),
+            modules=("gemm", *_FFN, *_LAYER, *_COLLECTIVE),
             needed=True,
         ),
     ] = None
@@ -184,11 +197,18 @@ class Setting(
     ] = None
     heads: Annotated[
         Positive | None,
-        Field("shape", "query heads", modules=_ATTENTION, needed=True),
+        Field("shape", "query heads", modules=_CACHED, needed=True),
     ] = None
     kv_heads: Annotated[
         Positive | None,
-        Field("shape", "key and value heads", label="KV heads", modules=_ATTENTION, needed=True),
+        Field(
+            "shape",
+            "key and value heads",
+            label="KV heads",
+            modules=(*_ATTENTION, *_LAYER),
+            needed=True,
+            spared=_LAYER,
+        ),
     ] = None
     head_dim: Annotated[
         Positive | None,
@@ -197,7 +217,96 @@ class Setting(
             "width of a head",
             label="head width",
             unit="elements",
-            modules=_ATTENTION,
+            modules=("attention", "indexer", *_LAYER, "model"),
+            needed=True,
+            spared=_LAYER,
+        ),
+    ] = None
+    latent: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "width of the latent that keys and values of all heads are products of",
+            unit="elements",
+            modules=_LATENT,
+            needed=True,
+            spared=_LAYER,
+        ),
+    ] = None
+    rope_dim: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "width of the part of a key that says its position, one for all heads",
+            label="rotated width",
+            unit="elements",
+            modules=_LATENT,
+            needed=True,
+            spared=_LAYER,
+        ),
+    ] = None
+    nope_dim: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "width of the part of a head's key that is a product of the latent",
+            label="unrotated width",
+            unit="elements",
+            modules=("mla",),
+            needed=True,
+        ),
+    ] = None
+    value_dim: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "width of a head's value",
+            label="value width",
+            unit="elements",
+            modules=("mla",),
+            needed=True,
+        ),
+    ] = None
+    selected: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "positions that a query attends to, where an indexer chooses them",
+            label="selected positions",
+            modules=_LATENT,
+        ),
+    ] = None
+    index_heads: Annotated[
+        Positive | None,
+        Field("shape", "heads of the layer's indexer, where it has one", modules=_LAYER),
+    ] = None
+    index_dim: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "width of the indexer's heads",
+            label="index width",
+            unit="elements",
+            modules=_LAYER,
+        ),
+    ] = None
+    ratio: Annotated[
+        Positive,
+        Field(
+            "shape",
+            "cached positions that one stored entry stands for",
+            label="positions an entry",
+            modules=("indexer", *_LAYER),
+        ),
+    ] = 1
+    projected: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "weights of a layer's projections on a rank",
+            label="projections",
+            unit="elements",
+            modules=_LAYER,
             needed=True,
         ),
     ] = None
@@ -229,12 +338,12 @@ class Setting(
         Field(
             "call",
             "which call of the backend, where it has several",
-            modules=("attention", *_COLLECTIVE),
+            modules=("attention", "mla", "indexer", *_COLLECTIVE),
         ),
     ] = None
     page_size: Annotated[
         Positive | None,
-        Field("call", "positions of a page of the KV cache", modules=("attention",)),
+        Field("call", "positions of a page of the KV cache", modules=("attention", *_LATENT)),
     ] = None
     cuda_graph: Annotated[
         bool,
@@ -255,7 +364,7 @@ class Setting(
     ] = None
     mask: Annotated[
         Mask | None,
-        Field("call", "causal or block: which keys a new position sees", modules=_ATTENTION),
+        Field("call", "causal or block: which keys a new position sees", modules=_CACHED),
     ] = None
     model: Annotated[
         Name | None,

@@ -8,14 +8,9 @@ from typing import Any, get_args
 
 from nearfree.core.precision import Dtype
 from nearfree.core.setting import NAME
-from nearfree.decoders.decoder import (
-    Decoder,
-    Family,
-    Ffn,
-    check_layer_types,
-    family,
-    head_width,
-)
+from nearfree.decoders.attention_kinds import Grouped, Kind
+from nearfree.decoders.decoder import Decoder, Ffn, check_layer_types, head_width
+from nearfree.decoders.families import FAMILIES, Family, family, kinds_of
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.text_part import text_part
 from nearfree.errors import ConfigError, Refusals, RefusedError
@@ -24,23 +19,23 @@ _DTYPES: dict[str, Dtype] = {
     each: each for each in get_args(Dtype) if each in ("bfloat16", "float16", "float32")
 }
 _LATENT = (
-    "says that attention is multi-head latent attention (MLA)",
-    "Give a model with grouped-query attention",
+    "says that attention has latents, which are not read of this model type",
+    "Give a model of a type that has them, such as deepseek_v3",
 )
 _HYBRID = (
     "says that some layers have another kind of attention or none",
     "Give a model with the same attention in every layer",
 )
+_LATENT_KEYS = dict.fromkeys(("kv_lora_rank", "q_lora_rank"), _LATENT)
 _REFUSED = {
-    "kv_lora_rank": _LATENT,
-    "q_lora_rank": _LATENT,
     "layers_block_type": _HYBRID,
     "hybrid_override_pattern": _HYBRID,
     "full_attention_interval": _HYBRID,
     "linear_attn_config": _HYBRID,
     "layer_group_size": _HYBRID,
 }
-"""Keys that, given, change what a forward does, whatever the model type."""
+"""Keys that, given, change what a forward does, whatever the model type; those of a latent do so
+where its layers are not read one by one."""
 
 _MOST_NAME = 80
 
@@ -60,12 +55,14 @@ def read_decoder(path: Path) -> Decoder:
     ------
     ConfigError
         It cannot be read; a key is missing or has a value that no model has; or the model's
-        forward is none that is understood: another model type, latent
-        attention, or attention that differs between layers. All reasons are given at once.
+        forward is none that is understood: another model type, or layers of a kind that is not
+        read. All reasons are given at once.
     """
     file = config_file(path)
     keys, refusals = text_part(file).keys, Refusals()
-    for key, (why, remedy) in _REFUSED.items():
+    rules = FAMILIES.get(str(keys.values.get("model_type")))
+    uniform = rules is None or rules.window is not None
+    for key, (why, remedy) in (_REFUSED | (_LATENT_KEYS if uniform else {})).items():
         with refusals.gathered():
             if keys.has(key):
                 raise keys.wrong(key, why, remedy)
@@ -96,10 +93,7 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
         "d_model": lambda: keys.whole("hidden_size"),
         "layers": lambda: keys.whole("num_hidden_layers"),
         "vocabulary": lambda: keys.whole("vocab_size"),
-        "heads": lambda: keys.whole("num_attention_heads"),
-        "kv_heads": lambda: _kv_heads(keys),
-        "head_dim": lambda: _head_dim(keys, required=rules.says_head_dim),
-        "window": lambda: _window(keys, rules),
+        **(_heads(keys, rules) if rules.window else _kinds(keys, rules)),
         "ffn": lambda: rules.ffn(keys, keys.whole("num_hidden_layers")),
     }
     read: dict[str, Any] = {}
@@ -108,6 +102,11 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
             read[part] = of()
     refusals.check()
     ffn: Ffn = read.pop("ffn")
+    kinds: tuple[Kind, ...] = read.pop("kinds", ())
+    if kinds:
+        read |= _first(kinds[0]) | {"kinds": kinds}
+    if ffn.beside:
+        read["beside"] = True
     return Decoder(
         name=name,
         model_type=keys.text("model_type"),
@@ -118,6 +117,31 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
     )
 
 
+def _heads(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
+    """Return what reads the attention that all layers have."""
+    return {
+        "heads": lambda: keys.whole("num_attention_heads"),
+        "kv_heads": lambda: _kv_heads(keys),
+        "head_dim": lambda: _head_dim(keys, required=rules.says_head_dim),
+        "window": lambda: _window(keys, rules),
+    }
+
+
+def _kinds(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
+    """Return what reads the attention of layers that differ."""
+    said: dict[str, Callable[[], Any]] = {}
+    if rules.says_head_dim:
+        said = {"head_dim": lambda: keys.whole("head_dim"), "kv_heads": lambda: _kv_heads(keys)}
+    return said | {"kinds": lambda: kinds_of(keys, keys.whole("num_hidden_layers"))}
+
+
+def _first(kind: Kind) -> dict[str, int | None]:
+    """Return the sizes that a decoder says of its first kind."""
+    if isinstance(kind, Grouped):
+        return {name: getattr(kind, name) for name in ("heads", "kv_heads", "head_dim", "window")}
+    return {"heads": kind.heads, "kv_heads": 1, "head_dim": kind.cached, "window": None}
+
+
 def _kv_heads(keys: Keys) -> int:
     heads, kv_heads = keys.whole("num_attention_heads"), keys.whole("num_key_value_heads")
     if heads % kv_heads:
@@ -126,7 +150,7 @@ def _kv_heads(keys: Keys) -> int:
 
 
 def _window(keys: Keys, rules: Family) -> int | None:
-    window = rules.window(keys, keys.whole("num_hidden_layers"))
+    window = rules.window and rules.window(keys, keys.whole("num_hidden_layers"))
     check_layer_types(keys, window)
     return window
 

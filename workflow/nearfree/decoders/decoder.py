@@ -1,17 +1,13 @@
-"""The shape of a decoder, and how the config.json of each model type says it.
+"""The shape of a decoder, and how a config.json says its FFNs and its attention's window."""
 
-A model type has required keys, an FFN layout and an attention window; a window is the same in
-every layer, or the model is refused.
-"""
-
-from collections.abc import Callable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
+from nearfree.decoders.attention_kinds import Grouped, Kind
 from nearfree.decoders.keys import Keys
 
 Count = Annotated[int, Meta(ge=0)]
@@ -34,8 +30,12 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A decoder with `layers` layers of attention, each followed by one FFN.
 
     `moe_layers` of them have `experts` for an FFN, all others a gated Dense FFN of width `d_ff`
-    (None where no layer has one). `window` is how many positions attention looks back at most in
-    every layer, None for all of them. Widths are in elements.
+    (None where no layer has one); with `beside` those with experts have it, too. `window` is how
+    many positions attention looks back at most in every layer, None for all of them. Widths are in
+    elements.
+
+    Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
+    `window` are then those of the first kind, a latent one head as wide as what is cached of it.
     """
 
     name: str
@@ -51,19 +51,40 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     moe_layers: Count = 0
     experts: Experts | None = None
     window: Positive | None = None
+    beside: bool | UnsetType = UNSET
+    kinds: tuple[Kind, ...] | UnsetType = UNSET
+
+    @property
+    def attention(self) -> tuple[Kind, ...]:
+        """The kinds of attention that its layers have: each layer is of one of them."""
+        if self.kinds is not UNSET:
+            return self.kinds
+        return (
+            Grouped(
+                layers=tuple(range(self.layers)),
+                heads=self.heads,
+                kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                window=self.window,
+            ),
+        )
 
     @property
     def dense_layers(self) -> int:
         """Layers with a Dense FFN."""
-        return self.layers - self.moe_layers
+        return self.layers if self.beside is True else self.layers - self.moe_layers
 
 
 class Ffn(NamedTuple):
-    """Width of the Dense FFN, None if no layer has one; layers with experts, counted from 0."""
+    """Width of the Dense FFN, None if no layer has one; layers with experts, counted from 0.
+
+    `beside` holds where those have the Dense FFN, too.
+    """
 
     d_ff: int | None
     moe_at: Sequence[int] = ()
     experts: Experts | None = None
+    beside: bool = False
 
 
 def dense(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for all)
@@ -239,69 +260,3 @@ def check_layer_types(keys: Keys, window: int | None) -> None:
     others = sorted(set(kinds) - {kind})
     if others:
         raise keys.wrong("layer_types", f"has {others[0]!r:.40} where {kind} is read", _MIXED)
-
-
-class Family(NamedTuple):
-    """The rules of a model type.
-
-    `says_head_dim` holds where the width of a head does not follow from d_model.
-    """
-
-    ffn: Callable[[Keys, int], Ffn]
-    window: Callable[[Keys, int], int | None]
-    says_head_dim: bool = False
-
-
-FAMILIES = {
-    "llama": Family(dense, unwindowed),
-    "llada": Family(dense, unwindowed),
-    "cohere": Family(dense, unwindowed),
-    "granite": Family(dense, unwindowed),
-    "hunyuan_v1_dense": Family(dense, unwindowed),
-    "olmo2": Family(dense, unwindowed),
-    "ernie4_5": Family(dense, unwindowed, says_head_dim=True),
-    "seed_oss": Family(dense, unwindowed, says_head_dim=True),
-    "mistral": Family(dense, windowed),
-    "ministral3": Family(dense, windowed, says_head_dim=True),
-    "phi3": Family(dense, windowed),
-    "mimo": Family(dense, switched),
-    "qwen2": Family(dense, switched),
-    "qwen2_vl_text": Family(dense, switched),
-    "qwen2_5_vl_text": Family(dense, switched),
-    "qwen3": Family(dense, switched, says_head_dim=True),
-    "qwen3_vl_text": Family(dense, unwindowed, says_head_dim=True),
-    "smollm3": Family(dense, switched_off),
-    "wedlm": Family(dense, switched_off, says_head_dim=True),
-    "mixtral": Family(all_experts, windowed),
-    "phimoe": Family(all_experts, windowed),
-    "minimax_m2": Family(all_experts, unwindowed, says_head_dim=True),
-    "olmoe": Family(all_experts, unwindowed),
-    "granitemoe": Family(all_experts, unwindowed),
-    "hunyuan_v1_moe": Family(hunyuan_moe, unwindowed),
-    "qwen2_moe": Family(qwen_moe, switched_off),
-    "qwen3_moe": Family(qwen_moe, switched_off, says_head_dim=True),
-    "qwen3_vl_moe_text": Family(qwen_moe, unwindowed, says_head_dim=True),
-    "bailing_moe": Family(first_dense, switched_off),
-    "bailing_moe_v2": Family(first_dense, switched_off),
-    "llada2_moe": Family(first_dense, switched_off),
-    "glm4_moe": Family(first_dense, unwindowed),
-    "ernie4_5_moe": Family(ernie_moe, unwindowed),
-}
-"""By `model_type`. All have gated FFNs and grouped-query attention in every layer.
-Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
-inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
-(llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);
-XiaomiMiMo/MiMo-7B (mimo, of Qwen2's). Parts of models of several parts have names that end in
-text."""
-
-
-def family(keys: Keys) -> Family:
-    """Return the rules of a file's model type; ConfigError names the nearest if it is not read."""
-    model_type = keys.text("model_type")
-    if model_type not in FAMILIES:
-        near = get_close_matches(model_type[:80], FAMILIES, n=3)
-        known = (
-            f"Nearest are {', '.join(near)}" if near else f"Read are {', '.join(sorted(FAMILIES))}"
-        )
-        raise keys.wrong("model_type", "is not read", f"{known}; others may work differently")
-    return FAMILIES[model_type]

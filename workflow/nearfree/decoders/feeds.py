@@ -148,7 +148,11 @@ def behind_first(keys: Keys, layers: int) -> Sequence[int]:
     Source: configurations of DeepSeek-V3 and GLM's DSA of transformers 5.23.
     """
     if keys.has("mlp_layer_types"):
-        return marked("mlp_layer_types")(keys, layers)
+        found = marked("mlp_layer_types")(keys, layers)
+        if keys.has("first_k_dense_replace"):
+            rest = range(keys.whole("first_k_dense_replace", least=0), layers)
+            _agree(keys, "mlp_layer_types", "first_k_dense_replace", found, rest)
+        return found
     if keys.has("moe_layer_freq") and keys.whole("moe_layer_freq", least=0) != 1:
         raise keys.wrong("moe_layer_freq", "is not understood", "Give a model with 1")
     return range(keys.whole("first_k_dense_replace", least=0), layers)
@@ -172,9 +176,23 @@ def interleaved(keys: Keys, layers: int) -> Sequence[int]:
         found = sorted(set(keys.list_of("moe_layers", int)))
         if found and not (found[0] >= 0 and found[-1] < layers):
             raise keys.wrong("moe_layers", f"names others than {layers} layers")
+        if keys.has("interleave_moe_layer_step"):
+            rest = _interleaved(keys, layers)
+            _agree(keys, "moe_layers", "interleave_moe_layer_step", found, rest)
         return found
+    return _interleaved(keys, layers)
+
+
+def _interleaved(keys: Keys, layers: int) -> Sequence[int]:
     step = keys.whole("interleave_moe_layer_step")
     return range(step - 1, layers, step)
+
+
+def _agree(keys: Keys, one: str, other: str, found: Sequence[int], rest: Sequence[int]) -> None:
+    """Refuse two keys that name different layers with experts: engines read either of them."""
+    if list(found) != list(rest):
+        layer = min(set(found) ^ set(rest))
+        raise keys.wrong(one, f"contradicts {other} at layer {layer}", "Leave one of them out")
 
 
 def periodic(keys: Keys, layers: int) -> Sequence[int]:
@@ -232,3 +250,31 @@ def listed(keys: Keys, layers: int) -> Sequence[int]:
     if not all(re.fullmatch(r"\d{1,4}", each) for each in found):
         raise keys.wrong("moe_layers_enum", "is no list of layers")
     return sorted({int(each) for each in found} & set(range(layers)))
+
+
+deepseek_moe = some(
+    behind_first,
+    count=("n_routed_experts",),
+    shared=("n_shared_experts", "moe_intermediate_size"),
+)
+"""The FFNs of DeepSeek V2 and V3 and of what took their form."""
+llama4_moe = some(
+    interleaved,
+    count=("num_local_experts",),
+    width="intermediate_size",
+    shared=("intermediate_size",),
+    dense="intermediate_size_mlp",
+)
+"""The FFNs of Llama 4. Source: Llama4TextDecoderLayer and Llama4TextMoe of transformers 5.23."""
+
+
+def gemma4_moe(keys: Keys, layers: int) -> Ffn:
+    """Return the FFNs of Gemma 4: where layers have experts, a Dense FFN is beside them.
+
+    Source: Gemma4TextDecoderLayer of transformers 5.23.
+    """
+    d_ff = keys.whole("intermediate_size")
+    if not keys.flag("enable_moe_block"):
+        return Ffn(d_ff)
+    experts = routed(keys, "num_experts", top_k="top_k_experts")
+    return Ffn(d_ff, range(layers), experts, beside=True)

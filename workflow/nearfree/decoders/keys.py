@@ -104,6 +104,11 @@ class Keys:
             raise self.wrong(key, "is no object")
         return Keys(self.path, value, f"{self._within}{key}.")
 
+    def without(self, key: str) -> "Keys":
+        """Return the same keys but one."""
+        values = {name: value for name, value in self.values.items() if name != key}
+        return Keys(self.path, values, self._within, self._own)
+
     def inners(self, key: str) -> list["Keys"]:
         """Return the keys of each object in a list."""
         value = self._required(key)

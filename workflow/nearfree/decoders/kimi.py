@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nearfree.decoders.feeds import NUMBERED, Names, behind_first, moe, some
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.mixers import mla
+from nearfree.decoders.latent import mla
 from nearfree.decoders.pieces import (
     Kept,
     Layer,

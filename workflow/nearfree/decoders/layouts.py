@@ -20,11 +20,11 @@ from nearfree.decoders.feeds import (
     PLAIN,
     Form,
     Names,
-    behind_first,
+    deepseek_moe,
     everywhere,
     ffn,
-    interleaved,
     listed,
+    llama4_moe,
     marked,
     moe,
     periodic,
@@ -32,6 +32,7 @@ from nearfree.decoders.feeds import (
 )
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.kimi import KIMI, output_residual
+from nearfree.decoders.latent import mla
 from nearfree.decoders.mixers import (
     block_index,
     compressed,
@@ -39,7 +40,6 @@ from nearfree.decoders.mixers import (
     gqa,
     mamba1,
     mamba2,
-    mla,
     named_heads,
     window_of,
 )
@@ -112,7 +112,7 @@ _LLAMA = _block(gqa(window=unwindowed, **BOTH), ffn(bias="mlp_bias"))
 _MISTRAL = _block(gqa(window=windowed), ffn())
 _QWEN2 = _block(gqa(window=switched, qkv_bias="qkv_bias"), ffn())
 _SHARED = Names(shared="shared_expert", shared_gate="shared_expert_gate")
-_DEEPSEEK = moe(some(behind_first, shared=("n_shared_experts", "moe_intermediate_size")))
+_DEEPSEEK = moe(deepseek_moe)
 _LATENT = _block(mla(), _DEEPSEEK)
 _BLOCK_SPARSE = Names(at="block_sparse_moe", form=NUMBERED)
 _V4 = Layout(
@@ -170,7 +170,9 @@ LAYOUTS = {
     "qwen3_vl_text": _block(gqa(window=unwindowed, norm=True, **BOTH), ffn()),
     "qwen3_moe": _block(gqa(window=switched_off, norm=True, **BOTH), moe(qwen_moe)),
     "qwen3_vl_moe_text": _block(gqa(window=unwindowed, norm=True, **BOTH), moe(qwen_moe)),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "mistral4"), _LATENT),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "mistral4"), _LATENT
+    ),
     **dict.fromkeys(("deepseek_v4", "deepseek_ref"), _V4),
     "kimi_linear": Layout(KIMI, outside=output_residual),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING),
@@ -213,7 +215,13 @@ LAYOUTS = {
             Names(dense_bias="use_bias", router_vector="moe_statics.e_score_correction_bias"),
         ),
     )._replace(head_bias="use_bias"),
-    "gemma2": Layout(together(_FOUR, _alternating("sliding_window_pattern", **BOTH), ffn())),
+    "gemma2": Layout(
+        together(
+            _FOUR,
+            _alternating("sliding_window_pattern", soft_cap="attn_logit_softcapping", **BOTH),
+            ffn(),
+        )
+    ),
     "gemma3_text": Layout(
         together(_FOUR, _alternating("sliding_window_pattern", norm=True, **BOTH), ffn())
     ),
@@ -272,18 +280,16 @@ LAYOUTS = {
         by_kind(
             "layer_types",
             {
-                "chunked_attention": gqa(window=window_of("attention_chunk_size"), **BOTH),
+                "chunked_attention": gqa(
+                    window=window_of("attention_chunk_size"), chunked=True, **BOTH
+                ),
                 "full_attention": gqa(**BOTH),
             },
             chunks,
+            beside=("no_rope_layers",),
         ),
         moe(
-            some(
-                interleaved,
-                width="intermediate_size",
-                shared=("intermediate_size",),
-                dense="intermediate_size_mlp",
-            ),
+            llama4_moe,
             Names(
                 at="feed_forward",
                 experts="experts",
@@ -294,9 +300,15 @@ LAYOUTS = {
             ),
         ),
     ),
-    "deepseek_v32": _block(mla(index=True), _DEEPSEEK),
+    "deepseek_v32": _block(mla(selects=True, index=True), _DEEPSEEK),
     "glm_moe_dsa": _block(
-        by_kind("indexer_types", {"full": mla(index=True), "shared": mla()}, indexers), _DEEPSEEK
+        by_kind(
+            "indexer_types",
+            {"full": mla(selects=True, index=True), "shared": mla(selects=True)},
+            indexers,
+            beside=("index_topk_pattern", "index_topk_freq"),
+        ),
+        _DEEPSEEK,
     ),
     "mimo_v2_flash": _block(
         by_kind(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.decoder import head_width
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import (
@@ -18,6 +19,7 @@ from nearfree.decoders.pieces import (
     under,
     vector,
 )
+from nearfree.errors import Refusals, RefusedError
 
 Window = Callable[[Keys, int], int | None]
 
@@ -70,6 +72,8 @@ def gqa(
     gate: str = "",
     sinks: str | bool = False,
     values: bool = True,
+    chunked: bool = False,
+    soft_cap: str = "",
 ) -> Plan:
     """Return the plan of attention with grouped queries.
 
@@ -90,13 +94,14 @@ def gqa(
         Whether each head has a logit that is no position's, or the key that says so.
     values
         Whether values have a matrix of their own; they are cached either way.
+    chunked
+        Whether the window is a chunk of positions, at whose edge it begins anew.
+    soft_cap
+        The key of what caps the logits of attention, if any.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:
-        d_model, of = keys.whole("hidden_size"), shape(keys)
-        if of.queries % of.keys:
-            why = f"does not divide num_attention_heads {of.queries}"
-            raise keys.wrong("num_key_value_heads", why)
+        d_model, of, sight = keys.whole("hidden_size"), *_sized(keys, layers, shape, window)
         query = of.queries * of.width * (1 + (gate == "query"))
         widths = {"q_proj": query, "k_proj": of.keys * of.width}
         if values:
@@ -117,54 +122,37 @@ def gqa(
         if flag(keys, sinks):
             parts += vector(under(module, "sinks"), of.queries, "attention")
         elements = of.keys * (of.width + of.values)
-        return same(Piece(tuple(parts), (Kept(elements, window(keys, layers)),)))
+        attends = Grouped(
+            heads=of.queries,
+            kv_heads=of.keys,
+            head_dim=of.width,
+            window=None if chunked else sight,
+            chunk=sight if chunked else None,
+            sinks=flag(keys, sinks),
+            soft_cap=keys.number(soft_cap) if keys.has(soft_cap) else None,
+            keys_are_values=not values,
+        )
+        one_width = attends if of.width == of.values else None
+        return same(Piece(tuple(parts), (Kept(elements, sight),), one_width))
 
     return plan
 
 
-def mla(*, index: bool = False) -> Plan:
-    """Return the plan of multi-head latent attention; `index` with an indexer of its positions.
-
-    What is cached of a position is the latent of keys and values, the rotated part of the key and,
-    with an indexer, its key.
-    Source: DeepseekV3Attention and DeepseekV32Indexer of transformers 5.23.
-    """
-
-    def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-        d_model, queries, latent, rotated, plain, value = keys.wholes(
-            "hidden_size", "num_attention_heads", "kv_lora_rank",
-            "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
-        )  # fmt: skip
-        bias = keys.flag("attention_bias")
-        query = queries * (plain + rotated)
-        parts: list[Part] = []
-
-        def add(name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
-            parts.extend(linear(f"self_attn.{name}", "attention", inputs, outputs, bias=bias))
-
-        if keys.has("q_lora_rank"):
-            rank = keys.whole("q_lora_rank")
-            add("q_a_proj", d_model, rank, bias=bias)
-            parts += vector("self_attn.q_a_layernorm", rank)
-            add("q_b_proj", rank, query)
-        else:
-            add("q_proj", d_model, query)
-        add("kv_a_proj_with_mqa", d_model, latent + rotated, bias=bias)
-        parts += vector("self_attn.kv_a_layernorm", latent)
-        add("kv_b_proj", latent, queries * (plain + value))
-        add("o_proj", queries * value, d_model, bias=bias)
-        kept = latent + rotated
-        if index:
-            indexers, width = keys.whole("index_n_heads"), keys.whole("index_head_dim")
-            add("indexer.wq_b", keys.whole("q_lora_rank"), indexers * width)
-            add("indexer.wk", d_model, width)
-            parts += vector("self_attn.indexer.k_norm", width)
-            parts += vector("self_attn.indexer.k_norm.bias", width)
-            add("indexer.weights_proj", d_model, indexers)
-            kept += width
-        return same(Piece(tuple(parts), (Kept(kept),)))
-
-    return plan
+def _sized(
+    keys: Keys, layers: int, shape: Callable[[Keys], Heads], window: Window
+) -> tuple[Heads, int | None]:
+    """Return heads and window; RefusedError gives what is wrong of either."""
+    found, of, sight = Refusals(), None, None
+    with found.gathered():
+        of = shape(keys)
+        if of.queries % of.keys:
+            why = f"does not divide num_attention_heads {of.queries}"
+            raise keys.wrong("num_key_value_heads", why)
+    with found.gathered():
+        sight = window(keys, layers)
+    if of is None or found.found:
+        raise RefusedError(found.found)
+    return of, sight
 
 
 def block_index(keys: Keys, layers: int) -> Layer:

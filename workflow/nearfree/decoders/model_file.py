@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, structs
 
 from nearfree.core.precision import ELEMENT_BYTES, FORMATS, QUANTISED, Precision, Product
+from nearfree.decoders.attention_uses import LATENT_KEY, role_of
 from nearfree.decoders.config_file import config_file, file_name, find_file, read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.holding import Heads, Held, held
@@ -192,25 +193,59 @@ def _groups(parts: Sequence[_Part]) -> tuple[tuple[str, int, int], ...]:
 def _precision(
     parts: Sequence[_Part], said: StoredPrecision
 ) -> tuple[Precision, tuple[Refusal, ...]]:
-    """Return the formats of a forward, by kind that of most elements, and which kinds have more."""
-    products, mixed = dict[str, Product](), list[Refusal]()
+    """Return the formats of a forward, by kind that of most elements, and which kinds have more.
+
+    Products of attention that differ have their own, by role.
+    """
+    mixed, roles = list[Refusal](), list[tuple[str, Product]]()
+    products = dict[str, Product]()
+    plain = Product(said.plain, said.plain)
     for kind in QUANTISED:
-        formats: dict[Product, float] = {}
-        names: dict[Product, str] = {}
-        for matrix, scheme, elements in parts:
-            if matrix.kind == kind and min(matrix.inputs, matrix.outputs) > 1:
-                product = Product(scheme.weights, scheme.activations)
-                formats[product] = formats.get(product, 0.0) + elements
-                names.setdefault(product, f"{matrix.name} in {product.weights}")
-        plain = Product(said.plain, said.plain)
-        products[kind] = max(formats, key=lambda each: formats[each], default=plain)
-        if len(formats) > 1:
-            stored_in = ", ".join(names.values())
-            reason = f"stores {kind} in several formats, which no forward here has: {stored_in}"
-            remedy = "Name one for all: --weights, --activations"
-            mixed.append(Refusal(said.file, "", reason, remedy))
-    precision = Precision(plain=said.plain, kv=said.kv or said.plain, **products)
+        own = [part for part in parts if part.matrix.kind == kind and _is_matrix(part.matrix)]
+        products[kind] = _most(own) or plain
+        for role, alike in _by_role(own).items():
+            formats = {_product(part): part for part in reversed(alike)}
+            if len(formats) > 1:
+                stored_in = ", ".join(
+                    f"{formats[each].matrix.name} in {each.weights}" for each in reversed(formats)
+                )
+                reason = f"stores {role or kind} in several formats, which no forward here has: "
+                remedy = "Name one for all: --weights, --activations"
+                mixed.append(Refusal(said.file, "", reason + stored_in, remedy))
+            found = _most(alike)
+            if role and found and found != products[kind]:
+                roles.append((role, found))
+    precision = Precision(
+        plain=said.plain, kv=said.kv or said.plain, roles=tuple(roles), **products
+    )
     return precision, tuple(mixed)
+
+
+def _is_matrix(matrix: Matrix) -> bool:
+    return min(matrix.inputs, matrix.outputs) > 1
+
+
+def _product(part: _Part) -> Product:
+    return Product(part.scheme.weights, part.scheme.activations)
+
+
+def _most(parts: Sequence[_Part]) -> Product | None:
+    """Return the formats of most elements, None of no parts."""
+    formats: dict[Product, float] = {}
+    for part in parts:
+        formats[_product(part)] = formats.get(_product(part), 0.0) + part.elements
+    return max(formats, key=lambda each: formats[each], default=None)
+
+
+def _by_role(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
+    """Return the matrices of a kind by their role in attention; those of other kinds are alike."""
+    found: dict[str, list[_Part]] = {}
+    latent = any(part.matrix.name.endswith(f".{LATENT_KEY}") for part in parts)
+    for part in parts:
+        role = role_of(part.matrix.name, latent=latent) if part.matrix.kind == "attention" else ""
+        if role is not None:
+            found.setdefault(role, []).append(part)
+    return found
 
 
 _TOP_K = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "moe_top_k")

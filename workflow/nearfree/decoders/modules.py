@@ -6,10 +6,20 @@ from typing import Any
 from msgspec import Struct
 
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.records import BY_NAME
 from nearfree.core.parallel import ALONE, Parallel
-from nearfree.core.precision import PLAIN, Precision, uniform
+from nearfree.core.precision import PLAIN, Dtype, Precision, uniform
 from nearfree.core.setting import Routing, Setting, check_setting
+from nearfree.decoders.attention_uses import ATTENTION as ATTENTION  # noqa: PLC0414
+from nearfree.decoders.attention_uses import (
+    CALLS,
+    INDEX_QUERY,
+    INDEXER,
+    LATENTS,
+    QUERY,
+    attention_layers,
+)
+from nearfree.decoders.attention_uses import OUTPUT as OUTPUT  # noqa: PLC0414
+from nearfree.decoders.attention_uses import QKV as QKV  # noqa: PLC0414
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.engines import engine_of
 from nearfree.decoders.shards import shard
@@ -17,20 +27,22 @@ from nearfree.errors import ConfigError
 
 BETWEEN = "between"
 """What is no module: embedding, norms, rotations, writing to the cache, and sums."""
-QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
 DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
 HEAD = "LM head"
-"""The modules of a forward, in the order in which they first run."""
+"""The modules of a forward behind attention, in the order in which they first run."""
 MATRICES = {
-    QKV: "attention",
-    OUTPUT: "attention",
+    **dict.fromkeys((QKV, LATENTS, QUERY, INDEX_QUERY, OUTPUT), "attention"),
     DENSE: "ffn",
     ROUTER: "router",
     MOE: "experts",
     SHARED: "shared_experts",
     HEAD: "lm_head",
 }
-"""The kind of matrices that a module multiplies by, as a precision names it."""
+"""The kind of matrices that a module multiplies by, as a precision names it; all others are in
+the model's own element type."""
+_INDEX_FORMAT: Dtype = "float8"
+"""In what numbers indexers compare and cache: vllm 0.33.0, vllm/model_executor/layers/
+sparse_attn_indexer.py."""
 
 
 class Laps:
@@ -121,26 +133,12 @@ def modules(
     ffn = partial(
         multiply, module="dense_ffn", d_model=decoder.d_model, gated=True, groups=part.ffn
     )
-    d_model, layers, width = decoder.d_model, decoder.layers, decoder.heads * decoder.head_dim
-    qkv = width + 2 * decoder.kv_heads * decoder.head_dim
-    uses = [
-        gemm(QKV, layers, d_model=d_model, d_ff=qkv, groups=part.attention),
-        use(
-            ATTENTION,
-            layers,
-            backend=attention,
-            main=True,
-            groups=part.attention,
-            module="attention",
-            context=min(context, decoder.window or context),
-            heads=decoder.heads,
-            kv_heads=decoder.kv_heads,
-            head_dim=decoder.head_dim,
-            api=BY_NAME[attention.name].api,
-            page_size=BY_NAME[attention.name].page_size,
-        ),
-        gemm(OUTPUT, layers, d_model=width, d_ff=d_model, groups=part.attention),
-    ]
+    d_model = decoder.d_model
+    uses = list[ModuleUse]()
+    call = partial(use, backend=attention)
+    for role, base, fields, layers in attention_layers(decoder, context, attention):
+        run = partial(call, main=base != INDEXER) if base in CALLS else multiply
+        uses.append(run(role, len(layers), base=base, groups=part.attention, **fields))
     if decoder.d_ff and decoder.dense_layers:
         main = not decoder.moe_layers
         uses.append(ffn(DENSE, decoder.dense_layers, main=main, d_ff=decoder.d_ff))
@@ -175,11 +173,12 @@ def _use(
     backend: BackendRelease,
     precision: Precision,
     batch: int,
+    base: str = "",
     main: bool = False,
     groups: int = 1,
     **fields: Any,
 ) -> ModuleUse:
-    formats = _formats(role, precision)
+    formats = _formats(base or role, precision)
     setting = Setting(backend=backend.name, batch=requests(batch, groups), **formats, **fields)
     check_setting(setting)
     return ModuleUse(
@@ -193,20 +192,32 @@ def _use(
 
 
 def _product(
-    role: str, count: int, *, precision: Precision, dense: BackendRelease, **fields: Any
+    role: str,
+    count: int,
+    *,
+    precision: Precision,
+    dense: BackendRelease,
+    base: str = "",
+    **fields: Any,
 ) -> ModuleUse:
     """Return dense products: an engine's own where weights are quantised, torch's elsewhere."""
-    quantised = getattr(precision, MATRICES[role]).weights not in PLAIN
+    matrices = MATRICES.get(base or role)
+    formats = matrices and precision.of(matrices, base or role)
+    quantised = formats and formats.weights not in PLAIN
     backend = dense if quantised else _TORCH
-    return _use(role, count, backend=backend, precision=precision, **fields)
+    return _use(role, count, backend=backend, precision=precision, base=base, **fields)
 
 
 def _formats(role: str, precision: Precision) -> dict[str, Any]:
     """Return a setting's formats: those that are not its element type are said beside it."""
-    if role == ATTENTION:
+    if role == INDEXER:
+        return {"dtype": _INDEX_FORMAT}
+    if role in CALLS:
         kv = precision.kv
         return {"dtype": precision.plain, "kv_dtype": None if kv == precision.plain else kv}
-    weights, activations = getattr(precision, MATRICES[role])
+    if role not in MATRICES:
+        return {"dtype": precision.plain}
+    weights, activations = precision.of(MATRICES[role], role)
     return {"dtype": activations, "weights": None if weights == activations else weights}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from nearfree.decoders.attention_kinds import Kind as Attention
 from nearfree.decoders.keys import Keys
 from nearfree.errors import Refusals
 
@@ -36,10 +37,14 @@ class Kept(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a layer: its weight tensors and what it keeps."""
+    """A part of a layer: its weight tensors, what it keeps, and how it attends, if it does.
+
+    `attention` names no layers; it is None, too, where its form is none that a forward has.
+    """
 
     parts: tuple[Part, ...]
     kept: tuple[Kept, ...] = ()
+    attention: Attention | None = None
 
 
 Layer = Callable[[int], Piece]
@@ -97,10 +102,11 @@ def together(*plans: Plan) -> Plan:
 
 
 def joined(pieces: Sequence[Piece]) -> Piece:
-    """Return pieces as one."""
+    """Return pieces as one, of which at most one attends."""
     return Piece(
         tuple(chain(*(piece.parts for piece in pieces))),
         tuple(chain(*(piece.kept for piece in pieces))),
+        next((piece.attention for piece in pieces if piece.attention), None),
     )
 
 
@@ -108,11 +114,13 @@ def by_kind(
     key: str,
     plans: Mapping[str, Plan],
     otherwise: Callable[[Keys, int], Sequence[int | str]] | None = None,
+    beside: Sequence[str] = (),
 ) -> Plan:
     """Return the plan of layers of several kinds, of which only those that occur are read.
 
     `key` holds the kind of each layer; `otherwise` says them where it is not there. Entries behind
-    the last layer are those of layers that predict further tokens.
+    the last layer are those of layers that predict further tokens. Where a file says one of the
+    keys `beside`, too, which `otherwise` reads, both must agree: engines read either of them.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:
@@ -120,14 +128,41 @@ def by_kind(
         if len(found) < layers:
             raise keys.wrong(key, f"has {len(found)} entries for {layers} layers")
         kinds = [str(each) for each in found[:layers]]
-        strange = sorted(set(kinds) - set(plans))
-        if strange:
-            why = f"has a layer of the kind {strange[0]!r:.40}, which is not read"
-            raise keys.wrong(key, why, f"Read are {', '.join(plans)}")
-        read = {kind: plans[kind](keys, layers) for kind in sorted(set(kinds))}
+        if otherwise and keys.has(key):
+            for each in filter(keys.has, beside):
+                _check_agree(keys, key, each, kinds, otherwise(keys, layers))
+        _check_known(keys, key, kinds, plans)
+        read, refused = dict[str, Layer](), Refusals()
+        for kind in sorted(set(kinds)):
+            with refused.gathered():
+                read[kind] = plans[kind](keys, layers)
+        refused.check()
         return lambda number: read[kinds[number]](number)
 
     return plan
+
+
+_MOST_NAMED = 8
+
+
+def _check_known(keys: Keys, key: str, kinds: Sequence[str], known: Mapping[str, Plan]) -> None:
+    """Refuse layers of kinds that are not known, by kind and layer."""
+    strange = [(layer, kind) for layer, kind in enumerate(kinds) if kind not in known]
+    if strange:
+        named = [f"{kind!r:.40} of layer {layer}" for layer, kind in strange[:_MOST_NAMED]]
+        more = [f"{len(strange) - len(named)} more"] if strange[_MOST_NAMED:] else []
+        why = f"has kinds that are not read: {', '.join(named + more)}"
+        raise keys.wrong(key, why, f"Read are {', '.join(known)}")
+
+
+def _check_agree(
+    keys: Keys, key: str, other: str, kinds: Sequence[str], also: Sequence[int | str]
+) -> None:
+    """Refuse two keys that say different kinds of a layer."""
+    for layer, (one, two) in enumerate(zip(kinds, also, strict=False)):
+        if one != str(two):
+            why = f"says {one!r:.40} of layer {layer}, and {other} says {two!r:.40}"
+            raise keys.wrong(key, why, "Leave one of them out")
 
 
 def every(

@@ -14,9 +14,10 @@ sglang/srt/layers/linear.py:1139-1145.
 from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from nearfree.core.parallel import ALONE, Parallel
+from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.engines import VLLM, Engine
 from nearfree.errors import Refusal
@@ -56,8 +57,19 @@ def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -
         vocabulary=cut_vocabulary(decoder.vocabulary, engine, ranks),
         experts=decoder.experts and _cut(decoder.experts, parallel.moe_tp, ranks),
     )
+    if decoder.kinds is not UNSET:
+        kinds = tuple(_cut_kind(kind, parallel.tp) for kind in decoder.kinds)
+        cut = structs.replace(cut, kinds=kinds)
     groups = engine.groups(parallel)
     return Shard(decoder=cut, ep=parallel.ep, attention=parallel.dp, ffn=groups)
+
+
+def _cut_kind(kind: Kind, tp: int) -> Kind:
+    """Return what a rank has of a kind of attention: latents and their indexer whole."""
+    heads = kind.heads // tp
+    if isinstance(kind, Grouped):
+        return structs.replace(kind, heads=heads, kv_heads=held_heads(kind.kv_heads, tp))
+    return structs.replace(kind, heads=heads)
 
 
 def held_heads(kv_heads: int, tp: int) -> int:
@@ -94,18 +106,22 @@ def refusals(
     if parallel.pp > decoder.layers:
         reason = f"{parallel.pp} is more than the {decoder.layers} layers"
         found.append(_refused("pp", reason, f"Give {decoder.layers} stages at most"))
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
-    heads, kv_heads, tp = decoder.heads, decoder.kv_heads, parallel.tp
+    for kind in decoder.attention:
+        heads, kv_heads = kind.heads, kind.kv_heads if isinstance(kind, Grouped) else 1
+        if not _fits(heads, kv_heads, parallel.tp):
+            what = f"{heads} heads over {kv_heads} of keys and values"
+            if not isinstance(kind, Grouped):
+                what = f"{heads} heads over a latent"
+            sizes = [n for n in _divisors(heads) if _fits(heads, kv_heads, n)]
+            yield _uneven("tp", parallel.tp, what, sizes)
 
-    def fits(tp: int) -> bool:
-        return not (heads % tp or (kv_heads % tp and tp % kv_heads))
 
-    if not fits(tp):
-        what = f"{heads} heads over {kv_heads} of keys and values"
-        yield _uneven("tp", tp, what, [n for n in _divisors(heads) if fits(n)])
+def _fits(heads: int, kv_heads: int, tp: int) -> bool:
+    return not (heads % tp or (kv_heads % tp and tp % kv_heads))
 
 
 def _cuts(
@@ -119,14 +135,9 @@ def _cuts(
         what = f"a vocabulary of {vocabulary} rows with its padding"
         yield _uneven(over, ranks, what, _divisors(vocabulary))
     merged = engine.whole_blocks
-    width = decoder.heads * decoder.head_dim
-    if decoder.heads % tp == 0:
-        rows, columns = groups.get("attention", (1, 1))
-        yield from _sized("tp", tp, "inputs of the output projection", width, columns)
-        if merged:
-            keys = decoder.head_dim * max(decoder.kv_heads, tp)
-            yield from _sized("tp", tp, "outputs of the query", width, rows)
-            yield from _sized("tp", tp, "outputs of keys and values", keys, rows)
+    for each in decoder.attention:
+        if each.heads % tp == 0:
+            yield from _cut_products(each, tp, groups.get("attention", (1, 1)), merged=merged)
     experts = decoder.experts
     for kind, name, size, key, parts in (
         ("ffn", "width of the Dense FFN", decoder.dense_layers and decoder.d_ff, over, ranks),
@@ -137,6 +148,20 @@ def _cuts(
         rows, columns = groups.get(kind, (1, 1))
         step = columns if kind != "experts" and not merged else lcm(rows, columns)
         yield from _sized(key, parts, name, size or 0, step)
+
+
+def _cut_products(
+    kind: Kind, tp: int, scaled: tuple[int, int], *, merged: bool
+) -> Iterator[Refusal]:
+    rows, columns = scaled
+    yield from _sized("tp", tp, "inputs of the output projection", kind.inputs, columns)
+    if merged and isinstance(kind, Grouped):
+        keys = kind.head_dim * max(kind.kv_heads, tp)
+        yield from _sized("tp", tp, "outputs of the query", kind.inputs, rows)
+        yield from _sized("tp", tp, "outputs of keys and values", keys, rows)
+    elif merged and isinstance(kind, Latent):
+        query = kind.heads * (kind.nope_dim + kind.rope_dim)
+        yield from _sized("tp", tp, "outputs of the query", query, rows)
 
 
 def _sized(key: str, parts: int, name: str, size: int, step: int) -> Iterator[Refusal]:

@@ -27,14 +27,19 @@ BOTH: dict[str, Any] = {"qkv_bias": "attention_bias", "output_bias": "attention_
 WINDOW = window_of("sliding_window")
 
 
+_WITHOUT = "Give a model of Gemma 4 without it"
+
+
 def gemma4_attention(keys: Keys, layers: int) -> Layer:
     """Read attention whose layers without a window have heads of their own.
 
     Source: Gemma4TextAttention of transformers 5.23.
     """
-    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp"):
-        if keys.has(key) and keys.values[key]:
-            raise keys.wrong(key, "is not read", "Give a model of Gemma 4 without it")
+    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
+        if keys.whole(key, least=0, default=0):
+            raise keys.wrong(key, "is not read", _WITHOUT)
+    if keys.flag("use_double_wide_mlp"):
+        raise keys.wrong("use_double_wide_mlp", "is not read", _WITHOUT)
     alone = keys.flag("attention_k_eq_v")
 
     def shape(keys: Keys) -> Heads:

@@ -82,7 +82,7 @@ _HYBRID = {
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "decoder_sparse_step": 1,
 }  # fmt: skip
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "gemma2": {**_TIED, "sliding_window_pattern": 2},
+    "gemma2": {**_TIED, "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0},
     "gemma3_text": {**_GEMMA, "vocab_size": 262208},
     "gemma4_text": {**_GEMMA, "global_head_dim": 512, "hidden_size_per_layer_input": 256},
     "cohere": _TIED,

@@ -4,7 +4,6 @@ This is read of more models than those whose forward is predicted.
 """
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 
 from msgspec import Struct
@@ -13,13 +12,13 @@ from nearfree.core.protocols import Positive
 from nearfree.decoders.config_file import config_file
 from nearfree.decoders.decoder import Count
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.layouts import LAYOUTS, Layout
+from nearfree.decoders.layers import layers_of, layout_of
+from nearfree.decoders.layouts import Layout
 from nearfree.decoders.pieces import Kept, Kind, Part, Piece, linear, under, vector
 from nearfree.decoders.text_part import TextPart, text_part
 from nearfree.decoders.towers import TOWERS
 from nearfree.errors import Refusals, RefusedError
 
-_MOST_LAYERS = 1000
 _FURTHER = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Keys of the layers that predict further tokens, which serving loads where it drafts with them."""
 
@@ -95,10 +94,10 @@ def stored(path: Path) -> Stored:
         have values that no model has.
     """
     text, found = text_part(config_file(path)), Refusals()
-    layout, read, left_out = _layout(text.keys), list[Piece](), list[str]()
+    layout, read, left_out = layout_of(text.keys), list[Piece](), list[str]()
     weights: list[Matrix] = []
     with found.gathered():
-        read = _pieces(text.keys, layout)
+        read = layers_of(text.keys, layout)
     with found.gathered():
         weights += _weights(text, layout, read)
     with found.gathered():
@@ -129,26 +128,6 @@ def _tower(outer: Keys) -> tuple[tuple[Part, ...], list[str]]:
         return tower(outer.inner("vision_config")), notes
     except RefusedError as error:
         return (), [f"vision_config: it is not counted, as {error.what}", *notes]
-
-
-def _layout(keys: Keys) -> Layout:
-    kind = keys.text("model_type")
-    if kind not in LAYOUTS:
-        near = get_close_matches(kind[:80], LAYOUTS, n=3) or sorted(LAYOUTS)
-        raise keys.wrong(
-            "model_type",
-            "is not read: what its layers store is not known",
-            f"Nearest are {', '.join(near)}; others may store other weights",
-        )
-    return LAYOUTS[kind]
-
-
-def _pieces(keys: Keys, layout: Layout) -> list[Piece]:
-    layers = keys.whole("num_hidden_layers")
-    if layers > _MOST_LAYERS:
-        raise keys.wrong("num_hidden_layers", f"is more than {_MOST_LAYERS}")
-    layer = layout.plan(keys, layers)
-    return [layer(number) for number in range(layers)]
 
 
 def _weights(text: TextPart, layout: Layout, pieces: list[Piece]) -> Iterator[Matrix]:

@@ -12,10 +12,11 @@ from nearfree.backends.adapters import flash_attn, flash_attn_3
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import Pages, alike
-from nearfree.backends.adapters.torch_sdpa import causal_mask, flash, sdpa
+from nearfree.backends.adapters.torch_sdpa import capped, causal_mask, flash, sdpa, with_sinks
 from nearfree.backends.records import in_models, load
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.setting import Mask
+from nearfree.decoders.attention_kinds import Grouped
 from nearfree.errors import EvidenceError
 
 
@@ -23,17 +24,18 @@ class AttentionMask(Struct, frozen=True):
     """New positions from L on, under one mask.
 
     A window hides keys that lie further back than it reaches: a position sees the last `window` up
-    to its own, all of them if None.
+    to its own; with a `chunk` it sees those from the last multiple of it on; all of them if None.
     """
 
     mask: Mask
     context: int
     window: int | None = None
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
-        if self.window is not None and not self.causal:
+        if (self.window or self.chunk) and not self.causal:
             raise EvidenceError(
-                "a block of positions that see each other is not run with a window",
+                "a block of positions that see each other is not run with a window or chunks",
                 remedy="Choose the causal mask, or a model without a window",
             )
 
@@ -45,7 +47,19 @@ class AttentionMask(Struct, frozen=True):
     @property
     def first(self) -> int:
         """The first key that any new position sees."""
+        if self.chunk is not None:
+            return self.context // self.chunk * self.chunk
         return 0 if self.window is None else max(0, self.context + 1 - self.window)
+
+    def bias(self, n: int, dtype: torch.dtype) -> Tensor | None:
+        """Return what is added to the logits of N positions, [N, keys], None where all see all.
+
+        Keys are those from the first on that any of them sees.
+        """
+        if not self.causal or n == 1:
+            return None
+        before = self.context - self.first
+        return causal_mask(n, before, dtype, window=self.window, chunk=self.chunk)
 
 
 class AttentionRunner(Protocol):
@@ -74,17 +88,22 @@ class AttentionRunner(Protocol):
 
 
 def make_attention_runner(
-    backend: str, attention_mask: AttentionMask, dtype: torch.dtype, execution: ExecutionContext
+    backend: str,
+    attention_mask: AttentionMask,
+    dtype: torch.dtype,
+    execution: ExecutionContext,
+    kind: Grouped | None = None,
 ) -> AttentionRunner:
-    """Return what runs a model's attention on a backend.
+    """Return what runs the attention of a model's layers on a backend.
 
     What `execution` shares, workspaces and plans, may serve several models, which never run at the
-    same time.
+    same time. `kind` says what some layers do beyond a mask, if anything.
 
     Raises
     ------
     EvidenceError
-        No such backend runs the attention of a model, or none on this GPU or in this dtype.
+        No such backend runs the attention of a model, or none on this GPU, in this dtype, or with
+        what the kind has: sinks, capped logits or chunks, which torch on a CPU alone runs here.
     """
     known = in_models(ATTENTION.name)
     if backend not in known:
@@ -97,7 +116,13 @@ def make_attention_runner(
             f"{backend} does not run in {dtype} on a GPU", remedy="Choose bfloat16 or float16"
         )
     made: AttentionRunner = load(known[backend])(attention_mask, execution)
-    return made
+    own = [name for name in ("sinks", "soft_cap", "chunk") if kind and getattr(kind, name)]
+    if own and not isinstance(made, Sdpa):
+        raise EvidenceError(
+            f"{backend} on {execution.device} is not run with {' and '.join(own)}",
+            remedy="Choose torch_sdpa on a CPU",
+        )
+    return Capped(attention_mask, kind.soft_cap) if kind and kind.soft_cap else made
 
 
 class Sdpa:
@@ -107,25 +132,47 @@ class Sdpa:
 
     def __init__(self, attention_mask: AttentionMask) -> None:
         self.attention_mask = attention_mask
-        self._masks: dict[int, Tensor] = {}
+        self._masks: dict[int, Tensor | None] = {}
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Return attention [b, N, heads, head_dim]."""
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        """Return attention [b, N, heads, head_dim].
+
+        With `sinks` each head has a logit besides, [heads].
+        """
         n = queries.shape[2]
         seen = slice(self.attention_mask.first, self.attention_mask.context + n)
-        out = sdpa(queries, keys[:, :, seen], values[:, :, seen], self._mask(n, queries))
+        given = queries, keys[:, :, seen], values[:, :, seen], self._mask(n, queries)
+        out = sdpa(*given) if sinks is None else with_sinks(*given, sinks)
         return out.transpose(1, 2)
 
     def _mask(self, n: int, queries: Tensor) -> Tensor | None:
         """Return the mask of N positions; None where all see all."""
-        if not self.attention_mask.causal or n == 1:
-            return None
         if n not in self._masks:
-            before = self.attention_mask.context - self.attention_mask.first
-            self._masks[n] = causal_mask(
-                n, before, queries.dtype, window=self.attention_mask.window
-            )
+            self._masks[n] = self.attention_mask.bias(n, queries.dtype)
         return self._masks[n]
+
+
+class Capped(Sdpa):
+    """The same in products and a softmax of their own, which SDPA does not cap."""
+
+    def __init__(self, attention_mask: AttentionMask, cap: float) -> None:
+        super().__init__(attention_mask)
+        self._cap = cap
+
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        """Return attention [b, N, heads, head_dim]."""
+        if sinks is not None:
+            raise EvidenceError(
+                "layers with sinks and capped logits are not run", remedy="Choose another model"
+            )
+        n = queries.shape[2]
+        seen = slice(self.attention_mask.first, self.attention_mask.context + n)
+        given = queries, keys[:, :, seen], values[:, :, seen], self._mask(n, queries)
+        return capped(*given, self._cap).transpose(1, 2)
 
 
 class Flash:

@@ -1,6 +1,5 @@
 """A decoder's forward in torch: N new positions of every request over a KV cache of L."""
 
-from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -10,66 +9,31 @@ from torch.nn import functional
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, pages_of
 from nearfree.core.setting import Mask, ModelRouting
+from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.modules import BETWEEN, HEAD, UNTOLD, Laps
-from nearfree.errors import ConfigError
-from nearfree.models.attention import AttentionMask, make_attention_runner
-from nearfree.models.layers import NAMES, Attention, DenseFfn, Names, Norm, RandomWeights, rotation
-from nearfree.models.moe import ExpertRunner, MoeFfn, make_expert_runner
-
-
-class Layer(NamedTuple):
-    """One layer: attention and FFN, each behind a norm and added to what went in."""
-
-    attention_norm: Norm
-    attention: Attention
-    ffn_norm: Norm
-    ffn: DenseFfn | MoeFfn
-
-
-class Build(NamedTuple):
-    """What a layer is made from."""
-
-    decoder: Decoder
-    details: Details
-    weights: RandomWeights
-    names: Names
-    expert_runner: ExpertRunner | None
-
-    def layer(self, index: int) -> Layer:
-        """Return a layer, counted from 0."""
-        at, eps = f"model.layers.{index}", self.details.norm_eps
-        d_model, weights = self.decoder.d_model, self.weights
-        return Layer(
-            Norm(weights, f"{at}.input_layernorm", d_model, eps),
-            Attention(self.decoder, self.details, weights, self.names, at),
-            Norm(weights, f"{at}.post_attention_layernorm", d_model, eps),
-            self._ffn(index, f"{at}.mlp"),
-        )
-
-    def _ffn(self, index: int, prefix: str) -> DenseFfn | MoeFfn:
-        decoder, details = self.decoder, self.details
-        if self.expert_runner and decoder.experts and details.router and index in details.moe_at:
-            return MoeFfn(
-                decoder,
-                self.weights,
-                self.names,
-                prefix,
-                experts=decoder.experts,
-                rule=details.router,
-                shared_gate=details.shared_gate,
-                expert_runner=self.expert_runner,
-            )
-        return DenseFfn(self.weights, prefix, decoder.d_model, decoder.d_ff or 0)
+from nearfree.errors import ConfigError, EvidenceError
+from nearfree.models.attention import AttentionMask, AttentionRunner, make_attention_runner
+from nearfree.models.build import Build
+from nearfree.models.expert_runners import make_expert_runner
+from nearfree.models.kinds import (
+    LayerKind,
+    kind_of_layers,
+    layer_kinds,
+    roles_of,
+    weights_of_queries,
+)
+from nearfree.models.latent import LatentRunner
+from nearfree.models.layers import NAMES, Cache, Names, Places, RandomWeights
+from nearfree.models.rotation import Turns
 
 
 class DecoderForward:
     """A decoder with everything allocated, for any number of positions up to `most`.
 
-    `keys` and `values` are the caches, one a layer, [b, kv_heads, L + most, head_dim], in whole
-    pages where attention reads pages: random until something is written into them. Their first L
-    positions are read, those from L on written by each forward.
+    `caches` has one a layer, in whole pages where attention reads pages: random until something is
+    written into them. Their first L positions are read, those from L on written by each forward.
 
     What depends on N is made at its first forward and kept: after that no forward waits for the
     device, so that a CUDA graph can hold it.
@@ -122,37 +86,64 @@ class DecoderForward:
             is none of those, or the host would wait for a GPU in the middle of a forward.
         """
         self._decoder, self._batch, self._most = decoder, batch, most
-        attention_mask = AttentionMask(mask, context, decoder.window)
+        self._form = details.form or None
         caches = {} if kept is None else kept
         execution = ExecutionContext(device=device, shared=caches)
-        self._attention_runner = make_attention_runner(attention, attention_mask, dtype, execution)
-        experts = decoder.experts
-        runner = make_expert_runner(moe, experts, routing, dtype, execution) if experts else None
-        self._rotation = rotation(details.rope, context, most, dtype, device)
+        kinds = layer_kinds(decoder, details)
+        runners = [
+            _runner(each, attention, mask=mask, context=context, dtype=dtype, execution=execution)
+            for each in kinds
+        ]
+        turns = Turns(context, most, dtype, device)
+        self._places = [
+            Places(
+                runner,
+                roles_of(decoder, each, attention),
+                turns.of(each.form.rope),
+                turns.of(each.form.index_rope),
+                weights_of_queries(each, context, most, dtype, device),
+            )
+            for each, runner in zip(kinds, runners, strict=True)
+        ]
+        self._kind_of = kind_of_layers(kinds)
+        experts, rule = decoder.experts, details.router
+        runner = (
+            make_expert_runner(
+                moe,
+                experts,
+                routing,
+                dtype,
+                execution,
+                on_inputs=bool(rule and rule.on_inputs),
+                plain=not self._form or self._form.plain_experts,
+            )
+            if experts
+            else None
+        )
         names = NAMES.get(decoder.model_type, Names())
         vocabulary = (decoder.vocabulary, decoder.d_model)
         self._embedding = weights(f"{names.embedding}.weight", vocabulary)
         build = Build(decoder, details, weights, names, runner)
-        self.layers = [build.layer(index) for index in range(decoder.layers)]
-        self._norm = Norm(weights, "model.norm", decoder.d_model, details.norm_eps)
+        self.layers = [
+            build.layer(index, kinds[self._kind_of[index]]) for index in range(decoder.layers)
+        ]
+        self._norm = build.norm("model.norm")
         self._head = self._embedding if details.tied else weights("lm_head.weight", vocabulary)
-        shape = (attention, str(dtype), decoder.kv_heads, decoder.head_dim, batch, context + most)
-        for key in product(("keys", "values"), range(decoder.layers)):
-            if (*key, *shape) not in caches:
-                caches[(*key, *shape)] = self._cache(dtype, execution, context)
-        self.keys, self.values = (
-            [caches[name, index, *shape] for index in range(decoder.layers)]
-            for name in ("keys", "values")
-        )
+        room = _Room(batch, context, most, attention, dtype, execution)
+        self.caches = [
+            room.cache(index, kinds[at].kind, runners[at])
+            for index, at in sorted(self._kind_of.items())
+        ]
 
-    def _cache(self, dtype: torch.dtype, execution: ExecutionContext, context: int) -> Tensor:
-        """Return a layer's keys or values, laid out in memory as attention reads them."""
-        page = self._attention_runner.page_size
-        room = pages_of(context + self._most, page) * page
-        batch, heads, width = self._batch, self._decoder.kv_heads, self._decoder.head_dim
-        if self._attention_runner.positions_first:
-            return filled(execution, dtype, batch, room, heads, width).transpose(1, 2)
-        return filled(execution, dtype, batch, heads, room, width)
+    @property
+    def keys(self) -> list[Tensor]:
+        """The keys of each layer's cache."""
+        return [cache.keys for cache in self.caches]
+
+    @property
+    def values(self) -> list[Tensor]:
+        """The values of each layer's cache."""
+        return [cache.values for cache in self.caches]
 
     def forward(self, tokens: Tensor, laps: Laps = UNTOLD) -> Tensor:
         """Return the logits [b, N, vocabulary] of tokens [b, N] at positions L to L + N - 1.
@@ -174,21 +165,79 @@ class DecoderForward:
                 f"tokens of shape {tuple(tokens.shape)} are not [{self._batch}, 1 to {self._most}]",
                 remedy="Give as many as the forward was made for",
             )
-        n = tokens.shape[1]
-        by = self._rotation[0][:n], self._rotation[1][:n]
         hidden = functional.embedding(tokens, self._embedding)
-        runner = self._attention_runner
-        for layer, *cache in zip(self.layers, self.keys, self.values, strict=True):
-            states = layer.attention_norm.forward(hidden)
-            laps.lap(BETWEEN)
-            hidden = hidden + layer.attention.forward(
-                states, by, runner, (cache[0], cache[1]), laps
-            )
-            states = layer.ffn_norm.forward(hidden)
-            laps.lap(BETWEEN)
-            hidden = hidden + layer.ffn.forward(states, laps)
+        if self._form and self._form.embedding_scale:
+            hidden = hidden * torch.tensor(self._form.embedding_scale, dtype=hidden.dtype)
+        for index, layer in enumerate(self.layers):
+            places = self.places(index, hidden.shape[1])
+            hidden = layer.attend(hidden, places, self.caches[index], laps)
+            hidden = layer.feed(hidden, laps)
         states = self._norm.forward(hidden)
         laps.lap(BETWEEN)
         logits = functional.linear(states, self._head)
+        if self._form and self._form.logits_cap:
+            cap = self._form.logits_cap
+            logits = logits.div_(cap).tanh_().mul_(cap)
         laps.lap(HEAD)
         return logits
+
+    def places(self, index: int, n: int) -> Places:
+        """Return what a layer, counted from 0, is told of N positions."""
+        return self._places[self._kind_of[index]].upto(n)
+
+
+def _runner(
+    kind: LayerKind,
+    attention: str,
+    *,
+    mask: Mask,
+    context: int,
+    dtype: torch.dtype,
+    execution: ExecutionContext,
+) -> AttentionRunner:
+    """Return what runs the attention of a kind of layers."""
+    of = kind.kind
+    if isinstance(of, Grouped):
+        sight = AttentionMask(mask, context, of.window, of.chunk)
+        return make_attention_runner(attention, sight, dtype, execution, of)
+    if attention != "torch_sdpa" or execution.device != "cpu":
+        raise EvidenceError(
+            f"{attention} on {execution.device} is not run with latent attention",
+            remedy="Choose torch_sdpa on a CPU",
+        )
+    return LatentRunner(AttentionMask(mask, context), of, kind.form.scale)
+
+
+class _Room(NamedTuple):
+    """What decides the size of a layer's cache."""
+
+    batch: int
+    context: int
+    most: int
+    attention: str
+    dtype: torch.dtype
+    execution: ExecutionContext
+
+    def cache(self, index: int, kind: Kind, runner: AttentionRunner) -> Cache:
+        """Return a layer's cache, laid out in memory as attention reads it."""
+        if isinstance(kind, Latent):
+            keys = self._kept("keys", index, 1, kind.latent + kind.rope_dim, runner)
+            own = self._kept("index", index, 1, kind.index_dim, runner) if kind.index_dim else None
+            return Cache(keys, keys[..., : kind.latent], own if own is None else own[:, 0])
+        sizes = kind.kv_heads, kind.head_dim, runner
+        return Cache(self._kept("keys", index, *sizes), self._kept("values", index, *sizes))
+
+    def _kept(
+        self, what: str, index: int, heads: int, width: int, runner: AttentionRunner
+    ) -> Tensor:
+        batch, dtype, page = self.batch, self.dtype, runner.page_size
+        length = self.context + self.most
+        room, caches = pages_of(length, page) * page, self.execution.shared
+        key = (what, index, self.attention, str(dtype), heads, width, batch, length)
+        if key not in caches:
+            if runner.positions_first:
+                made = filled(self.execution, dtype, batch, room, heads, width).transpose(1, 2)
+            else:
+                made = filled(self.execution, dtype, batch, heads, room, width)
+            caches[key] = made
+        return caches[key]

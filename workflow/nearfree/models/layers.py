@@ -1,22 +1,25 @@
 """The parts of a decoder's layer without experts, and their weights by Hugging Face's names.
 
-They are rotary positions, norms, attention and the Dense FFN.
+They are norms, attention with grouped queries and the Dense FFN.
 """
 
-import math
-from collections.abc import MutableMapping, Sequence
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nearfree.backends.adapters.gates import Gate, silu
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled
-from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.details import Details, Llama3, Rope
+from nearfree.decoders.attention_kinds import Grouped
+from nearfree.decoders.details import Details
+from nearfree.decoders.forms import AttentionForm
 from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
-from nearfree.models.attention import AttentionRunner
+from nearfree.models.attention import AttentionRunner, Sdpa
+from nearfree.models.rotation import Rotation, rotate
 
 Part = tuple[str, tuple[int, ...]]
 """The name and shape of a weight."""
@@ -32,25 +35,45 @@ class Names(NamedTuple):
     output: str = "o_proj"
     query_norm: str = "q_norm"
     key_norm: str = "k_norm"
+    feed: str = "mlp"
+    router: str = "gate"
+    expert_bias: str = "gate.expert_bias"
+    """What is added to scores when experts are chosen."""
     shared: str = "shared_expert"
 
 
 _LING = Names(
-    "model.word_embeddings",
-    "attention",
-    ("query_key_value",),
-    "dense",
-    "query_layernorm",
-    "key_layernorm",
-    "shared_experts",
+    embedding="model.word_embeddings",
+    attention="attention",
+    qkv=("query_key_value",),
+    output="dense",
+    query_norm="query_layernorm",
+    key_norm="key_layernorm",
+    shared="shared_experts",
 )
-NAMES = dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING)
+_DEEPSEEK = Names(expert_bias="gate.e_score_correction_bias", shared="shared_experts")
+NAMES = {
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING),
+    **dict.fromkeys(
+        (
+            "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa",
+            "kimi_k2", "mistral4",
+        ),
+        _DEEPSEEK,
+    ),
+    "gemma4_text": Names(feed="", router="router.proj"),
+    "gpt_oss": Names(router="router"),
+    "llama4_text": Names(feed="feed_forward", router="router"),
+}  # fmt: skip
 """By model type; all others have those of `Names()`.
 Source: the modules of transformers 5.23, inclusionAI/Ling-V2 and inclusionAI/dFactory."""
 
 
+_FACTORS = re.compile(r"norm(_\d)?\.weight$|scal(e|ar)$")
+
+
 class RandomWeights:
-    """Normal random weights of variance 1 / in; those of norms are one, biases zero.
+    """Normal random weights of variance 1 / in; factors, such as those of norms, are one, biases 0.
 
     A forward that asks for them in the same order gets the same: the seed is torch's own, set now.
     With `kept`, what was made once is what is given again. Weights of products are [..., out, in].
@@ -87,74 +110,91 @@ class RandomWeights:
     def _made(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if len(shape) > 1:
             return filled(self._execution, self._dtype, *shape, scale=shape[-1] ** -0.5)
-        value = 1.0 if name.endswith("norm.weight") else 0.0
+        value = 1.0 if _FACTORS.search(name) else 0.0
         return torch.full(shape, value, dtype=self._dtype, device=self._execution.device)
 
 
-Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines, [positions, width] each."""
-
-
-def frequencies(rope: Rope) -> Tensor:
-    """Return the angle that each pair of elements turns by a position, [width / 2], float32."""
-    powers = torch.arange(0, rope.width, 2, dtype=torch.int64).float() / rope.width
-    plain = 1.0 / rope.theta**powers
-    return plain if rope.llama3 is None else _scaled(plain, rope.llama3)
-
-
-def _scaled(plain: Tensor, scaling: Llama3) -> Tensor:
-    """Return Llama 3's frequencies: divided where slow, kept where fast, mixed between."""
-    turns = scaling.original_positions * plain / (2 * math.pi)
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    return plain * (kept + (1.0 - kept) / scaling.factor)
-
-
-def rotation(rope: Rope, first: int, count: int, dtype: torch.dtype, device: str) -> Rotation:
-    """Return cosines and sines of `count` positions from `first` on, in a model's dtype."""
-    positions = torch.arange(first, first + count, dtype=torch.float32)
-    angles = torch.outer(positions, frequencies(rope)).repeat(1, 2)
-    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
-
-
-def rotate(states: Tensor, by: Rotation) -> Tensor:
-    """Return states [b, heads, N, head_dim] turned in their first `width` elements.
-
-    Element i and the one half a width later are a pair.
-    """
-    cosines, sines = by
-    width = cosines.shape[-1]
-    part, rest = states[..., :width], states[..., width:]
-    first, second = part.chunk(2, -1)
-    out = part * cosines + torch.cat((-second, first), -1) * sines
-    return out if width == states.shape[-1] else torch.cat((out, rest), -1)
-
-
 class Norm:
-    """RMS norm over the last dimension."""
+    """RMS norm over the last dimension, by its weight, or by one more than that."""
 
-    def __init__(self, weights: RandomWeights, name: str, width: int, eps: float) -> None:
-        self._weight, self._eps = weights(f"{name}.weight", (width,)), eps
+    def __init__(
+        self, weights: RandomWeights, name: str, width: int, eps: float, *, from_one: bool = False
+    ) -> None:
+        weight = weights(f"{name}.weight", (width,))
+        self._weight, self._eps = (weight + 1.0 if from_one else weight), eps
 
     def forward(self, states: Tensor) -> Tensor:
         """Return states of the same shape."""
         return functional.rms_norm(states, self._weight.shape, self._weight, self._eps)
 
 
-class Attention:
-    """Grouped-query attention of N new positions, whose keys and values are put into the cache.
+def divided(states: Tensor, eps: float) -> Tensor:
+    """Return states over the root mean square of their last dimension."""
+    return functional.rms_norm(states, states.shape[-1:], None, eps)
 
-    `keys` and `values` are the layer's cache, [b, kv_heads, L + most or more, head_dim].
+
+class Cache(NamedTuple):
+    """A layer's cache, [b, kv_heads, L + most or more, head_dim] each.
+
+    A latent is one head, of which the values are the first elements. `index_keys` are those of
+    an indexer, [b, L + most, index_dim].
     """
 
+    keys: Tensor
+    values: Tensor
+    index_keys: Tensor | None = None
+
+
+class Places(NamedTuple):
+    """What layers of one kind are told of N new positions.
+
+    How they attend, what their modules are called, the rotations of heads and of an indexer, and
+    what queries are multiplied by, [N, 1] or a number, None for nothing.
+    """
+
+    runner: AttentionRunner
+    roles: Mapping[str, str]
+    rotation: Rotation | None = None
+    index_rotation: Rotation | None = None
+    weights: Tensor | float | None = None
+
+    def upto(self, n: int) -> "Places":
+        """Return what is told of the first N of them."""
+        weights = self.weights[:n] if isinstance(self.weights, Tensor) else self.weights
+        rotation, index = (each and each.upto(n) for each in (self.rotation, self.index_rotation))
+        return Places(self.runner, self.roles, rotation, index, weights)
+
+    def lap(self, laps: Laps, role: str) -> None:
+        """Tell of a module of attention that has run, by the name that this kind's has."""
+        laps.lap(self.roles.get(role, role))
+
+    def new(self, n: int) -> slice:
+        """Return where N new positions lie in a cache."""
+        context = self.runner.attention_mask.context
+        return slice(context, context + n)
+
+
+class Attention:
+    """Grouped-query attention of N new positions, whose keys and values are put into the cache."""
+
     def __init__(
-        self, decoder: Decoder, details: Details, weights: RandomWeights, names: Names, prefix: str
+        self,
+        kind: Grouped,
+        d_model: int,
+        weights: RandomWeights,
+        prefix: str,
+        *,
+        form: AttentionForm,
+        details: Details,
+        names: Names,
     ) -> None:
-        d_model, width = decoder.d_model, decoder.head_dim
+        self._form, self._eps, width = form, details.norm_eps, kind.head_dim
         at = f"{prefix}.{names.attention}"
-        self._heads = (decoder.heads, decoder.kv_heads, decoder.kv_heads)
-        counts = self._heads if len(names.qkv) > 1 else (sum(self._heads),)
-        outs = [(f"{at}.{n}", count * width) for n, count in zip(names.qkv, counts, strict=True)]
+        products = 2 if kind.keys_are_values else 3
+        qkv = names.qkv[:products]
+        self._heads = [kind.heads, kind.kv_heads, kind.kv_heads][:products]
+        counts = self._heads if len(qkv) > 1 else [sum(self._heads)]
+        outs = [(f"{at}.{n}", count * width) for n, count in zip(qkv, counts, strict=True)]
         self._qkv = weights.joined([(f"{name}.weight", (out, d_model)) for name, out in outs])
         self._qkv_bias = (
             weights.joined([(f"{name}.bias", (out,)) for name, out in outs])
@@ -162,47 +202,60 @@ class Attention:
             else None
         )
         output = f"{at}.{names.output}"
-        self._output = weights(f"{output}.weight", (d_model, decoder.heads * width))
+        self._output = weights(f"{output}.weight", (d_model, kind.heads * width))
         self._output_bias = weights(f"{output}.bias", (d_model,)) if details.output_bias else None
-        norms = (names.query_norm, names.key_norm) if details.qk_norm else ()
-        self._norms = [Norm(weights, f"{at}.{name}", width, details.norm_eps) for name in norms]
+        from_one = bool(details.form and details.form.norms_from_one)
+        self._norms = [
+            Norm(weights, f"{at}.{name}", width, details.norm_eps, from_one=from_one)
+            for name in ((names.query_norm, names.key_norm) if details.qk_norm else ())
+        ]
+        self._sinks = weights(f"{at}.sinks", (kind.heads,)) if kind.sinks else None
 
-    def forward(
-        self,
-        hidden: Tensor,
-        by: Rotation,
-        runner: AttentionRunner,
-        cache: tuple[Tensor, Tensor],
-        laps: Laps,
-    ) -> Tensor:
+    def forward(self, hidden: Tensor, places: Places, cache: Cache, laps: Laps) -> Tensor:
         """Return [b, N, d_model], given as much, with the layer's keys and values."""
-        keys, values = cache
         states = functional.linear(hidden, self._qkv, self._qkv_bias)
-        laps.lap(QKV)
+        places.lap(laps, QKV)
         states = states.unflatten(-1, (sum(self._heads), -1)).transpose(1, 2)
-        queries, new_keys, new_values = states.split(self._heads, 1)
+        queries, new_keys, *rest = states.split(self._heads, 1)
+        new_values = rest[0] if rest else new_keys
         if self._norms:
             queries, new_keys = self._norms[0].forward(queries), self._norms[1].forward(new_keys)
-        context = runner.attention_mask.context
-        new = slice(context, context + hidden.shape[1])
-        keys[:, :, new] = rotate(new_keys, by)
-        values[:, :, new] = new_values
-        queries = rotate(queries, by)
+        if self._form.value_norm:
+            new_values = divided(new_values, self._eps)
+        queries, new_keys = (rotate(each, places.rotation) for each in (queries, new_keys))
+        if self._form.unit_norm:
+            queries, new_keys = (divided(each, self._eps) for each in (queries, new_keys))
+        if places.weights is not None:
+            queries = queries * places.weights
+        new = places.new(hidden.shape[1])
+        cache.keys[:, :, new], cache.values[:, :, new] = new_keys, new_values
         laps.lap(BETWEEN)
-        out = runner.attend(queries, keys, values)
-        laps.lap(ATTENTION)
+        out = self._attend(places.runner, queries, cache)
+        places.lap(laps, ATTENTION)
         out = functional.linear(out.flatten(2), self._output, self._output_bias)
-        laps.lap(OUTPUT)
+        places.lap(laps, OUTPUT)
         return out
+
+    def _attend(self, runner: AttentionRunner, queries: Tensor, cache: Cache) -> Tensor:
+        if self._sinks is not None and isinstance(runner, Sdpa):
+            return runner.attend(queries, cache.keys, cache.values, self._sinks)
+        return runner.attend(queries, cache.keys, cache.values)
 
 
 class DenseFfn:
-    """A gated FFN with SiLU; gate and up are one product. `role` is what its laps are called."""
+    """A gated FFN; gate and up are one product. `role` is what its laps are called."""
 
     def __init__(
-        self, weights: RandomWeights, prefix: str, d_model: int, d_ff: int, role: str = DENSE
+        self,
+        weights: RandomWeights,
+        prefix: str,
+        d_model: int,
+        d_ff: int,
+        *,
+        role: str = DENSE,
+        gate: Gate = silu,
     ) -> None:
-        self._role = role
+        self._role, self._gate = role, gate
         self._gate_up = weights.joined(
             [(f"{prefix}.{name}_proj.weight", (d_ff, d_model)) for name in ("gate", "up")]
         )
@@ -210,7 +263,7 @@ class DenseFfn:
 
     def forward(self, rows: Tensor, laps: Laps) -> Tensor:
         """Return rows of d_model, given as many."""
-        gate, up = functional.linear(rows, self._gate_up).chunk(2, -1)
-        out = functional.linear(functional.silu(gate) * up, self._down)
+        inner = self._gate(functional.linear(rows, self._gate_up))
+        out = functional.linear(inner, self._down)
         laps.lap(self._role)
         return out

@@ -1,154 +1,43 @@
-"""The experts of a decoder's layer: router, routed and shared experts, and their backends."""
+"""The experts of a decoder's layer: its router, routed experts, and those that all tokens pass."""
 
-from typing import Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.experts import Aligned, controlled_ids
-from nearfree.backends.adapters.flash_kernel import compute_capability
-from nearfree.backends.adapters.fused_moe import Call
-from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.torch_moe import GROUPED, PADDED, Core, core_of, mixed
-from nearfree.backends.records import in_models, load
-from nearfree.core.setting import ModelRouting
+from nearfree.backends.adapters.gates import Gate, clamped, gelu_tanh, silu
+from nearfree.backends.adapters.torch_moe import Inner
 from nearfree.decoders.decoder import Decoder, Experts
-from nearfree.decoders.details import RouterRule
-from nearfree.decoders.modules import MOE, ROUTER, SHARED, Laps
-from nearfree.errors import EvidenceError
-from nearfree.models.layers import DenseFfn, Names, RandomWeights
-
-_GROUPED = (9, 10)
-"""The compute capabilities, before the point, that torch's grouped_mm has a kernel for."""
-
-
-class ExpertRunner(Protocol):
-    """Rows through the experts that they are routed to; one object serves all layers.
-
-    What controlled routing decides is made when a number of tokens first comes, and kept.
-    """
-
-    def run(
-        self, rows: Tensor, weights: tuple[Tensor, Tensor], ids: Tensor, shares: Tensor
-    ) -> Tensor:
-        """Return [tokens, d_model], given as much.
-
-        Parameters
-        ----------
-        rows
-            [tokens, d_model].
-        weights
-            Of gate and up, [E, 2 d_ff, d_model], and of down, [E, d_model, d_ff].
-        ids, shares
-            What the layer's own router says, [tokens, k]: experts, int64, and what each weighs,
-            float32. Controlled routing overrides both.
-        """
-
-
-class _Torch:
-    """A core of torch, given where the rows of each expert lie."""
-
-    def __init__(self, core: Core, experts: Experts, routing: ModelRouting) -> None:
-        self._core, self._experts, self._routing = core, experts, routing
-        self._kept: dict[int, Aligned] = {}
-
-    def run(
-        self, rows: Tensor, weights: tuple[Tensor, Tensor], ids: Tensor, shares: Tensor
-    ) -> Tensor:
-        if self._routing == "router":
-            return mixed(self._core, rows, self._aligned(ids), weights, shares)
-        if len(rows) not in self._kept:
-            self._kept[len(rows)] = self._aligned(_controlled(self._routing, rows, self._experts))
-        return mixed(self._core, rows, self._kept[len(rows)], weights)
-
-    def _aligned(self, ids: Tensor) -> Aligned:
-        experts = self._experts.experts
-        return Aligned(ids, experts, self._core.block_rows(len(ids), experts))
-
-
-class _Engine:
-    """An engine's call, given ids and shares, as it is when serving."""
-
-    def __init__(self, call: Call, experts: Experts, routing: ModelRouting) -> None:
-        self._call, self._experts, self._routing = call, experts, routing
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def run(
-        self, rows: Tensor, weights: tuple[Tensor, Tensor], ids: Tensor, shares: Tensor
-    ) -> Tensor:
-        if self._routing == "router":
-            return self._call(rows, *weights, shares, ids.to(torch.int32))
-        if len(rows) not in self._kept:
-            kept = _controlled(self._routing, rows, self._experts).to(torch.int32)
-            even = torch.full(kept.shape, 1.0 / self._experts.top_k, device=rows.device)
-            self._kept[len(rows)] = kept, even
-        kept, even = self._kept[len(rows)]
-        return self._call(rows, *weights, even, kept)
-
-
-def _controlled(routing: ModelRouting, rows: Tensor, experts: Experts) -> Tensor:
-    return controlled_ids(routing, len(rows), experts.experts, experts.top_k, rows.device)
-
-
-def make_expert_runner(
-    backend: str,
-    experts: Experts,
-    routing: ModelRouting,
-    dtype: torch.dtype,
-    execution: ExecutionContext,
-) -> ExpertRunner:
-    """Return what runs a model's experts on a backend.
-
-    Raises
-    ------
-    EvidenceError
-        No such backend runs the experts of a model, or it would wait for the GPU.
-    """
-    known = in_models("moe_ffn")
-    if backend not in known:
-        raise EvidenceError(
-            f"no adapter runs a model's experts on {backend!r:.80}",
-            remedy=f"Choose from {', '.join(known)}",
-        )
-    core = core_of(backend)
-    if core is None:
-        return _Engine(load(known[backend])(experts.experts).call, experts, routing)
-    if execution.device == "cuda":
-        _refuse_waiting(core, routing, dtype, compute_capability(execution))
-    return _Torch(core, experts, routing)
-
-
-def _refuse_waiting(core: Core, routing: ModelRouting, dtype: torch.dtype, sm: int) -> None:
-    """Raise EvidenceError where the host reads what lies on a GPU in the middle of a forward.
-
-    Without a kernel for the dtype and the GPU, grouped_mm multiplies expert by expert, up to ends
-    that it copies to the host (ATen/native/cuda/GroupedBlas.cpp of torch 2.13).
-    """
-    if core is PADDED and routing == "router":
-        raise EvidenceError(
-            "torch_padded lays out blocks on the host, so a GPU would wait for its own router",
-            remedy="Choose torch_grouped, vllm or sglang, or balanced or skewed routing",
-        )
-    if core is GROUPED and (dtype != torch.bfloat16 or sm // 10 not in _GROUPED):
-        raise EvidenceError(
-            f"torch_grouped has no kernel in {dtype} for compute capability {sm / 10}",
-            remedy="Choose vllm or sglang, or bfloat16 on compute capability 9.0 or 10.0",
-        )
+from nearfree.decoders.details import Details
+from nearfree.decoders.forms import Form
+from nearfree.decoders.modules import BETWEEN, MOE, ROUTER, SHARED, Laps
+from nearfree.decoders.routers import RouterRule
+from nearfree.models.expert_runners import ExpertRunner
+from nearfree.models.layers import DenseFfn, Names, Norm, RandomWeights
 
 
 class Router:
-    """A router's weight [E, d_model], and its bias [E] where its rule has one."""
+    """A router's weight [E, d_model], and biases [E] of scores and logits, if it has them."""
 
-    def __init__(self, rule: RouterRule, top_k: int, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(
+        self,
+        rule: RouterRule,
+        top_k: int,
+        weight: Tensor,
+        bias: Tensor | None,
+        logit_bias: Tensor | None = None,
+    ) -> None:
         self._rule, self._top_k = rule, top_k
         self._weight = weight.float() if rule.scores == "sigmoid" else weight
         self._bias = None if bias is None else bias.float()
+        self._logit_bias = logit_bias
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the experts of each row, [rows, k], int64, and their shares, float32."""
         if self._rule.scores == "softmax":
-            scores = functional.linear(rows, self._weight).softmax(-1, dtype=torch.float32)
+            logits = functional.linear(rows, self._weight, self._logit_bias)
+            scores = logits.softmax(-1, dtype=torch.float32)
         else:
             scores = functional.linear(rows.float(), self._weight).sigmoid()
         ids = self._choice(scores).topk(self._top_k, -1).indices
@@ -164,9 +53,34 @@ class Router:
         if rule.groups == rule.kept_groups:
             return choice
         grouped = choice.unflatten(1, (rule.groups, -1))
-        best = grouped.topk(2, -1).values.sum(-1).topk(rule.kept_groups, -1).indices
+        best = grouped.topk(1 if rule.by_best else 2, -1).values.sum(-1)
+        best = best.topk(rule.kept_groups, -1).indices
         dropped = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(1, best, value=False)
         return grouped.masked_fill(dropped.unsqueeze(-1), float("-inf")).flatten(1)
+
+
+def inner_of(
+    form: Form | None, experts: Experts, d_model: int, weights: RandomWeights, at: str
+) -> Inner:
+    """Return what a layer's experts do between their products, and their biases."""
+    gate = gate_of(form)
+    if form is None or not form.expert_biases:
+        return Inner(gate)
+    count, prefix = experts.experts, f"{at}.experts"
+    return Inner(
+        gate,
+        weights(f"{prefix}.gate_up_proj_bias", (count, 2 * experts.d_ff)),
+        weights(f"{prefix}.down_proj_bias", (count, d_model)),
+    )
+
+
+def gate_of(form: Form | None, *, routed: bool = True) -> Gate:
+    """Return the gate of a model's FFNs; routed experts may have one of their own."""
+    if form is None:
+        return silu
+    if routed and form.clamp is not None:
+        return partial(clamped, slope=form.clamp.slope, limit=form.clamp.limit)
+    return gelu_tanh if form.activation == "gelu_tanh" else silu
 
 
 class MoeFfn:
@@ -178,43 +92,47 @@ class MoeFfn:
     def __init__(
         self,
         decoder: Decoder,
+        details: Details,
         weights: RandomWeights,
         names: Names,
         prefix: str,
         *,
         experts: Experts,
         rule: RouterRule,
-        shared_gate: bool,
         expert_runner: ExpertRunner,
     ) -> None:
-        """Take a layer's weights, whose names begin with `prefix`.
-
-        `rule` says how its router chooses; with `shared_gate` the experts that every token passes
-        have a gate of their own.
-        """
+        """Take a layer's weights, whose names begin with `prefix`; `rule` is that of its router."""
         self._expert_runner = expert_runner
-        d_model, count = decoder.d_model, experts.experts
-        bias = weights(f"{prefix}.gate.expert_bias", (count,)) if rule.expert_bias else None
-        gate = weights(f"{prefix}.gate.weight", (count, d_model))
-        self._router = Router(rule, experts.top_k, gate, bias)
+        d_model, count, form = decoder.d_model, experts.experts, details.form or None
+        router = f"{prefix}.{names.router}"
+        self._router = Router(
+            rule,
+            experts.top_k,
+            weights(f"{router}.weight", (count, d_model)),
+            weights(f"{prefix}.{names.expert_bias}", (count,)) if rule.expert_bias else None,
+            weights(f"{router}.bias", (count,)) if rule.logit_bias else None,
+        )
         self._weights = (
             weights(f"{prefix}.experts.gate_up_proj", (count, 2 * experts.d_ff, d_model)),
             weights(f"{prefix}.experts.down_proj", (count, d_model, experts.d_ff)),
         )
+        self._inner = inner_of(form, experts, d_model, weights, prefix)
         shared = f"{prefix}.{names.shared}"
+        gate = gate_of(form, routed=False)
         self._shared = (
-            DenseFfn(weights, shared, d_model, experts.shared_d_ff, SHARED)
+            DenseFfn(weights, shared, d_model, experts.shared_d_ff, role=SHARED, gate=gate)
             if experts.shared_d_ff
             else None
         )
-        self._shared_gate = weights(f"{shared}_gate.weight", (1, d_model)) if shared_gate else None
+        gated = details.shared_gate
+        self._shared_gate = weights(f"{shared}_gate.weight", (1, d_model)) if gated else None
 
     def forward(self, hidden: Tensor, laps: Laps) -> Tensor:
         """Return [b, N, d_model], given as much."""
         rows = hidden.flatten(0, 1)
         ids, shares = self._router.route(rows)
         laps.lap(ROUTER)
-        out = self._expert_runner.run(rows, self._weights, ids, shares)
+        out = self._expert_runner.run(rows, self._weights, ids, shares, self._inner)
         laps.lap(MOE)
         if self._shared is not None:
             out = out + self._gated(rows, self._shared.forward(rows, laps))
@@ -224,3 +142,55 @@ class MoeFfn:
         if self._shared_gate is None:
             return out
         return functional.linear(rows, self._shared_gate).sigmoid() * out
+
+
+class Beside:
+    """Routed experts beside a layer's Dense FFN, each with norms of its own (Gemma 4).
+
+    Source: Gemma4TextDecoderLayer and Gemma4TextRouter of transformers 5.23.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        details: Details,
+        weights: RandomWeights,
+        prefix: str,
+        *,
+        experts: Experts,
+        rule: RouterRule,
+        expert_runner: ExpertRunner,
+    ) -> None:
+        d_model, count, self._eps = decoder.d_model, experts.experts, details.norm_eps
+        self._expert_runner = expert_runner
+        self._into, self._of_dense, self._of_experts = (
+            Norm(weights, f"{prefix}.{name}", d_model, details.norm_eps)
+            for name in (
+                "pre_feedforward_layernorm_2",
+                "post_feedforward_layernorm_1",
+                "post_feedforward_layernorm_2",
+            )
+        )
+        self._factors = weights(f"{prefix}.router.scale", (d_model,)) * d_model**-0.5
+        proj = weights(f"{prefix}.router.proj.weight", (count, d_model))
+        self._router = Router(rule, experts.top_k, proj, None)
+        self._per_expert = weights(f"{prefix}.router.per_expert_scale", (count,)).float()
+        self._weights = (
+            weights(f"{prefix}.experts.gate_up_proj", (count, 2 * experts.d_ff, d_model)),
+            weights(f"{prefix}.experts.down_proj", (count, d_model, experts.d_ff)),
+        )
+        self._inner = inner_of(details.form or None, experts, d_model, weights, prefix)
+
+    def forward(self, hidden: Tensor, dense: Tensor, laps: Laps) -> Tensor:
+        """Return the sum of both, given what enters the FFNs and what the dense one made."""
+        rows = hidden.flatten(0, 1)
+        normed = functional.rms_norm(rows, rows.shape[-1:], self._factors, self._eps)
+        laps.lap(BETWEEN)
+        ids, shares = self._router.route(normed)
+        shares = shares * self._per_expert[ids]
+        laps.lap(ROUTER)
+        into = self._into.forward(rows)
+        laps.lap(BETWEEN)
+        out = self._expert_runner.run(into, self._weights, ids, shares, self._inner)
+        laps.lap(MOE)
+        return self._of_dense.forward(dense) + self._of_experts.forward(out).view_as(hidden)

@@ -28,6 +28,7 @@ from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.guarded_reader import GuardedReader
+from nearfree.public.latent_tables import TABLES as LATENT_TABLES
 from nearfree.public.perf_tables import Rows
 from nearfree.public.table_curves import Member, make_curves
 from nearfree.sources.fetching.cache import Cache
@@ -131,17 +132,20 @@ def _odd(name: str, what: str) -> SourceError:
 PACKAGE = "aiconfigurator-core"
 VERSION = "0.12.0"
 """The version that is read unless another is asked for."""
-FORM = 3
+FORM = 4
 """Which rows become curves: a new number makes a new take of a release that is in the log. 2 has
 the formats beside bfloat16, float16 and float8, and caches in a format of their own; 3 has
-collectives, and the exponents of power laws in the routing."""
+collectives, and the exponents of power laws in the routing; 4 has latent and sparse attention, its
+indexers, and whole layers of it."""
 _REMEDY = "Import a version whose form is known, such as 0.12.0"
 _ROOT = "aiconfigurator_core/systems/"
 _TABLE = re.compile(
-    _ROOT + r"data/(?P<system>[^/]+)/(?:gemm|moe|attention|comm)/"
-    r"(?P<backend>vllm|sglang|trtllm|nccl)/[^/]+/(?P<table>gemm|moe|context_attention|"
-    r"generation_attention|custom_allreduce|nccl|wideep_deepep_ll|wideep_deepep_normal|moe_a2a)"
-    r"_perf\.parquet"
+    _ROOT + r"data/(?P<system>[^/]+)/(?:gemm|moe|attention|comm|mla|msa|sparse_attention)/"
+    r"(?P<backend>vllm|sglang|trtllm|nccl)/[^/]+/"
+    r"(?P<table>gemm|moe|context_attention|generation_attention|custom_allreduce|nccl|"
+    r"wideep_deepep_ll|wideep_deepep_normal|moe_a2a|"
+    + "|".join(name.removesuffix("_perf") for name in LATENT_TABLES)
+    + r")_perf\.parquet"
 )
 _SYSTEM = re.compile(_ROOT + r"([^/]+)\.yaml")
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
@@ -201,7 +205,7 @@ def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
             points,
             Member(f"{licence}, {system.notice}", path, hashes[path]),
             facts,
-            over_context=place["table"] == "generation_attention",
+            over_context="generation" in place["table"],
         )
         fresh, copies = _without_copies(made.events, told)
         events += fresh

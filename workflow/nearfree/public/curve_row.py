@@ -9,6 +9,8 @@ from typing import get_args
 import msgspec
 from msgspec import Struct
 
+from nearfree.core.modules.indexer import LOGITS, SELECT
+from nearfree.core.modules.mla import ABSORBED, NAIVE
 from nearfree.core.modules.routing import named_routing
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import (
@@ -29,12 +31,14 @@ CURVE_FIELDS = tuple(
         (
             name
             for name, field in FIELDS.items()
-            if field.role in ("axis", "shape") or name in STORED
+            if field.role in ("axis", "shape") or name in (*STORED, "api")
         ),
         key=lambda name: MODULES.index(FIELDS[name].modules[0]),
     )
 )
 """The fields of a setting that a curve can have besides its module, backend and dtype."""
+_EARLY = {"gemm", "dense_ffn", "moe_ffn", "attention"}
+"""Modules whose columns every file has."""
 COLUMNS = (
     *("platform", "module", "backend", "backend_version", "dtype", *CURVE_FIELDS),
     *("kernel", "n", "latency_us"),
@@ -42,8 +46,8 @@ COLUMNS = (
 """The columns of a curve file, in any order."""
 OPTIONAL = frozenset(
     {
-        *("kernel", *STORED),
-        *(n for n in CURVE_FIELDS if FIELDS[n].optional or FIELDS[n].modules == ("collective",)),
+        *("kernel", "api", *STORED),
+        *(n for n in CURVE_FIELDS if FIELDS[n].optional or not _EARLY & {*FIELDS[n].modules}),
     }
 )
 """Columns that a file may lack."""
@@ -53,6 +57,7 @@ _CHOICES = {
     "module": MODULES,
     **dict.fromkeys(("dtype", *STORED), tuple(ELEMENT_BYTES)),
     "operation": get_args(Operation),
+    "api": (ABSORBED, NAIVE, LOGITS, SELECT),
     "gated": ("true", "false"),
 }
 _TEXT_LIMIT = 200

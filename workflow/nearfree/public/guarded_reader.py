@@ -9,6 +9,7 @@ from typing import Self
 
 from nearfree.errors import SourceError
 from nearfree.public.collective_tables import is_collective, read_collectives
+from nearfree.public.latent_tables import is_latent, read_latents
 from nearfree.public.perf_tables import Rows, odd, read_rows
 
 MEMORY_LIMIT = 8 * 2**30
@@ -34,7 +35,7 @@ class GuardedReader:
         self._pool.shutdown(cancel_futures=True)
 
     def read(self, member: str, raw: bytes) -> Rows:
-        """Return a table's rows, as `read_rows` or `read_collectives` does.
+        """Return a table's rows, as `read_rows`, `read_collectives` or `read_latents` does.
 
         Raises
         ------
@@ -64,6 +65,8 @@ def _limit() -> None:
 def _read_guarded(member: str, raw: bytes) -> Rows | tuple[str, str]:
     """Return rows, or what is wrong and its remedy: errors do not travel between processes."""
     try:
-        return (read_collectives if is_collective(member) else read_rows)(member, raw)
+        if is_collective(member):
+            return read_collectives(member, raw)
+        return (read_latents if is_latent(member) else read_rows)(member, raw)
     except SourceError as error:
         return error.what, error.remedy

@@ -69,7 +69,7 @@ _OPTIONAL = {"window_size": "window_size"}
 _TEXT = frozenset(
     {
         *("dtype", "kv_cache_dtype", "distribution", "device", "backend_version", "kernel"),
-        *("backend", "operation"),
+        *("backend", "operation", "model", "score_mode", "products", "called"),
     }
 )
 REAL = frozenset({"latency_ms", "dispatch", "combine", "dispatch_notify", "combine_notify"})

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import polars as pl
 
+from nearfree.core.modules.indexer import LOGITS
+from nearfree.core.modules.mla import ABSORBED
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
@@ -68,7 +70,8 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
     return (
         points.join(facts, on=["platform", "dtype"], how="left", maintain_order="left")
         .with_columns(
-            _slowness(uncached).alias("slowness"), _slowness(moved).alias("slowness_cold")
+            _slowness(uncached).alias("slowness"),
+            pl.when(~pl.col("module").is_in(_MANY)).then(_slowness(moved)).alias("slowness_cold"),
         )
         .drop(_FACTS)
     )
@@ -84,6 +87,9 @@ def unit_too_small(slowness_cold: pl.Expr) -> pl.Expr:
     return (slowness_cold.count() > 0) & (slowness_cold.min() > TOO_SLOW)
 
 
+_MANY = ("attention_layer", "indexer")
+"""Modules of several kernels, launched one by one, and of work that is no product: nothing says how
+slow they may be."""
 _FACTS = ("_peak", "_bandwidth", "_cache_bytes", "_link")
 
 
@@ -135,9 +141,33 @@ def _flop() -> pl.Expr:
     product = 2.0 * tokens * _matrices() * _number("d_model") * _number("d_ff")
     pairs = n * _number("context") + n * (n + 1.0) / 2.0
     attention = 4.0 * _number("batch") * _number("heads") * _number("head_dim") * pairs
+    keys, read = _number("batch") * n, pl.min_horizontal(_entries(), _number("selected"))
+    least = keys * pl.min_horizontal(read, n / 2.0 + _number("context"))
+    absorbed = pl.col("api") == ABSORBED
+    latent, rope = _number("latent"), _number("rope_dim").fill_null(0.0)
+    naive = _number("nope_dim") + rope + _number("value_dim")
+    width = pl.when(absorbed).then(2.0 * latent + rope).otherwise(naive)
     return _by_module(
-        gemm=product, dense_ffn=product, moe_ffn=product * _number("top_k"), attention=attention
+        gemm=product,
+        dense_ffn=product,
+        moe_ffn=product * _number("top_k"),
+        attention=attention,
+        mla=2.0 * _number("heads") * width * least,
+        indexer=pl.when(pl.col("api") == LOGITS).then(
+            2.0
+            * _number("batch")
+            * _number("heads")
+            * _number("head_dim")
+            * pairs
+            / _number("ratio")
+        ),
+        attention_layer=2.0 * tokens * _number("projected"),
     )
+
+
+def _entries() -> pl.Expr:
+    """Return the entries that are stored of a request's positions, cached and new ones."""
+    return (_number("context") + _number("n")) / _number("ratio").fill_null(1.0)
 
 
 def _bytes(stored: str | None = None) -> pl.Expr:
@@ -159,11 +189,21 @@ def _moved() -> pl.Expr:
     weights = _matrices() * _number("d_model") * _number("d_ff") * _bytes("weights")
     cached = _number("kv_heads") * (_number("context") + n) * _bytes("kv_dtype")
     twice = 2.0 * _number("batch") * _number("head_dim")
+    latent = _number("latent") + _number("rope_dim").fill_null(0.0)
+    read = pl.min_horizontal(_entries(), _number("selected"))
+    each = pl.when(pl.col("api") == ABSORBED).then(latent)
     return _by_module(
         gemm=weights + tokens * (_number("d_model") + _number("d_ff")) * size,
         dense_ffn=weights + 2.0 * tokens * _number("d_model") * size,
         moe_ffn=weights * active + 2.0 * tokens * _number("d_model") * size,
         attention=twice * (cached + _number("heads") * n * size),
+        mla=_number("batch") * read * each.otherwise(0.0) * _bytes("kv_dtype"),
+        indexer=_number("batch")
+        * _entries()
+        * _number("head_dim")
+        * _bytes("kv_dtype")
+        * pl.when(pl.col("api") == LOGITS).then(1.0).otherwise(0.0),
+        attention_layer=_number("projected") * size,
     )
 
 

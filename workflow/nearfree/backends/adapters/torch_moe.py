@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.backends.adapters.experts import Aligned, Experts, expert_ids
+from nearfree.backends.adapters.gates import Gate, silu
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.records import BY_NAME, load
 from nearfree.core.modules.moe_ffn import moe_work
@@ -28,35 +29,58 @@ def default_block(tokens: int, experts: int) -> int:
     return _SMALL_BLOCK if tokens <= experts else _LARGE_BLOCK
 
 
+class Inner(NamedTuple):
+    """What experts do between their products, and what they add to both: biases [E, out]."""
+
+    gate: Gate = silu
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+
+
+PLAIN = Inner()
+
+
 class Core(NamedTuple):
     """How the rows of experts are multiplied, and to what they are padded for it.
 
     `block_rows` gives the rows of a block by tokens and E, None where none is padded; `multiply`
-    takes rows, how they are aligned, and the weights of gate and up, and of down.
+    takes rows, how they are aligned, the weights of gate and up, and of down, and what is between.
     """
 
     block_rows: Callable[[int, int], int | None]
-    multiply: Callable[[Tensor, Aligned, Tensor, Tensor], Tensor]
+    multiply: Callable[[Tensor, Aligned, Tensor, Tensor, Inner], Tensor]
 
 
-def padded(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor) -> Tensor:
+def padded(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner: Inner) -> Tensor:
     """Return the rows of all experts, each block computed whole, padding included."""
     size = len(rows) // len(aligned.blocks)
     out = torch.empty_like(rows)
     for expert, first in aligned.blocks:
         block = slice(first, first + size)
-        gate, up = (rows[block] @ gate_up[expert].t()).chunk(2, -1)
-        torch.mm(functional.silu(gate) * up, down[expert].t(), out=out[block])
+        hidden = rows[block] @ gate_up[expert].t()
+        if inner.gate_up_bias is not None:
+            hidden += inner.gate_up_bias[expert]
+        torch.mm(inner.gate(hidden), down[expert].t(), out=out[block])
+        if inner.down_bias is not None:
+            out[block] += inner.down_bias[expert]
     return out
 
 
-def grouped(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor) -> Tensor:
+def grouped(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner: Inner) -> Tensor:
     """Return the rows of all experts, each multiplying its own and no others."""
     hidden = functional.grouped_mm(rows, gate_up.transpose(1, 2), offs=aligned.ends)
-    gate, up = hidden.chunk(2, -1)
-    return functional.grouped_mm(
-        functional.silu(gate) * up, down.transpose(1, 2), offs=aligned.ends
-    )
+    if inner.gate_up_bias is not None:
+        hidden += inner.gate_up_bias[_experts(aligned, len(rows))]
+    out = functional.grouped_mm(inner.gate(hidden), down.transpose(1, 2), offs=aligned.ends)
+    if inner.down_bias is not None:
+        out += inner.down_bias[_experts(aligned, len(rows))]
+    return out
+
+
+def _experts(aligned: Aligned, rows: int) -> Tensor:
+    """Return the expert of each row."""
+    numbers = torch.arange(rows, dtype=aligned.ends.dtype, device=aligned.ends.device)
+    return torch.searchsorted(aligned.ends, numbers, right=True)
 
 
 PADDED = Core(default_block, padded)
@@ -76,12 +100,23 @@ def mixed(
     aligned: Aligned,
     weights: tuple[Tensor, Tensor],
     shares: Tensor | None = None,
+    *,
+    inner: Inner = PLAIN,
+    on_inputs: bool = False,
 ) -> Tensor:
     """Return a forward through gated experts, [tokens, d_model] in and out.
 
-    Each token's experts weigh 1 / k, or what `shares`, [tokens, k], says.
+    Each token's experts weigh 1 / k, or what `shares`, [tokens, k], says; with `on_inputs` what
+    goes into them is multiplied by that, and what comes out is added as it is.
     """
-    out = core.multiply(inputs[aligned.tokens], aligned, *weights)[aligned.places]
+    rows = inputs[aligned.tokens]
+    if on_inputs:
+        if shares is None:
+            rows = rows / aligned.places.shape[1]
+        else:
+            rows[aligned.places] *= shares.to(rows.dtype).unsqueeze(-1)
+        return core.multiply(rows, aligned, *weights, inner)[aligned.places].sum(1)
+    out = core.multiply(rows, aligned, *weights, inner)[aligned.places]
     if shares is None:
         return out.mean(1)
     return (out * shares.to(out.dtype).unsqueeze(-1)).sum(1)

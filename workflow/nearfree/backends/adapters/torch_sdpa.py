@@ -24,16 +24,26 @@ def cpu_tile(n: int) -> int:
 
 
 def causal_mask(
-    n: int, context: int, dtype: torch.dtype, *, window: int | None = None, device: str = "cpu"
+    n: int,
+    context: int,
+    dtype: torch.dtype,
+    *,
+    window: int | None = None,
+    chunk: int | None = None,
+    device: str = "cpu",
 ) -> Tensor:
     """Return the additive mask [N, L + N]: query i sees the L cached keys and i + 1 new.
 
-    With a window it sees the last `window` of those alone.
+    With a window it sees the last `window` of those alone, with a chunk those from the last
+    multiple of `chunk` on.
     """
     ones = torch.ones(n, context + n, dtype=torch.bool, device=device)
     hidden = ones.triu(context + 1)
     if window is not None:
         hidden |= ones.tril(context - window)
+    if chunk is not None:
+        keys = torch.arange(context + n, device=device)
+        hidden |= keys < (keys[context:, None] // chunk * chunk)
     return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, float("-inf"))
 
 
@@ -45,6 +55,34 @@ def sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
     return functional.scaled_dot_product_attention(
         queries, keys, values, attn_mask=mask, enable_gqa=queries.shape[1] != keys.shape[1]
     )
+
+
+def with_sinks(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sinks: Tensor
+) -> Tensor:
+    """Return the same as `sdpa`, where each head has a logit [heads] that is no key's.
+
+    What is left of a head's attention is the share that its keys have of the sum of all.
+    """
+    out, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
+        queries, keys, values, attn_mask=mask
+    )
+    left = (log_sums - sinks.float().unsqueeze(-1)).sigmoid().to(out.dtype)
+    return torch.mul(out, left.unsqueeze(-1))
+
+
+def capped(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, cap: float
+) -> Tensor:
+    """Return the same as `sdpa`, where a logit is at most `cap`: c tanh(logit / c)."""
+    batch, heads, n, width = queries.shape
+    groups = (batch, keys.shape[1], -1)
+    logits = queries.reshape(*groups, width) @ keys.transpose(2, 3) * (width**-0.5 / cap)
+    logits = logits.tanh_().mul_(cap).view(batch, heads, n, -1)
+    if mask is not None:
+        logits += mask
+    shares = logits.softmax(-1, dtype=torch.float32).to(values.dtype)
+    return (shares.view(*groups, shares.shape[-1]) @ values).view(batch, heads, n, -1)
 
 
 def flash(

@@ -67,6 +67,50 @@ def is_causal(setting: Setting) -> bool:
     return setting.mask != "block"
 
 
+def visible_pairs(n: int, context: int, *, causal: bool) -> int:
+    """Return how many pairs of a new position and a key that it sees a request has.
+
+    Causal, aligned bottom-right, position i sees the L cached and i + 1 new keys: N L + N (N + 1)
+    / 2 pairs; in a block each sees all L + N.
+    """
+    return n * context + n * (n + 1) // 2 if causal else n * (context + n)
+
+
+def tiled_pairs(
+    n: int,
+    context: int,
+    *,
+    tile_rows: int,
+    tile_keys: int = 1,
+    group: int = 1,
+    padded: bool = True,
+    skips: bool = True,
+) -> tuple[int, int]:
+    """Return the query tiles of a row axis, and the pairs of rows and keys that they compute.
+
+    Parameters
+    ----------
+    tile_rows, tile_keys
+        Query rows and keys of a tile.
+    group
+        Query heads that share the row axis: it has N group rows.
+    padded
+        Whether rows that only fill a tile are computed.
+    skips
+        Whether a tile stops after the last key that any of its rows sees.
+    """
+    rows_all = n * group
+    tiles = -(-rows_all // tile_rows)
+    computed = 0
+    for tile in range(tiles):
+        first = tile * tile_rows
+        last = min(first + tile_rows, rows_all)
+        visible = context + math.ceil(last / group) if skips else context + n
+        wide = -(-visible // tile_keys) * tile_keys
+        computed += (tile_rows if padded else last - first) * wide
+    return tiles, computed
+
+
 def attention_work(
     setting: Setting,
     n: int,
@@ -102,22 +146,16 @@ def attention_work(
     kv_heads, head_dim = setting.kv_heads or 0, setting.head_dim or 0
     keys = context + n
     causal = is_causal(setting)
-    visible_pairs = n * context + n * (n + 1) // 2 if causal else n * keys
-    rows_all = n * group
-    computed = 0
-    tiles = -(-rows_all // tile_rows)
-    for tile in range(tiles):
-        first = tile * tile_rows
-        last = min(first + tile_rows, rows_all)
-        visible = context + math.ceil(last / group) if causal and causal_skip else keys
-        wide = -(-visible // tile_keys) * tile_keys
-        computed += (tile_rows if padded else last - first) * wide
+    tiles, computed = tiled_pairs(
+        n, context, tile_rows=tile_rows, tile_keys=tile_keys, group=group, padded=padded,
+        skips=causal and causal_skip,
+    )  # fmt: skip
     per_pair = 4 * setting.batch * head_dim
     rows_of_heads = heads // group
     cached, rest = (2 * setting.batch * each * head_dim for each in (kv_heads * keys, heads * n))
     grid = tiles * rows_of_heads * setting.batch * splits
     return ExecutedWork(
-        flop_logical=per_pair * heads * visible_pairs,
+        flop_logical=per_pair * heads * visible_pairs(n, context, causal=causal),
         flop_executed=per_pair * rows_of_heads * computed,
         bytes_compulsory=moved_bytes(setting, cached=cached, rest=rest),
         blocks=tiles * rows_of_heads * setting.batch,

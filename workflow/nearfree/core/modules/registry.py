@@ -5,15 +5,22 @@ from operator import or_
 from typing import Any
 
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.collective import COLLECTIVE
 from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
+from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.modules.mla import MLA
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.moe_ffn import MOE_FFN
 from nearfree.core.setting import Setting
 
 KINDS: dict[str, ModuleKind] = {
-    kind.name: kind for kind in (GEMM, DENSE_FFN, MOE_FFN, ATTENTION, COLLECTIVE, MODEL)
+    kind.name: kind
+    for kind in (
+        *(GEMM, DENSE_FFN, MOE_FFN, ATTENTION, MLA, INDEXER, ATTENTION_LAYER),
+        *(COLLECTIVE, MODEL),
+    )
 }
 MAIN = tuple(kind for kind in KINDS.values() if kind.main)
 """Those that the paper speaks of by themselves."""

@@ -8,7 +8,8 @@ import polars as pl
 from msgspec import structs
 
 from nearfree.core.label import AXES
-from nearfree.decoders.modules import ATTENTION, MOE
+from nearfree.decoders.attention_uses import ATTENTION, base_of
+from nearfree.decoders.modules import MOE
 from nearfree.derive.claims.cases import Case, doublings, n_max, plain, setting_case, within_step
 from nearfree.derive.claims.scope_tables import BASES, Row, ScopeTables, pairs
 
@@ -65,7 +66,8 @@ def limiter_shifts(tables: ScopeTables, module: str) -> Iterator[Case]:
         short, long = max(family, key=lambda pair: pair[1]["context"] - pair[0]["context"])
         first, last = (limiters[row["row_id"]] for row in (short, long))
         if first and last:
-            agrees = (first["measured_limiter"], last["measured_limiter"]) == (MOE, ATTENTION)
+            named = [base_of(each["measured_limiter"]) for each in (first, last)]
+            agrees = named == [MOE, ATTENTION]
             text = (
                 f"{first['measured_limiter']} at L = {short['context']}, "
                 f"{last['measured_limiter']} at L = {long['context']}"

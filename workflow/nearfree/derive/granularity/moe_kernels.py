@@ -1,10 +1,20 @@
 """Which kernel runs an MoE layer where a release is asked, and whether its blocks are read."""
 
-from nearfree.backends.kernels import NEVER_TRITON, TRITON, moe_kernel, moe_libraries, unread
+from nearfree.backends.kernels import (
+    MARLIN,
+    NEVER_TRITON,
+    OPENAI_TRITON,
+    TRITON,
+    TRITON_KERNELS,
+    gpt_oss_kernel,
+    moe_kernel,
+    moe_libraries,
+    unread,
+)
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.moe_ffn import MoeQuestion
-from nearfree.core.precision import Product
+from nearfree.core.precision import PLAIN, Product
 from nearfree.derive.granularity.releases import Release, moe_release
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.marlin import BESIDE_TRITON
@@ -35,6 +45,8 @@ def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
 
     A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
     """
+    if dtype == "mxfp4" and asked.kernel == OPENAI_TRITON:
+        return TRITON_KERNELS
     named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
     if (named and dtype not in NEVER_TRITON) or asked.sm is None:
         return TRITON
@@ -68,16 +80,24 @@ def reads_moe(
         return False
 
 
-def library_of(release: BackendRelease, formats: Product, sm: int | None) -> str | None:
+def library_of(
+    release: BackendRelease, formats: Product, sm: int | None, model_type: str = ""
+) -> str | None:
     """Return the library that a release runs experts by, in a format that has no blocks to read.
 
-    None where it has, or the library is not known.
+    None where it has, or the library is not known. OpenAI's Triton kernels, which run gpt-oss's
+    experts, are such a library by T(N), whose blocks are read all the same.
     """
     stored = formats.weights
-    if stored != formats.activations or stored not in _LIBRARIES_ALONE or sm is None:
+    gpt_oss = model_type == "gpt_oss" and stored == "mxfp4" and formats.activations in PLAIN
+    alone = stored == formats.activations and stored in _LIBRARIES_ALONE
+    if sm is None or not (gpt_oss or alone):
         return None
     try:
         known = moe_release(release.name, release.version, None)
+        if gpt_oss:
+            kernel = gpt_oss_kernel(*known, sm)
+            return None if kernel == MARLIN else kernel
         return moe_libraries(*known, stored, sm)
     except EvidenceError:
         return None

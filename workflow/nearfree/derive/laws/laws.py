@@ -17,7 +17,7 @@ from nearfree.core.modules.kind import Granularity, Laws, ModuleKind, smallest
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.modules.registry import KINDS
 from nearfree.core.modules.routing import SPREADS
-from nearfree.core.setting import POWER_LAW, Setting
+from nearfree.core.setting import POWER_LAW, Setting, required
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import ConfigError, NearfreeError
@@ -52,15 +52,18 @@ def shape_refusal(*, law: bool = True) -> pl.Expr:
         spread |= routing.str.contains(f"^(?:{POWER_LAW}|loads:.+)$")
     unspread = _module.is_in(ROUTED) & ~spread
     uncached = _module.is_in(CACHED) & (pl.col("context") == 0) & law
+    needs = {name: laws.needs for name, laws in LAWFUL.items()}
+    if not law:
+        needs |= {name: required(KINDS[name].name) for name in _LAWLESS}
     missing = [
         pl.when((_module == module) & pl.col(field).is_null()).then(
             written(f"the {{}} setting lacks {field}", "module")
         )
-        for module, laws in LAWFUL.items()
-        for field in laws.needs
+        for module, fields in needs.items()
+        for field in fields
     ]
     return pl.coalesce(
-        pl.when(~_module.is_in(list(LAWFUL))).then(
+        pl.when(~_module.is_in(list(needs))).then(
             written("no law for the module {} yet", "module")
         ),
         *missing,
@@ -71,6 +74,8 @@ def shape_refusal(*, law: bool = True) -> pl.Expr:
     )
 
 
+_LAWLESS = ("attention_layer",)
+"""Modules of which T(N) is known though they have no law of the paper."""
 _NO_UNITS = "{} has no {} units; weights alone can be {} there (--activations bfloat16)"
 
 

@@ -7,7 +7,7 @@ import polars as pl
 
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.core.parallel import Parallel
-from nearfree.core.precision import FORMATS, QUANTISED
+from nearfree.core.precision import FORMATS
 from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.memory import COLLECTIVE_BYTES, ENGINE_BYTES, PAGE_POSITIONS, PROMPT_TOKENS
 from nearfree.derive.predict.forecast.deployment import Deployment
@@ -122,5 +122,5 @@ def about_rows(
 def _peaks(deployment: Deployment) -> list[str]:
     """Return the peaks that the products of a deployment have, as datasheets name them."""
     formats = deployment.formats
-    entering = [getattr(formats, kind).activations for kind in QUANTISED]
+    entering = [product.activations for _, product in formats.products]
     return list(dict.fromkeys(FORMATS[each].peak for each in (*entering, formats.plain)))

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.laws.laws import CACHED
 from nearfree.derive.reference.groups import Group, Key, keys_of, made
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import Truth, questions, truth
@@ -18,9 +17,13 @@ from nearfree.derive.work_model.prepare import Prepared, padded, prepare
 from nearfree.derive.work_model.samples import LEAST_MB
 from nearfree.public.curves import ImportedCurves
 
+_MANY = ("attention", "mla", "layer", "indexer")
+"""Families of which so many curves are kept."""
 MOST_ATTENTION = 120
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
-_MODULES = ("gemm", "moe_ffn", "attention")
+_MODULES = ("gemm", "moe_ffn", "attention", "mla", "indexer", "attention_layer")
+_TWO_KERNELS = ("attention",)
+"""Modules that run another kernel for one position than for several."""
 
 
 class Curves(Struct, frozen=True):
@@ -43,7 +46,9 @@ def known_truth(curves: ImportedCurves, epsilon: float) -> Truth:
     """Return what curves of a kernel say: products with heavy weights, attention from N > 1 on."""
     settings = heavy_enough(curves.settings.filter(pl.col("module").is_in(_MODULES)), LEAST_MB)
     points = curves.points.join(settings.select("curve", "module"), on="curve", how="inner")
-    several = ~pl.col("module").is_in(CACHED) | (pl.col("n") > 1) | pl.col("context").is_not_null()
+    several = (
+        ~pl.col("module").is_in(_TWO_KERNELS) | (pl.col("n") > 1) | pl.col("context").is_not_null()
+    )
     return truth(settings, points.filter(several).drop("module"), [epsilon])
 
 
@@ -101,7 +106,7 @@ def groups_of(
         if (kept is None or kept[place]) and of(key):
             places.setdefault(key, []).append(place)
     for key, every in places.items():
-        mine = _spread(curves, every) if key.family.startswith("attention") else every
+        mine = _spread(curves, every) if key.family.startswith(_MANY) else every
         flags = np.zeros(len(curves.keys), dtype=bool)
         flags[mine] = True
         group = made(

@@ -1,6 +1,7 @@
 """What each regime says of curves that it does not know: they are left out, the rest made anew.
 
-R2m leaves a model out everywhere (of products a depth K, of attention a head layout), R2s a shape,
+R2m leaves a model out everywhere (of products a depth K, of attention a head layout, of attention
+layers the width and a rank's heads), R2s a shape,
 R1 a GPU, R0 its siblings too, and R3 a release. Folds follow from a digest of what is left out;
 bands are calibrated on one half of the models and scored on the other, and the other way round.
 """
@@ -30,6 +31,9 @@ _MODEL = {
     "gemm": ("d_model",),
     "moe_ffn": ("d_model", "experts", "top_k"),
     "attention": ("heads", "kv_heads", "head_dim"),
+    "mla": ("heads", "latent", "rope_dim", "nope_dim", "value_dim"),
+    "indexer": ("heads", "head_dim", "ratio"),
+    "attention_layer": ("d_model", "heads", "latent", "ratio"),
 }
 
 

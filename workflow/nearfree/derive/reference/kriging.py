@@ -14,7 +14,10 @@ from msgspec import Struct
 
 from nearfree.derive.work_model.family import Array
 
-COORDINATES = ("batch", "d_model", "d_ff", "experts", "top_k", "heads", "kv_heads", "head_dim")
+COORDINATES = (
+    *("batch", "d_model", "d_ff", "experts", "top_k", "heads", "kv_heads", "head_dim"),
+    *("context", "projected"),
+)
 """Fields of a setting that say where a curve lies."""
 _OCTAVES = 5.0
 """Doublings of a size after which a curve says little of another."""
@@ -22,6 +25,9 @@ _OF_FAMILY: dict[str, dict[str, float]] = {
     "gemm": {"d_model": _OCTAVES, "d_ff": _OCTAVES},
     "moe": {"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
     "attention": dict.fromkeys(("heads", "kv_heads", "head_dim", "batch"), _OCTAVES),
+    "mla": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
+    "layer": dict.fromkeys(("heads", "projected", "batch", "context"), _OCTAVES),
+    "indexer": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
 }
 _RELEASE = 0.8
 """What a curve of another release counts."""
@@ -46,12 +52,15 @@ def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Places:
     """Return where curves or questions lie.
 
     Along N the place of an MoE layer is the rows an expert, b N k / E, of attention N, and of a
-    product its rows b N.
+    product or a layer's attention its rows b N. A context counts with the first new position.
     """
     kind = family.partition("_")[0]
     scales = _OF_FAMILY[kind]
-    axes = [np.log2(_numbers(rows, name)) / scale for name, scale in scales.items()]
-    along: Array = n if kind == "attention" else n * _numbers(rows, "batch")[:, None]
+    axes = [
+        np.log2(_numbers(rows, name) + (name == "context")) / scale
+        for name, scale in scales.items()
+    ]
+    along: Array = n if kind in ("attention", "mla") else n * _numbers(rows, "batch")[:, None]
     if kind == "moe":
         axes.append(_spread(rows["routing"]))
         along = along * (_numbers(rows, "top_k") / _numbers(rows, "experts"))[:, None]

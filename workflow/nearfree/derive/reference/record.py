@@ -62,7 +62,7 @@ def referenced(
         names["backend_version"],
         names["routing"],
         names["member"],
-        {name: rows[name].to_list() for name in COORDINATES}
+        {name: rows[name].to_list() for name in COORDINATES if rows[name].count()}
         | {name: [places[name][each] for each in rows[name]] for name in names}
         | {"grid": [every.index(each) for each in grids]},
         [list(each) for each in every],
@@ -122,7 +122,9 @@ def group_of(event: Event) -> Group:
 def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
     columns = packed.columns
     numbers = [value for of in columns.values() for value in of if value is not None]
-    sizes = [value for name in COORDINATES for value in columns[name] if value is not None]
+    none: list[int | None] = [None] * len(columns["grid"])
+    of = {name: columns.get(name, none) for name in COORDINATES}
+    sizes = [value + (name == "context") for name in of for value in of[name] if value is not None]
     if min(numbers, default=0) < 0 or min(sizes, default=0) < 1:
         raise ValueError("a place or size is too small")
     grids = [packed.grids[place] for place in columns["grid"] if place is not None]
@@ -137,7 +139,7 @@ def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
         "routing": packed.routings,
         "member": packed.members,
     }
-    frame = {name: columns[name] for name in COORDINATES} | {
+    frame: dict[str, Sequence[int | str | None]] = {**of} | {
         name: [of[place] for place in columns[name] if place is not None]
         for name, of in named.items()
     }

@@ -19,8 +19,24 @@ from nearfree.derive.work_model.family import (
     power_mean_sum,
 )
 
-_LEAST_KEYS = 64.0
+LEAST_KEYS = 64.0
 """Keys of a step: no tile computes fewer."""
+
+
+def causal_keys(n: Array, context: Array, tile: Array, packed: Array) -> tuple[Array, Array]:
+    """Return the tiles of a row axis, and the keys that all of them see, [rows, grid].
+
+    Tile i sees the cache and the positions up to its own last row.
+
+    Parameters
+    ----------
+    tile, packed
+        Rows of a tile, and rows that a position takes.
+    """
+    rows = n * packed
+    whole = np.floor(rows / tile)
+    seen = whole * context + whole * (whole + 1) / 2 * tile / packed
+    return np.ceil(rows / tile), seen + np.where(rows > whole * tile, context + n, 0.0)
 
 
 def latency_us(features: Features, values: Values, _hypothesis: str, *, in_waves: bool) -> Array:
@@ -43,15 +59,10 @@ def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array
     """Return the time on the chip and that of reading and writing, both [rows, grid]."""
     n, context, tile = features["n"], features["context"], features["tile_rows"]
     packed, width, batch = features["rows_per_position"], features["head_dim"], features["batch"]
-    rows = n * packed
-    tiles = np.ceil(rows / tile)
-    whole = np.floor(rows / tile)
-    # Causal: tile i sees the cache and the positions up to its own last row.
-    seen = whole * context + whole * (whole + 1) / 2 * tile / packed
-    seen = seen + np.where(rows > whole * tile, context + n, 0.0)
+    tiles, seen = causal_keys(n, context, tile, packed)
     fed = values["tflop_s_per_sm"] * FLOP_PER_US
     rate = 1.0 / (features["sms"] / features["phi"] + 1.0 / fed)
-    keys = np.maximum(seen / tiles, _LEAST_KEYS)
+    keys = np.maximum(seen / tiles, LEAST_KEYS)
     one_us = 4.0 * tile * width * keys / rate + values["tile_us"]
     share = batch * features["heads"] / packed * tiles / features["sms"]
     on_chip = (np.ceil(share) if in_waves else share) * one_us

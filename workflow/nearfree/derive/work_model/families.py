@@ -11,12 +11,15 @@ from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PRE
 from nearfree.derive.work_model.collective import COLLECTIVE_PCIE, COLLECTIVES, EXCHANGES
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
+from nearfree.derive.work_model.layer import INDEXED, LAYER
+from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         *(GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED),
+        *(MLA_PREFILL, MLA_CACHED, MLA_SELECTED, LAYER, INDEXED),
         *COLLECTIVES,
     )
 }
@@ -33,7 +36,8 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     Parameters
     ----------
     rows
-        Questions with the facts of their platform: over PCIe all collectives have one form.
+        Questions with the facts of their platform: over PCIe all collectives have one form, and
+        latent attention has one of its own where positions are selected.
     """
     cached = (pl.col("context") > 0).alias("cached")
     kernel = pl.coalesce("kernel", pl.when(pl.col("module") == "collective").then("api"))
@@ -42,9 +46,12 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     )
     over_pcie = (pl.col("module") == "collective") & pl.col("nvlink").is_null()
     exchanged = pl.col("family").is_in([each.name for each in EXCHANGES])
+    chosen = (pl.col("module") == "mla") & pl.col("selected").is_not_null()
     return rows.with_columns(found["family"]).select(
         pl.when(over_pcie & ~exchanged.fill_null(value=False))
         .then(pl.lit(COLLECTIVE_PCIE.name))
+        .when(chosen)
+        .then(pl.lit(MLA_SELECTED.name))
         .otherwise("family")
         .alias("family")
     )["family"]

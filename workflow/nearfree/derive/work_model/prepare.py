@@ -17,7 +17,10 @@ from nearfree.derive.work_model.collective import COLLECTIVE
 from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
+from nearfree.derive.work_model.layer import INDEXED, LAYER, indexer_features, layer_features
 from nearfree.derive.work_model.links import collective_features
+from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED, mla_features
+from nearfree.derive.work_model.mla_rows import mla_tiles
 from nearfree.derive.work_model.moe import MOE_TRITON, with_loads
 from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_bytes, token_tiles
 from nearfree.errors import NearfreeError
@@ -191,7 +194,11 @@ def prepare(
 def _prepared(
     family: Family, rows: pl.DataFrame, resolver: Resolver
 ) -> Iterator[Prepared | Refused]:
-    ruled = {"moe_triton": _moe_rules, "attention_cached": _attention_rules}.get(family.name)
+    ruled = {
+        "moe_triton": _moe_rules,
+        "attention_cached": _attention_rules,
+        **dict.fromkeys((each.name for each in _LATENT), _mla_rules),
+    }.get(family.name)
     rule_sizes: dict[str, Array] = {}
     if ruled is not None:
         n, _ = grids(rows)
@@ -222,6 +229,13 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         return moe_features(rows, n, triton=family is MOE_TRITON)
     if family.modules == COLLECTIVE:
         return collective_features(family.name, rows, n)
+    if family in _LATENT:
+        cached = {name: column(rows, name) for name in ("batch", "context")}
+        return {**common(rows, n), **cached, **mla_features(rows)}
+    if family in (LAYER, INDEXED):
+        sizes = layer_features(rows) if family is LAYER else indexer_features(rows)
+        cached = {name: column(rows, name) for name in ("batch", "context")}
+        return {**common(rows, n), **cached, **sizes}
     found = attention_features(rows, n)
     packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
     group = column(rows, "heads") / column(rows, "kv_heads")
@@ -229,6 +243,16 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         "tile_rows": np.full(n.shape, _PREFILL_TILE),
         "rows_per_position": np.broadcast_to(np.where(packs, group, 1.0), n.shape),
     }
+
+
+_LATENT = (MLA_PREFILL, MLA_CACHED, MLA_SELECTED)
+
+
+def _mla_rules(
+    rows: pl.DataFrame, n: Array, _resolver: Resolver
+) -> tuple[dict[str, Array], list[str | None]]:
+    """Return the tiles of latent attention [rows, grid], and why where no source says them."""
+    return mla_tiles(rows, n)
 
 
 def _moe_rules(

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.laws.laws import CACHED
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model import collective_samples
@@ -44,6 +43,11 @@ SELECTIONS = {
 }
 
 
+_CALIBRATED = ("gemm", "moe_ffn", "attention")
+"""Modules whose shared constants are calibrated here; those of latent attention are each kernel's
+own (`derive/reference/`), and collectives stand apart."""
+
+
 class Sample(Struct, frozen=True):
     """The curves of a family: arrays, and a digest of the rows that they are made of."""
 
@@ -64,10 +68,10 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
     """
     settings = curves.settings.filter(carried().is_null())
     kept = heavy_enough(settings, LEAST_MB).filter(
-        ~pl.col("module").is_in(["dense_ffn", "collective"])
+        pl.col("module").is_in(_CALIBRATED)
         & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))
     )
-    several = ~pl.col("module").is_in(CACHED) | (pl.col("n") > 1)
+    several = (pl.col("module") != "attention") | (pl.col("n") > 1)
     points = curves.points.join(kept.select("curve", "module"), on="curve").filter(several)
     known = truth(kept, points.drop("module"), [_ANY])
     latency = known.ratios.join(points.select("curve", "n", "latency_us"), on=["curve", "n"])
@@ -110,7 +114,7 @@ def _over_contexts(
         .group_by("curve", maintain_order=True)
         .agg(pl.col("context").alias("grid"), "latency_us")
     )
-    rows = settings.filter(pl.col("module").is_in(CACHED)).join(lists, on="curve")
+    rows = settings.filter(pl.col("module") == "attention").join(lists, on="curve")
     known = ("peak_tflops", "bandwidth_gb_s", "sm_count")
     rows = with_facts(rows, facts).drop_nulls(known).sort("curve")
     if rows.is_empty():

@@ -16,9 +16,9 @@ from nearfree.show.figures.panels import in_rows, panel, with_model_panels
 from nearfree.show.figures.theme import (
     BAND,
     PREDICTORS,
-    ROLES,
     SPACED,
     Look,
+    in_order,
     looks,
     of_kind,
     order_of,
@@ -40,7 +40,7 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
         The tolerance that it is of.
     """
     names = named.sort("place")["who"].unique(maintain_order=True).to_list()
-    modules = [name for name in ROLES if name in named["limiter"].to_list()]
+    modules = in_order(named["limiter"].drop_nulls().unique().to_list())
     settings = named.sort(*NESTED)["setting"].unique(maintain_order=True).to_list()
     layers = alt.layer(
         alt.Chart()

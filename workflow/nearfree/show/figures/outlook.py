@@ -18,10 +18,10 @@ from nearfree.show.figures.listing import OUTLOOK, Drawing, Figure, drawn_by
 from nearfree.show.figures.panels import columns_of, equals, in_rows, joined, panel, with_conditions
 from nearfree.show.figures.theme import (
     PREDICTORS,
-    ROLES,
     THEORY,
     Look,
     by_end,
+    in_order,
     label_beside,
     of_kind,
     predictors,
@@ -312,8 +312,8 @@ def _stopped() -> pl.Expr:
 def _bars(curves: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the parts of each N's bar, one on the other, in the order of panels."""
     places = rows.select("panel", pl.int_range(pl.len()).alias("place"))
-    roles = {name: place for place, name in enumerate(ROLES)}
-    order = pl.col("module").replace_strict(roles, default=len(roles), return_dtype=pl.Int64)
+    of_module = {name: at for at, name in enumerate(in_order(curves["module"].unique().to_list()))}
+    order = pl.col("module").replace_strict(of_module, return_dtype=pl.Int64)
     top = (pl.col("share") * pl.col("ratio")).cum_sum().over("panel", "n")
     return (
         curves.join(places, on="panel")
@@ -349,8 +349,7 @@ def _bounds(rows: pl.DataFrame, largest: int) -> pl.DataFrame:
 def _bar_chart(
     bars: pl.DataFrame, rows: pl.DataFrame, epsilon: float, title: str
 ) -> alt.FacetChart:
-    modules = bars["module"].unique().to_list()
-    names = [*(name for name in ROLES if name in modules), *sorted({*modules} - {*ROLES})]
+    names = in_order(bars["module"].unique().to_list())
     largest = bars.select(pl.col("n").max()).item()
     x = alt.X(
         "left:Q",

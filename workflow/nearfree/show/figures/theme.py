@@ -1,11 +1,12 @@
 """One look for all figures: colours that colour-blind readers can tell apart, axes and legends."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import altair as alt
 import polars as pl
 
+from nearfree.decoders.attention_uses import base_of
 from nearfree.decoders.modules import (
     ATTENTION,
     BETWEEN,
@@ -220,9 +221,28 @@ def roles(field: str, names: Sequence[str], *, columns: int = 4) -> alt.Color:
     field
         The field that holds the role, as Altair names it.
     names
-        The roles that are drawn; an unknown role is grey.
+        The roles that are drawn; an unknown role is grey, and of several kinds of one role each is
+        darker than the one before.
     columns
         Entries side by side in the legend.
     """
-    colours = {name: ROLES.get(name, _OTHER) for name in names}
+    before = [base_of(name) for name in names]
+    colours = {
+        name: _darker(ROLES.get(before[place], _OTHER), before[:place].count(before[place]))
+        for place, name in enumerate(names)
+    }
     return keyed(alt.Color, field, colours, title=None, columns=columns)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return roles in the order in which a forward first runs them, unknown ones last."""
+    places = {name: place for place, name in enumerate(ROLES)}
+    return sorted(names, key=lambda name: (places.get(base_of(name), len(places)), name))
+
+
+def _darker(colour: str, times: int) -> str:
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part * _SHADE**times):02x}" for part in parts)
+
+
+_SHADE = 0.6

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
-from msgspec import structs
+from msgspec import to_builtins
 
 from nearfree.core.modules.collective import COLLECTIVE
 from nearfree.decoders.collectives import sends
@@ -35,7 +35,7 @@ def answer(
     return {
         "deployment": about
         | {"parallel": query.parallel.said}
-        | {"precision": query.said, "decoder": structs.asdict(query.decoder)},
+        | {"precision": query.said, "decoder": to_builtins(query.decoder)},
         "memory": memory_json(query.memory),
         "refusals": [] if refusal is None else [Refusal("", "", refusal, NO_FORWARD)._asdict()],
         "answers": [_finite(row) for row in rows],

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.decoders.attention_kinds import Grouped
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
@@ -80,8 +81,15 @@ def formats(query: Deployment) -> str:
 
 
 def _window(query: Deployment) -> str:
-    window = query.decoder.window
-    return f" (window {window})" if window and window < query.context else ""
+    """Return the windows and chunks that are shorter than the context, and how many layers have."""
+    kinds = query.decoder.attention
+    near = [k for k in kinds if isinstance(k, Grouped) and k.most and k.most < query.context]
+    if len(kinds) == 1:
+        return f" ({near[0].words})" if near else ""
+    layers = [
+        f"{each.words} in {len(each.layers)} of {query.decoder.layers} layers" for each in near
+    ]
+    return f" ({', '.join(layers)})" if near else ""
 
 
 def report(

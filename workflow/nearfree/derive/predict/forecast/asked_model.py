@@ -14,6 +14,7 @@ from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.shards import refusals
 from nearfree.derive.granularity.moe_kernels import library_of, reads_moe
 from nearfree.derive.memory import Memory, memory, needs
+from nearfree.derive.predict.forecast.attention_choice import chosen, untaken
 from nearfree.errors import ConfigError, Refusal
 from nearfree.hardware.platforms import Platform
 
@@ -65,18 +66,17 @@ class AskedModel:
         self._mixed = () if override.stores_all else file.mixed
         self._needs = needs(file, self.precision)
 
-    @property
-    def attention(self) -> str:
-        """What runs attention where nobody says it: flash-attn has no kernel for other caches."""
-        plain = self.precision is None or self.precision.kv in PLAIN
-        return "flash-attn" if plain else "flashinfer"
+    def attention(self, sheet: Platform) -> str:
+        """Return what runs attention on a platform where nobody says it."""
+        return chosen(self.file.decoder, self.precision, sheet.sm)
 
     @property
     def dense_quantised(self) -> bool:
         """Whether products other than the experts' have quantised weights."""
-        kinds = [kind for kind in QUANTISED if kind != "experts"]
         return self.precision is not None and any(
-            getattr(self.precision, kind).weights not in PLAIN for kind in kinds
+            product.weights not in PLAIN
+            for kind, product in self.precision.products
+            if kind != "experts"
         )
 
     @property
@@ -102,10 +102,16 @@ class AskedModel:
         """Return the library that runs its experts, where their format has no blocks to read."""
         if moe is None or self.precision is None:
             return None
-        return library_of(moe, self.precision.experts, sheet.sm)
+        decoder = self.file.decoder
+        model_type = decoder.model_type if decoder else ""
+        return library_of(moe, self.precision.experts, sheet.sm, model_type)
 
     def refused(
-        self, sheet: Platform, platform: str, moe: Sequence[BackendRelease]
+        self,
+        sheet: Platform,
+        platform: str,
+        moe: Sequence[BackendRelease],
+        attention: Sequence[BackendRelease],
     ) -> tuple[Refusal, ...]:
         """Return every reason why its forward is not predicted on a platform.
 
@@ -113,16 +119,18 @@ class AskedModel:
         ----------
         sheet, platform
             The platform's facts and its name.
-        moe
-            What may run its experts.
+        moe, attention
+            What may run its experts, and its attention.
         """
+        decoder = self.file.decoder
         of_files = (*self.file.refusals, *self._mixed)
         of_gpus = (
             *self._spread.refusals,
             *self._uncut(moe),
             *_across(self._parallel, platform, sheet),
         )
-        return tuple(dict.fromkeys((*of_files, *of_gpus)))
+        of_kernels = (why for each in attention if decoder for why in untaken(decoder, each))
+        return tuple(dict.fromkeys((*of_files, *of_gpus, *of_kernels)))
 
     def _uncut(self, moe: Sequence[BackendRelease]) -> tuple[Refusal, ...]:
         """Return why an engine does not spread the model so."""

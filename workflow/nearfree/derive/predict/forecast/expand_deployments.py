@@ -68,8 +68,8 @@ def asked_about(
     read = [AskedModel(file, override, spread) for file in files]
     _distinct(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
-    attention = {each: [newest(config, release, attention_backend)
-                 for release in spec.attention or (each.attention,)] for each in read}  # fmt: skip
+    for name in spec.attention:
+        attention_backend(name)
     for name in spec.moe:
         moe_backend(name)
     if spec.dense:
@@ -80,7 +80,7 @@ def asked_about(
                 loads.check(each.file.decoder)
     routings = (loads.routing,) if loads else spec.routing
     asked = [_On(config, spec, routings, *each) for each in product(read, platforms)]
-    kinds = sum(len(attention[each.model]) * len(each.routed) for each in asked)
+    kinds = sum(len(each.attention) * len(each.routed) for each in asked)
     count = kinds * len(spec.batch) * len(spec.context)
     if count > MOST:
         raise ConfigError(
@@ -105,7 +105,7 @@ def asked_about(
         )
         for each in asked
         if each.decoder
-        for runs in attention[each.model]
+        for runs in each.attention
         for experts, dense, routing in each.routed
         for batch, context in served
     ]
@@ -128,8 +128,8 @@ class _On:
     """A model on a platform: what may run its experts, and why its forward is not predicted.
 
     `routed` are what runs its experts and its dense products of quantised weights, and the routing;
-    one without experts has neither the first nor the last. `engine` is whose sizes
-    memory has where the forward is not predicted.
+    one without experts has neither the first nor the last. `attention` is what may run attention,
+    `engine` whose sizes memory has where the forward is not predicted.
     """
 
     def __init__(
@@ -141,6 +141,10 @@ class _On:
         platform: str,
     ) -> None:
         self.model, self.platform, self.sheet = model, platform, config.platforms[platform]
+        self.attention = [
+            newest(config, release, attention_backend)
+            for release in spec.attention or (model.attention(self.sheet),)
+        ]
         self.routed: list[tuple[BackendRelease | None, BackendRelease | None, Routing | None]]
         moe = list[BackendRelease]()
         if model.sparse:
@@ -156,7 +160,7 @@ class _On:
             self.routed = [(experts, runs, routing) for (experts, runs), routing in each]
         else:
             self.routed = [(None, dense[0], None)]
-        self.refusals = model.refused(self.sheet, platform, moe)
+        self.refusals = model.refused(self.sheet, platform, moe, self.attention)
         self.decoder = None if self.refusals else model.file.decoder
 
 

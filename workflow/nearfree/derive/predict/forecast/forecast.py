@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
+from nearfree.decoders.attention_uses import ATTENTION, LATENT, base_of
 from nearfree.decoders.collectives import ROLES
-from nearfree.decoders.modules import ATTENTION, MOE
+from nearfree.decoders.modules import MOE
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
@@ -226,6 +227,11 @@ KNOBS = {
         "tile (rows of it that a position takes: heads / kv_heads where heads are packed)",
         "context (the shorter, the smaller attention's share of T(N))",
     ),
+    LATENT: (
+        "backend and its version (another tile, or another path for several positions)",
+        "tensor parallelism (the fewer heads a rank has, the more positions fill a tile)",
+        "context (the shorter, the smaller attention's share of T(N))",
+    ),
     MOE: (
         "backend and its version (M_moe and tau)",
         "tile (a tuned file of your own sets BLOCK_SIZE_M)",
@@ -236,9 +242,9 @@ KNOBS = {
     ),
     **dict.fromkeys(ROLES, _SENT),
 }
-"""By the role of the module; every other module is a dense product."""
+"""By the role of the module, whatever its kind; every other module is a dense product."""
 
 
 def knobs(limiting_module: str) -> tuple[str, ...]:
     """Return what can be turned where a module limits, the strongest first."""
-    return KNOBS.get(limiting_module, _DENSE)
+    return KNOBS.get(base_of(limiting_module), _DENSE)

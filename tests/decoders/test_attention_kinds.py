@@ -1,0 +1,169 @@
+"""Which kinds of attention a file's layers have, and what is refused where it does not say so."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.errors import RefusedError
+
+from decoders.files import SHIPPED, SMALL, change, write
+
+LATENT: dict[str, Any] = {
+    "heads": 8, "latent": 12, "rope_dim": 4, "nope_dim": 6, "value_dim": 10,
+}  # fmt: skip
+GROUPED: dict[str, Any] = {"heads": 8, "kv_heads": 2, "head_dim": 16}
+ALL = tuple(range(6))
+EVEN, ODD = (0, 2, 4), (1, 3, 5)
+
+
+def read(folder: Path, kind: str, **changes: Any) -> Decoder:
+    """Return the decoder of a model type's small file with some keys changed."""
+    return read_decoder(write(folder, change(kind, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "kinds"),
+    [
+        ("llama", [Grouped(layers=ALL, heads=8, kv_heads=2, head_dim=8)]),
+        ("deepseek_v2", [Latent(layers=ALL, **LATENT)]),
+        ("glm4_moe_lite", [Latent(layers=ALL, **LATENT)]),
+        (
+            "deepseek_v32",
+            [Latent(layers=ALL, query_rank=20, selected=32, index_heads=3, index_dim=14, **LATENT)],
+        ),
+        (
+            "gemma2",
+            [
+                Grouped(layers=EVEN, window=32, soft_cap=50.0, **GROUPED),
+                Grouped(layers=ODD, soft_cap=50.0, **GROUPED),
+            ],
+        ),
+        (
+            "gemma3_text",
+            [Grouped(layers=ALL[:5], window=32, **GROUPED), Grouped(layers=(5,), **GROUPED)],
+        ),
+        (
+            "gemma4_text",
+            [
+                Grouped(layers=EVEN, window=32, **GROUPED),
+                Grouped(layers=ODD, **GROUPED | {"head_dim": 32}),
+            ],
+        ),
+        (
+            "gpt_oss",
+            [
+                Grouped(layers=EVEN, window=32, sinks=True, **GROUPED),
+                Grouped(layers=ODD, sinks=True, **GROUPED),
+            ],
+        ),
+        (
+            "llama4_text",
+            [
+                Grouped(layers=(0, 1, 2, 4, 5), chunk=8192, **GROUPED),
+                Grouped(layers=(3,), **GROUPED),
+            ],
+        ),
+    ],
+)
+def test_each_family_has_its_kinds(tmp_path: Path, kind: str, kinds: list[Kind]) -> None:
+    """Layers are of the kinds that the model type's class makes of its file."""
+    assert list(read(tmp_path, kind).attention) == kinds
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_each_layer_is_of_one_kind(tmp_path: Path, kind: str) -> None:
+    """The kinds of a decoder part its layers."""
+    decoder = read(tmp_path, kind)
+    layers = [layer for each in decoder.attention for layer in each.layers]
+    assert sorted(layers) == list(range(decoder.layers))
+
+
+def test_a_decoder_of_one_kind_is_written_as_before() -> None:
+    """What is recorded of models that were read before kinds were does not name them."""
+    for path in SHIPPED:
+        assert "kinds" not in msgspec.to_builtins(read_decoder(path))
+
+
+def test_keys_that_are_values_have_heads_of_their_own(tmp_path: Path) -> None:
+    """Gemma 4's layers without a window share what keys and values are made by."""
+    alone = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    near, far = read(tmp_path, "gemma4_text", **alone).attention
+    assert isinstance(near, Grouped)
+    assert isinstance(far, Grouped)
+    assert (near.kv_heads, near.keys_are_values) == (2, False)
+    assert (far.kv_heads, far.keys_are_values) == (1, True)
+
+
+def test_experts_stand_beside_a_dense_ffn(tmp_path: Path) -> None:
+    """Each layer of Gemma 4's MoE has both."""
+    moe = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+           "moe_intermediate_size": 24}  # fmt: skip
+    found = read(tmp_path, "gemma4_text", **moe)
+    assert (found.dense_layers, found.moe_layers, found.d_ff) == (6, 6, 96)
+
+
+def test_layers_without_an_indexer_take_an_earlier_choice(tmp_path: Path) -> None:
+    """GLM's layers select all the same, whether an indexer of theirs does or not."""
+    types = ["full", "full", "shared", "full", "shared", "shared"]
+    own, shared = read(tmp_path, "glm_moe_dsa", indexer_types=types).attention
+    assert isinstance(own, Latent)
+    assert isinstance(shared, Latent)
+    assert (own.layers, own.index_heads) == ((0, 1, 3), 3)
+    assert (shared.layers, shared.index_heads, shared.selected) == ((2, 4, 5), None, 32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        (
+            "gpt_oss",
+            {"layer_types": ["mamba", "full_attention", "conv"] + ["full_attention"] * 3},
+            ["has kinds that are not read: 'mamba' of layer 0, 'conv' of layer 2"],
+        ),
+        ("gpt_oss", {"layer_types": ["full_attention"] * 7}, ["has 7 entries for 6 layers"]),
+        (
+            "llama4_text",
+            {"layer_types": ["chunked_attention"] * 6, "no_rope_layers": [1, 1, 1, 0, 1, 1]},
+            ["says 'chunked_attention' of layer 3, and no_rope_layers says 'full_attention'"],
+        ),
+        (
+            "llama4_text", {"moe_layers": [0, 3, 5]},
+            ["moe_layers [...] contradicts interleave_moe_layer_step at layer 0"],
+        ),
+        (
+            "glm_moe_dsa", {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 4},
+            ["mlp_layer_types [...] contradicts first_k_dense_replace at layer 1"],
+        ),
+        (
+            "deepseek_v32",
+            {"kv_lora_rank": ..., "q_lora_rank": ..., "index_topk": ..., "qk_rope_head_dim": "x"},
+            ["kv_lora_rank is missing", "q_lora_rank is missing", "index_topk is missing",
+             "qk_rope_head_dim 'x' is no whole number"],
+        ),
+        (
+            "gemma2", {"sliding_window": ..., "num_key_value_heads": 3, "vocab_size": ...},
+            ["sliding_window is missing", "num_key_value_heads 3 does not divide",
+             "vocab_size is missing"],
+        ),
+    ],
+)  # fmt: skip
+def test_all_reasons_are_told_at_once(
+    tmp_path: Path, kind: str, changes: dict[str, Any], said: list[str]
+) -> None:
+    """Unknown kinds are named with their layers, contradictions with both keys, all together."""
+    with pytest.raises(RefusedError) as refused:
+        read(tmp_path, kind, **changes)
+    for each in said:
+        assert each in refused.value.what
+    assert len(refused.value.refusals) == len(said)
+
+
+def test_layers_that_predict_further_may_be_listed(tmp_path: Path) -> None:
+    """A list may go on with as many layers as the file says to predict further."""
+    types = ["sliding_attention", "full_attention"] * 3
+    more = {"layer_types": [*types, "full_attention"], "num_nextn_predict_layers": 1}
+    assert read(tmp_path, "gpt_oss", **more) == read(tmp_path, "gpt_oss", layer_types=types)

@@ -1,0 +1,106 @@
+"""The indexer of sparse attention: how near each cached position is to a new one.
+
+H index heads of d elements share one key a position; each pair of a query and a key gets one
+number, the sum over heads, of which the largest `selected` are chosen (DeepSeek-V3.2 report,
+sec. 2.1, eq. 1). It looks at every position, so its work grows with L where attention's does not.
+Where `ratio` positions have one entry, as in DeepSeek V4, it looks at (L + N) / ratio entries.
+"""
+
+import math
+
+from nearfree.core.modules.attention import is_causal, tiled_pairs, visible_pairs
+from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
+from nearfree.core.setting import Setting, required
+from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes
+from nearfree.errors import EvidenceError
+
+M_INDEX = "M_index"
+LOGITS, SELECT = "logits", "select"
+"""What an indexer calls, as the field `api` names it: both where it says none."""
+_LOGIT_BYTES = 4
+"""Numbers that are chosen among are float32."""
+
+
+def indexer_work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
+    """Return the work of N new positions' numbers over L cached and N new keys.
+
+    2 H d FLOPs a pair. Bytes are the keys, the queries, and each number written and read.
+
+    Parameters
+    ----------
+    rows
+        Positions of a tile; None where none is padded.
+    """
+    del group  # heads are summed inside a position
+    heads, width, context = setting.heads or 0, setting.head_dim or 0, setting.context or 0
+    causal = is_causal(setting)
+    pairs = math.ceil(visible_pairs(n, context, causal=causal) / setting.ratio)
+    tiles, computed = tiled_pairs(
+        n, context, tile_rows=rows or 1, padded=rows is not None, skips=causal
+    )
+    per_pair = 2 * setting.batch * heads * width
+    computed = math.ceil(computed / setting.ratio)
+    moved = (context + n) / setting.ratio * width * cache_bytes(setting)
+    moved += n * heads * width * element_bytes(setting) + 2 * _LOGIT_BYTES * pairs
+    return ExecutedWork(
+        flop_logical=per_pair * pairs,
+        flop_executed=per_pair * computed,
+        bytes_compulsory=math.ceil(setting.batch * moved),
+        blocks=tiles * setting.batch,
+        block_rows=rows or 1,
+        basis=basis,
+    )
+
+
+def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
+    """Return N_idle = rho s L / (2 H L - rho s), +inf if 2 H L <= rho s.
+
+    The paper's law of attention with one product instead of two over H heads that share a key,
+    which halves both FLOPs and bytes (sec. 3.4, app. B.2). What is written is not counted, as
+    there.
+    """
+    del extended  # the paper has no form of it
+    context, heads = setting.context or 0, setting.heads or 0
+    moved = balance * cache_bytes(setting)
+    room = 2 * heads * context - moved  # a ratio cancels
+    return moved * context / room if room > 0 else float("inf")
+
+
+def principle_terms(
+    setting: Setting, balance: float, granularity: Granularity | None, *, extended: bool = True
+) -> dict[str, float]:
+    """Return the term of the law: the positions that a pass over the keys serves."""
+    del setting, balance, extended
+    if granularity is None:
+        raise EvidenceError(
+            "no tile of an indexer is known: the paper prints none",
+            remedy="Name a backend and release whose rules say it",
+        )
+    return {M_INDEX: granularity.rows}
+
+
+INDEXER = ModuleKind(
+    name="indexer",
+    title="indexer",
+    own="context",
+    has_cache=True,
+    work=indexer_work,
+    laws=Laws(
+        needs=required("indexer"),
+        idle_fields=("kv_dtype", "context", "heads"),
+        idle_compute=idle_compute,
+        idle_term="rho s L / (2 H L - rho s)",
+        idle_place="paper sec. 3.4, extended to heads that share a key",
+        idle=Equation(
+            "N_idle = rho s L / (2 H L - rho s), unbounded where 2 H L <= rho s",
+            "sec. 3.4.1, extended",
+        ),
+        term_fields=("kv_dtype",),
+        terms=principle_terms,
+        principle_place="paper sec. 4.1, extended to index heads",
+        principle=Equation("N_max = M_index", "sec. 4.1, extended"),
+        letter=M_INDEX,
+    ),
+)

@@ -1,0 +1,186 @@
+"""Latent attention (MLA): one latent of c elements a position, with r rotated ones beside it.
+
+Two forms compute the same. *Absorbed*, a query is taken into the latent's space: all H heads of a
+rank share one key of c + r elements, whose first c are the value, so that a cached position is
+read once whatever H is. *Naive*, the latent is widened to keys and values of each head before, and
+the heads share nothing (DeepSeek-V2, arXiv 2405.04434, sec. 2.1.2 and eq. 9 to 19). Sparse
+selection lets each query attend to `selected` positions that an indexer chose.
+"""
+
+import math
+
+from nearfree.core.modules.attention import is_causal, tiled_pairs, visible_pairs
+from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
+from nearfree.core.setting import Setting, required
+from nearfree.core.work import ExecutedWork, cache_bytes, moved_bytes
+from nearfree.errors import EvidenceError
+
+ABSORBED, NAIVE = "absorbed", "naive"
+"""The forms, as the field `api` names them; absorbed where it says none."""
+M_MLA = "M_mla"
+
+
+def is_absorbed(setting: Setting) -> bool:
+    """Return whether a setting of latent attention computes in the latent's space."""
+    return setting.api != NAIVE
+
+
+def head_widths(setting: Setting) -> tuple[int, int]:
+    """Return the elements of a head's query and key, and of its value, in the setting's form.
+
+    Absorbed they are c + r and c, naive those of a head, nope + r and value.
+    """
+    rope = setting.rope_dim or 0
+    if is_absorbed(setting):
+        return (setting.latent or 0) + rope, setting.latent or 0
+    return (setting.nope_dim or 0) + rope, setting.value_dim or 0
+
+
+def stored_elements(setting: Setting) -> int:
+    """Return the elements that attention reads of a cached position.
+
+    Absorbed that is the one key, of which the value is a part; naive a key and a value a head.
+    """
+    key, value = head_widths(setting)
+    return key if is_absorbed(setting) else (setting.heads or 0) * (key + value)
+
+
+def attended_pairs(setting: Setting, n: int) -> int:
+    """Return the pairs of a new position and a key that it attends to, of one request."""
+    context, causal = setting.context or 0, is_causal(setting)
+    if setting.selected is None:
+        return visible_pairs(n, context, causal=causal)
+    if not causal:
+        return n * min(setting.selected, context + n)
+    alone = min(max(setting.selected - context, 0), n)  # positions that see fewer than that
+    return alone * context + alone * (alone + 1) // 2 + (n - alone) * setting.selected
+
+
+def read_positions(setting: Setting, n: int) -> int:
+    """Return how many positions of a request are read: L + N, or those that were selected.
+
+    Selections of several positions are taken apart, as far as the cache goes.
+    """
+    every = (setting.context or 0) + n
+    return every if setting.selected is None else min(every, attended_pairs(setting, n))
+
+
+def mla_work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int | None = None
+) -> ExecutedWork:
+    """Return the work of N new queries over L cached and N new positions of each request.
+
+    A pair of a query and a key costs 2 (key + value) FLOPs a head: 2 (2 c + r) absorbed.
+
+    Parameters
+    ----------
+    rows
+        Query rows of a tile; None where none is padded.
+    group
+        Heads that share a row axis: all of a rank absorbed and none naive, if None. Selected
+        positions are each query's own, so that a tile never holds two positions then.
+    """
+    key, value = head_widths(setting)
+    context, heads = setting.context or 0, setting.heads or 0
+    shared = group or (heads if is_absorbed(setting) else 1)
+    tile_rows, padded = rows or 1, rows is not None
+    pairs = attended_pairs(setting, n)
+    if setting.selected is None:
+        tiles, computed = tiled_pairs(
+            n, context, tile_rows=tile_rows, group=shared, padded=padded,
+            skips=is_causal(setting),
+        )  # fmt: skip
+    else:
+        of_one = -(-shared // tile_rows)
+        tiles, computed = n * of_one, pairs * of_one * tile_rows
+    axes, per_pair = heads // shared, 2 * setting.batch * (key + value)
+    return ExecutedWork(
+        flop_logical=per_pair * heads * pairs,
+        flop_executed=per_pair * axes * computed,
+        bytes_compulsory=moved_bytes(
+            setting,
+            cached=setting.batch * stored_elements(setting) * read_positions(setting, n),
+            rest=setting.batch * n * heads * (key + value),
+        ),
+        blocks=tiles * axes * setting.batch,
+        block_rows=tile_rows,
+        basis=basis,
+    )
+
+
+def _work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
+    return mla_work(setting, n, basis, rows=rows, group=group if group > 1 else None)
+
+
+def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
+    """Return N_idle = rho s L / (2 w L - rho s), +inf if 2 w L <= rho s.
+
+    w = H (key + value) / stored is how many times an element that is read is multiplied: H (2 c +
+    r) / (c + r) absorbed, 1 naive. As in the paper's law of attention (sec. 3.4, app. B.2) causal
+    masking and queries are not counted. Where positions are selected each reads its own, so that
+    intensity is 2 w / s at every N: no N fills idle compute if that is below rho, and the first
+    does if it is not.
+
+    Parameters
+    ----------
+    balance
+        rho, FLOP a byte.
+    """
+    del extended  # the paper has no form of it
+    key, value = head_widths(setting)
+    reuse = (setting.heads or 0) * (key + value) / stored_elements(setting)
+    moved = balance * cache_bytes(setting)
+    if setting.selected is not None and setting.selected < (setting.context or 0):
+        return float("inf") if 2 * reuse < moved else 1.0
+    context = setting.context or 0
+    room = 2 * reuse * context - moved
+    return moved * context / room if room > 0 else float("inf")
+
+
+def principle_terms(
+    setting: Setting, balance: float, granularity: Granularity | None, *, extended: bool = True
+) -> dict[str, float]:
+    """Return the term of the law: the positions that fill a tile of R rows, R / H absorbed.
+
+    It is 1 where positions are selected, since a tile holds one of them.
+    """
+    del balance, extended
+    if granularity is None:
+        raise EvidenceError(
+            "no tile of latent attention is known: the paper prints none",
+            remedy="Name a backend and release whose rules say it",
+        )
+    if math.isinf(granularity.rows) or setting.selected is None:
+        return {M_MLA: granularity.rows}
+    return {M_MLA: min(granularity.rows, 1.0)}
+
+
+MLA = ModuleKind(
+    name="mla",
+    title="latent attention",
+    own="context",
+    has_cache=True,
+    work=_work,
+    laws=Laws(
+        needs=required("mla"),
+        idle_fields=(
+            *("kv_dtype", "context", "heads", "latent", "rope_dim", "nope_dim", "value_dim"),
+            *("selected", "api"),
+        ),
+        idle_compute=idle_compute,
+        idle_term="rho s L / (2 w L - rho s)",
+        idle_place="paper sec. 3.4, extended to w FLOPs an element read",
+        idle=Equation(
+            "N_idle = rho s L / (2 w L - rho s), w = H (2 c + r) / (c + r) absorbed, 1 naive; "
+            "unbounded where 2 w L <= rho s",
+            "sec. 3.4.1, extended",
+        ),
+        term_fields=("kv_dtype", "api", "selected"),
+        terms=principle_terms,
+        principle_place="paper sec. 4.1, extended to heads packed in a tile",
+        principle=Equation("N_max = M_mla = R / H", "sec. 4.1, extended"),
+        letter=M_MLA,
+    ),
+)

@@ -1,0 +1,170 @@
+"""Attention of a decoder's layers, by kind: its products and its call, each as a module.
+
+Latent attention is decoded absorbed: products of each head take queries into the latent's space and
+values out of it, as two of each layer.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from nearfree.backends.names import BackendRelease
+from nearfree.backends.records import BY_NAME
+from nearfree.core.modules.mla import ABSORBED
+from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
+from nearfree.decoders.decoder import Decoder
+
+QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
+LATENTS, QUERY, LATENT = "latent projection", "query projection", "latent attention"
+ABSORB, RELEASE = "key absorption", "value release"
+INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projection", "indexer"
+"""The modules of attention. Source of those of a latent: vllm 0.33.0,
+vllm/model_executor/layers/attention/mla_attention.py and models/deepseek_v2.py."""
+CALLS = (ATTENTION, LATENT, INDEXER)
+"""Those that read a cache; all others are products."""
+
+
+class Part(NamedTuple):
+    """A module of a layer, and the fields of its setting that its kind says."""
+
+    role: str
+    fields: dict[str, Any]
+
+
+def parts_of(decoder: Decoder, context: int, kind: Kind, backend: BackendRelease) -> Iterator[Part]:
+    """Yield the modules of a layer of a kind, in the order in which they run.
+
+    Parameters
+    ----------
+    decoder
+        A rank's shard.
+    context
+        Positions L in the cache of each request; what a kind sees of them at most is its own.
+    backend
+        What runs attention.
+    """
+    if isinstance(kind, Grouped):
+        yield from _grouped(decoder.d_model, context, kind, backend)
+    else:
+        yield from _latent(decoder.d_model, context, kind, backend)
+
+
+def _product(role: str, inputs: int, outputs: int) -> Part:
+    return Part(role, {"module": "gemm", "d_model": inputs, "d_ff": outputs})
+
+
+def _grouped(d_model: int, context: int, kind: Grouped, backend: BackendRelease) -> Iterator[Part]:
+    record = BY_NAME[backend.name]
+    made = kind.heads + kind.kv_heads * (1 if kind.keys_are_values else 2)
+    yield _product(QKV, d_model, made * kind.head_dim)
+    yield Part(
+        ATTENTION,
+        {
+            "module": "attention",
+            "context": min(context, kind.most or context),
+            "heads": kind.heads,
+            "kv_heads": kind.kv_heads,
+            "head_dim": kind.head_dim,
+            "api": record.api,
+            "page_size": record.page_size,
+        },
+    )
+    yield _product(OUTPUT, kind.inputs, d_model)
+
+
+def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -> Iterator[Part]:
+    """Yield the modules of latent attention, its latents made whole on each rank.
+
+    Absorbed, a head's product of [N, nope] by [nope, latent] has the weights and FLOPs of one
+    matrix [nope, heads x latent], and its way back those of [heads x latent, value].
+    Source: vllm 0.33.0, vllm/model_executor/models/deepseek_v2.py (fused_qkv_a_proj is replicated,
+    q_b_proj and q_proj are cut by heads; the indexer's wq_b, wk and weights_proj are replicated).
+    """
+    query = kind.heads * (kind.nope_dim + kind.rope_dim)
+    yield _product(LATENTS, d_model, (kind.query_rank or 0) + kind.cached)
+    yield _product(QUERY, kind.query_rank or d_model, query)
+    if kind.index_heads and kind.index_dim:
+        width = kind.index_heads * kind.index_dim
+        yield _product(INDEX_QUERY, kind.query_rank or d_model, width)
+        yield _product(INDEX_KEY, d_model, kind.index_dim + kind.index_heads)
+        sizes = {"heads": kind.index_heads, "head_dim": kind.index_dim, "context": context}
+        yield Part(INDEXER, {"module": "indexer", **sizes})
+    yield _product(ABSORB, kind.nope_dim, kind.heads * kind.latent)
+    yield Part(
+        LATENT,
+        {
+            "module": "mla",
+            "context": context,
+            "heads": kind.heads,
+            "latent": kind.latent,
+            "rope_dim": kind.rope_dim,
+            "nope_dim": kind.nope_dim,
+            "value_dim": kind.value_dim,
+            "selected": kind.selected,
+            "api": ABSORBED,
+            "page_size": BY_NAME[backend.name].page_size,
+        },
+    )
+    yield _product(RELEASE, kind.heads * kind.latent, kind.value_dim)
+    yield _product(OUTPUT, kind.inputs, d_model)
+
+
+class Layers(NamedTuple):
+    """A module with the layers that run it; `base` is its role without kind and share."""
+
+    role: str
+    base: str
+    fields: dict[str, Any]
+    layers: tuple[int, ...]
+
+
+def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) -> Iterator[Layers]:
+    """Yield the modules of attention of all kinds, each with the layers that run it.
+
+    Products of one size are one module whatever their kind. Where a role has several, each is named
+    by its kind and share: "attention, window 128, 18 of 36 layers".
+    """
+    found: dict[str, dict[Any, tuple[Kind, dict[str, Any], tuple[int, ...]]]] = {}
+    for kind in decoder.attention:
+        for role, fields in parts_of(decoder, context, kind, backend):
+            alike = found.setdefault(role, {})
+            key = kind if role in CALLS else (fields["d_model"], fields["d_ff"])
+            first, same, layers = alike.get(key, (kind, fields, ()))
+            alike[key] = first, same, (*layers, *kind.layers)
+    for base in sorted(found, key=ORDER.index):
+        several = len(found[base]) > 1
+        for kind, fields, layers in found[base].values():
+            share = f"{base}, {kind.words}, {len(layers)} of {decoder.layers} layers"
+            yield Layers(share if several else base, base, fields, layers)
+
+
+ORDER = (
+    QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, ABSORB, ATTENTION, LATENT, RELEASE,
+    OUTPUT,
+)  # fmt: skip
+"""The modules of attention, in the order in which they first run."""
+
+
+def base_of(role: str) -> str:
+    """Return what a module is in a model, whatever its kind and share."""
+    return role.partition(",")[0]
+
+
+LATENT_KEY = "kv_a_proj_with_mqa"
+_MATRICES: dict[str, str | None] = {
+    **dict.fromkeys(("o_proj", "dense", "attn_out"), OUTPUT),
+    **dict.fromkeys(("q_a_proj", LATENT_KEY), LATENTS),
+    "q_b_proj": QUERY,
+    "indexer.wq_b": INDEX_QUERY,
+    **dict.fromkeys(("indexer.wk", "indexer.weights_proj", "kv_b_proj"), None),
+}
+"""Modules by the ends of their matrices' names; None where weights are taken out of their format as
+they are loaded: mla_attention.py:416 and deepseek_v2.py:710-718 and 860 of vllm 0.33.0."""
+
+
+def role_of(name: str, *, latent: bool) -> str | None:
+    """Return the role of a matrix of attention by its name, None where it enters no product.
+
+    `latent` says that its model's keys and values come of a latent.
+    """
+    ends = [end for end in _MATRICES if name.endswith(f".{end}")]
+    return _MATRICES[ends[0]] if ends else QUERY if latent else QKV

@@ -1,0 +1,125 @@
+"""The rules by which the config.json of each model type says its decoder."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from msgspec import structs
+
+from nearfree.decoders.attention_kinds import Kind
+from nearfree.decoders.decoder import (
+    Ffn,
+    all_experts,
+    dense,
+    ernie_moe,
+    first_dense,
+    hunyuan_moe,
+    qwen_moe,
+    switched,
+    switched_off,
+    unwindowed,
+    windowed,
+)
+from nearfree.decoders.feeds import deepseek_moe, gemma4_moe, llama4_moe
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.layers import layers_of, layout_of
+
+
+class Family(NamedTuple):
+    """The rules of a model type.
+
+    Without a rule of its `window` its layers may differ, and are read one by one. `says_head_dim`
+    holds where the width of a head does not follow from d_model; a latent has no such key.
+    """
+
+    ffn: Callable[[Keys, int], Ffn]
+    window: Callable[[Keys, int], int | None] | None = None
+    says_head_dim: bool = False
+
+
+FAMILIES = {
+    "llama": Family(dense, unwindowed),
+    "llada": Family(dense, unwindowed),
+    "cohere": Family(dense, unwindowed),
+    "granite": Family(dense, unwindowed),
+    "hunyuan_v1_dense": Family(dense, unwindowed),
+    "olmo2": Family(dense, unwindowed),
+    "ernie4_5": Family(dense, unwindowed, says_head_dim=True),
+    "seed_oss": Family(dense, unwindowed, says_head_dim=True),
+    "mistral": Family(dense, windowed),
+    "ministral3": Family(dense, windowed, says_head_dim=True),
+    "phi3": Family(dense, windowed),
+    "mimo": Family(dense, switched),
+    "qwen2": Family(dense, switched),
+    "qwen2_vl_text": Family(dense, switched),
+    "qwen2_5_vl_text": Family(dense, switched),
+    "qwen3": Family(dense, switched, says_head_dim=True),
+    "qwen3_vl_text": Family(dense, unwindowed, says_head_dim=True),
+    "smollm3": Family(dense, switched_off),
+    "wedlm": Family(dense, switched_off, says_head_dim=True),
+    "mixtral": Family(all_experts, windowed),
+    "phimoe": Family(all_experts, windowed),
+    "minimax_m2": Family(all_experts, unwindowed, says_head_dim=True),
+    "olmoe": Family(all_experts, unwindowed),
+    "granitemoe": Family(all_experts, unwindowed),
+    "hunyuan_v1_moe": Family(hunyuan_moe, unwindowed),
+    "qwen2_moe": Family(qwen_moe, switched_off),
+    "qwen3_moe": Family(qwen_moe, switched_off, says_head_dim=True),
+    "qwen3_vl_moe_text": Family(qwen_moe, unwindowed, says_head_dim=True),
+    "bailing_moe": Family(first_dense, switched_off),
+    "bailing_moe_v2": Family(first_dense, switched_off),
+    "llada2_moe": Family(first_dense, switched_off),
+    "glm4_moe": Family(first_dense, unwindowed),
+    "ernie4_5_moe": Family(ernie_moe, unwindowed),
+    **dict.fromkeys(
+        (
+            "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa",
+            "kimi_k2", "mistral4",
+        ),
+        Family(deepseek_moe),
+    ),
+    "cohere2": Family(dense, says_head_dim=True),
+    "gemma2": Family(dense, says_head_dim=True),
+    "gemma3_text": Family(dense, says_head_dim=True),
+    "gemma4_text": Family(gemma4_moe, says_head_dim=True),
+    "gpt_oss": Family(all_experts, says_head_dim=True),
+    "llama4_text": Family(llama4_moe, says_head_dim=True),
+}  # fmt: skip
+"""By `model_type`. All have gated FFNs, and grouped-query or latent attention in every layer.
+Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
+inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
+(llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);
+XiaomiMiMo/MiMo-7B (mimo, of Qwen2's). Parts of models of several parts have names that end in
+text."""
+
+
+def family(keys: Keys) -> Family:
+    """Return the rules of a file's model type; ConfigError names the nearest if it is not read."""
+    model_type = keys.text("model_type")
+    if model_type not in FAMILIES:
+        near = get_close_matches(model_type[:80], FAMILIES, n=3)
+        known = (
+            f"Nearest are {', '.join(near)}" if near else f"Read are {', '.join(sorted(FAMILIES))}"
+        )
+        raise keys.wrong("model_type", "is not read", f"{known}; others may work differently")
+    return FAMILIES[model_type]
+
+
+def kinds_of(keys: Keys, layers: int) -> tuple[Kind, ...]:
+    """Return the kinds of attention of a model whose layers are read one by one, as they occur.
+
+    Raises
+    ------
+    ConfigError
+        Keys are missing or contradict one another, or a layer is of a kind that is not read.
+    """
+    key = "layer_types"
+    further = keys.whole("num_nextn_predict_layers", least=0, default=0)
+    if keys.has(key) and not layers <= len(keys.each(key)) <= layers + further:
+        raise keys.wrong(key, f"has {len(keys.each(key))} entries for {layers} layers")
+    found: dict[Kind, list[int]] = {}
+    for layer, piece in enumerate(layers_of(keys, layout_of(keys))):
+        if piece.attention is None:
+            raise keys.wrong("model_type", f"has no attention that is read in layer {layer}")
+        found.setdefault(piece.attention, []).append(layer)
+    return tuple(structs.replace(kind, layers=tuple(at)) for kind, at in found.items())

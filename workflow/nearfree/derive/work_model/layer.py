@@ -1,0 +1,162 @@
+"""T(N) of whole attention layers and of indexers: kernels one after the other.
+
+A layer is the sum of its projections, of its indexer's numbers over all entries and of attention to
+the selected ones, and of what is read and written between them; the host that launches them is a
+floor. Attention's tile holds one position, the indexer's four (DeepGEMM's logits: its times rise in
+steps of 4 positions an SM), and tiles come in waves over the SMs.
+"""
+
+import numpy as np
+import polars as pl
+
+from nearfree.core.modules.attention_layer import ATTENTION_LAYER
+from nearfree.core.modules.indexer import INDEXER, SELECT
+from nearfree.derive.work_model.family import (
+    FLOP_PER_US,
+    Array,
+    Constant,
+    Family,
+    Features,
+    Values,
+    power_mean_sum,
+)
+
+_HEADS_A_TILE = 64.0
+"""Query heads of a tile; fewer leave rows of it empty (FlashMLA pads to 64 or 128)."""
+_INDEXED_TOGETHER = 4.0
+_SCORE_BYTES = 8.0
+"""A number that is chosen among is float32, written and read once."""
+
+
+def layer_features(rows: pl.DataFrame) -> dict[str, Array]:
+    """Return sizes of attention layers or indexers, [rows, 1], in elements and positions."""
+
+    def number(name: str, missing: float) -> Array:
+        return np.asarray(rows[name].cast(pl.Float64).fill_null(missing).to_numpy()[:, None])
+
+    heads, latent = number("heads", 0.0), number("latent", 0.0)
+    entry = latent + number("rope_dim", 0.0)
+    grouped = 2.0 * number("kv_heads", 0.0) * number("head_dim", 0.0)
+    is_latent = latent > 0
+    return {
+        "heads": heads,
+        "d_model": number("d_model", 0.0),
+        "projected": number("projected", 0.0),
+        "ratio": number("ratio", 1.0),
+        "selected": number("selected", np.inf),
+        "stored_width": np.where(is_latent, entry, grouped),
+        "pair_width": np.where(is_latent, entry + latent, 2.0 * number("head_dim", 0.0)),
+        "index_width": number("index_heads", 0.0) * number("index_dim", 0.0),
+        "index_stored": number("index_dim", 0.0),
+    }
+
+
+def indexer_features(rows: pl.DataFrame) -> dict[str, Array]:
+    """Return sizes of an indexer, [rows, 1]; of a selection alone it multiplies nothing."""
+    found = layer_features(rows)
+    width = rows["head_dim"].cast(pl.Float64).fill_null(0.0).to_numpy()[:, None]
+    chosen = (rows["api"].fill_null("") == SELECT).to_numpy()[:, None]
+    none = np.zeros_like(width)
+    return {
+        **found,
+        "index_width": np.where(chosen, none, found["heads"] * width),
+        "index_stored": np.where(chosen, none, width),
+    }
+
+
+def layer_us(features: Features, values: Values, _hypothesis: str) -> Array:
+    """Return T(N) of an attention layer over L cached positions, [rows, grid], in microseconds.
+
+    Parameters
+    ----------
+    features
+        Those of `layer_features`; `n`, `tokens` [rows, grid]; `batch`, `context` (or [rows, grid]
+        where it varies), `element_bytes`, `cache_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms`.
+    """
+    tokens = features["tokens"]
+    beta = values["bandwidth_share"] * features["beta"]
+    weights = features["projected"] * features["element_bytes"] / beta
+    products = 2.0 * tokens * features["projected"] / (values["phi_share"] * features["phi"])
+    projections = power_mean_sum(values["overlap"], weights + 0.0 * products, products)
+    keys = np.minimum(_entries(features, mean=True), features["selected"])
+    each = np.minimum(features["heads"], _HEADS_A_TILE)
+    tiles = tokens * np.ceil(features["heads"] / _HEADS_A_TILE)
+    fed = values["tflop_s_per_sm"] * FLOP_PER_US
+    one = 2.0 * each * features["pair_width"] * keys / fed + values["tile_us"]
+    attention = np.ceil(tiles / features["sms"]) * one
+    between = values["passes"] * tokens * features["d_model"] * 2.0 / beta
+    index = np.where(features["index_width"] > 0, _indexed_us(features, values, beta), 0.0)
+    return power_mean_sum(
+        values["sharpness"],
+        values["host_us"] + 0.0 * products,
+        projections + attention + index + between,
+    )
+
+
+def indexer_us(features: Features, values: Values, _hypothesis: str) -> Array:
+    """Return T(N) of an indexer's numbers, or of its selection, [rows, grid], in microseconds.
+
+    Parameters
+    ----------
+    features
+        Those of `indexer_features`, else as of `layer_us`.
+    """
+    beta = values["bandwidth_share"] * features["beta"]
+    return np.asarray(values["host_us"] + _indexed_us(features, values, beta))
+
+
+def _entries(features: Features, *, mean: bool) -> Array:
+    """Return the entries of a request, or those that a new position sees in the mean."""
+    n = features["n"]
+    return np.asarray((features["context"] + ((n + 1.0) / 2.0 if mean else n)) / features["ratio"])
+
+
+def _indexed_us(features: Features, values: Values, beta: Array) -> Array:
+    """Return the time of numbers over all entries: waves of tiles, and what is moved."""
+    seen, tokens = _entries(features, mean=True), features["tokens"]
+    fed = values["index_tflop_s_per_sm"] * FLOP_PER_US
+    waves = np.ceil(tokens / (_INDEXED_TOGETHER * features["sms"]))
+    chip = waves * _INDEXED_TOGETHER * 2.0 * features["index_width"] * seen / fed
+    keys = features["batch"] * _entries(features, mean=False) * features["index_stored"]
+    moved = (keys * features["cache_bytes"] + _SCORE_BYTES * tokens * seen) / beta
+    return np.asarray(chip + moved)
+
+
+_BANDWIDTH = Constant(name="bandwidth_share", unit="1", start=0.7, low=0.02, high=1.5,
+                      meaning="share of beta that weights, entries and numbers reach")  # fmt: skip
+_INDEX = Constant(name="index_tflop_s_per_sm", unit="TFLOP/s", start=4.0, low=0.02, high=200.0,
+                  meaning="what an SM computes of an indexer's numbers")  # fmt: skip
+_HOST = Constant(name="host_us", unit="us", start=60.0, low=1.0, high=5000.0,
+                 meaning="what launching a layer's kernels takes")  # fmt: skip
+LAYER = Family(
+    name="layer_attention",
+    meaning="an attention layer of N positions over a cache: the sum of its kernels over a floor",
+    modules=(ATTENTION_LAYER.name,),
+    constants=(
+        _HOST,
+        Constant(name="phi_share", unit="1", start=0.5, low=0.02, high=1.5,
+                 meaning="share of phi that projections reach"),
+        _BANDWIDTH,
+        Constant(name="overlap", unit="1", start=2.0, low=1.0, high=8.0,
+                 meaning="p of the projections: how well products and weights overlap"),
+        Constant(name="tflop_s_per_sm", unit="TFLOP/s", start=2.0, low=0.02, high=100.0,
+                 meaning="what an SM computes of attention to selected entries"),
+        Constant(name="tile_us", unit="us", start=1.0, low=0.0, high=200.0,
+                 meaning="what one position's tile costs an SM besides"),
+        _INDEX,
+        Constant(name="passes", unit="1", start=10.0, low=0.0, high=500.0,
+                 meaning="times that the hidden state is read or written between kernels"),
+        Constant(name="sharpness", unit="1", start=3.0, low=1.0, high=8.0,
+                 meaning="p: how well launching and computing overlap"),
+    ),
+    hypotheses=("sum_of_kernels",),
+    latency_us=layer_us,
+)  # fmt: skip
+INDEXED = Family(
+    name="indexer_all",
+    meaning="an indexer's numbers of N positions over all entries, or its selection among them",
+    modules=(INDEXER.name,),
+    constants=(_HOST, _BANDWIDTH, _INDEX),
+    hypotheses=("waves_of_four",),
+    latency_us=indexer_us,
+)

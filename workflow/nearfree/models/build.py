@@ -1,0 +1,139 @@
+"""The layers of a decoder, built from its weights."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from nearfree.decoders.attention_kinds import Latent
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.details import Details
+from nearfree.decoders.modules import BETWEEN, Laps
+from nearfree.models.expert_runners import ExpertRunner
+from nearfree.models.kinds import LayerKind
+from nearfree.models.latent import Chosen, LatentAttention
+from nearfree.models.layers import (
+    Attention,
+    Cache,
+    DenseFfn,
+    Names,
+    Norm,
+    Places,
+    RandomWeights,
+)
+from nearfree.models.moe import Beside, MoeFfn, gate_of
+
+
+class Layer(NamedTuple):
+    """One layer: attention and FFN, each behind a norm and added to what went in.
+
+    What leaves them may be normalised, experts may run beside the FFN, and what leaves the layer
+    may be multiplied by a weight.
+    """
+
+    attention_norm: Norm
+    attention: Attention | LatentAttention
+    ffn_norm: Norm
+    ffn: DenseFfn | MoeFfn
+    after_attention: Norm | None = None
+    after_ffn: Norm | None = None
+    beside: Beside | None = None
+    weight: Tensor | None = None
+
+    def attend(self, hidden: Tensor, places: Places, cache: Cache, laps: Laps) -> Tensor:
+        """Return what leaves the attention, [b, N, d_model], given what enters the layer."""
+        states = self.attention_norm.forward(hidden)
+        laps.lap(BETWEEN)
+        out = self.attention.forward(states, places, cache, laps)
+        return hidden + (out if self.after_attention is None else self.after_attention.forward(out))
+
+    def feed(self, hidden: Tensor, laps: Laps) -> Tensor:
+        """Return what leaves the layer, given what leaves its attention."""
+        states = self.ffn_norm.forward(hidden)
+        laps.lap(BETWEEN)
+        out = self.ffn.forward(states, laps)
+        if self.beside is not None:
+            out = self.beside.forward(hidden, out, laps)
+        out = hidden + (out if self.after_ffn is None else self.after_ffn.forward(out))
+        return out if self.weight is None else out * self.weight
+
+
+class Build:
+    """What a decoder's layers are made from."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        details: Details,
+        weights: RandomWeights,
+        names: Names,
+        expert_runner: ExpertRunner | None,
+    ) -> None:
+        self._decoder, self._details, self._weights = decoder, details, weights
+        self._names, self._expert_runner, self._form = names, expert_runner, details.form or None
+        self._chosen = Chosen()
+
+    def norm(self, name: str) -> Norm:
+        """Return a norm over the width of the model."""
+        from_one = bool(self._form and self._form.norms_from_one)
+        width, eps = self._decoder.d_model, self._details.norm_eps
+        return Norm(self._weights, name, width, eps, from_one=from_one)
+
+    def layer(self, index: int, kind: LayerKind) -> Layer:
+        """Return a layer, counted from 0, of a kind."""
+        at, four = f"model.layers.{index}", bool(self._form and self._form.four_norms)
+        before_ffn = "pre_feedforward_layernorm" if four else "post_attention_layernorm"
+        weight = self._form and self._form.layer_weight
+        return Layer(
+            self.norm(f"{at}.input_layernorm"),
+            self._attention(kind, at),
+            self.norm(f"{at}.{before_ffn}"),
+            self._ffn(index, at),
+            self.norm(f"{at}.post_attention_layernorm") if four else None,
+            self.norm(f"{at}.post_feedforward_layernorm") if four else None,
+            self._beside(index, at),
+            self._weights(f"{at}.layer_scalar", (1,)) if weight else None,
+        )
+
+    def _attention(self, kind: LayerKind, at: str) -> Attention | LatentAttention:
+        d_model, details, weights = self._decoder.d_model, self._details, self._weights
+        if isinstance(kind.kind, Latent):
+            return LatentAttention(
+                kind.kind, d_model, weights, at, details=details, chosen=self._chosen
+            )
+        return Attention(
+            kind.kind, d_model, weights, at, form=kind.form, details=details, names=self._names
+        )
+
+    def _ffn(self, index: int, at: str) -> DenseFfn | MoeFfn:
+        decoder, details = self._decoder, self._details
+        prefix = f"{at}.{self._names.feed or 'mlp'}"
+        routed = self._expert_runner and index in details.moe_at and not decoder.beside
+        if routed and self._expert_runner and decoder.experts and details.router:
+            return MoeFfn(
+                decoder,
+                details,
+                self._weights,
+                self._names,
+                prefix,
+                experts=decoder.experts,
+                rule=details.router,
+                expert_runner=self._expert_runner,
+            )
+        gate = gate_of(self._form, routed=False)
+        return DenseFfn(self._weights, prefix, decoder.d_model, decoder.d_ff or 0, gate=gate)
+
+    def _beside(self, index: int, at: str) -> Beside | None:
+        decoder, details = self._decoder, self._details
+        if not (decoder.beside and index in details.moe_at):
+            return None
+        if not (self._expert_runner and decoder.experts and details.router):
+            return None
+        return Beside(
+            decoder,
+            details,
+            self._weights,
+            at,
+            experts=decoder.experts,
+            rule=details.router,
+            expert_runner=self._expert_runner,
+        )

@@ -1,0 +1,225 @@
+"""AIConfigurator's tables of latent and sparse attention, of indexers, and of attention layers.
+
+`num_heads` is a rank's own (collector/sglang/collect_mla.py, `local_num_heads`), `isl` the new
+positions, `step` those cached before them, and times are in milliseconds: read as such no kernel
+beats its GPU. A kernel is absorbed or naive as the peak allows: SGLang's context kernels on Hopper
+and Ada would reach a third of the peak naively and reach it absorbed, and its collector builds them
+with one head of 576 (collect_mla.py, the branch without Blackwell); all other context kernels beat
+the peak absorbed and are naive. Generation kernels are absorbed.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.core.modules.indexer import LOGITS, SELECT
+from nearfree.core.modules.mla import ABSORBED, NAIVE
+from nearfree.core.setting import FIELDS
+from nearfree.public.curve_row import CURVE_FIELDS
+from nearfree.public.curves import TYPES
+from nearfree.public.latent_models import MODELS, BlockModel, CompressedModel, LatentModel
+from nearfree.public.perf_tables import Rows, read_columns, without
+
+_SAID = {
+    "device": "device",
+    "version": "backend_version",
+    "kernel_source": "kernel",
+    "latency": "latency_ms",
+    "mla_dtype": "dtype",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "num_heads": "rank_heads",
+    "batch_size": "batch",
+    "isl": "n",
+    "step": "context",
+    "op_name": "called",
+}
+_OF_MODELS = {"model": "model", "gemm_type": "products"}
+_OPTIONAL = {"score_mode": "score_mode"}
+_CACHES = {"bfloat16": "bfloat16", "fp8": "float8", "fp8_e4m3": "float8"}
+_PRODUCTS = {"bfloat16": "bfloat16", "fp8_block": "float8_block", "nvfp4": "nvfp4"}
+_ABSORBED_CONTEXT = ("flash_attention", "triton")
+"""Kernels of SGLang's that attend to new positions in the latent's space."""
+_SKIPPED = "skip_indexer"
+"""What the name of an operation holds whose layer takes another layer's selection."""
+Row = dict[str, object]
+
+
+class Shape(Struct, frozen=True):
+    """What a table's rows are: their module and call, and the fields that a model gives them."""
+
+    module: str
+    fields: Callable[[str, int, bool], Row | None]
+    """By a model's name, a rank's heads and whether an indexer runs; None where it has none."""
+    api: str | None = None
+
+
+def _widths(model: LatentModel) -> Row:
+    return {name: getattr(model, name) for name in ("latent", "rope_dim", "nope_dim", "value_dim")}
+
+
+def _kernel(name: str, heads: int, indexed: bool) -> Row | None:  # noqa: FBT001
+    """Return the fields of attention alone, with DeepSeek V3's widths where no model is named."""
+    del indexed
+    model = MODELS.get(name or "deepseek-ai/DeepSeek-V3")
+    if not isinstance(model, LatentModel):
+        return None
+    return {"heads": heads, "selected": model.selected, **_widths(model)}
+
+
+def _indexer(name: str, heads: int, indexed: bool) -> Row | None:  # noqa: FBT001
+    """Return the fields of a model's indexer, whose heads are not shared among ranks."""
+    del heads, indexed
+    model = MODELS.get(name)
+    if model is None or model.index_heads is None:
+        return None
+    ratio = 4 if isinstance(model, CompressedModel) else 1
+    return {"heads": model.index_heads, "head_dim": model.index_dim, "ratio": ratio}
+
+
+def _layer(name: str, heads: int, indexed: bool, *, ratio: int = 1) -> Row | None:  # noqa: FBT001
+    """Return the fields of a model's attention layer on a rank with some heads."""
+    model = MODELS.get(name)
+    if model is None:
+        return None
+    common: Row = {"d_model": model.d_model, "heads": heads, "ratio": ratio}
+    selects = indexed and model.index_heads is not None
+    index: Row = {"index_heads": model.index_heads, "index_dim": model.index_dim} if selects else {}
+    if isinstance(model, BlockModel):
+        common |= {"kv_heads": model.rank_kv_heads(heads), "head_dim": model.head_dim}
+        common |= {"selected": model.selected, "projected": model.projected(heads)}
+    elif isinstance(model, CompressedModel):
+        picked = ratio < _DENSE_RATIO
+        index = index if picked else {}
+        common |= {"latent": model.width, "selected": model.selected if picked else None}
+        common |= {"projected": model.projected(heads, indexed=picked)}
+    else:
+        common |= {"latent": model.latent, "rope_dim": model.rope_dim, "selected": model.selected}
+        common |= {"projected": model.projected(heads, indexed=selects)}
+    return {**common, **index}
+
+
+_DENSE_RATIO = 128
+"""Of so many positions an entry all are attended to."""
+
+
+def _layer_of(ratio: int) -> Callable[[str, int, bool], Row | None]:
+    return lambda name, heads, indexed: _layer(name, heads, indexed, ratio=ratio)
+
+
+_LAYER, _CSA = Shape("attention_layer", _layer), Shape("attention_layer", _layer_of(4))
+_HCA = Shape("attention_layer", _layer_of(_DENSE_RATIO))
+_LOGITS, _SELECT = Shape("indexer", _indexer, LOGITS), Shape("indexer", _indexer, SELECT)
+TABLES: dict[str, Shape] = {
+    "context_mla_perf": Shape("mla", _kernel),
+    "generation_mla_perf": Shape("mla", _kernel, ABSORBED),
+    "glm5_dsa_attn_module_perf": Shape("mla", _kernel, ABSORBED),
+    "glm5_mqa_logits_module_perf": _LOGITS,
+    "dsv4_paged_mqa_logits_module_perf": _LOGITS,
+    "glm5_topk_module_perf": _SELECT,
+    "dsv4_csa_topk_calib_perf": _SELECT,
+    **{f"{kind}_{phase}_module_perf": shape
+       for kind, shape in (("mla", _LAYER), ("dsa", _LAYER), ("msa", _LAYER),
+                           ("dsv4_csa", _CSA), ("dsv4_hca", _HCA))
+       for phase in ("context", "generation")},
+}  # fmt: skip
+"""The tables that are read, and what their rows are."""
+_MEMBER = re.compile(r"/data/[^/]+/\w+/[^/]+/[^/]+/(?P<table>\w+)\.parquet$")
+
+
+def is_latent(member: str) -> bool:
+    """Return whether a member of the wheel is one of these tables."""
+    match = _MEMBER.search(member)
+    return match is not None and match["table"] in TABLES
+
+
+def read_latents(member: str, raw: bytes) -> Rows:
+    """Return a table's rows by the fields of settings, with `latency_ms`.
+
+    Raises
+    ------
+    SourceError
+        The file is no Parquet, or lacks a column, or holds a column of another type, no value
+        where there must be one, or too many rows; nothing of it is returned.
+    """
+    table = member.rsplit("/", 1)[1].removesuffix(".parquet")
+    shape = TABLES[table]
+    modelled = not table.endswith("_mla_perf")
+    wanted = {**_SAID, **(_OF_MODELS if modelled else {})}
+    frame = read_columns(member, raw, wanted, optional=_OPTIONAL)
+    if not modelled:
+        frame = frame.with_columns(pl.lit("").alias("model"), pl.lit("bfloat16").alias("products"))
+    frame = frame.with_columns(
+        (~pl.col("called").str.contains(_SKIPPED, literal=True)).alias("indexed")
+    )
+    shaped = frame.join(_shapes(frame, shape), on=_SHAPED, how="left", maintain_order="left")
+    kept, skipped = without(shaped, _reasons(shape, generation="generation" in table))
+    return Rows(points=_as_settings(kept, shape), skipped=skipped)
+
+
+_SHAPED = ["model", "rank_heads", "indexed"]
+
+
+def _shapes(frame: pl.DataFrame, shape: Shape) -> pl.DataFrame:
+    """Return the fields of each model, number of heads and kind of layer that a table names."""
+    named = frame.select(_SHAPED).unique(maintain_order=True)
+    rows = [(key, shape.fields(*key) if key[1] > 0 else None) for key in named.iter_rows()]
+    fields = [name for name in CURVE_FIELDS if any(name in (of or {}) for _, of in rows)]
+    return named.with_columns(
+        pl.Series("known", [of is not None for _, of in rows], dtype=pl.Boolean),
+        *(
+            pl.Series(name, [(of or {}).get(name) for _, of in rows], dtype=TYPES[int])
+            for name in fields
+        ),
+    )
+
+
+def _reasons(shape: Shape, *, generation: bool) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+    """Yield why a row is no point of a setting, the first that holds counts."""
+    column = pl.col
+    yield ~column("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
+    formats = {"kv_cache_dtype": _CACHES, "products": _PRODUCTS}
+    if shape.module != "indexer":
+        formats["dtype"] = {"bfloat16": "bfloat16"}
+    for name, known in formats.items():
+        text = pl.format(f"{name} {{}} has no place in a setting", column(name))
+        yield ~column(name).is_in([*known]), text
+    yield ~column("known"), pl.format("no widths of the model {} are known", column("model"))
+    if generation:
+        yield column("n") != 1, pl.lit("several new positions in a generation table")
+    sizes = (column("n") <= 0) | (column("batch") <= 0) | (column("context") < 0)
+    yield sizes, pl.lit("a size is not positive")
+
+
+def _as_settings(frame: pl.DataFrame, shape: Shape) -> pl.DataFrame:
+    """Return rows with a setting's fields alone, by default what a table has not."""
+    column = pl.col
+    kernel = column("kernel")
+    if "score_mode" in frame.columns:  # how the numbers are spread that are chosen among
+        kernel = pl.format("{} {}", kernel, column("score_mode"))
+    dtype = {
+        "mla": pl.lit("bfloat16"),
+        "indexer": pl.lit("float8"),
+        "attention_layer": column("products").replace_strict(_PRODUCTS, return_dtype=pl.String),
+    }[shape.module]
+    fields: dict[str, pl.Expr] = {
+        "module": pl.lit(shape.module),
+        "backend_version": column("backend_version"),
+        "kernel": kernel,
+        "dtype": dtype,
+        "distribution": pl.lit(None, pl.String),
+        "n": column("n"),
+        "latency_ms": column("latency_ms").cast(pl.Float64),
+    }
+    for name in CURVE_FIELDS:
+        default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
+        fields[name] = column(name) if name in frame.columns else default
+    cache = column("kv_cache_dtype").replace_strict(_CACHES, return_dtype=pl.String)
+    fields["kv_dtype"] = pl.when(cache != dtype).then(cache)
+    if shape.module == "mla" and shape.api is None:
+        absorbed = column("kernel").is_in(_ABSORBED_CONTEXT)
+        fields["api"] = pl.when(absorbed).then(pl.lit(ABSORBED)).otherwise(pl.lit(NAIVE))
+    else:
+        fields["api"] = pl.lit(shape.api, pl.String)
+    return frame.select(value.alias(name) for name, value in fields.items())

@@ -1,0 +1,151 @@
+"""Which rows of a latent attention kernel's tile a position takes, by kernel.
+
+These are facts with their places, not rules that are read: FlashMLA and TensorRT-LLM's kernels come
+as binaries, and of the others one line says it. Where a rank's heads share a tile, R / H positions
+fill it; where a tile holds heads of one position alone, no number of positions does.
+"""
+
+from msgspec import Struct
+
+from nearfree.errors import EvidenceError
+
+_HOPPER, _BLACKWELL = 90, 100
+_FAMILY_END = 120
+
+
+class MlaTile(Struct, frozen=True, kw_only=True):
+    """A kernel's tile: `rows` of it, `rows_per_position` of a row axis, and whether heads share it.
+
+    `place` is where that stands, with the release or commit, and `binary` says that the kernel
+    itself is not to be read there.
+    """
+
+    path: str
+    rows: int
+    rows_per_position: int
+    shared: bool
+    place: str
+    binary: bool = False
+
+    @property
+    def positions(self) -> float:
+        """Positions that fill a tile of a row axis: under 1 where one takes several tiles."""
+        return self.rows / self.rows_per_position
+
+
+_FLASHMLA = (
+    "csrc/sm90/decode/dense/config.h: BLOCK_SIZE_M 64, rows N H packed in "
+    "csrc/api/dense_decode.h (deepseek-ai/FlashMLA at 9241ae3)"
+)
+_FA3 = "hopper/tile_size.h line 18: 64 rows at head sizes 64 and 512; heuristics.h line 11: packed"
+_TRTLLM = (
+    "flashinfer-python 0.7.2 include/flashinfer/trtllm/fmha/fmhaKernels.cuh from line 587: one "
+    "token a block, tileSizeQ over heads"
+)
+_FLASHINFER = (
+    "flashinfer-python 0.6.13 include/flashinfer/attention/scheduler.cuh lines 1472-1480: 64 "
+    "packed rows, two blocks of them in a cluster beyond 64"
+)
+_VLLM_TRITON = (
+    "vllm 0.33.0 v1/attention/ops/triton_decode_attention.py lines 505-518: BLOCK_H 16, a row of "
+    "the batch a position"
+)
+_SGLANG_EXTEND = (
+    "sglang 0.5.9 srt/layers/attention/triton_ops/extend_attention.py lines 62-102: BLOCK_M 32 at "
+    "head size 576, 16 on compute capability 10 from 0.5.11 on; each head by itself"
+)
+_CUTLASS = (
+    "vllm 0.14.0 csrc/attention/mla/cutlass_sm100_mla/kernel/sm100_cutlass_mla_kernel.cu "
+    "line 74: 128 heads, one position"
+)
+_NAIVE = "a tile of 128 rows of one head, assumed: no public source says it of all kernels"
+
+
+def packed_tile(path: str, heads: int, rows: int, place: str, *, binary: bool = False) -> MlaTile:
+    """Return a tile that the heads of a rank share with those of the next positions."""
+    return MlaTile(path=path, rows=rows, rows_per_position=heads, shared=True, place=place,
+                   binary=binary)  # fmt: skip
+
+
+def single_tile(path: str, heads: int, rows: int, place: str, *, binary: bool = False) -> MlaTile:
+    """Return a tile of one position's heads, the last one padded."""
+    return MlaTile(path=path, rows=rows, rows_per_position=-(-heads // rows) * rows, shared=True,
+                   place=place, binary=binary)  # fmt: skip
+
+
+def _trtllm(heads: int) -> MlaTile:
+    rows = 8 if heads <= 8 else 16 if heads <= 32 else 64
+    return single_tile("trtllm_gen", heads, rows, _TRTLLM, binary=True)
+
+
+def kernel_tile(kernel: str, *, heads: int, sm: int) -> MlaTile:
+    """Return the tile of an absorbed kernel.
+
+    Parameters
+    ----------
+    kernel
+        flashmla, fa3, flashinfer, trtllm_gen, cutlass, triton_decode or triton_extend.
+    heads
+        Query heads of a rank.
+    sm
+        Compute capability, 90 for 9.0.
+
+    Raises
+    ------
+    EvidenceError
+        How the kernel tiles is not known.
+    """
+    found = {
+        "flashmla": packed_tile("flashmla", heads, 64, _FLASHMLA, binary=True),
+        "fa3": packed_tile("fa3", heads, 64, _FA3),
+        "flashinfer": packed_tile("flashinfer", heads, 64, _FLASHINFER),
+        "trtllm_gen": _trtllm(heads),
+        "cutlass": single_tile("cutlass", heads, 128, _CUTLASS),
+        "triton_decode": single_tile("triton_decode", heads, 16, _VLLM_TRITON),
+        "triton_extend": MlaTile(
+            path="triton_extend", rows=16 if _BLACKWELL <= sm < _FAMILY_END else 32,
+            rows_per_position=1, shared=False, place=_SGLANG_EXTEND,
+        ),
+    }.get(kernel)  # fmt: skip
+    if found is None:
+        raise EvidenceError(
+            f"how the latent attention of {kernel} tiles is not known",
+            remedy="Name flash_attn, FlashMLA, FlashInfer, TensorRT-LLM or Triton",
+        )
+    return found
+
+
+def measured_tile(
+    backend: str, kernel: str | None, *, heads: int, sm: int, cached: bool, absorbed: bool
+) -> MlaTile:
+    """Return the tile of a kernel as public tables name it, or as a question does.
+
+    Parameters
+    ----------
+    backend, kernel
+        Whose kernel it is, and the table's own name of it.
+    cached
+        Whether it attends to a cache with one position or few, and so decodes.
+    absorbed
+        Whether all heads share one key; a naive kernel has a row axis a head.
+
+    Raises
+    ------
+    EvidenceError
+        How the kernel tiles is not known.
+    """
+    name = (kernel or backend).lower()
+    if not absorbed:
+        return MlaTile(path="naive", rows=128, rows_per_position=1, shared=False, place=_NAIVE)
+    return kernel_tile(_kernel(backend, name, sm=sm, cached=cached), heads=heads, sm=sm)
+
+
+def _kernel(backend: str, name: str, *, sm: int, cached: bool) -> str:
+    """Return which of the known kernels a name is of."""
+    if "triton" in name:
+        return "triton_decode" if cached or backend == "vllm" else "triton_extend"
+    if "trtllm" in name or (backend == "trtllm" and sm != _HOPPER):
+        return "trtllm_gen"
+    if "flashmla" in name or "flash_mla" in name or backend == "trtllm":
+        return "flashmla"  # which TensorRT-LLM runs on Hopper
+    return "fa3" if "flash_att" in name else name

@@ -59,14 +59,14 @@ def test_another_release_counts_for_four_fifths(shapes: list[tuple[int, int]]) -
 
 @given(st.integers(0, 6), st.integers(1, 3))
 def test_farther_is_less(doublings: int, more: int) -> None:
-    """The kernel falls with every doubling of a size, up or down, to 1/e in five."""
+    """The kernel falls with every doubling of a size, up or down, to 1/e in three."""
     here = products([(1024, 1024)])
     near, far = (1024 * 2**each for each in (doublings, doublings + more))
     up = kernel(here, products([(near, 1024), (far, 1024)]))[0]
     down = kernel(products([(near, 1024), (far, 1024)]), here)[:, 0]
     assert up[0] > up[1]
     assert up == pytest.approx(down)
-    assert up[1] == pytest.approx(np.exp(-(doublings + more) / 5))
+    assert up[1] == pytest.approx(np.exp(-(doublings + more) / 3))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], rand
     asked = products([(3000, 5000)])
     listed, moved = (
         kernel(asked, products([shapes[at] for at in order]))
-        @ weights_of(products([shapes[at] for at in order]), values[list(order)])
+        @ weights_of("gemm", products([shapes[at] for at in order]), values[list(order)])
         for order in (range(len(shapes)), shuffled)
     )
     assert listed == pytest.approx(moved, abs=1e-9)
@@ -122,6 +122,6 @@ def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], rand
 def test_one_curve_says_its_own_value_damped(depth: int, width: int, value: float) -> None:
     """Of one curve alone, another has as much as both have in common, less what is noise."""
     here, there = products([(2048, 2048)]), products([(depth, width)])
-    (said,) = kernel(there, here) @ weights_of(here, np.array([[value]]))
-    assert said[0] == pytest.approx(value * kernel(there, here)[0, 0] / 1.05)
+    (said,) = kernel(there, here) @ weights_of("gemm", here, np.array([[value]]))
+    assert said[0] == pytest.approx(value * kernel(there, here)[0, 0] / 1.02)
     assert abs(said[0]) <= abs(value)

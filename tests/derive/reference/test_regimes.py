@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.reference.groups import Group, Key, weights
-from nearfree.derive.reference.kriging import coordinates, weights_of
+from nearfree.derive.reference.groups import Group, Key
+from nearfree.derive.reference.kriging import coordinates
 from nearfree.derive.reference.regimes import MEANINGS, NEAREST, REGIMES, Known, Reference
 
 from derive.reference.made import (
@@ -92,44 +92,11 @@ def test_an_answer_stands_on_the_nearest_that_is_known(
 
 def test_a_gpu_and_kernel_that_are_known_answer_by_form_and_residual() -> None:
     """R2: the GPU's own constants, times what curves of other shapes missed."""
-    wanted = {**LAYER, "d_ff": 1536 + 256}
-    layers = [{**LAYER, "d_ff": each} for each in (512, 1024, 1536, 2048, 3072)]
-    known = reference(*layers, bent=lambda row: np.full(8, row["d_ff"] / 1e4))
-    residual = residual_of(known, "h100", wanted)
-    expected = form_of(known, "h100", wanted) * np.exp(residual)
-    assert told(known, wanted).latency_us == pytest.approx(expected)
-    assert np.abs(residual).min() > 0.001
-
-
-def test_a_product_on_a_known_gpu_is_a_mean_of_two() -> None:
-    """R2: T(N) lies between the form with its residual and what a weight takes in curves."""
-    (part,) = prepared(asked())
-    places = coordinates(part.family.name, part.rows, part.features["n"])
-    group = group_on(OURS, "h100")
-    found, near = group.latency_us(places, part.rows, part.features, here=True)
-    assert told(OURS, asked()).latency_us == pytest.approx(found)
-    curves = OURS.groups[group.key]
-    times = np.log(curves.first_us)[:, None] + curves.ratio.values(curves.counts)
-    of_one = times - np.log(weights(curves.curves))[:, None]
-    at = coordinates("gemm", curves.curves, curves.n)
-    of_weight = near @ weights_of(at, of_one) + np.log(weights(part.rows))[:, None]
+    found = told(OURS, asked())
     residual = residual_of(OURS, "h100", asked())
-    of_form = np.log(form_of(OURS, "h100", asked())) + residual
-    kept = curves.counts.all(axis=0)
-    both = 0.75 * of_form[:, : len(kept)] + 0.25 * of_weight
-    assert kept.sum() > 2
-    assert np.log(found)[:, : len(kept)][:, kept] == pytest.approx(both[:, kept], abs=1e-6)
-
-
-def test_beyond_all_curves_a_product_rises_as_its_form_and_its_rows() -> None:
-    """Where curves end, the residual stays and the time of a weight doubles with N."""
-    (part,) = prepared(asked(batch=1 << 20))
-    places = coordinates(part.family.name, part.rows, part.features["n"])
-    group = group_on(OURS, "h100")
-    found, _ = group.latency_us(places, part.rows, part.features, here=True)
-    form = group.form_us(part.features)
-    risen, of_form = (np.log2(each[0, -1] / each[0, -2]) for each in (found, form))
-    assert risen == pytest.approx(0.75 * of_form + 0.25, abs=1e-6)
+    expected = form_of(OURS, "h100", asked()) * np.exp(residual)
+    assert found.latency_us == pytest.approx(expected)
+    assert np.abs(residual).min() > 0.001
 
 
 def test_a_sibling_answers_by_its_constants_and_residuals() -> None:

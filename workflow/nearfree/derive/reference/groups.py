@@ -26,7 +26,6 @@ from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Features, Fitted, Flags, times_of
 from nearfree.derive.work_model.fit import Measured, fit, taken
-from nearfree.derive.work_model.gemm import GEMM
 
 LEAST_CURVES = 4
 """Fewer than this are no group: its constants would be those of the curves themselves."""
@@ -34,9 +33,6 @@ MOST_FITTED = 200
 """Curves that constants are fitted to, evenly spread over a group's settings."""
 _UP_TO = 4.0
 _LEVELS, _DECIMALS = 255, 9
-_FORM_SHARE = 0.75
-"""What the form counts beside a weight's time, of products on a GPU that is known."""
-_DOUBLING = float(np.log(2.0))
 _PRINTED = {name: each.name for each in BACKENDS for name in each.printed}
 """Names of the paper's tables, which hold a release, by their backend's own."""
 RUN_AS = {"float16": "bfloat16"}
@@ -133,29 +129,22 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         """The places along N at which any curve has a point, [knots]."""
         return np.unique(np.round(self._at.along[self.counts], 6))
 
-    def _told(self, values: Array, slope: float = 0.0) -> "_Told":
-        """Return what curves say of values [curves, grid], which go on with a slope."""
-        at_knots = np.empty((len(values), len(self._knots)))
+    @cached_property
+    def _at_knots(self) -> Array:
+        """Each curve's residual at each knot, [curves, knots]; beyond its ends that of its ends."""
+        residual = self.residual.values(self.counts)
         lengths = self.counts.sum(axis=1)
-        for row, (length, along) in enumerate(zip(lengths, self._at.along, strict=True)):
-            known = np.interp(self._knots, along[:length], values[row, :length])
-            at_knots[row] = known + slope * np.maximum(self._knots - along[length - 1], 0.0)
-        return _Told(at_knots, weights_of(self._at, at_knots), slope)
+        return np.stack(
+            [
+                np.interp(self._knots, along[:length], each[:length])
+                for along, each, length in zip(self._at.along, residual, lengths, strict=True)
+            ]
+        )
 
     @cached_property
-    def _residual(self) -> "_Told":
-        """What curves say of how T(N) misses the form; beyond its ends as at its ends."""
-        return self._told(self.residual.values(self.counts))
-
-    @cached_property
-    def _per_weight(self) -> "_Told":
-        """What curves say of log(T(N) / weights), which asks for no form.
-
-        Where they end, at four times N_max, T(N) rises with N.
-        """
-        ratio = self.ratio.values(self.counts)
-        of_first = np.log(self.first_us / weights(self.curves))
-        return self._told(ratio + of_first[:, None], slope=_DOUBLING)
+    def _told(self) -> Array:
+        """What each curve's residual contributes at each knot, [curves, knots]."""
+        return weights_of(self.key.family, self._at, self._at_knots)
 
     def residuals(self, asked: Places) -> tuple[Array, Array]:
         """Return the kriged residual of questions, [rows, grid], and how near they are to curves.
@@ -168,49 +157,23 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         The residuals, and the kernel between questions and curves, [rows, curves].
         """
         near = kernel(asked, self._at)
-        return self._kriged(self._residual, asked, near), near
-
-    def latency_us(
-        self, asked: Places, shapes: pl.DataFrame, features: Features, *, here: bool
-    ) -> tuple[Array, Array]:
-        """Return T(N) of questions with what curves say, [rows, grid], and how near these are.
-
-        Of products on the group's own GPU (`here`) it is the geometric mean of two: the form with
-        its residual, and the time of a weight, whatever the form.
-
-        Parameters
-        ----------
-        shapes
-            The shapes of the questions, a row each.
-        """
-        residual, near = self.residuals(asked)
-        logs = np.log(self.form_us(features)) + residual
-        if here and self.key.family == GEMM.name:
-            of_one = self._kriged(self._per_weight, asked, near)
-            of_weight = of_one + np.log(weights(shapes))[:, None]
-            logs = _FORM_SHARE * logs + (1.0 - _FORM_SHARE) * of_weight
-        return np.asarray(np.exp(logs)), near
-
-    def _kriged(self, told: "_Told", asked: Places, near: Array) -> Array:
-        """Return what curves say of questions, [rows, grid]."""
-        of_knots = near @ told.weights
+        of_knots = near @ self._told
         own = np.isin(near, AT_ONE_PLACE) & (near == near.max(axis=1, keepdims=True))
         measured = own.any(axis=1)
         if measured.any():  # who was measured is no mixture
             shares = own[measured] / own[measured].sum(axis=1, keepdims=True)
-            of_knots[measured] = shares @ told.at_knots
+            of_knots[measured] = shares @ self._at_knots
         # A product of matrices differs in its last bits by how many rows are asked together.
         of_knots = np.round(of_knots, _DECIMALS)
         right = np.clip(np.searchsorted(self._knots, asked.along), 1, max(len(self._knots) - 1, 1))
-        beyond = told.slope * np.maximum(asked.along - self._knots[-1], 0.0)
         if len(self._knots) == 1:
-            return np.asarray(of_knots + beyond)
+            return np.broadcast_to(of_knots, asked.along.shape), near
         left = right - 1
         gap = self._knots[right] - self._knots[left]
         share = np.clip((asked.along - self._knots[left]) / gap, 0.0, 1.0)
         rows = np.arange(len(of_knots))[:, None]
         found = of_knots[rows, left] * (1.0 - share) + of_knots[rows, right] * share
-        return np.asarray(found + beyond)
+        return np.asarray(found), near
 
     @cached_property
     def curve_texts(self) -> list[str]:
@@ -226,22 +189,6 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
     def form_us(self, features: Features) -> Array:
         """Return T(N) by the form with the group's constants, [rows, grid]."""
         return form_us(self.key.family, self.values, features)
-
-
-class _Told(NamedTuple):
-    """Values of curves at each knot, and what a kernel is multiplied with, [curves, knots].
-
-    Beyond the last knot they go on with a slope, a doubling of N.
-    """
-
-    at_knots: Array
-    weights: Array
-    slope: float
-
-
-def weights(shapes: pl.DataFrame) -> Array:
-    """Return the elements of a product's weight, [rows]."""
-    return (shapes["d_model"].cast(pl.Float64) * shapes["d_ff"].cast(pl.Float64)).to_numpy()
 
 
 def form_us(family: str, values: dict[str, dict[str, float]], features: Features) -> Array:

@@ -2,8 +2,8 @@
 
 Curves lie at places: the logarithms of their shape over a scale, how loads are spread, and the
 release. The kernel is exp(-distance), times a factor for another release; a curve's residual is a
-weighted sum of those of others at the same place along N. Scales were set once: on curves of two
-GPUs, H100 and B200, before any other was scored.
+weighted sum of those of others at the same place along N. Scales were set on curves of two GPUs,
+H100 and B200, before any other was scored; those of products anew on these, when all had been seen.
 """
 
 from typing import Any
@@ -19,10 +19,10 @@ COORDINATES = (
     *("context", "projected"),
 )
 """Fields of a setting that say where a curve lies."""
-_OCTAVES = 5.0
+_OCTAVES, _OF_PRODUCTS = 5.0, 3.0
 """Doublings of a size after which a curve says little of another."""
 _OF_FAMILY: dict[str, dict[str, float]] = {
-    "gemm": {"d_model": _OCTAVES, "d_ff": _OCTAVES},
+    "gemm": {"d_model": _OF_PRODUCTS, "d_ff": _OF_PRODUCTS},
     "moe": {"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
     "attention": dict.fromkeys(("heads", "kv_heads", "head_dim", "batch"), _OCTAVES),
     "mla": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
@@ -33,7 +33,7 @@ _RELEASE = 0.8
 """What a curve of another release counts."""
 AT_ONE_PLACE = (1.0, _RELEASE)
 """The kernel of two curves of one shape, in one release or two."""
-_NOISE = 0.05
+_NOISE, _NOISE_OF_PRODUCTS = 0.05, 0.02
 """Variance of a curve's own noise, as a share of what is to be explained."""
 _ROUTES = {"balanced": 0.0, "skewed": 0.0, "power_law:1.01": 0.7, "power_law:1.2": 1.12}
 _FARTHEST = 1.12
@@ -87,8 +87,9 @@ def kernel(these: Places, those: Places) -> Array:
     return np.asarray(np.exp(-np.sqrt(square)) * np.where(same, 1.0, _RELEASE))
 
 
-def weights_of(places: Places, values: Array) -> Array:
+def weights_of(family: str, places: Places, values: Array) -> Array:
     """Return (K + noise)^-1 values, [curves, knots]: what a kernel is multiplied with."""
     matrix = kernel(places, places)
-    matrix[np.diag_indices_from(matrix)] += _NOISE
+    noise = _NOISE_OF_PRODUCTS if family == "gemm" else _NOISE
+    matrix[np.diag_indices_from(matrix)] += noise
     return np.asarray(np.linalg.solve(matrix, values))

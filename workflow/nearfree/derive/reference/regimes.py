@@ -165,7 +165,7 @@ class Reference:
         nearest: list[tuple[int, ...]] = [()] * part.rows.height
         regimes = [regime] * part.rows.height
         for number, group in enumerate(groups):
-            found, near, measured = _of_group(part, group, regime)
+            found, near, measured = _of_group(part, group, with_residual=regime != R0)
             logs += np.log(found) / len(groups)
             if number == 0 and regime != R0:
                 nearest = _nearest_of(near)
@@ -183,8 +183,8 @@ class Reference:
         )
 
 
-def _of_group(part: Prepared, group: Group, regime: str) -> tuple[Array, Array, Flags]:
-    """Return what a group says of questions in a regime.
+def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Array, Array, Flags]:
+    """Return what a group says of questions.
 
     Returns
     -------
@@ -195,11 +195,10 @@ def _of_group(part: Prepared, group: Group, regime: str) -> tuple[Array, Array, 
     near, measured = np.zeros((rows.height, 0)), np.ones(rows.height, dtype=bool)
     total = np.zeros(n.shape)
     for shape, features, times in _calls(part):
-        if regime == R0:
-            time = group.form_us(features)
-        else:
-            asked = coordinates(family, shape, n)
-            time, mine = group.latency_us(asked, shape, features, here=regime == R2)
+        time = group.form_us(features)
+        if with_residual:
+            residual, mine = group.residuals(coordinates(family, shape, n))
+            time = time * np.exp(residual)
             near = np.maximum(near, mine) if near.size else mine
             measured &= np.isin(mine, AT_ONE_PLACE).any(axis=1)
         total = total + times * time

@@ -91,7 +91,10 @@ BACKENDS = (
     Backend(
         name="torch_sdpa",
         names=("torch-sdpa",),
-        modules={"attention": f"{_ADAPTERS}.torch_sdpa:TorchSdpa"},
+        modules={
+            "attention": f"{_ADAPTERS}.torch_sdpa:TorchSdpa",
+            "mla": f"{_ADAPTERS}.torch_mla:TorchMla",
+        },
         in_model=f"{_MODELS}.attention:torch_attention",
         devices=_EVERYWHERE,
         environment="cpu",

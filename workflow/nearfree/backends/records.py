@@ -252,6 +252,39 @@ BACKENDS = (
         caches=(),
         capabilities=frozenset({90}),
     ),
+    # Latent attention, and the indexer beside it: no rules of releases are read, tiles are facts of
+    # `sources.mla_tiles`.
+    Backend(
+        name="flash_attn_mla",
+        names=("flash-attn-mla",),
+        modules={"mla": None, "indexer": None},
+        package="vllm",
+        imported="vllm",
+        capabilities=frozenset({90}),
+    ),
+    Backend(
+        name="trtllm_mla",
+        names=("trtllm-mla", "flashinfer-mla"),
+        modules={"mla": None, "indexer": None},
+        package="flashinfer-python",
+        imported="flashinfer",
+        capabilities=frozenset({100, 103}),
+    ),
+    Backend(
+        name="flashmla",
+        names=("flashmla",),
+        modules={"mla": None, "indexer": None},
+        package="vllm",
+        imported="vllm",
+        capabilities=frozenset({90, 100, 103}),
+    ),
+    Backend(
+        name="triton_mla",
+        names=("triton-mla",),
+        modules={"mla": None},
+        package="vllm",
+        imported="vllm",
+    ),
     Backend(
         name="flashinfer_decode",
         modules={"attention": f"{_ADAPTERS}.flashinfer:FlashInferDecode"},
@@ -261,6 +294,12 @@ BACKENDS = (
         releases=("0.2.0.post1", "0.7.2.post1"),
     ),
 )
+ATTENTION_ORDER = ("flash_attn", "vllm_fa3", "flash_attn_4", "flashinfer_fa2")
+"""Backends of grouped attention, of which the first that takes a model's runs where none is named.
+"""
+LATENT_ORDER = ("flash_attn_mla", "trtllm_mla", "triton_mla")
+"""The same of latent attention, as vLLM takes them: vllm/platforms/cuda.py of 0.33.0, lines 84-150;
+its FLASHINFER_MLA runs TensorRT-LLM's kernels."""
 BY_NAME: Mapping[str, Backend] = {backend.name: backend for backend in BACKENDS}
 BY_USERS_NAME: Mapping[str, Backend] = {
     name: backend for backend in BACKENDS for name in backend.names

@@ -71,7 +71,7 @@ def test_models_of_several_kinds_are_answered(
 
 
 def test_gpt_oss_runs_the_kernels_that_take_it(call: Call, tmp_path: Path) -> None:
-    """On Hopper vLLM's FlashAttention 3 takes sinks, 64 rows of 8 heads; experts have own curves."""
+    """On Hopper vLLM's FlashAttention 3 takes sinks, in 64 rows; experts have their own curves."""
     code, found = predict(call, tmp_path, "gpt_oss_20b", "--platform", "h100", "--largest", "64")
     assert code == 0
     assert found["deployment"]["attention"].startswith("vllm_fa3")

@@ -29,7 +29,7 @@ from nearfree.decoders.modules import ModuleUse, modules
 
 from decoders.files import change, write
 
-FLASH, LATENT_KERNEL = BackendRelease("flash_attn", "2.8.3"), BackendRelease("flash_attn_mla")
+FLASH, LATENT_KERNEL = BackendRelease("flash_attn", "2.8.3"), BackendRelease("vllm_mla")
 
 
 def of(decoder: Decoder, backend: BackendRelease = FLASH, **changes: Any) -> dict[str, ModuleUse]:
@@ -100,7 +100,7 @@ def test_the_modules_of_a_latent(tmp_path: Path, kind: str, latents: int, query:
     assert sizes[RELEASE] == (8 * 12, 10)
     assert sizes[OUTPUT] == (8 * 10, 64)
     call = uses[LATENT].setting
-    assert (call.module, call.backend, call.api) == ("mla", "flash_attn_mla", "absorbed")
+    assert (call.module, call.backend, call.api) == ("mla", "vllm_mla", "absorbed")
     assert (call.heads, call.latent, call.rope_dim) == (8, 12, 4)
     assert uses[LATENT].main
     assert {use.count for role, use in uses.items() if role in (LATENTS, QUERY, LATENT)} == {6}

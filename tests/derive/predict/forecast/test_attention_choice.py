@@ -11,6 +11,8 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.predict.forecast.attention_choice import chosen, untaken
 
+VLLM = BackendRelease("vllm", "0.33.0")
+
 
 def read(folder: Path, kind: str, **changes: Any) -> Decoder:
     """Return the decoder of a small file with some keys changed."""
@@ -24,10 +26,7 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
         ("gemma3_text", {}, {80: "flash-attn", 90: "flash-attn"}),
         ("gpt_oss", {}, {80: "flash-attn-4", 90: "vllm-fa3", 100: "flash-attn-4"}),
         ("gemma4_text", {"global_head_dim": 512}, {90: "flashinfer", 100: "flashinfer"}),
-        (
-            "deepseek_v3", {},
-            {80: "triton-mla", 90: "flash-attn-mla", 100: "trtllm-mla", 120: "triton-mla"},
-        ),
+        ("deepseek_v3", {}, {80: "vllm-mla==0.33.0", 90: "vllm-mla==0.33.0"}),
     ],
 )  # fmt: skip
 def test_the_first_that_takes_all_layers_runs(
@@ -36,7 +35,14 @@ def test_the_first_that_takes_all_layers_runs(
     """Sinks, wide heads and latents each need kernels that are made for them, on the device."""
     decoder = read(tmp_path, kind, **changes)
     plain = uniform("bfloat16")
-    assert {sm: chosen(decoder, plain, sm) for sm in by_sm} == by_sm
+    assert {sm: chosen(decoder, plain, sm, VLLM) for sm in by_sm} == by_sm
+
+
+def test_a_latent_runs_by_the_engine_of_the_experts(tmp_path: Path) -> None:
+    """The release that runs the experts chooses the kernel of latent attention, too."""
+    decoder = read(tmp_path, "deepseek_v3")
+    engine = BackendRelease("sglang", "0.5.23")
+    assert chosen(decoder, uniform("bfloat16"), 90, engine) == "sglang-mla==0.5.23"
 
 
 def test_another_cache_needs_kernels_that_read_it(tmp_path: Path) -> None:
@@ -45,8 +51,8 @@ def test_another_cache_needs_kernels_that_read_it(tmp_path: Path) -> None:
     eight = type(precision)(**{
         name: getattr(precision, name) for name in precision.__struct_fields__
     } | {"kv": "float8"})  # fmt: skip
-    assert chosen(read(tmp_path, "llama"), eight, 90) == "flashinfer"
-    assert chosen(None, None, None) == "flash-attn"
+    assert chosen(read(tmp_path, "llama"), eight, 90, VLLM) == "flashinfer"
+    assert chosen(None, None, None, VLLM) == "flash-attn"
 
 
 @pytest.mark.parametrize(
@@ -54,9 +60,9 @@ def test_another_cache_needs_kernels_that_read_it(tmp_path: Path) -> None:
     [
         ("gpt_oss", "flash_attn", "3 layers (window 32): heads have a logit", "vllm-fa3"),
         ("gemma4_text", "flash_attn", "heads of 512 elements are wider than 256", "flashinfer"),
-        ("deepseek_v3", "flash_attn", "none is of a latent", "flash-attn-mla"),
-        ("deepseek_v32", "triton_mla", "none is of an indexer of positions", "flash-attn-mla"),
-        ("llama", "flashmla", "none is of grouped queries", "flash-attn-4"),
+        ("deepseek_v3", "flash_attn", "none is of a latent", "vllm-mla"),
+        ("deepseek_v32", "flash_attn", "a latent and an indexer of positions", "sglang-mla"),
+        ("llama", "vllm_mla", "none is of grouped queries", "flash-attn-4"),
     ],
 )
 def test_what_a_backend_does_not_take_is_refused(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.records import ATTENTION_ORDER, BY_NAME, LATENT_ORDER, Backend
+from nearfree.backends.records import ATTENTION_ORDER, BY_NAME, Backend, of_engine
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
@@ -13,8 +13,10 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.errors import Refusal
 
 
-def chosen(decoder: Decoder | None, precision: Precision | None, sm: int | None) -> str:
-    """Return the name of what runs a model's attention on a device where nobody says it.
+def chosen(
+    decoder: Decoder | None, precision: Precision | None, sm: int | None, engine: BackendRelease
+) -> str:
+    """Return what runs a model's attention on a device where nobody says it, as users write it.
 
     Parameters
     ----------
@@ -22,11 +24,14 @@ def chosen(decoder: Decoder | None, precision: Precision | None, sm: int | None)
         None where they are not known.
     sm
         The device's compute capability, 90 for 9.0, None without one.
+    engine
+        What serves the model: latent attention runs by the kernel that it takes.
     """
     kinds = decoder.attention if decoder else ()
     plain = precision is None or precision.kv in PLAIN
     if any(isinstance(kind, Latent) for kind in kinds):
-        return next(BY_NAME[name].names[0] for name in LATENT_ORDER if _on(BY_NAME[name], sm))
+        record = of_engine(engine.name, MLA.name) or BY_NAME[ATTENTION_ORDER[0]]
+        return f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
     for name in ATTENTION_ORDER:
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())

@@ -32,8 +32,8 @@ _MODEL = {
     "moe_ffn": ("d_model", "experts", "top_k"),
     "attention": ("heads", "kv_heads", "head_dim"),
     "mla": ("heads", "latent", "rope_dim", "nope_dim", "value_dim"),
-    "indexer": ("heads", "head_dim", "ratio"),
-    "attention_layer": ("d_model", "heads", "latent", "ratio"),
+    "indexer": ("heads", "head_dim", "span"),
+    "attention_layer": ("d_model", "heads", "latent", "span"),
 }
 
 

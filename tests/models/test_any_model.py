@@ -49,7 +49,8 @@ RUN: dict[str, dict[str, Any]] = {
         "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "intermediate_size": 9216,
         "max_position_embeddings": 8192, "num_attention_heads": 8, "num_hidden_layers": 26,
         "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
-        "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32", "vocab_size": 256000,
+        "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32",
+        "vocab_size": 256000,
     },
     "Moonlight-16B-A3B": {
         **_PLAIN, "model_type": "deepseek_v3", "attention_bias": False,

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nearfree.core.precision import (
     DTYPES,
     ELEMENT_BYTES,
@@ -88,3 +89,15 @@ def test_a_model_s_own_precision_is_kept() -> None:
     own = Override(weights="int4", kv="float8").of(OWN)
     assert Override().of(own) == own
     assert Override(activations="float16").of(own).ffn == Product("int4", "float16")
+
+
+def test_roles_of_their_own_follow_what_is_asked_for() -> None:
+    """A role's formats are replaced as those of its kind are, and kept where nothing is asked."""
+    own = replace(OWN, roles=(("output projection", Product("nvfp4", "nvfp4")),))
+    assert Override().of(own).of("attention", "output projection") == Product("nvfp4", "nvfp4")
+    assert Override().of(own).of("attention", "qkv projection") == Product("bfloat16", "bfloat16")
+    asked = Override(weights="int4").of(own)
+    assert asked.of("attention", "output projection") == Product("int4", "bfloat16")
+    assert {each for kind, each in asked.products if kind == "attention"} == {
+        Product("int4", "bfloat16")
+    }

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nearfree.core.precision import ELEMENT_BYTES, Override, Product, uniform
+from nearfree.decoders.attention_uses import OUTPUT, QKV
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.weights import stored
 
@@ -93,6 +94,37 @@ def test_layers_left_out_are_said(tmp_path: Path) -> None:
     assert some.precision == whole.precision
     more = 64 * 96 * (2 - ELEMENT_BYTES["float8_block"])
     assert some.weights_bytes(None) - whole.weights_bytes(None) == pytest.approx(more)
+
+
+def test_products_of_attention_have_formats_of_their_own(tmp_path: Path) -> None:
+    """An output projection alone in another format is no mixture: its role has that format."""
+    left_out = FP8 | {"modules_to_not_convert": ["q_proj", "k_proj", "v_proj"]}
+    file = read_model_file(write(tmp_path, change("llama", quantization_config=left_out)))
+    assert file.mixed == ()
+    assert file.precision is not None
+    (quantised,) = {file.precision.of("ffn", "Dense FFN")}
+    assert quantised.weights == "float8_block"
+    formats = {role: file.precision.of("attention", role).weights for role in (QKV, OUTPUT)}
+    assert formats == {QKV: "bfloat16", OUTPUT: "float8_block"}
+    assert [role for role, _ in file.precision.roles] in ([OUTPUT], [QKV])
+
+
+def test_one_product_in_two_formats_is_a_mixture(tmp_path: Path) -> None:
+    """A query that is plain beside a key that is not are one product, which has no such kernel."""
+    left_out = FP8 | {"modules_to_not_convert": ["q_proj"]}
+    file = read_model_file(write(tmp_path, change("llama", quantization_config=left_out)))
+    (refusal,) = file.mixed
+    assert f"stores {QKV} in several formats" in refusal.reason
+
+
+def test_what_is_absorbed_is_no_mixture(tmp_path: Path) -> None:
+    """What widens a latent is taken out of its format as it is loaded, whatever that is."""
+    left_out = FP8 | {"modules_to_not_convert": ["kv_b_proj"]}
+    shape = change("deepseek_v3", quantization_config=left_out, hidden_size=256)
+    file = read_model_file(write(tmp_path, shape))
+    assert file.mixed == ()
+    assert file.precision is not None
+    assert file.precision.roles == ()
 
 
 @given(st.sampled_from(["float8", "int4", "nvfp4", "mxfp4", "float32", "float16"]))

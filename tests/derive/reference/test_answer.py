@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from nearfree.derive.reference.answer import NO_RULE, rule_places
+from nearfree.derive.reference.places import NO_RULE, rule_places
 from nearfree.derive.work_model.gemm import GEMM
 
 from derive.questions import RESOLVER

@@ -7,7 +7,7 @@ import polars as pl
 from hypothesis import strategies as st
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
-from nearfree.derive.work_model.families import FAMILIES
+from nearfree.derive.work_model.families import FAMILIES, OF_KERNELS
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.prepare import ROWS_AT_ONCE, Prepared, prepare
 
@@ -20,6 +20,20 @@ H100 = {"phi": 989e6, "beta": 3.35e6, "sms": 132.0, "element_bytes": 2.0,
 GEMM = {"module": "gemm", "backend": "vllm", "d_model": 8192, "d_ff": 8192}
 LIBRARY = {**MOE, "backend": "trtllm"}
 PREFILL = {**ATTENTION, "context": 0, "backend": "vllm", "kernel": "flash_attn"}
+MLA = {
+    "module": "mla", "backend": "sglang", "kernel": "flash_attention", "backend_version": "0.5.14",
+    "context": 4096, "heads": 16, "latent": 512, "rope_dim": 64, "nope_dim": 128, "value_dim": 128,
+    "api": "absorbed",
+}  # fmt: skip
+SPARSE_LAYER = {
+    "module": "attention_layer", "backend": "sglang", "backend_version": "0.5.14",
+    "context": 8192, "heads": 16, "d_model": 7168, "latent": 512, "rope_dim": 64,
+    "selected": 2048, "index_heads": 64, "index_dim": 128, "projected": 44_000_000,
+}  # fmt: skip
+INDEXER = {
+    "module": "indexer", "backend": "sglang", "dtype": "bfloat16", "context": 8192, "heads": 64,
+    "head_dim": 128, "api": "logits",
+}  # fmt: skip
 REDUCE = {"module": "collective", "operation": "all_reduce", "gpus": 8, "d_model": 8192}
 EXCHANGE = {
     **REDUCE, "operation": "dispatch", "experts": 256, "top_k": 8, "backend_version": "0.24.0",
@@ -30,6 +44,11 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "moe_library": LIBRARY,
     "attention_prefill": PREFILL,
     "attention_cached": ATTENTION,
+    "mla_prefill": {**MLA, "context": 0, "api": "naive"},
+    "mla_cached": MLA,
+    "mla_selected": {**MLA, "selected": 2048},
+    "layer_attention": SPARSE_LAYER,
+    "indexer_all": INDEXER,
     "exchange_low_latency": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_ll"},
     "exchange_normal": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_normal_24_sms"},
     "exchange_low_latency_vllm": {**EXCHANGE, "backend": "vllm", "kernel": "deepep_ll"},
@@ -45,8 +64,8 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "collective_pcie": {**REDUCE, "backend": "nccl", "kernel": "NCCL", "platform": "l40s"},
 }  # fmt: skip
 """A question of each family, whose rules are in this repository's log."""
-COMPUTED = [name for name in FAMILIES if name not in COLLECTIVE_FAMILIES]
-"""The families of what one GPU computes."""
+COMPUTED = [name for name in FAMILIES if name not in (*COLLECTIVE_FAMILIES, *OF_KERNELS)]
+"""The families of what one GPU computes, those with shared constants."""
 MIXED = [*OF_FAMILY.values(), DENSE]
 
 

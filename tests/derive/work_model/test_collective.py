@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from nearfree.core.modules.collective import busiest
-from nearfree.derive.reference.answer import rule_places, stop_terms
+from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.work_model.collective import EXCHANGES
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Features

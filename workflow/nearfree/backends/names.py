@@ -1,12 +1,14 @@
 """Which backend runs a module: a package as users write it, in this project's name."""
 
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from msgspec import Struct
 
 from nearfree.backends.records import BY_USERS_NAME, running
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.mla import MLA
 from nearfree.core.setting import Module
 from nearfree.errors import ConfigError
 
@@ -22,22 +24,23 @@ class BackendRelease(Struct, frozen=True):
 
 
 def attention_backend(text: str) -> BackendRelease:
-    """Return a backend that runs attention; ConfigError for one that runs experts."""
-    return _of(text, ATTENTION.name, ATTENTION.title)
+    """Return a backend that runs attention or that of a latent; ConfigError for another one."""
+    return _of(text, (ATTENTION.name, MLA.name), ATTENTION.title)
 
 
 def moe_backend(text: str) -> BackendRelease:
     """Return a backend that runs experts; ConfigError for one that runs attention."""
-    return _of(text, "moe_ffn", "experts")
+    return _of(text, ("moe_ffn",), "experts")
 
 
 def dense_backend(text: str) -> BackendRelease:
     """Return a backend that runs dense products; ConfigError for one that runs none."""
-    return _of(text, "gemm", "dense products")
+    return _of(text, ("gemm",), "dense products")
 
 
-def _of(text: str, module: Module, what: str) -> BackendRelease:
-    release, known = backend(text), running(module)
+def _of(text: str, modules: Sequence[Module], what: str) -> BackendRelease:
+    release = backend(text)
+    known = {name: each for module in modules for name, each in running(module).items()}
     if release.name not in known:
         names = sorted(name for record in known.values() for name in record.names)
         raise ConfigError(

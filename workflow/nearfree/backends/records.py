@@ -55,7 +55,7 @@ class Backend(NamedTuple):
     """The first and the last release whose calls the adapter is checked against."""
     rules: Rules | None = None
     engine: str | None = None
-    """The backend of experts whose engine's dense products it is, of quantised weights."""
+    """The backend of experts whose engine's own choice it is, of quantised products or latents."""
     capabilities: frozenset[int] | None = None
     """Compute capabilities, 90 for 9.0, that it has kernels for, where its rules do not ask."""
     api: str | None = None
@@ -91,7 +91,10 @@ BACKENDS = (
     Backend(
         name="torch_sdpa",
         names=("torch-sdpa",),
-        modules={"attention": f"{_ADAPTERS}.torch_sdpa:TorchSdpa"},
+        modules={
+            "attention": f"{_ADAPTERS}.torch_sdpa:TorchSdpa",
+            "mla": f"{_ADAPTERS}.torch_mla:TorchMla",
+        },
         in_model=f"{_MODELS}.attention:torch_attention",
         devices=_EVERYWHERE,
         environment="cpu",
@@ -252,6 +255,24 @@ BACKENDS = (
         caches=(),
         capabilities=frozenset({90}),
     ),
+    # Latent attention, and the indexer beside it, by the kernel that an engine's release takes on a
+    # GPU: facts of `sources.mla_paths` and `sources.mla_tiles`.
+    Backend(
+        name="vllm_mla",
+        names=("vllm-mla",),
+        modules={"mla": None, "indexer": None},
+        package="vllm",
+        imported="vllm",
+        engine="vllm",
+    ),
+    Backend(
+        name="sglang_mla",
+        names=("sglang-mla",),
+        modules={"mla": None, "indexer": None},
+        package="sglang",
+        imported="sglang",
+        engine="sglang",
+    ),
     Backend(
         name="flashinfer_decode",
         modules={"attention": f"{_ADAPTERS}.flashinfer:FlashInferDecode"},
@@ -261,6 +282,9 @@ BACKENDS = (
         releases=("0.2.0.post1", "0.7.2.post1"),
     ),
 )
+ATTENTION_ORDER = ("flash_attn", "vllm_fa3", "flash_attn_4", "flashinfer_fa2")
+"""Backends of grouped attention, of which the first that takes a model's runs where none is named.
+"""
 BY_NAME: Mapping[str, Backend] = {backend.name: backend for backend in BACKENDS}
 BY_USERS_NAME: Mapping[str, Backend] = {
     name: backend for backend in BACKENDS for name in backend.names
@@ -272,9 +296,9 @@ def running(module: "Module") -> dict[str, Backend]:
     return {backend.name: backend for backend in BACKENDS if module in backend.modules}
 
 
-def dense_of(engine: str) -> Backend | None:
-    """Return what runs the dense products of an engine's quantised weights, where it has rules."""
-    return next((backend for backend in BACKENDS if backend.engine == engine), None)
+def of_engine(engine: str, module: "Module") -> Backend | None:
+    """Return what an engine runs of a module by a choice of its own, where that is read."""
+    return next((each for each in running(module).values() if each.engine == engine), None)
 
 
 def in_models(module: "Module") -> dict[str, str]:

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 DATASETS = ("published", "aiconfigurator", "measured")
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model", "twin_version")
 CONSTANT = "always_baseline"
-MODULES = ("gemm", "dense_ffn", "moe_ffn", "attention", "collective", "model")
+MODULES = (
+    *("gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer"),
+    *("collective", "model"),
+)
 BY = (
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
     *("epsilon", "dtype", "weights", "kv_dtype", "routing", "kernel"),

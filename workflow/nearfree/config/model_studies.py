@@ -8,11 +8,13 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import in_models
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.mla import MLA
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.routing import first_full
 from nearfree.core.plan import Sweep
 from nearfree.core.precision import uniform
 from nearfree.core.setting import Controlled, Setting
+from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.model import Model
 from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.errors import ConfigError
@@ -85,7 +87,7 @@ def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tu
     )
     return tuple(
         structs.replace(use, setting=_as_in_a_model(use.setting, setting))
-        if use.setting.module == ATTENTION.name
+        if use.setting.module in (ATTENTION.name, MLA.name)
         else use
         for use in modules_used
     )
@@ -139,10 +141,12 @@ def _check(study: ModelStudy, model: Model) -> None:
         raise ConfigError(
             f"{study.moe} runs no experts", remedy=f"Choose {', '.join(sorted(moe))} as `moe`"
         )
-    if study.mask == "block" and model.decoder.window is not None:
+    kinds = (kind for kind in model.decoder.attention if isinstance(kind, Grouped) and kind.most)
+    near = next(kinds, None)
+    if study.mask == "block" and near:
         raise ConfigError(
-            f"{study.model} has a window of {model.decoder.window} positions, in which no block of "
-            "positions that see each other is run",
+            f"{study.model} has layers with {near.words} positions, in which no block of positions "
+            "that see each other is run",
             remedy="Choose the mask causal",
         )
     given = [name for name in ("moe", "routing", "top_k") if getattr(study, name) is not None]

@@ -290,7 +290,7 @@ class Setting(
             modules=_LAYER,
         ),
     ] = None
-    ratio: Annotated[
+    span: Annotated[
         Positive,
         Field(
             "shape",

@@ -177,7 +177,7 @@ def _yarn(inner: Keys, theta: float, width: int) -> Yarn:
     first, last = max(first, 0), min(last, width - 1)
     if first > last:
         raise inner.wrong("beta_fast", "turns less than beta_slow says")
-    return Yarn(factor=factor, first=first, last=last, stretch=stretch)
+    return Yarn(factor=factor, first=float(first), last=float(last), stretch=stretch)
 
 
 def _proportional(inner: Keys, theta: float, head_dim: int) -> Rope:

@@ -89,8 +89,8 @@ class Activations(NamedTuple):
         query = self.tokens * heads * (kind.nope_dim + kind.rope_dim) * self.size
         absorbed = self.tokens * heads * kind.latent * self.size
         wide = self.tokens * heads * kind.cached * self.size
-        # absorbed queries, those with what is turned, their rows in order, and what comes out
-        attention = absorbed + 3 * wide + self.tokens * heads * FLOAT32_BYTES
+        # absorbed queries, those with what is turned, and what comes out
+        attention = absorbed + 2 * wide + self.tokens * heads * FLOAT32_BYTES
         seen, taken = self.context + self.most, 0
         if kind.selected and kind.selected < seen:
             taken = self.tokens * kind.selected * (kind.cached * self.size + INT64_BYTES)

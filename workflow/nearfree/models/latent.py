@@ -44,7 +44,7 @@ class LatentRunner:
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Return attention [b, N, heads, latent] over all positions; values are part of keys."""
         del values
-        return self.attend_to(queries, keys, None)
+        return self.attend_to(queries.transpose(1, 2), keys, None)
 
     def attend_to(self, queries: Tensor, keys: Tensor, positions: Tensor | None) -> Tensor:
         """Return attention over the positions of each query, [b, N, selected], None for all.
@@ -52,20 +52,20 @@ class LatentRunner:
         Parameters
         ----------
         queries
-            [b, heads, N, latent + rope_dim].
+            [b, N, heads, latent + rope_dim].
         keys
             The cache, [b, 1, L + N or more, latent + rope_dim].
         positions
             Those that an indexer chose, of which none that a query does not see counts.
         """
-        n = queries.shape[2]
+        n = queries.shape[1]
         cache = keys[:, 0, : self.attention_mask.context + n]
-        rows, masks = queries.transpose(1, 2), self._of(n, queries.dtype)
+        masks = self._of(n, queries.dtype)
         if positions is None:
             mask = masks and masks[1]
-            return absorbed(rows, cache, self._latent, self._scale, mask)
+            return absorbed(queries, cache, self._latent, self._scale, mask)
         mask = masks and masks[0]
-        return selected(rows, cache, positions, self._latent, self._scale, mask=mask)
+        return selected(queries, cache, positions, self._latent, self._scale, mask=mask)
 
     def mask(self, n: int, dtype: torch.dtype) -> Tensor | None:
         """Return what is added to an indexer's scores, [N, L + N]; None where all see all."""
@@ -86,6 +86,15 @@ def latent_runner(places: Places) -> LatentRunner:
     if not isinstance(places.runner, LatentRunner):
         raise TypeError("latents are attended to by their own runner")
     return places.runner
+
+
+def by_head(states: Tensor, matrices: Tensor) -> Tensor:
+    """Return each head's states times its matrix, [b, N, heads, out].
+
+    Given are [b, N, heads, in] and [heads, in, out]; rows of all requests are one product's.
+    """
+    rows = states.flatten(0, 1).transpose(0, 1) @ matrices
+    return rows.transpose(0, 1).unflatten(0, states.shape[:2])
 
 
 class Chosen:
@@ -193,20 +202,20 @@ class LatentAttention:
         laps.lap(BETWEEN)
         queries = functional.linear(ranked, self._query)
         places.lap(laps, QUERY)
-        queries = queries.unflatten(-1, (kind.heads, -1)).transpose(1, 2)
+        queries = queries.unflatten(-1, (kind.heads, -1))
         plain, turning = queries.split([kind.nope_dim, kind.rope_dim], -1)
-        turning = rotate(turning, places.rotation)
+        turning = rotate(turning.transpose(1, 2), places.rotation).transpose(1, 2)
         laps.lap(BETWEEN)
         positions = self._positions(hidden, ranked, places, cache, laps)
-        plain = plain @ self._keys
+        plain = by_head(plain, self._keys)
         places.lap(laps, ABSORB)
         queries = torch.cat((plain, turning), -1)
-        if places.weights is not None:
-            queries = queries * places.weights
+        if isinstance(places.weights, Tensor):
+            queries = queries * places.weights.unsqueeze(-1)
         laps.lap(BETWEEN)
         out = latent_runner(places).attend_to(queries, cache.keys, positions)
         places.lap(laps, LATENT)
-        out = (out.transpose(1, 2) @ self._values.transpose(1, 2)).transpose(1, 2)
+        out = by_head(out, self._values.transpose(1, 2))
         places.lap(laps, RELEASE)
         out = functional.linear(out.flatten(2), self._output, self._output_bias)
         places.lap(laps, OUTPUT)

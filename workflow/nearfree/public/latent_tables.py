@@ -74,23 +74,23 @@ def _indexer(name: str, heads: int, indexed: bool) -> Row | None:  # noqa: FBT00
     model = MODELS.get(name)
     if model is None or model.index_heads is None:
         return None
-    ratio = 4 if isinstance(model, CompressedModel) else 1
-    return {"heads": model.index_heads, "head_dim": model.index_dim, "ratio": ratio}
+    span = 4 if isinstance(model, CompressedModel) else 1
+    return {"heads": model.index_heads, "head_dim": model.index_dim, "span": span}
 
 
-def _layer(name: str, heads: int, indexed: bool, *, ratio: int = 1) -> Row | None:  # noqa: FBT001
+def _layer(name: str, heads: int, indexed: bool, *, span: int = 1) -> Row | None:  # noqa: FBT001
     """Return the fields of a model's attention layer on a rank with some heads."""
     model = MODELS.get(name)
     if model is None:
         return None
-    common: Row = {"d_model": model.d_model, "heads": heads, "ratio": ratio}
+    common: Row = {"d_model": model.d_model, "heads": heads, "span": span}
     selects = indexed and model.index_heads is not None
     index: Row = {"index_heads": model.index_heads, "index_dim": model.index_dim} if selects else {}
     if isinstance(model, BlockModel):
         common |= {"kv_heads": model.rank_kv_heads(heads), "head_dim": model.head_dim}
         common |= {"selected": model.selected, "projected": model.projected(heads)}
     elif isinstance(model, CompressedModel):
-        picked = ratio < _DENSE_RATIO
+        picked = span < _DENSE_SPAN
         index = index if picked else {}
         common |= {"latent": model.width, "selected": model.selected if picked else None}
         common |= {"projected": model.projected(heads, indexed=picked)}
@@ -100,16 +100,16 @@ def _layer(name: str, heads: int, indexed: bool, *, ratio: int = 1) -> Row | Non
     return {**common, **index}
 
 
-_DENSE_RATIO = 128
+_DENSE_SPAN = 128
 """Of so many positions an entry all are attended to."""
 
 
-def _layer_of(ratio: int) -> Callable[[str, int, bool], Row | None]:
-    return lambda name, heads, indexed: _layer(name, heads, indexed, ratio=ratio)
+def _layer_of(span: int) -> Callable[[str, int, bool], Row | None]:
+    return lambda name, heads, indexed: _layer(name, heads, indexed, span=span)
 
 
 _LAYER, _CSA = Shape("attention_layer", _layer), Shape("attention_layer", _layer_of(4))
-_HCA = Shape("attention_layer", _layer_of(_DENSE_RATIO))
+_HCA = Shape("attention_layer", _layer_of(_DENSE_SPAN))
 _LOGITS, _SELECT = Shape("indexer", _indexer, LOGITS), Shape("indexer", _indexer, SELECT)
 TABLES: dict[str, Shape] = {
     "context_mla_perf": Shape("mla", _kernel),

@@ -159,7 +159,7 @@ def _flop() -> pl.Expr:
             * _number("heads")
             * _number("head_dim")
             * pairs
-            / _number("ratio")
+            / _number("span")
         ),
         attention_layer=2.0 * tokens * _number("projected"),
     )
@@ -167,7 +167,7 @@ def _flop() -> pl.Expr:
 
 def _entries() -> pl.Expr:
     """Return the entries that are stored of a request's positions, cached and new ones."""
-    return (_number("context") + _number("n")) / _number("ratio").fill_null(1.0)
+    return (_number("context") + _number("n")) / _number("span").fill_null(1.0)
 
 
 def _bytes(stored: str | None = None) -> pl.Expr:

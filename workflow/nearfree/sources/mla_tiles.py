@@ -61,6 +61,10 @@ _CUTLASS = (
 _NAIVE = "a tile of 128 rows of one head, assumed: no public source says it of all kernels"
 
 
+NAIVE_TILE = MlaTile(path="naive", rows=128, rows_per_position=1, shared=False, place=_NAIVE)
+"""That of kernels whose keys and values are each head's own."""
+
+
 def packed_tile(path: str, heads: int, rows: int, place: str, *, binary: bool = False) -> MlaTile:
     """Return a tile that the heads of a rank share with those of the next positions."""
     return MlaTile(path=path, rows=rows, rows_per_position=heads, shared=True, place=place,
@@ -136,7 +140,7 @@ def measured_tile(
     """
     name = (kernel or backend).lower()
     if not absorbed:
-        return MlaTile(path="naive", rows=128, rows_per_position=1, shared=False, place=_NAIVE)
+        return NAIVE_TILE
     return kernel_tile(_kernel(backend, name, sm=sm, cached=cached), heads=heads, sm=sm)
 
 
@@ -144,8 +148,11 @@ def _kernel(backend: str, name: str, *, sm: int, cached: bool) -> str:
     """Return which of the known kernels a name is of."""
     if "triton" in name:
         return "triton_decode" if cached or backend == "vllm" else "triton_extend"
-    if "trtllm" in name or (backend == "trtllm" and sm != _HOPPER):
-        return "trtllm_gen"
-    if "flashmla" in name or "flash_mla" in name or backend == "trtllm":
-        return "flashmla"  # which TensorRT-LLM runs on Hopper
-    return "fa3" if "flash_att" in name else name
+    if backend == "trtllm" and name == "default":
+        if sm == _HOPPER:
+            return "flashmla"
+        blackwell = _BLACKWELL <= sm < _FAMILY_END
+        return "trtllm_gen" if blackwell else f"TensorRT-LLM on capability {sm / 10:g}"
+    if "flashmla" in name or "flash_mla" in name:
+        return "flashmla"
+    return "trtllm_gen" if "trtllm" in name else "fa3" if "flash_att" in name else name

@@ -77,7 +77,7 @@ ADAPTERS = tuple(
 ADAPTERS += tuple(
     structs.replace(adapter, module="model", where="nearfree.models.kernel:ModelKernel")
     for adapter in ADAPTERS
-    if adapter.backend in in_models(ATTENTION.name)
+    if adapter.module == ATTENTION.name and adapter.backend in in_models(ATTENTION.name)
 )
 
 

@@ -10,11 +10,13 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.stored import stored_bytes, stored_keys
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
 from nearfree.core.modules.attention import is_causal
+from nearfree.core.modules.mla import head_widths
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.units import BYTES_PER_GB
 
+_INT64_BYTES = 8
 RESERVE = 0.9
 """The share of free memory that a kernel may take; the rest is for what it makes meanwhile."""
 
@@ -64,12 +66,27 @@ def _needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionCo
         pairs = rows * (setting.top_k or 0) + experts * (setting.block_size_m or 128)
         activations = 2 * rows * d_model + pairs * (2 * d_model + 3 * d_ff)
         return _Needed(size * 3 * experts * d_model * d_ff, size * activations)
+    if setting.module == "mla":
+        return _latents_needed(setting, positions)
     head_dim, page = setting.head_dim or 0, setting.page_size or 1
     keys = -(-((setting.context or 0) + most) // page) * page
     queries = setting.batch * (sum(positions) + 2 * most) * (setting.heads or 0) * head_dim
     masks = sum(positions) * keys if execution.device == "cpu" and is_causal(setting) else 0
     held = 2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim
     return _Needed(size * held, size * (queries + masks))
+
+
+def _latents_needed(setting: Setting, positions: tuple[int, ...]) -> _Needed:
+    """Return what latent attention takes: latents; queries, masks of each head, what comes out."""
+    size, most, heads = int(ELEMENT_BYTES[setting.dtype]), max(positions), setting.heads or 0
+    width, seen = head_widths(setting)[0], (setting.context or 0) + most
+    queries = setting.batch * (sum(positions) + 2 * most) * heads * width
+    if setting.selected:
+        taken = setting.batch * most * setting.selected * width
+        chosen = setting.batch * sum(positions) * setting.selected * _INT64_BYTES
+        return _Needed(size * setting.batch * seen * width, size * (queries + taken) + chosen)
+    masks = sum(positions) * heads * seen if is_causal(setting) else 0
+    return _Needed(size * setting.batch * seen * width, size * (queries + masks))
 
 
 def _matrices(setting: Setting) -> list[tuple[str, int, int]]:

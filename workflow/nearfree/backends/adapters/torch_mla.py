@@ -5,8 +5,18 @@ rotated elements, whose first ones are the value, and are the query rows of one 
 """
 
 import torch
+from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
+
+from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.tensors import filled, torch_dtype, turns
+from nearfree.backends.adapters.torch_sdpa import causal_mask
+from nearfree.core.modules.attention import is_causal
+from nearfree.core.modules.mla import head_widths, is_absorbed, mla_work
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork
+from nearfree.errors import EvidenceError
 
 
 def absorbed(
@@ -84,3 +94,68 @@ def index_scores(queries: Tensor, keys: Tensor, weights: Tensor, mask: Tensor | 
 def chosen(scores: Tensor, selected: int) -> Tensor | None:
     """Return the positions with the highest scores, [b, N, selected]; None where all are."""
     return None if scores.shape[-1] <= selected else scores.topk(selected, -1).indices
+
+
+class TorchMla:
+    """Queries [b, N, heads, latent + rope_dim] over a cache [b, L + N, latent + rope_dim].
+
+    Where positions are selected, each query has its own of the L cached ones, drawn once.
+    """
+
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
+        """Allocate queries, caches and masks.
+
+        Raises
+        ------
+        EvidenceError
+            It is to run on a GPU, in the naive form, or with fewer cached positions than selected.
+        """
+        if execution.device != "cpu" or not is_absorbed(setting):
+            raise EvidenceError(
+                "torch_sdpa runs latent attention on a CPU, in its absorbed form",
+                remedy="Measure it there, or choose another backend",
+            )
+        self._setting, self._context = setting, setting.context or 0
+        if (setting.selected or 0) > self._context:
+            raise EvidenceError(
+                f"{setting.selected} positions cannot be selected of {self._context}",
+                remedy="Choose a longer context",
+            )
+        dtype, batch, heads = torch_dtype(setting), setting.batch, setting.heads or 0
+        width, self._latent = head_widths(setting)
+        self._scale = ((setting.nope_dim or 0) + (setting.rope_dim or 0)) ** -0.5
+        length = self._context + max(positions)
+        self._caches = turns(execution, lambda _: filled(execution, dtype, batch, length, width))
+        self.cache = self._caches.cache
+        queries = filled(execution, dtype, batch, max(positions), heads, width)
+        self._queries = {n: queries[:, :n].contiguous() for n in positions}
+        masked = [n for n in positions if n > 1 and is_causal(setting) and not setting.selected]
+        self._masks = {
+            n: causal_mask(n, self._context, dtype).repeat_interleave(heads, 0) for n in masked
+        }
+        self._chosen = {n: self._drawn(n) for n in positions} if setting.selected else {}
+
+    def _drawn(self, n: int) -> Tensor:
+        """Return the positions of each of N queries, [b, N, selected]."""
+        setting = self._setting
+        scores = torch.rand(setting.batch, n, self._context)
+        return scores.topk(setting.selected or 0, -1).indices
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward over N new positions of every request, [b, N, heads, latent] out."""
+        cache, queries = self._caches.next()[:, : self._context + n], self._queries[n]
+        if n in self._chosen:
+            chosen_of = self._chosen[n]
+            return selected(queries, cache, chosen_of, self._latent, self._scale, mask=None)
+        return absorbed(queries, cache, self._latent, self._scale, self._masks.get(n))
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work: every key under the mask, and the whole key for the value."""
+        setting = self._setting
+        basis = "torch's CPU kernel: every key under the mask, values as wide as keys"
+        width, _ = head_widths(setting)
+        seen = setting.selected or self._context + n
+        executed = 4 * width * setting.batch * n * (setting.heads or 0) * seen
+        return structs.replace(mla_work(setting, n, basis), flop_executed=executed)

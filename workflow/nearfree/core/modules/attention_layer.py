@@ -2,7 +2,7 @@
 
 It is what an engine runs between two residual sums, and what public tables measure of sparse and
 latent attention over a cache. Its work is a sum: products with the projections' weights; numbers
-of the indexer over every stored entry, one for `ratio` positions; and attention to as many entries
+of the indexer over every stored entry, one for `span` positions; and attention to as many entries
 as are selected, or to all.
 """
 
@@ -29,10 +29,10 @@ def entry_widths(setting: Setting) -> tuple[int, int]:
 
 def attended_entries(setting: Setting, n: int) -> float:
     """Return the pairs of a new position and an entry that it attends to, of one request."""
-    context, ratio = setting.context or 0, setting.ratio
+    context, span = setting.context or 0, setting.span
     if setting.selected is None:
-        return visible_pairs(n, context, causal=True) / ratio
-    every = ((context + i + 1) / ratio for i in range(n))
+        return visible_pairs(n, context, causal=True) / span
+    every = ((context + i + 1) / span for i in range(n))
     return sum(min(each, setting.selected) for each in every)
 
 
@@ -46,11 +46,11 @@ def layer_work(
     """
     del rows, group  # its kernels have tiles of their own each
     tokens, context = setting.batch * n, setting.context or 0
-    entries = (context + n) / setting.ratio
+    entries = (context + n) / setting.span
     stored, products = entry_widths(setting)
     attended = attended_entries(setting, n)
     index = (setting.index_heads or 0) * (setting.index_dim or 0)
-    indexed = visible_pairs(n, context, causal=True) / setting.ratio if index else 0.0
+    indexed = visible_pairs(n, context, causal=True) / setting.span if index else 0.0
     flop = 2.0 * tokens * (setting.projected or 0)
     flop += 2.0 * setting.batch * (attended * products + indexed * index)
     read = stored * (entries if setting.selected is None else min(entries, attended))

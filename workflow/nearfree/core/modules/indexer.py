@@ -3,7 +3,7 @@
 H index heads of d elements share one key a position; each pair of a query and a key gets one
 number, the sum over heads, of which the largest `selected` are chosen (DeepSeek-V3.2 report,
 sec. 2.1, eq. 1). It looks at every position, so its work grows with L where attention's does not.
-Where `ratio` positions have one entry, as in DeepSeek V4, it looks at (L + N) / ratio entries.
+Where `span` positions have one entry, as in DeepSeek V4, it looks at (L + N) / span entries.
 """
 
 import math
@@ -36,13 +36,13 @@ def indexer_work(
     del group  # heads are summed inside a position
     heads, width, context = setting.heads or 0, setting.head_dim or 0, setting.context or 0
     causal = is_causal(setting)
-    pairs = math.ceil(visible_pairs(n, context, causal=causal) / setting.ratio)
+    pairs = math.ceil(visible_pairs(n, context, causal=causal) / setting.span)
     tiles, computed = tiled_pairs(
         n, context, tile_rows=rows or 1, padded=rows is not None, skips=causal
     )
     per_pair = 2 * setting.batch * heads * width
-    computed = math.ceil(computed / setting.ratio)
-    moved = (context + n) / setting.ratio * width * cache_bytes(setting)
+    computed = math.ceil(computed / setting.span)
+    moved = (context + n) / setting.span * width * cache_bytes(setting)
     moved += n * heads * width * element_bytes(setting) + 2 * _LOGIT_BYTES * pairs
     return ExecutedWork(
         flop_logical=per_pair * pairs,
@@ -64,7 +64,7 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
     del extended  # the paper has no form of it
     context, heads = setting.context or 0, setting.heads or 0
     moved = balance * cache_bytes(setting)
-    room = 2 * heads * context - moved  # a ratio cancels
+    room = 2 * heads * context - moved  # a span cancels
     return moved * context / room if room > 0 else float("inf")
 
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from nearfree.core.modules.mla import MLA
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.groups import Group, Key, keys_of, made
@@ -64,6 +65,7 @@ def curves_by_form(
     facts
         phi, beta and the number of SMs, a row a platform and dtype.
     """
+    known, curves = _with_points(known, curves)
     of = curves.settings.select("curve", "member")
     rows = with_facts(questions(known), facts)
     for _, mine in rows.group_by("platform", "module", maintain_order=True):
@@ -84,6 +86,50 @@ def curves_by_form(
                 members=joined["member"].to_list(),
                 keys=keys_of(part.rows),
             )
+
+
+def _with_points(known: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedCurves]:
+    """Return a truth and its curves with those of latent attention of one position over contexts.
+
+    Each of their points is a curve of one point: what it says is T(1) at its context.
+    """
+    over = curves.points.filter(pl.col("context").is_not_null(), pl.col("n") == 1)
+    of = curves.settings.filter(pl.col("module") == MLA.name)
+    first = curves.settings["curve"].max()
+    points = (
+        over.join(of.select("curve"), on="curve", how="semi", maintain_order="left")
+        .with_row_index("number")
+        .with_columns((pl.col("number") + int(str(first or 0)) + 1).cast(pl.Int64).alias("point"))
+    )
+    if points.is_empty():
+        return known, curves
+    places = points.select("curve", "point", pl.col("context").alias("at"))
+    settings = (
+        of.join(places, on="curve", maintain_order="right")
+        .drop("curve", "context")
+        .rename({"point": "curve", "at": "context"})
+    )
+    one = pl.lit(1, pl.Int64)
+    asked = settings.with_columns(
+        one.alias("baseline"), pl.lit([1], pl.List(pl.Int64)).alias("grid")
+    )
+    ratios = points.select(
+        pl.col("point").alias("curve"), one.alias("n"), pl.lit(1.0).alias("ratio")
+    )
+    points = points.select(
+        pl.col("point").alias("curve"), "n", "latency_us", pl.lit(None, pl.Int64).alias("context")
+    )
+    return (
+        structs.replace(
+            known,
+            settings=pl.concat([known.settings, asked.select(known.settings.columns)]),
+            ratios=pl.concat([known.ratios, ratios.select(known.ratios.columns)]),
+        ),
+        ImportedCurves(
+            pl.concat([curves.settings, settings.select(curves.settings.columns)]),
+            pl.concat([curves.points, points.select(curves.points.columns)]),
+        ),
+    )
 
 
 def groups_of(

@@ -32,8 +32,8 @@ _MODEL = {
     "moe_ffn": ("d_model", "experts", "top_k"),
     "attention": ("heads", "kv_heads", "head_dim"),
     "mla": ("heads", "latent", "rope_dim", "nope_dim", "value_dim"),
-    "indexer": ("heads", "head_dim", "ratio"),
-    "attention_layer": ("d_model", "heads", "latent", "ratio"),
+    "indexer": ("heads", "head_dim", "span"),
+    "attention_layer": ("d_model", "heads", "latent", "span"),
 }
 
 
@@ -58,12 +58,13 @@ def predicted(
     Parameters
     ----------
     every
-        All curves, by platform and form.
+        All curves, by platform and form; those of one point say nothing of a boundary.
     capabilities
         Compute capabilities of platforms.
     epsilon
         The tolerance that groups are made at.
     """
+    every = [curves for curves in every if curves.part.counts.shape[1] > 1]
     if regime in ("R2m", "R2s"):
         of = [_folds(curves, shape=regime == "R2s") for curves in every]
         for fold in range(FOLDS):

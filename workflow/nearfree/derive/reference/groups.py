@@ -26,6 +26,7 @@ from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Features, Fitted, Flags, times_of
 from nearfree.derive.work_model.fit import Measured, fit, taken
+from nearfree.derive.work_model.prepare import RAN
 
 LEAST_CURVES = 4
 """Fewer than this are no group: its constants would be those of the curves themselves."""
@@ -62,11 +63,12 @@ CURVE_COLUMNS = ("backend_version", "routing", *COORDINATES, "member")
 
 def keys_of(rows: pl.DataFrame) -> list[Key]:
     """Return the key of each row of questions, in their order."""
+    ran = [pl.col(RAN)] if RAN in rows.columns else []
     named = rows.select(
         "platform",
         "family",
-        pl.col("backend").replace(_PRINTED),
-        "kernel",
+        pl.coalesce(*ran, pl.col("backend").replace(_PRINTED)).alias("backend"),
+        pl.coalesce(*ran, "kernel").alias("kernel"),
         *(pl.col(name).replace(RUN_AS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
     )
     return [Key(*row) for row in named.iter_rows()]

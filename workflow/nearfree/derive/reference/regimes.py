@@ -19,6 +19,7 @@ from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.work_model.family import Array, Features, Flags
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.gemm import GEMM
+from nearfree.derive.work_model.mla import MLA_CACHED
 from nearfree.derive.work_model.prepare import Prepared
 
 R0, R1, R2, R3 = REGIMES = ("R0", "R1", "R2", "R3")
@@ -35,6 +36,11 @@ NEAREST = 3
 """Curves that an answer names."""
 _FAMILY_SPECIFIC = 100
 """From compute capability 10.0 on the minor versions share their features (`sm_100f`)."""
+
+
+_AT_ONE = (MLA_CACHED.name,)
+"""Families whose kernels were measured at one position alone: of several nothing is known but the
+form with their constants."""
 
 
 class Known(Struct, frozen=True, kw_only=True):
@@ -91,6 +97,12 @@ class Reference:
             and not (siblings and kin and self._kin.get(key.platform) == kin)
         }
         return Reference(kept, self._capabilities)
+
+    def knows(self, part: Prepared) -> Flags:
+        """Return of which questions there are groups, [rows]."""
+        releases = part.rows["backend_version"].to_list()
+        every = zip(keys_of(part.rows), releases, strict=True)
+        return np.array([bool(self._choose(*each)[1]) for each in every], dtype=bool)
 
     def timed(self, part: Prepared) -> Iterator[tuple[Flags, Known]]:
         """Yield T(N) of the rows of which groups are known, with which rows they are."""
@@ -175,6 +187,8 @@ class Reference:
                     R3 if each or old == R3 else R2
                     for each, old in zip(measured, regimes, strict=True)
                 ]
+        if part.family.name in _AT_ONE:
+            regimes = [R0] * part.rows.height
         return Known(
             latency_us=np.exp(logs),
             regime=regimes,

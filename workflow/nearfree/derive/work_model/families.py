@@ -23,6 +23,8 @@ FAMILIES: dict[str, Family] = {
         *COLLECTIVES,
     )
 }
+OF_KERNELS = tuple(each.name for each in (MLA_PREFILL, MLA_CACHED, MLA_SELECTED, LAYER, INDEXED))
+"""Families without shared constants: each kernel has its own (`derive/reference/`)."""
 CALIBRATED_DTYPES = ("bfloat16", "float16")
 """Element types that the constants speak of; those of 16 bits run the same kernels."""
 _OTHER_UNITS = ("float32",)

@@ -42,7 +42,7 @@ def layer_features(rows: pl.DataFrame) -> dict[str, Array]:
         "heads": heads,
         "d_model": number("d_model", 0.0),
         "projected": number("projected", 0.0),
-        "ratio": number("ratio", 1.0),
+        "span": number("span", 1.0),
         "selected": number("selected", np.inf),
         "stored_width": np.where(is_latent, entry, grouped),
         "pair_width": np.where(is_latent, entry + latent, 2.0 * number("head_dim", 0.0)),
@@ -108,7 +108,7 @@ def indexer_us(features: Features, values: Values, _hypothesis: str) -> Array:
 def _entries(features: Features, *, mean: bool) -> Array:
     """Return the entries of a request, or those that a new position sees in the mean."""
     n = features["n"]
-    return np.asarray((features["context"] + ((n + 1.0) / 2.0 if mean else n)) / features["ratio"])
+    return np.asarray((features["context"] + ((n + 1.0) / 2.0 if mean else n)) / features["span"])
 
 
 def _indexed_us(features: Features, values: Values, beta: Array) -> Array:

@@ -21,26 +21,35 @@ from nearfree.derive.work_model.family import (
 )
 
 
-def mla_features(rows: pl.DataFrame) -> dict[str, Array]:
-    """Return widths of questions of latent attention, [rows, 1], in elements.
+def mla_features(rows: pl.DataFrame, widened: Array) -> dict[str, Array]:
+    """Return widths of questions of latent attention, [rows, 1] or [rows, grid], in elements.
 
+    `widening` is the FLOPs that make keys and values of a cached latent, where that comes first.
     `pair_width` is what a pair of query and key multiplies, `query_width` what all heads read and
     write of a new position, `stored_width` what is read of a cached one; `row_axes` are
     the row axes of a request, each of `rows_per_position` rows a position.
+
+    Parameters
+    ----------
+    widened
+        Where an engine prefills instead of decoding, [rows, grid]: more than 0 there.
     """
     number = {
         name: rows[name].cast(pl.Float64).fill_null(0.0).to_numpy()[:, None]
         for name in ("heads", "latent", "rope_dim", "nope_dim", "value_dim")
     }
-    naive = (rows["api"].fill_null("") == NAIVE).to_numpy()[:, None]
+    given = (rows["api"].fill_null("") == NAIVE).to_numpy()[:, None]
+    naive = given | (widened > 0)
     key = np.where(naive, number["nope_dim"], number["latent"]) + number["rope_dim"]
     value = np.where(naive, number["value_dim"], number["latent"])
     heads = number["heads"]
+    wide = heads * (number["nope_dim"] + number["value_dim"])
     return {
         "heads": heads,
         "pair_width": key + value,
         "query_width": heads * (key + value),
         "stored_width": np.where(naive, heads * (key + value), key),
+        "widening": np.where(naive & ~given, 2.0 * number["latent"] * wide, 0.0),
         "selected": rows["selected"].cast(pl.Float64).fill_null(np.inf).to_numpy()[:, None],
     }
 
@@ -67,6 +76,7 @@ def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of N positions over a cache, keys split over all SMs, [rows, grid], in us.
 
     A row tile beyond a request's first one reads the cache again, from DRAM in a share `reread`.
+    Where an engine prefills, every cached latent is widened first.
 
     Parameters
     ----------
@@ -76,7 +86,9 @@ def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
     tiles, keys = _tiled(features)
     share = features["batch"] * features["row_axes"] * tiles / features["sms"]
     chip = share * _tile_us(features, values, keys)
-    times = 1.0 + values["reread"] * (tiles - 1.0)
+    rate = features["sms"] * _rate(features, values)
+    chip = chip + features["batch"] * features["context"] * features["widening"] / rate
+    times = 1.0 + values["reread"] * np.where(features["widening"] > 0, 0.0, tiles - 1.0)
     return values["fixed_us"] + power_mean_sum(
         values["sharpness"], chip, _moved_us(features, values, times)
     )
@@ -109,10 +121,14 @@ def _tiled(features: Features) -> tuple[Array, Array]:
 
 
 def _tile_us(features: Features, values: Values, keys: Array) -> Array:
-    fed = values["tflop_s_per_sm"] * FLOP_PER_US
-    rate = 1.0 / (features["sms"] / features["phi"] + 1.0 / fed)
     products = 2.0 * features["tile_rows"] * features["pair_width"] * keys
-    return np.asarray(products / rate + values["tile_us"])
+    return np.asarray(products / _rate(features, values) + values["tile_us"])
+
+
+def _rate(features: Features, values: Values) -> Array:
+    """Return what an SM computes, FLOP/us."""
+    fed = values["tflop_s_per_sm"] * FLOP_PER_US
+    return np.asarray(1.0 / (features["sms"] / features["phi"] + 1.0 / fed))
 
 
 def _moved_us(features: Features, values: Values, times: float | Array) -> Array:

@@ -20,7 +20,7 @@ from nearfree.derive.work_model.family import Array, Family, Features, Fitted, F
 from nearfree.derive.work_model.layer import INDEXED, LAYER, indexer_features, layer_features
 from nearfree.derive.work_model.links import collective_features
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED, mla_features
-from nearfree.derive.work_model.mla_rows import mla_tiles
+from nearfree.derive.work_model.mla_rows import mla_kernels, mla_tiles
 from nearfree.derive.work_model.moe import MOE_TRITON, with_loads
 from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_bytes, token_tiles
 from nearfree.errors import NearfreeError
@@ -136,6 +136,8 @@ ROWS_AT_ONCE = 20_000
 PACKING = r"(?i)flash|fa[234]\b"
 """Attention kernels that put the query heads of a key-value head on one row axis, by name."""
 _PREFILL_TILE = 128.0
+RAN = "ran"
+"""The column of questions whose kernel several engines run: its name, whoever measured it."""
 CARRIED_BAND = 2.0
 """How many times wider a band is where constants are carried to formats they were not fitted to:
 fixed before any score of such a format was seen, and not fitted since."""
@@ -217,6 +219,10 @@ def _prepared(
     features = _features(family, rows, n) | {k: v[:, :width] for k, v in rule_sizes.items()}
     if family.modules == MOE_TRITON.modules:
         features = with_loads(features)
+    if family in _LATENT:
+        features |= mla_features(rows, features["naive"])
+    if family is MLA_CACHED:
+        rows = rows.with_columns(pl.Series(RAN, mla_kernels(rows), dtype=pl.String))
     yield Prepared(
         family=family, rows=rows, features=features, counts=counts, carried=rows["carried"][0]
     )
@@ -231,7 +237,7 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         return collective_features(family.name, rows, n)
     if family in _LATENT:
         cached = {name: column(rows, name) for name in ("batch", "context")}
-        return {**common(rows, n), **cached, **mla_features(rows)}
+        return {**common(rows, n), **cached}
     if family in (LAYER, INDEXED):
         sizes = layer_features(rows) if family is LAYER else indexer_features(rows)
         cached = {name: column(rows, name) for name in ("batch", "context")}

@@ -12,7 +12,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model import collective_samples
-from nearfree.derive.work_model.families import carried
+from nearfree.derive.work_model.families import FAMILIES, OF_KERNELS, carried
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.prepare import (
@@ -43,9 +43,11 @@ SELECTIONS = {
 }
 
 
-_CALIBRATED = ("gemm", "moe_ffn", "attention")
-"""Modules whose shared constants are calibrated here; those of latent attention are each kernel's
-own (`derive/reference/`), and collectives stand apart."""
+_APART = [
+    *("dense_ffn", "collective"),
+    *{module for name in OF_KERNELS for module in FAMILIES[name].modules},
+]
+"""Modules without constants of their own to calibrate here."""
 
 
 class Sample(Struct, frozen=True):
@@ -68,7 +70,7 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
     """
     settings = curves.settings.filter(carried().is_null())
     kept = heavy_enough(settings, LEAST_MB).filter(
-        pl.col("module").is_in(_CALIBRATED)
+        ~pl.col("module").is_in(_APART)
         & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))
     )
     several = (pl.col("module") != "attention") | (pl.col("n") > 1)

@@ -66,9 +66,9 @@ class AskedModel:
         self._mixed = () if override.stores_all else file.mixed
         self._needs = needs(file, self.precision)
 
-    def attention(self, sheet: Platform) -> str:
-        """Return what runs attention on a platform where nobody says it."""
-        return chosen(self.file.decoder, self.precision, sheet.sm)
+    def attention(self, sheet: Platform, engine: BackendRelease) -> str:
+        """Return what runs attention on a platform, beside an engine, where nobody says it."""
+        return chosen(self.file.decoder, self.precision, sheet.sm, engine)
 
     @property
     def dense_quantised(self) -> bool:

@@ -3,19 +3,20 @@
 from collections.abc import Iterator
 
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.records import BY_NAME, Backend, running
+from nearfree.backends.records import ATTENTION_ORDER, BY_NAME, Backend, of_engine
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.indexer import INDEXER
+from nearfree.core.modules.mla import MLA
 from nearfree.core.precision import PLAIN, Precision
-from nearfree.decoders.attention_kinds import Grouped, Kind
+from nearfree.decoders.attention_kinds import Kind, Latent
 from nearfree.decoders.decoder import Decoder
 from nearfree.errors import Refusal
 
-_PREFERRED = ("flash_attn", "vllm_fa3", "flash_attn_4", "flashinfer_fa2")
-"""Backends of grouped attention, of which the first runs that takes all layers and the cache."""
 
-
-def chosen(decoder: Decoder | None, precision: Precision | None, sm: int | None) -> str:
-    """Return the name of what runs a model's attention on a device where nobody says it.
+def chosen(
+    decoder: Decoder | None, precision: Precision | None, sm: int | None, engine: BackendRelease
+) -> str:
+    """Return what runs a model's attention on a device where nobody says it, as users write it.
 
     Parameters
     ----------
@@ -23,16 +24,24 @@ def chosen(decoder: Decoder | None, precision: Precision | None, sm: int | None)
         None where they are not known.
     sm
         The device's compute capability, 90 for 9.0, None without one.
+    engine
+        What serves the model: latent attention runs by the kernel that it takes.
     """
     kinds = decoder.attention if decoder else ()
     plain = precision is None or precision.kv in PLAIN
-    for name in _PREFERRED:
+    if any(isinstance(kind, Latent) for kind in kinds):
+        record = of_engine(engine.name, MLA.name) or BY_NAME[ATTENTION_ORDER[0]]
+        return f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
+    for name in ATTENTION_ORDER:
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())
-        runs = not (record.capabilities and sm and sm not in record.capabilities)
-        if cached and runs and not any(_lacking(record, kind) for kind in kinds):
+        if cached and _on(record, sm) and not any(_lacking(record, kind) for kind in kinds):
             return record.names[0]
-    return BY_NAME[_PREFERRED[0 if plain else -1]].names[0]
+    return BY_NAME[ATTENTION_ORDER[0 if plain else -1]].names[0]
+
+
+def _on(record: Backend, sm: int | None) -> bool:
+    return not record.capabilities or sm is None or sm in record.capabilities
 
 
 def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
@@ -43,8 +52,9 @@ def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
         if lacking:
             takers = [
                 each.names[0]
-                for each in running(ATTENTION.name).values()
-                if each.names and each.rules and not _lacking(each, kind)
+                for each in BY_NAME.values()
+                if each.names and (each.rules or isinstance(kind, Latent))
+                if not _lacking(each, kind)
             ]
             where = f"{len(kind.layers)} layers ({kind.words})"
             remedy = " or ".join(f"--attention {name}" for name in takers)
@@ -54,8 +64,13 @@ def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
 
 def _lacking(record: Backend, kind: Kind) -> str:
     """Return what of a kind a backend's kernels do not take; empty if they take all."""
-    if not isinstance(kind, Grouped):
-        return ""
+    if isinstance(kind, Latent):
+        lacks = [*([] if MLA.name in record.modules else ["a latent"])]
+        if kind.index_heads and INDEXER.name not in record.modules:
+            lacks.append("an indexer of positions")
+        return f"none is of {' and '.join(lacks)}" if lacks else ""
+    if ATTENTION.name not in record.modules:
+        return "none is of grouped queries"
     if kind.head_dim > record.widest:
         return f"heads of {kind.head_dim} elements are wider than {record.widest}"
     if kind.sinks and not record.sinks:

@@ -13,7 +13,7 @@ from nearfree.backends.names import (
     dense_backend,
     moe_backend,
 )
-from nearfree.backends.records import dense_of
+from nearfree.backends.records import BY_NAME, of_engine
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.precision import Override
@@ -80,7 +80,7 @@ def asked_about(
                 loads.check(each.file.decoder)
     routings = (loads.routing,) if loads else spec.routing
     asked = [_On(config, spec, routings, *each) for each in product(read, platforms)]
-    kinds = sum(len(each.attention) * len(each.routed) for each in asked)
+    kinds = sum(len(each.run) for each in asked)
     count = kinds * len(spec.batch) * len(spec.context)
     if count > MOST:
         raise ConfigError(
@@ -91,7 +91,7 @@ def asked_about(
         Deployment(
             decoder=each.decoder,
             platform=each.platform,
-            attention=runs,
+            attention=attention,
             moe=experts,
             dense=dense,
             routing=routing,
@@ -105,8 +105,7 @@ def asked_about(
         )
         for each in asked
         if each.decoder
-        for runs in each.attention
-        for experts, dense, routing in each.routed
+        for attention, experts, dense, routing in each.run
         for batch, context in served
     ]
     others = [
@@ -127,9 +126,9 @@ def asked_about(
 class _On:
     """A model on a platform: what may run its experts, and why its forward is not predicted.
 
-    `routed` are what runs its experts and its dense products of quantised weights, and the routing;
-    one without experts has neither the first nor the last. `attention` is what may run attention,
-    `engine` whose sizes memory has where the forward is not predicted.
+    `run` is what runs its attention, its experts and its dense products of quantised weights, and
+    the routing; one without experts has neither them nor a routing. `engine` is whose sizes memory
+    has where the forward is not predicted.
     """
 
     def __init__(
@@ -141,11 +140,6 @@ class _On:
         platform: str,
     ) -> None:
         self.model, self.platform, self.sheet = model, platform, config.platforms[platform]
-        self.attention = [
-            newest(config, release, attention_backend)
-            for release in spec.attention or (model.attention(self.sheet),)
-        ]
-        self.routed: list[tuple[BackendRelease | None, BackendRelease | None, Routing | None]]
         moe = list[BackendRelease]()
         if model.sparse:
             moe = [newest(config, name, moe_backend) for name in spec.moe or _MOE]
@@ -154,14 +148,20 @@ class _On:
         engines = moe or [moe_backend(name) for name in (spec.moe or _MOE)[:1]]
         self.engine = engines[0] if moe or model.file.decoder is None else None
         quantised = model.dense_quantised and self.sheet.sm is not None
-        dense = [_dense(config, spec, each) if quantised else None for each in engines]
-        if model.sparse:
-            each = product(zip(moe, dense, strict=True), routings)
-            self.routed = [(experts, runs, routing) for (experts, runs), routing in each]
-        else:
-            self.routed = [(None, dense[0], None)]
-        self.refusals = model.refused(self.sheet, platform, moe, self.attention)
+        dense = {each: _dense(config, spec, each) if quantised else None for each in engines}
+        routed = list(product(engines, routings)) if model.sparse else [(engines[0], None)]
+        named = [newest(config, name, attention_backend) for name in spec.attention]
+        own = {each: newest(config, model.attention(self.sheet, each)) for each in engines}
+        self.run: list[_Runs] = [
+            (attention or own[engine], engine if moe else None, dense[engine], routing)
+            for attention in (*named,) or (None,)
+            for engine, routing in routed
+        ]
+        self.refusals = model.refused(self.sheet, platform, moe, named or list(own.values()))
         self.decoder = None if self.refusals else model.file.decoder
+
+
+_Runs = tuple[BackendRelease, BackendRelease | None, BackendRelease | None, Routing | None]
 
 
 def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> BackendRelease | None:
@@ -171,7 +171,7 @@ def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> Backend
     """
     if spec.dense:
         return newest(config, spec.dense, dense_backend)
-    found = dense_of(moe.name)
+    found = of_engine(moe.name, "gemm")
     if found is None:
         return None
     (name,) = found.names
@@ -247,10 +247,12 @@ def newest(
     """
     requested = read(text)
     release = ruled_release(requested.name, requested.version or "0")
-    if requested.version is not None or release is None:
+    record = BY_NAME[requested.name]
+    package = release.package if release else record.package if record.engine else None
+    if requested.version is not None or package is None:
         return requested
     listed = [name.split("==") for name in config.releases]
-    known = [version for package, version in listed if package == release.package]
+    known = [version for each, version in listed if each == package]
     if not known:
         raise ConfigError(
             f"no release of {text} is listed in {config.folder}/sources.yaml",

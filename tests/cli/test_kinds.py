@@ -1,0 +1,105 @@
+"""Models whose layers differ, on the command line: answered as served, limiters named by kind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoders.files import write
+from msgspec import json
+
+from cli.conftest import Call
+from cli.served_kinds import MODELS
+
+pytestmark = pytest.mark.usefixtures("recorded")
+KNOWN_SHARE = 0.8
+"""Share of T(1) that rests on a rule, a public curve or a measurement where a model is answered."""
+
+
+def predict(call: Call, folder: Path, model: str, *argv: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code of `predict`, and what it prints as JSON."""
+    path = write(folder, MODELS[model], f"{model}.json")
+    code, out, err = call("predict", "--model", str(path), *argv, "--format", "json")
+    assert err == ""
+    (found,) = json.decode(out)
+    return code, found
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "kinds"),
+    [
+        (
+            "gemma_2_27b", "--platform h100 --context 8192",
+            ["window 4096, 23 of 46 layers", "all positions, 23 of 46 layers"],
+        ),
+        (
+            "gemma_3_27b", "--platform h100",
+            ["window 1024, 52 of 62 layers", "all positions, 10 of 62 layers"],
+        ),
+        (
+            "gemma_4_31b", "--platform h200",
+            ["window 1024, 50 of 60 layers", "all positions, 10 of 60 layers"],
+        ),
+        (
+            "gpt_oss_20b", "--platform h100",
+            ["window 128, 12 of 24 layers", "all positions, 12 of 24 layers"],
+        ),
+        (
+            "gpt_oss_120b", "--platform h100",
+            ["window 128, 18 of 36 layers", "all positions, 18 of 36 layers"],
+        ),
+        (
+            "llama_4_scout", "--platform h100 --tp 8",
+            ["chunks of 8192, 36 of 48 layers", "all positions, 12 of 48 layers"],
+        ),
+    ],
+)  # fmt: skip
+def test_models_of_several_kinds_are_answered(
+    call: Call, tmp_path: Path, model: str, asked: str, kinds: list[str]
+) -> None:
+    """T(N) is the sum over kinds, each a module with a rule of its tile and a share of its own."""
+    code, found = predict(call, tmp_path, model, *asked.split(), "--largest", "64")
+    assert code == 0
+    assert found["refusals"] == []
+    modules = {each["module"]: each for each in found["modules"]}
+    assert [f"attention, {kind}" in modules for kind in kinds] == [True] * len(kinds)
+    first = found["curve"][0]
+    assert sum(first[name] for name in modules) == pytest.approx(1.0)
+    ruled = [name for name, each in modules.items() if each["regime"] != "R0" or each["evidence"]]
+    assert sum(first[name] for name in ruled) >= KNOWN_SHARE
+    work = next(each for each in found["answers"] if each["predictor"] == "work_model")
+    assert work["n_max"] >= 1
+
+
+def test_gpt_oss_runs_the_kernels_that_take_it(call: Call, tmp_path: Path) -> None:
+    """On Hopper vLLM's FlashAttention 3 takes sinks, in 64 rows; experts have their own curves."""
+    code, found = predict(call, tmp_path, "gpt_oss_20b", "--platform", "h100", "--largest", "64")
+    assert code == 0
+    assert found["deployment"]["attention"].startswith("vllm_fa3")
+    modules = {each["module"]: each for each in found["modules"]}
+    experts = modules["MoE FFN"]
+    assert experts["regime"] == "R3"
+    resolved = next(each for each in found["answers"] if each["predictor"] == "principle_resolved")
+    assert resolved["n_max"] == 64 / 8
+    assert resolved["limiting_module"].startswith("attention, window 128")
+
+
+def test_kernels_that_do_not_take_a_model_are_refused(call: Call, tmp_path: Path) -> None:
+    """Sinks in FlashAttention 2, and a latent in it, are refused with what would work."""
+    for model, said in (("gpt_oss_20b", "sinks"), ("deepseek_v2_lite", "of a latent")):
+        asked = ("--platform", "h100", "--attention", "flash-attn", "--largest", "8")
+        code, found = predict(call, tmp_path, model, *asked)
+        assert code == 2
+        assert all(said in each["reason"] for each in found["refusals"])
+        assert all("--attention" in each["remedy"] for each in found["refusals"])
+        assert found["memory"]["fits"]
+
+
+def test_the_title_says_what_is_shorter_than_the_context(call: Call, tmp_path: Path) -> None:
+    """A window or chunk shorter than L stands beside it with its layers; a longer one does not."""
+    path = str(write(tmp_path, MODELS["llama_4_scout"]))
+    said = []
+    for context in ("4096", "16384"):
+        asked = ("--platform", "h100", "--tp", "8", "--context", context, "--largest", "8")
+        said.append(call("predict", "--model", path, *asked)[1].splitlines()[0])
+    assert "L = 4096, attention" in said[0]
+    assert "L = 16384 (chunks of 8192 in 36 of 48 layers), attention" in said[1]

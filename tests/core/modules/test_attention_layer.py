@@ -1,0 +1,50 @@
+"""A layer's work is the sum of its kernels', counted by brute force."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from nearfree.core.modules.attention_layer import attended_entries, entry_widths, layer_work
+from nearfree.core.setting import Setting
+
+SPARSE = Setting(
+    module="attention_layer", backend="sglang", dtype="bfloat16", batch=2, context=60, heads=16,
+    d_model=256, latent=64, rope_dim=16, selected=24, index_heads=4, index_dim=8, projected=100_000,
+)  # fmt: skip
+layers = st.builds(
+    lambda context, selected, span, index: structs.replace(
+        SPARSE, context=context, selected=selected, span=span, index_heads=index,
+        index_dim=8 if index else None,
+    ),
+    st.integers(0, 50), st.none() | st.integers(1, 40), st.sampled_from([1, 4]),
+    st.sampled_from([None, 4]),
+)  # fmt: skip
+
+
+@given(layers, st.integers(1, 10))
+def test_flops_are_projections_numbers_and_attention(setting: Setting, n: int) -> None:
+    """2 W a token, 2 H d an entry that is indexed, and 2 H (2 c + r) one that is attended to."""
+    context = setting.context or 0
+    seen = [(context + i + 1) / setting.span for i in range(n)]
+    attended = sum(min(each, setting.selected or math.inf) for each in seen)
+    indexed = sum(seen) * 4 * 8 if setting.index_heads else 0
+    flop = 2 * 2 * (n * 100_000 + attended * 16 * (2 * 64 + 16) + indexed)
+    assert layer_work(setting, n, "test").flop_logical == pytest.approx(flop, abs=2)
+    assert attended_entries(setting, n) == pytest.approx(attended)
+
+
+@given(layers, st.integers(1, 9))
+def test_work_rises_with_positions(setting: Setting, n: int) -> None:
+    """More positions compute and move more, and weights move once."""
+    one, two = (layer_work(setting, each, "test") for each in (n, n + 1))
+    assert two.flop_logical > one.flop_logical
+    assert two.bytes_compulsory > one.bytes_compulsory >= 2 * 100_000
+
+
+def test_grouped_heads_have_keys_and_values() -> None:
+    """Without a latent an entry is a key and a value of each key-value head."""
+    grouped = structs.replace(SPARSE, latent=None, rope_dim=None, kv_heads=2, head_dim=32)
+    assert entry_widths(grouped) == (2 * 2 * 32, 2 * 16 * 32)
+    assert entry_widths(SPARSE) == (80, 16 * (80 + 64))

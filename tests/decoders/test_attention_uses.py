@@ -1,0 +1,187 @@
+"""Attention by kind of layer: sizes, counts and names of its modules."""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nearfree.backends.names import BackendRelease
+from nearfree.core.modules.registry import kind_of
+from nearfree.core.parallel import Parallel
+from nearfree.core.precision import Product, uniform
+from nearfree.decoders.attention_uses import (
+    ABSORB,
+    INDEX_KEY,
+    INDEX_QUERY,
+    INDEXER,
+    LATENT,
+    LATENTS,
+    OUTPUT,
+    QKV,
+    QUERY,
+    RELEASE,
+    base_of,
+    role_of,
+)
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.modules import ModuleUse, modules
+
+from decoders.files import change, write
+
+FLASH, LATENT_KERNEL = BackendRelease("flash_attn", "2.8.3"), BackendRelease("vllm_mla")
+
+
+def of(decoder: Decoder, backend: BackendRelease = FLASH, **changes: Any) -> dict[str, ModuleUse]:
+    """Return the modules of a forward by their role."""
+    asked: dict[str, Any] = {
+        "batch": 2, "context": 1024, "moe": BackendRelease("vllm", "0.33.0"),
+        "routing": "balanced",
+    }  # fmt: skip
+    found = modules(decoder, attention=backend, **asked | changes)
+    return {use.role: use for use in found}
+
+
+def read(folder: Path, kind: str, **changes: Any) -> Decoder:
+    """Return the decoder of a small file with some keys changed."""
+    return read_decoder(write(folder, change(kind, **changes)))
+
+
+def test_each_kind_attends_with_its_own_context_and_heads(tmp_path: Path) -> None:
+    """A window reads no more than it sees; heads of Gemma 4 differ by kind, and so products do."""
+    uses = of(read(tmp_path, "gemma4_text"))
+    near, far = "window 32, 3 of 6 layers", "all positions, 3 of 6 layers"
+    assert {role: use.count for role, use in uses.items() if base_of(role) != role} == {
+        f"{base}, {kind}": 3 for base in (QKV, "attention", OUTPUT) for kind in (near, far)
+    }
+    contexts = [uses[f"attention, {kind}"].setting.context for kind in (near, far)]
+    widths = [uses[f"{OUTPUT}, {kind}"].setting.d_model for kind in (near, far)]
+    assert (contexts, widths) == ([32, 1024], [8 * 16, 8 * 32])
+
+
+def test_products_of_one_size_are_one_module(tmp_path: Path) -> None:
+    """Layers that differ in what they see have the same products, which run once a layer."""
+    uses = of(read(tmp_path, "gpt_oss"))
+    assert (uses[QKV].count, uses[OUTPUT].count) == (6, 6)
+    calls = [role for role in uses if base_of(role) == "attention"]
+    assert calls == [
+        "attention, window 32, 3 of 6 layers",
+        "attention, all positions, 3 of 6 layers",
+    ]
+    assert all(uses[role].main for role in calls)
+
+
+def test_a_chunk_ends_the_growth_with_context(tmp_path: Path) -> None:
+    """Llama 4's chunked layers see the positions of their chunk at most, the others all."""
+    decoder = read(tmp_path, "llama4_text", attention_chunk_size=256)
+    short, long = (of(decoder, context=context) for context in (100, 10_000))
+    role = "attention, chunks of 256, 5 of 6 layers"
+    assert (short[role].setting.context, long[role].setting.context) == (100, 256)
+
+
+def test_keys_that_are_values_are_made_once(tmp_path: Path) -> None:
+    """Where keys are values too, one product of a key's width makes both."""
+    alone = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    uses = of(read(tmp_path, "gemma4_text", **alone))
+    made = uses[f"{QKV}, all positions, 3 of 6 layers"].setting
+    assert made.d_ff == (8 + 1) * 32
+
+
+@pytest.mark.parametrize(
+    ("kind", "latents", "query"), [("deepseek_v3", 12 + 4, 64), ("deepseek_v32", 20 + 12 + 4, 20)]
+)
+def test_the_modules_of_a_latent(tmp_path: Path, kind: str, latents: int, query: int) -> None:
+    """Queries come of a latent of their own where there is one; the cache is one latent head."""
+    uses = of(read(tmp_path, kind), LATENT_KERNEL)
+    sizes = {role: (use.setting.d_model, use.setting.d_ff) for role, use in uses.items()}
+    assert sizes[LATENTS] == (64, latents)
+    assert sizes[QUERY] == (query, 8 * (6 + 4))
+    assert sizes[ABSORB] == (6, 8 * 12)
+    assert sizes[RELEASE] == (8 * 12, 10)
+    assert sizes[OUTPUT] == (8 * 10, 64)
+    call = uses[LATENT].setting
+    assert (call.module, call.backend, call.api) == ("mla", "vllm_mla", "absorbed")
+    assert (call.heads, call.latent, call.rope_dim) == (8, 12, 4)
+    assert uses[LATENT].main
+    assert {use.count for role, use in uses.items() if role in (LATENTS, QUERY, LATENT)} == {6}
+
+
+def test_an_indexer_sees_all_and_attention_what_it_chose(tmp_path: Path) -> None:
+    """Layers with an indexer run it over all L; those without attend to as many positions."""
+    types = ["full", "full", "shared", "full", "shared", "shared"]
+    decoder = read(tmp_path, "glm_moe_dsa", indexer_types=types)
+    uses = of(decoder, LATENT_KERNEL, context=5000)
+    index = uses[INDEXER]
+    assert (index.count, index.setting.context, index.setting.heads) == (3, 5000, 3)
+    assert not index.main
+    assert (uses[INDEX_QUERY].setting.d_model, uses[INDEX_QUERY].setting.d_ff) == (20, 3 * 14)
+    assert (uses[INDEX_KEY].setting.d_model, uses[INDEX_KEY].setting.d_ff) == (64, 14 + 3)
+    calls = {role: use for role, use in uses.items() if base_of(role) == LATENT}
+    assert {use.setting.selected for use in calls.values()} == {32}
+    assert sum(use.count for use in calls.values()) == 6
+
+
+def test_absorbed_products_have_the_weights_of_the_widening_matrix(tmp_path: Path) -> None:
+    """What takes queries in and values out holds what kv_b_proj holds, once each."""
+    uses = of(read(tmp_path, "deepseek_v3"), LATENT_KERNEL)
+    absorbed = (uses[role].setting for role in (ABSORB, RELEASE))
+    held = sum(prod((each.d_model or 0, each.d_ff or 0)) for each in absorbed)
+    assert held == 12 * 8 * (6 + 10)
+
+
+def test_a_rank_has_latents_whole_and_heads_in_part(tmp_path: Path) -> None:
+    """Over ranks heads are cut, and what makes the latents and chooses positions is not."""
+    decoder = read(tmp_path, "deepseek_v32")
+    whole = of(decoder, LATENT_KERNEL)
+    part = of(decoder, LATENT_KERNEL, parallel=Parallel(tp=4))
+    for role in (LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER):
+        assert part[role].setting == whole[role].setting
+    assert part[LATENT].setting.heads == 2
+    for role in (QUERY, ABSORB):
+        assert part[role].setting.d_ff == (whole[role].setting.d_ff or 0) / 4
+    for role in (RELEASE, OUTPUT):
+        assert part[role].setting.d_model == (whole[role].setting.d_model or 0) / 4
+
+
+def test_a_role_has_the_formats_of_its_own_matrices(tmp_path: Path) -> None:
+    """What is stored otherwise than most of attention runs so; what is absorbed is plain."""
+    block = Product("float8_block", "float8_block")
+    base = uniform("bfloat16")
+    precision = type(base)(
+        plain="bfloat16", kv="bfloat16", attention=block, ffn=block, experts=block,
+        shared_experts=block, router=base.router, lm_head=base.lm_head,
+        roles=((OUTPUT, Product("nvfp4", "nvfp4")),),
+    )  # fmt: skip
+    uses = of(read(tmp_path, "deepseek_v32"), LATENT_KERNEL, precision=precision)
+    assert [uses[role].setting.dtype for role in (LATENTS, OUTPUT, ABSORB, INDEX_KEY, LATENT)] == [
+        "float8_block", "nvfp4", "bfloat16", "bfloat16", "bfloat16",
+    ]  # fmt: skip
+    assert uses[INDEXER].setting.dtype == "float8"
+
+
+@pytest.mark.parametrize(
+    ("name", "latent", "role"),
+    [
+        ("model.layers.*.self_attn.q_proj", False, QKV),
+        ("model.layers.*.self_attn.q_proj", True, QUERY),
+        ("model.layers.*.self_attn.q_b_proj", True, QUERY),
+        ("model.layers.*.self_attn.kv_a_proj_with_mqa", True, LATENTS),
+        ("model.layers.*.self_attn.o_proj", True, OUTPUT),
+        ("model.layers.*.attention.dense", False, OUTPUT),
+        ("model.layers.*.self_attn.indexer.wq_b", True, INDEX_QUERY),
+        ("model.layers.*.self_attn.indexer.weights_proj", True, None),
+        ("model.layers.*.self_attn.kv_b_proj", True, None),
+    ],
+)
+def test_a_matrix_says_its_role_by_its_name(*, name: str, latent: bool, role: str | None) -> None:
+    """A checkpoint's names tell which module's formats a matrix has."""
+    assert role_of(name, latent=latent) == role
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "gemma4_text", "deepseek_v3", "deepseek_v32"])
+def test_every_module_of_a_kind_counts_its_work(tmp_path: Path, kind: str) -> None:
+    """Each module has a work that grows with the positions."""
+    backend = LATENT_KERNEL if kind.startswith("deepseek") else FLASH
+    for use in of(read(tmp_path, kind), backend).values():
+        one, more = (kind_of(use.setting).executed(use.setting, n, "") for n in (1, 8))
+        assert 0 < one.flop_logical < more.flop_logical

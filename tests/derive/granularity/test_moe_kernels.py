@@ -1,0 +1,50 @@
+"""Which library runs experts whose blocks T(N) does not take from rules."""
+
+import pytest
+from msgspec.structs import replace
+from nearfree.backends.kernels import OPENAI_TRITON, TRITON_KERNELS, gpt_oss_kernel
+from nearfree.backends.names import BackendRelease
+from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe
+from nearfree.core.precision import Product
+from nearfree.derive.granularity.moe_kernels import asked_kernel, library_of
+from nearfree.derive.granularity.releases import moe_release
+from nearfree.errors import EvidenceError
+
+VLLM = BackendRelease("vllm", "0.33.0")
+MXFP4 = Product("mxfp4", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("sm", "model_type", "library"),
+    [
+        (90, "gpt_oss", OPENAI_TRITON),
+        (100, "gpt_oss", gpt_oss_kernel("vllm", "0.33.0", 100)),
+        (80, "gpt_oss", None),
+        (90, "llama", None),
+        (None, "gpt_oss", None),
+    ],
+)
+def test_gpt_oss_runs_kernels_of_its_own(
+    sm: int | None, model_type: str, library: str | None
+) -> None:
+    """A release has kernels for gpt-oss alone; Marlin, where it runs, has blocks that are read."""
+    assert library_of(VLLM, MXFP4, sm, model_type) == library
+    assert library is None or not is_triton_moe(library)
+
+
+def test_a_release_that_is_not_read_names_no_library() -> None:
+    """What another release runs is not carried over."""
+    assert library_of(BackendRelease("vllm", "0.9.1"), MXFP4, 90, "gpt_oss") is None
+
+
+def test_blocks_of_openai_s_triton_are_read() -> None:
+    """By T(N) it is a library of public curves, and its release says its blocks all the same."""
+    release = moe_release("vllm", "0.33.0", OPENAI_TRITON)
+    asked = MoeQuestion(
+        backend="vllm", backend_version="0.33.0", kernel=OPENAI_TRITON, dtype="bfloat16",
+        weights="mxfp4", d_model=2880, d_ff=2880, experts=32, top_k=4, block_size_m=None, sm=90,
+        device_name="NVIDIA H100 80GB HBM3",
+    )  # fmt: skip
+    assert asked_kernel(asked, release, "mxfp4") == TRITON_KERNELS
+    with pytest.raises(EvidenceError, match="one of several kernels"):
+        asked_kernel(replace(asked, kernel=None), release, "mxfp4")

@@ -1,0 +1,80 @@
+"""Attention where nobody names it: a backend that takes all of a model's layers, or a reason."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoders.files import change, write
+from nearfree.backends.names import BackendRelease
+from nearfree.core.precision import uniform
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.derive.predict.forecast.attention_choice import chosen, untaken
+
+VLLM = BackendRelease("vllm", "0.33.0")
+
+
+def read(folder: Path, kind: str, **changes: Any) -> Decoder:
+    """Return the decoder of a small file with some keys changed."""
+    return read_decoder(write(folder, change(kind, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "by_sm"),
+    [
+        ("llama", {}, {80: "flash-attn", 90: "flash-attn", 100: "flash-attn", None: "flash-attn"}),
+        ("gemma3_text", {}, {80: "flash-attn", 90: "flash-attn"}),
+        ("gpt_oss", {}, {80: "flash-attn-4", 90: "vllm-fa3", 100: "flash-attn-4"}),
+        ("gemma4_text", {"global_head_dim": 512}, {90: "flashinfer", 100: "flashinfer"}),
+        ("deepseek_v3", {}, {80: "vllm-mla==0.33.0", 90: "vllm-mla==0.33.0"}),
+    ],
+)  # fmt: skip
+def test_the_first_that_takes_all_layers_runs(
+    tmp_path: Path, kind: str, changes: dict[str, Any], by_sm: dict[int | None, str]
+) -> None:
+    """Sinks, wide heads and latents each need kernels that are made for them, on the device."""
+    decoder = read(tmp_path, kind, **changes)
+    plain = uniform("bfloat16")
+    assert {sm: chosen(decoder, plain, sm, VLLM) for sm in by_sm} == by_sm
+
+
+def test_a_latent_runs_by_the_engine_of_the_experts(tmp_path: Path) -> None:
+    """The release that runs the experts chooses the kernel of latent attention, too."""
+    decoder = read(tmp_path, "deepseek_v3")
+    engine = BackendRelease("sglang", "0.5.23")
+    assert chosen(decoder, uniform("bfloat16"), 90, engine) == "sglang-mla==0.5.23"
+
+
+def test_another_cache_needs_kernels_that_read_it(tmp_path: Path) -> None:
+    """Over an 8-bit cache FlashInfer runs, whose tiles are read for one."""
+    precision = uniform("bfloat16")
+    eight = type(precision)(**{
+        name: getattr(precision, name) for name in precision.__struct_fields__
+    } | {"kv": "float8"})  # fmt: skip
+    assert chosen(read(tmp_path, "llama"), eight, 90, VLLM) == "flashinfer"
+    assert chosen(None, None, None, VLLM) == "flash-attn"
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "said", "remedy"),
+    [
+        ("gpt_oss", "flash_attn", "3 layers (window 32): heads have a logit", "vllm-fa3"),
+        ("gemma4_text", "flash_attn", "heads of 512 elements are wider than 256", "flashinfer"),
+        ("deepseek_v3", "flash_attn", "none is of a latent", "vllm-mla"),
+        ("deepseek_v32", "flash_attn", "a latent and an indexer of positions", "sglang-mla"),
+        ("llama", "vllm_mla", "none is of grouped queries", "flash-attn-4"),
+    ],
+)
+def test_what_a_backend_does_not_take_is_refused(
+    tmp_path: Path, kind: str, backend: str, said: str, remedy: str
+) -> None:
+    """The kind of layers is named, with what of it lacks a kernel and what has one."""
+    changes = {"global_head_dim": 512} if kind == "gemma4_text" else {}
+    found = list(untaken(read(tmp_path, kind, **changes), BackendRelease(backend)))
+    assert any(said in each.reason for each in found)
+    assert all(f"--attention {remedy}" in each.remedy for each in found)
+
+
+def test_what_runs_all_is_not_refused(tmp_path: Path) -> None:
+    """Nothing stands in the way of a backend that takes windows, caps and heads of a model."""
+    assert not list(untaken(read(tmp_path, "gemma2"), BackendRelease("flash_attn")))

@@ -1,0 +1,76 @@
+"""T(N) of attention layers and indexers: a sum of kernels in waves, over a floor of launches."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.work_model.layer import INDEXED, LAYER
+
+from derive.work_model.forms import INDEXER, SPARSE_LAYER, constants, prepared, start
+
+
+def features(grid: list[int], **changes: Any) -> dict[str, Any]:
+    """Return features of a layer or indexer on an H100."""
+    given = {**SPARSE_LAYER, "platform": "h100", **changes}
+    (part,) = prepared(given)
+    n = np.array([grid], dtype=np.float64)
+    return {**part.features, "n": n, "tokens": n * given.get("batch", 1), "grid": n}
+
+
+@given(constants(LAYER), st.sampled_from([0, 1000, 1_000_000]))
+def test_a_latency_is_at_least_its_launches(values: dict[str, float], context: int) -> None:
+    """T is finite, and never under the host's floor."""
+    times = LAYER.latency_us(features([1, 8, 4096], context=context), values, "")
+    assert np.isfinite(times).all()
+    assert (times >= values["host_us"] * (1 - 1e-9)).all()
+
+
+def test_positions_are_free_while_launching_takes_longer() -> None:
+    """A host of 2 ms hides what 256 positions compute."""
+    times = LAYER.latency_us(features([1, 256]), start(LAYER, host_us=2000.0, sharpness=8.0), "")[0]
+    assert times[1] == pytest.approx(times[0], rel=1e-3)
+
+
+def test_attention_comes_in_waves_of_positions() -> None:
+    """132 SMs take 132 positions at once, as FlashMLA's sparse prefill does on H200."""
+    values = start(LAYER, host_us=1.0, phi_share=1e9, bandwidth_share=1e9, passes=0.0,
+                   tile_us=100.0,
+                   index_tflop_s_per_sm=1e9, sharpness=8.0, tflop_s_per_sm=1e9)  # fmt: skip
+    times = LAYER.latency_us(features([1, 132, 133]), values, "")[0]
+    assert times[1] == pytest.approx(times[0], rel=1e-6)
+    assert times[2] == pytest.approx(2 * times[0], rel=1e-3)
+
+
+def test_only_the_indexer_grows_with_a_long_cache() -> None:
+    """A layer that takes another's selection has the same T over any cache of more than that."""
+    shared = {"index_heads": None, "index_dim": None}
+    values = start(LAYER, host_us=1.0)
+    for changes, grows in (({}, True), (shared, False)):
+        short, long = (
+            LAYER.latency_us(features([64], context=each, **changes), values, "")[0, 0]
+            for each in (100_000, 1_000_000)
+        )
+        assert (long > short * 1.001) == grows
+
+
+def test_dense_entries_are_all_attended_to() -> None:
+    """Where 128 positions have one entry and none is selected, attention grows with the cache."""
+    dense = {"index_heads": None, "index_dim": None, "selected": None, "span": 128}
+    values = start(LAYER, host_us=1.0)
+    short, long = (
+        LAYER.latency_us(features([512], context=each, **dense), values, "")[0, 0]
+        for each in (100_000, 1_000_000)
+    )
+    assert long > short
+
+
+def test_an_indexer_serves_positions_by_fours() -> None:
+    """4 x 132 positions take as long as one: the step is at 529."""
+    given = features([1, 528, 529], **INDEXER, d_model=None, latent=None, rope_dim=None,
+                     selected=None, index_heads=None, index_dim=None, projected=None)  # fmt: skip
+    values = start(INDEXED, host_us=1.0, bandwidth_share=1e9)
+    times = INDEXED.latency_us(given, values, "")[0] - 1.0
+    assert times[1] == pytest.approx(times[0], rel=0.05)
+    assert times[2] == pytest.approx(2 * times[0], rel=0.1)

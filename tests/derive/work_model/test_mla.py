@@ -1,0 +1,143 @@
+"""T(N) of latent attention: tiles that heads share, latents that are read once, and prefill."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.work_model.family import Array
+from nearfree.derive.work_model.mla import (
+    MLA_CACHED,
+    MLA_PREFILL,
+    MLA_SELECTED,
+    mla_features,
+)
+from nearfree.derive.work_model.prepare import Prepared
+
+from derive.work_model.forms import H100, MLA, arrays, constants, facts_of, prepared, start
+
+FAMILIES = (MLA_PREFILL, MLA_CACHED, MLA_SELECTED)
+
+
+def features(
+    n: list[int], *, heads: int = 16, tile: float = 64.0, **facts: float
+) -> dict[str, Any]:
+    """Return features of absorbed latent attention of one request on an H100."""
+    found = arrays(n, **H100, **{"batch": 1.0, "context": 0.0, "selected": np.inf} | facts)
+    rows = pl.DataFrame([{**MLA, "heads": heads, "selected": None}])
+    wide = np.ones_like(found["n"])
+    widths = mla_features(rows, 0.0 * wide)
+    tiles = {"tile_rows": tile * wide, "rows_per_position": heads * wide, "row_axes": wide}
+    return found | {key: each for key, each in widths.items() if key != "selected"} | tiles
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@given(values=st.data())
+def test_a_latency_is_positive_and_rises_with_batch(family: Any, values: Any) -> None:
+    """Whatever constants a fit finds, T is positive and finite, and more requests take no less."""
+    found = values.draw(constants(family))
+    one, two = (
+        family.latency_us(features([1, 2, 8, 64], batch=batch, context=512.0, selected=256.0),
+                          found, family.hypotheses[0])
+        for batch in (4.0, 8.0)
+    )  # fmt: skip
+    assert np.isfinite(one).all()
+    assert (one > 0).all()
+    assert (two >= one * (1 - 1e-9)).all()
+
+
+def test_positions_are_free_until_heads_fill_the_tile() -> None:
+    """16 heads in tiles of 64 rows: 4 positions take the chip as long as one, the fifth not."""
+    values = start(MLA_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1e9, reread=0.0)
+    times = MLA_CACHED.latency_us(features([1, 4, 5], context=65536.0), values, "")[0]
+    assert times[1] == pytest.approx(times[0], rel=1e-4)
+    assert times[2] == pytest.approx(2 * times[0], rel=1e-3)
+
+
+def test_a_latent_is_read_once_whatever_the_heads() -> None:
+    """Without the chip T is that of (L + N) latents of 576 elements, and of N queries."""
+    values = start(MLA_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1.0, reread=0.0,
+                   tile_us=0.0, tflop_s_per_sm=1e12)  # fmt: skip
+    given = features([1], heads=16, context=100_000.0) | {"phi": np.array([[1e18]])}
+    expected = 2 * (100_001 * 576 + 16 * 1088) / 3.35e6
+    assert MLA_CACHED.latency_us(given, values, "")[0, 0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_further_tile_reads_the_cache_again_in_a_share() -> None:
+    """128 heads are two tiles at N = 1: with reread 1 the cache moves twice."""
+    once, twice = (
+        MLA_CACHED.latency_us(
+            features([1], heads=128, context=1e6),
+            start(MLA_CACHED, fixed_us=0.0, sharpness=1.0, reread=share, tile_us=0.0,
+                  tflop_s_per_sm=1e12) | {"bandwidth_share": 1e-3}, "",
+        )[0, 0]
+        for share in (0.0, 1.0)
+    )  # fmt: skip
+    assert twice == pytest.approx(2 * once, rel=1e-2)
+
+
+def test_selected_positions_end_the_growth_with_the_cache() -> None:
+    """T over a cache of 100,000 or a million is that of the selected positions alone."""
+    values = start(MLA_SELECTED)
+    short, long = (
+        MLA_SELECTED.latency_us(features([1, 64], context=each, selected=2048.0), values, "")
+        for each in (1e5, 1e6)
+    )
+    assert short.tolist() == long.tolist()
+
+
+def test_selected_positions_come_in_waves_of_sms() -> None:
+    """On 132 SMs 132 positions of 64 heads take as long as one, and the next a wave more."""
+    values = start(MLA_SELECTED, fixed_us=0.0, bandwidth_share=1e9)
+    given = features([1, 132, 133], heads=64, context=1e5, selected=2048.0)
+    times = MLA_SELECTED.latency_us(given, values, "")[0]
+    assert times[1] == pytest.approx(times[0])
+    assert times[2] == pytest.approx(2 * times[0])
+
+
+def test_naive_heads_are_wider_in_memory_and_narrower_in_work() -> None:
+    """Widened, a position has 16 (192 + 128) elements and a pair 320; absorbed 576 and 1088."""
+    rows = pl.DataFrame([{**MLA, "api": api, "selected": None} for api in ("naive", "absorbed")])
+    found = mla_features(rows, np.zeros((2, 1)))
+    assert found["stored_width"].ravel().tolist() == [16 * 320, 576]
+    assert found["pair_width"].ravel().tolist() == [320, 1088]
+    assert found["widening"].ravel().tolist() == [0, 0]
+
+
+def _engine(**changes: Any) -> Prepared:
+    asked = {**MLA, "backend": "vllm_mla", "kernel": None, "backend_version": "0.20.2",
+             "platform": "h100", "api": None, **changes}  # fmt: skip
+    (part,) = prepared(asked)
+    return part
+
+
+def _times(part: Prepared) -> Array:
+    return MLA_CACHED.latency_us(part.features, start(MLA_CACHED), "")
+
+
+def test_beyond_an_engines_threshold_latents_are_widened_first() -> None:
+    """Up to 0.30 vLLM decodes one position on an A100; the second prefills: T jumps."""
+    part = _engine(platform="a100", context=32768)
+    grid = part.features["n"][0].astype(int).tolist()
+    widening = part.features["widening"][0]
+    assert widening[grid.index(1)] == 0
+    assert widening[grid.index(2)] == 2 * 512 * 16 * (128 + 128)
+    times = _times(part)[0]
+    assert times[grid.index(2)] > 2 * times[grid.index(1)]
+    assert part.rows["ran"].to_list() == ["triton_decode"]
+
+
+def test_an_engines_release_is_asked_for() -> None:
+    """Without one, or where its kernel is not known, a question is refused with the reason."""
+    from nearfree.derive.work_model.prepare import Refused, prepare
+
+    from derive.questions import RESOLVER
+
+    asked = {**MLA, "backend": "vllm_mla", "kernel": None, "platform": "h100"}
+    rows = facts_of({**asked, "backend_version": None}, {**asked, "backend_version": "0.1.0"})
+    parts = [each for each in prepare(rows, RESOLVER) if isinstance(each, Refused)]
+    said = pl.concat([each.rows for each in parts]).sort("asked")["refusal"].to_list()
+    assert "no release of vllm_mla is given" in said[0]
+    assert "compute capability 9.0 is not known" in said[1]

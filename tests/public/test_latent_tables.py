@@ -1,0 +1,165 @@
+"""Tables of latent attention, indexers and layers: rows say what ran, and widths are a model's."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+from nearfree.core.setting import FIELDS, Setting, check_setting
+from nearfree.errors import SourceError
+from nearfree.public.curve_row import CURVE_FIELDS
+from nearfree.public.latent_models import MODELS, LatentModel
+from nearfree.public.latent_tables import TABLES, is_latent, read_latents
+
+from public.tables import ROOT, parquet
+
+KERNEL: dict[str, Any] = {
+    "version": "0.5.14", "device": "NVIDIA H200", "op_name": "mla_context",
+    "kernel_source": "flash_attention", "mla_dtype": "bfloat16", "kv_cache_dtype": "bfloat16",
+    "num_heads": 16, "batch_size": 2, "isl": 128, "step": 0, "latency": 0.5,
+}  # fmt: skip
+LAYER = {**KERNEL, "model": "deepseek-ai/DeepSeek-V3.2", "gemm_type": "fp8_block", "step": 4096,
+         "kernel_source": "any", "op_name": "dsa_context_module"}  # fmt: skip
+
+
+def member(table: str, backend: str = "sglang") -> str:
+    """Return where a table lies."""
+    return f"{ROOT}data/h200_sxm/mla/{backend}/1/{table}.parquet"
+
+
+def read(table: str, *rows: dict[str, Any]) -> pl.DataFrame:
+    """Return the points of a table; no row may be left out."""
+    found = read_latents(member(table), parquet(list(rows)))
+    assert found.skipped == {}
+    return found.points
+
+
+@pytest.mark.parametrize(
+    ("kernel", "api"), [("flash_attention", "absorbed"), ("triton", "absorbed"),
+                        ("trtllm_mla", "naive"), ("default", "naive")],
+)  # fmt: skip
+def test_a_context_kernel_is_absorbed_or_naive(kernel: str, api: str) -> None:
+    """SGLang's on Hopper and Ada attend to the latent itself, all others to widened heads."""
+    (row,) = read("context_mla_perf", {**KERNEL, "kernel_source": kernel}).to_dicts()
+    assert (row["module"], row["api"], row["heads"], row["n"], row["context"]) == (
+        "mla", api, 16, 128, 0,
+    )  # fmt: skip
+    assert (row["latent"], row["rope_dim"], row["nope_dim"], row["value_dim"]) == (
+        512,
+        64,
+        128,
+        128,
+    )
+
+
+def test_a_generation_kernel_is_absorbed() -> None:
+    """It attends with one position, to what is cached, in the cache's format."""
+    given = {**KERNEL, "isl": 1, "step": 4095, "kv_cache_dtype": "fp8"}
+    (row,) = read("generation_mla_perf", given).to_dicts()
+    assert (row["api"], row["n"], row["context"], row["kv_dtype"]) == (
+        "absorbed",
+        1,
+        4095,
+        "float8",
+    )
+
+
+def test_a_layer_has_its_models_widths() -> None:
+    """Projections of a rank are counted from the model's widths; the format is the products'."""
+    (row,) = read("dsa_context_module_perf", LAYER).to_dicts()
+    assert (row["dtype"], row["kv_dtype"]) == ("float8_block", "bfloat16")
+    assert (row["d_model"], row["selected"], row["index_heads"], row["index_dim"]) == (
+        7168, 2048, 64, 128,
+    )  # fmt: skip
+    attention = 1536 * (7168 + 16 * 192) + 7168 * 576 + 16 * 512 * 256 + 16 * 128 * 7168
+    assert row["projected"] == attention + 1536 * 64 * 128 + 7168 * (128 + 64)
+
+
+def test_a_shared_selection_needs_no_indexer() -> None:
+    """A layer that takes another's selection has no indexer, and fewer projections."""
+    shared = {**LAYER, "op_name": "dsa_context_module_skip_indexer"}
+    whole, skipped = (
+        read("dsa_context_module_perf", each).to_dicts()[0] for each in (LAYER, shared)
+    )
+    assert skipped["index_heads"] is None
+    assert skipped["selected"] == 2048
+    assert skipped["projected"] < whole["projected"]
+
+
+def test_compressed_layers_say_what_an_entry_stands_for() -> None:
+    """DeepSeek V4's entries stand for 4 positions, selected, or for 128, all attended to."""
+    given = {**LAYER, "model": "sgl-project/DeepSeek-V4-Flash-FP8"}
+    (picked,) = read("dsv4_csa_context_module_perf", given).to_dicts()
+    (dense,) = read("dsv4_hca_context_module_perf", given).to_dicts()
+    assert (picked["span"], picked["selected"], picked["index_heads"]) == (4, 512, 64)
+    assert (dense["span"], dense["selected"], dense["index_heads"]) == (128, None, None)
+    assert dense["projected"] < picked["projected"]
+
+
+def test_blocks_of_keys_are_grouped_heads() -> None:
+    """MiniMax M3's rank of 8 of 64 heads holds one of 4 key-value heads."""
+    given = {**LAYER, "model": "MiniMaxAI/MiniMax-M3", "num_heads": 8}
+    (row,) = read("msa_context_module_perf", given).to_dicts()
+    assert (row["kv_heads"], row["head_dim"], row["latent"], row["selected"]) == (
+        1,
+        128,
+        None,
+        2048,
+    )
+
+
+def test_an_indexer_has_all_heads_on_each_rank() -> None:
+    """Its heads are the model's, whatever the rank's; numbers and selection are two calls."""
+    given = {
+        **LAYER,
+        "model": "zai-org/GLM-5",
+        "mla_dtype": "fp8_e4m3",
+        "kv_cache_dtype": "fp8_e4m3",
+    }
+    (logits,) = read("glm5_mqa_logits_module_perf", given).to_dicts()
+    (chosen,) = read("glm5_topk_module_perf", {**given, "score_mode": "flat"}).to_dicts()
+    assert (logits["module"], logits["heads"], logits["dtype"], logits["kv_dtype"]) == (
+        "indexer", 32, "float8", None,
+    )  # fmt: skip
+    assert (logits["api"], chosen["api"], chosen["kernel"]) == ("logits", "select", "any flat")
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "reason"),
+    [("context_mla_perf", {"device": "AMD"}, "not a GPU of NVIDIA"),
+     ("context_mla_perf", {"kv_cache_dtype": "x"}, "kv_cache_dtype x has no place in a setting"),
+     ("context_mla_perf", {"mla_dtype": "fp8"}, "dtype fp8 has no place in a setting"),
+     ("context_mla_perf", {"batch_size": 0}, "a size is not positive"),
+     ("generation_mla_perf", {"isl": 2}, "several new positions in a generation table"),
+     ("dsa_context_module_perf", {"model": "a/b"}, "no widths of the model a/b are known"),
+     ("dsa_context_module_perf", {"gemm_type": "int4"}, "products int4 has no place in a setting")],
+)  # fmt: skip
+def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) -> None:
+    """A row that a setting cannot say in full is left out, and counted under its reason."""
+    good = LAYER if "module" in table else {**KERNEL, "isl": 1}
+    found = read_latents(member(table), parquet([good, {**good, **changes}]))
+    assert found.skipped == {reason: 1}
+    assert found.points.height == 1
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_row_is_a_setting(table: str) -> None:
+    """What each table gives is a setting that can exist; without a needed column it is refused."""
+    assert is_latent(member(table))
+    name = {"dsv4": "deepseek-ai/DeepSeek-V4-Pro", "msa_": "MiniMaxAI/MiniMax-M3"}.get(table[:4])
+    given = {**LAYER, "isl": 1, "score_mode": "flat", "model": name or LAYER["model"]}
+    (row,) = read(table, given).to_dicts()
+    fields = {field: row[field] for field in CURVE_FIELDS if row[field] is not None}
+    setting = Setting(module=row["module"], backend="sglang", dtype=row["dtype"], **fields)
+    check_setting(setting)
+    wrong = [field for field in fields if setting.module not in FIELDS[field].modules]
+    assert all(fields[field] == FIELDS[field].default for field in wrong)
+    short = {field: value for field, value in given.items() if field != "num_heads"}
+    with pytest.raises(SourceError, match="lacks the column num_heads"):
+        read_latents(member(table), parquet([short]))
+
+
+def test_quantised_editions_have_their_models_shape() -> None:
+    """GLM-5's files in few bits are layers of the same widths."""
+    glm = [model for name, model in MODELS.items() if "GLM-5" in name]
+    assert len({*glm}) == 1
+    assert isinstance(glm[0], LatentModel)

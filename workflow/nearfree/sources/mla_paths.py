@@ -1,0 +1,121 @@
+"""Which kernel of latent attention an engine runs, and up to how many positions it decodes.
+
+An engine decodes a request of up to so many new positions over the latent itself, absorbed; more
+go to prefill, which first widens all cached latents to keys and values of each head. These are
+facts of release ranges with their file and lines; the kernels' own tiles stand in `mla_tiles`.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from packaging.version import InvalidVersion, Version
+
+from nearfree.errors import EvidenceError
+
+VLLM_MLA, SGLANG_MLA = "vllm_mla", "sglang_mla"
+"""Engines' own choice of a kernel, as backends."""
+ENGINES = (VLLM_MLA, SGLANG_MLA)
+_LATEST = {VLLM_MLA: "0.33.0", SGLANG_MLA: "0.5.23"}
+
+
+class MlaPath(Struct, frozen=True, kw_only=True):
+    """A kernel for the positions from `least` to `most` (None: all), on some GPUs and releases.
+
+    `first` and `last` are releases, both inclusive; `capabilities` ends of a range, 90 for 9.0.
+    """
+
+    engine: str
+    kernel: str
+    capabilities: tuple[int, int]
+    first: str
+    last: str
+    place: str
+    least: int = 1
+    most: int | None = None
+
+    def speaks(self, engine: str, release: Version, sm: int) -> bool:
+        """Return whether it is of an engine's release on a GPU."""
+        low, high = self.capabilities
+        of_release = Version(self.first) <= release <= Version(self.last)
+        return engine == self.engine and low <= sm <= high and of_release
+
+
+_ORDER = (
+    "vllm/platforms/cuda.py, _get_backend_priorities (0.14.0 line 45, 0.20.2 line 79, 0.33.0 "
+    "line 84)"
+)
+_BACKENDS = "v1/attention/backends/mla"
+_AMPERE, _HOPPER, _BLACKWELL, _CONSUMER = (80, 89), (90, 90), (100, 119), (120, 129)
+PATHS = (
+    MlaPath(engine=VLLM_MLA, kernel="fa3", capabilities=_HOPPER, first="0.10.2", last="0.33.0",
+            most=512, place=f"{_ORDER}; {_BACKENDS}/flashattn_mla.py, reorder_batch_threshold 512"),
+    MlaPath(engine=VLLM_MLA, kernel="cutlass", capabilities=_BLACKWELL, first="0.11.1",
+            last="0.14.99", most=1, place=f"{_ORDER}; {_BACKENDS}/cutlass_mla.py: one position"),
+    MlaPath(engine=VLLM_MLA, kernel="trtllm_gen", capabilities=_BLACKWELL, first="0.15.0",
+            last="0.33.0",
+            place=f"{_ORDER}; {_BACKENDS}/flashinfer_mla.py, 1 + speculative positions"),
+    *(
+        path
+        for capabilities in (_AMPERE, _CONSUMER)
+        for path in (
+            MlaPath(engine=VLLM_MLA, kernel="triton_decode", capabilities=capabilities,
+                    first="0.9.2", last="0.30.99", most=1,
+                    place=f"{_ORDER}; {_BACKENDS}/triton_mla.py: one position"),
+            MlaPath(engine=VLLM_MLA, kernel="triton_decode", capabilities=capabilities,
+                    first="0.31.0", last="0.33.0",
+                    place=f"{_ORDER}; {_BACKENDS}/triton_mla.py: positions are rows of the batch"),
+        )
+    ),
+    MlaPath(engine=SGLANG_MLA, kernel="fa3", capabilities=_HOPPER, first="0.5.9", last="0.5.23",
+            place="srt/server_args.py lines 1817-1833 (0.5.9): fa3, target_verify as decode"),
+    MlaPath(engine=SGLANG_MLA, kernel="trtllm_gen", capabilities=_BLACKWELL, first="0.5.9",
+            last="0.5.23", place="srt/server_args.py line 1283 (0.5.9): trtllm_mla of DeepSeek V3"),
+    *(
+        path
+        for capabilities in (_AMPERE, _CONSUMER)
+        for path in (
+            MlaPath(engine=SGLANG_MLA, kernel="triton_decode", capabilities=capabilities,
+                    first="0.5.9", last="0.5.23", most=1,
+                    place="srt/layers/attention/triton_backend.py, forward_decode (0.5.9)"),
+            MlaPath(engine=SGLANG_MLA, kernel="triton_extend", capabilities=capabilities,
+                    first="0.5.9", last="0.5.23", least=2,
+                    place="srt/layers/attention/triton_backend.py line 93 (0.5.9): verify is "
+                    "extend_attention_fwd, keys not split"),
+        )
+    ),
+)  # fmt: skip
+
+
+def engine_paths(engine: str, version: str | None, sm: int) -> Sequence[MlaPath]:
+    """Return the decoding kernels of an engine's release on a GPU, by rising positions.
+
+    What none of them takes goes to prefill.
+
+    Raises
+    ------
+    EvidenceError
+        The release is not given, or its choice on such a GPU is not known.
+    """
+    try:
+        release = Version(version or "")
+    except InvalidVersion as error:
+        raise EvidenceError(
+            f"no release of {engine} is given, and kernels differ between releases",
+            remedy=f"Give one, such as {engine.replace('_', '-')}=={_LATEST[engine]}",
+        ) from error
+    found = [path for path in PATHS if path.speaks(engine, release, sm)]
+    if not found:
+        raise EvidenceError(
+            f"which latent attention {engine} {version} runs on compute capability "
+            f"{sm // 10}.{sm % 10} is not known",
+            remedy=f"Ask for {_LATEST[engine]}, or name a kernel",
+        )
+    return sorted(found, key=lambda path: path.least)
+
+
+def path_at(paths: Sequence[MlaPath], positions: int) -> MlaPath | None:
+    """Return the kernel that decodes so many positions of a request, None where it is prefill."""
+    for path in paths:
+        if path.least <= positions <= (path.most or positions):
+            return path
+    return None

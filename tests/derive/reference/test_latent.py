@@ -1,0 +1,127 @@
+"""Latent attention in the regimes: constants of one position, and no answer without a kernel."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from nearfree.core.setting import Setting
+from nearfree.derive.reference.answer import TimedQuestions
+from nearfree.derive.reference.build import curves_by_form, groups_of, known_truth
+from nearfree.derive.reference.record import group_of
+from nearfree.derive.reference.regimes import R0, R2, Reference
+from nearfree.derive.tables.columns import SETTING_COLUMNS
+from nearfree.derive.work_model.families import FAMILIES
+from nearfree.log.events import LatencyImported
+from nearfree.public.curves import curves_of
+from public.test_curves import curve
+
+from derive.questions import FACTS, RESOLVER
+from derive.reference.kept import kept_events
+from derive.reference.made import CAPABILITIES, EPSILON, curves, noisy
+from derive.reference.test_record import event_of
+from derive.reference.test_timed import recorded
+from derive.work_model.forms import MLA, SPARSE_LAYER, facts_of, prepared, start
+
+CONTEXTS = tuple(2**step for step in range(8, 17))
+HEADS = (8, 16, 32, 64)
+TRUE = start(FAMILIES["mla_cached"], reread=0.1)
+
+
+def decoded(platform: str = "h100") -> list[LatencyImported]:
+    """Return curves of one position over contexts, which follow the form."""
+    found = []
+    for heads in HEADS:
+        questions = [
+            {**MLA, "heads": heads, "context": each, "platform": platform} for each in CONTEXTS
+        ]
+        (part,) = prepared(*questions)
+        times = FAMILIES["mla_cached"].latency_us(part.features, TRUE, "")[:, 0]
+        row = part.rows.row(0, named=True)
+        setting = Setting(**{name: row[name] for name in SETTING_COLUMNS if name != "setting_key"})
+        found.append(
+            replace(
+                curve(setting, platform=platform, kernel=row["kernel"],
+                      backend_version=row["backend_version"]),
+                n=(1,) * len(CONTEXTS), contexts=CONTEXTS, latency_us=tuple(times.tolist()),
+            )
+        )  # fmt: skip
+    return found
+
+
+def known() -> Reference:
+    """Return the groups that those curves make."""
+    found = curves_of([(each, f"e#{number}") for number, each in enumerate(decoded())])
+    every = curves_by_form(known_truth(found, EPSILON), found, FACTS, RESOLVER)
+    groups = {key: group for each in every for key, group in groups_of(each, EPSILON).items()}
+    return Reference(groups, CAPABILITIES)
+
+
+OURS = known()
+
+
+def asked(*questions: dict[str, Any], reference: Reference | None = OURS) -> TimedQuestions:
+    """Return questions with what is known of kernels, and no shared constants at all."""
+    of = None if reference is None else recorded(reference)
+    return TimedQuestions(facts_of(*questions), RESOLVER, {}, reference=of)
+
+
+def test_points_over_contexts_are_a_kernel() -> None:
+    """Each point of a curve over contexts says T(1) there; kernels are named whoever ran them."""
+    ((key, group),) = OURS.groups.items()
+    assert (key.family, key.backend, key.kernel) == ("mla_cached", "fa3", "fa3")
+    assert group.curves.height == len(HEADS) * len(CONTEXTS)
+    assert sorted(set(group.curves["context"])) == list(CONTEXTS)
+    assert np.abs(group.residual.values(group.counts)).max() < 0.05
+
+
+def test_several_positions_are_r0_with_the_kernels_constants() -> None:
+    """T(1) is as measured; of T(N) the form alone speaks, and the answer says so."""
+    question = {**MLA, "platform": "h100", "heads": 16, "context": 65536}
+    (timed,) = asked(question).curves()
+    assert timed.regime == [R0]
+    assert "mla_cached by fa3 on h100" in timed.constants[0]
+    (part,) = prepared(question)
+    true = FAMILIES["mla_cached"].latency_us(part.features, TRUE, "")
+    assert timed.latency_us[0] == pytest.approx(true[0], rel=0.08)
+    assert timed.rows is not None
+    assert (timed.rows == 64).all()
+
+
+def test_an_engines_choice_is_the_kernel_that_was_measured() -> None:
+    """Up to 512 positions vLLM decodes with the kernel that SGLang measured."""
+    engine = {**MLA, "backend": "vllm_mla", "kernel": None, "backend_version": "0.20.2"}
+    (timed,) = asked({**engine, "platform": "h100", "api": None}).curves()
+    assert "mla_cached by fa3 on h100" in timed.constants[0]
+    exits = asked({**engine, "platform": "h100", "api": None}).answers([0.2])
+    assert "flashattn_mla.py" in exits["evidence"][0]
+
+
+def test_without_its_kernel_a_question_is_refused() -> None:
+    """Nothing is guessed for a family without shared constants, whatever else is known."""
+    layer = {**SPARSE_LAYER, "platform": "h100"}
+    for reference in (OURS, None):
+        refused = asked(layer, reference=reference).refusals()
+        assert refused == {0: "no constants of layer_attention in the log"}
+    mixed = asked({**MLA, "platform": "h100"}, layer)
+    assert mixed.refusals() == {1: "no constants of layer_attention in the log"}
+    assert [each.asked for each in mixed.curves()] == [[0]]
+
+
+def test_a_layer_of_known_heads_is_r2_and_unpacks_with_its_context() -> None:
+    """A layer's curves are kept with context and projections, and a new rank is kriged."""
+    questions = [
+        {**SPARSE_LAYER, "platform": "h100", "heads": heads, "context": context}
+        for heads in (8, 16, 32) for context in (0, 8192)
+    ]  # fmt: skip
+    (every,) = curves(*questions, bent=noisy(3))
+    ((key, group),) = groups_of(every, EPSILON).items()
+    (event,) = kept_events(event_of(group))
+    again = group_of(event)
+    assert again.curves["context"].to_list() == group.curves["context"].to_list()
+    assert again.curves["projected"].to_list() == group.curves["projected"].to_list()
+    (timed,) = asked(
+        {**SPARSE_LAYER, "platform": "h100", "heads": 64},
+        reference=Reference({key: again}, CAPABILITIES),
+    ).curves()
+    assert timed.regime == [R2]

@@ -181,7 +181,9 @@ class LatentAttention:
             f"{at}.kv_b_proj.weight",
             (kind.heads * (kind.nope_dim + kind.value_dim), kind.latent),
         ).unflatten(0, (kind.heads, -1))
-        self._keys, self._values = widening.split([kind.nope_dim, kind.value_dim], 1)
+        keys, values = widening.split([kind.nope_dim, kind.value_dim], 1)
+        # Apart: of matrices with gaps between them torch makes a copy in each product.
+        self._keys, self._values = keys.contiguous(), values.transpose(1, 2).contiguous()
         output = f"{at}.o_proj"
         self._output = weights(f"{output}.weight", (d_model, kind.inputs))
         self._output_bias = weights(f"{output}.bias", (d_model,)) if details.output_bias else None
@@ -215,7 +217,7 @@ class LatentAttention:
         laps.lap(BETWEEN)
         out = latent_runner(places).attend_to(queries, cache.keys, positions)
         places.lap(laps, LATENT)
-        out = by_head(out, self._values.transpose(1, 2))
+        out = by_head(out, self._values)
         places.lap(laps, RELEASE)
         out = functional.linear(out.flatten(2), self._output, self._output_bias)
         places.lap(laps, OUTPUT)

@@ -120,14 +120,15 @@ class Layers(NamedTuple):
 def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) -> Iterator[Layers]:
     """Yield the modules of attention of all kinds, each with the layers that run it.
 
-    Products of one size are one module whatever their kind. Where a role has several, each is named
-    by its kind and share: "attention, window 128, 18 of 36 layers".
+    What is alike is one module whatever its kind, but for attention with grouped queries, whose
+    kinds stay apart where the context is too short to tell them. Where a role has several, each is
+    named by its kind and share: "attention, window 128, 18 of 36 layers".
     """
     found: dict[str, dict[Any, tuple[Kind, dict[str, Any], tuple[int, ...]]]] = {}
     for kind in decoder.attention:
         for role, fields in parts_of(decoder, context, kind, backend):
             alike = found.setdefault(role, {})
-            key = kind if role in CALLS else (fields["d_model"], fields["d_ff"])
+            key = kind if role == ATTENTION else tuple(fields.items())
             first, same, layers = alike.get(key, (kind, fields, ()))
             alike[key] = first, same, (*layers, *kind.layers)
     for base in sorted(found, key=ORDER.index):

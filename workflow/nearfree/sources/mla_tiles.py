@@ -58,6 +58,10 @@ _CUTLASS = (
     "vllm 0.14.0 csrc/attention/mla/cutlass_sm100_mla/kernel/sm100_cutlass_mla_kernel.cu "
     "line 74: 128 heads, one position"
 )
+_SPARSE = (
+    "vllm 0.20.2 v1/attention/backends/mla/flashmla_sparse.py line 713: heads padded to 64 or "
+    "128; csrc/api/sparse_decode.h line 62: a position a tile (deepseek-ai/FlashMLA at 9241ae3)"
+)
 _NAIVE = "a tile of 128 rows of one head, assumed: no public source says it of all kernels"
 
 
@@ -80,6 +84,22 @@ def single_tile(path: str, heads: int, rows: int, place: str, *, binary: bool = 
 def _trtllm(heads: int) -> MlaTile:
     rows = 8 if heads <= 8 else 16 if heads <= 32 else 64
     return single_tile("trtllm_gen", heads, rows, _TRTLLM, binary=True)
+
+
+def sparse_tile(*, heads: int, sm: int) -> MlaTile:
+    """Return the tile of attention to selected positions: heads of one position, padded to 64.
+
+    Raises
+    ------
+    EvidenceError
+        No such kernel is known of the compute capability.
+    """
+    if not _HOPPER <= sm < _FAMILY_END:
+        raise EvidenceError(
+            f"no kernel of selected positions is known on compute capability {sm / 10:g}",
+            remedy="Ask for a GPU of compute capability 9.0 or 10.x",
+        )
+    return single_tile("flashmla_sparse", heads, 64, _SPARSE, binary=True)
 
 
 def kernel_tile(kernel: str, *, heads: int, sm: int) -> MlaTile:

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 import torch
 from nearfree.backends.adapters.kernel import ExecutionContext, find_adapter
-from nearfree.backends.adapters.torch_mla import TorchMla, chosen, index_scores
+from nearfree.backends.adapters.torch_mla import TorchIndexer, TorchMla, chosen, index_scores
 from nearfree.core.modules.mla import NAIVE
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.measure.prepare import kernel_names
 from torch import Tensor
 
-from backends.adapters.shapes import is_nearly
+from backends.adapters.shapes import counted_flop, is_nearly
 
 POSITIONS = (1, 2, 5, 33)
 HEADS, LATENT, ROPE, NOPE, CONTEXT, BATCH = 4, 24, 8, 12, 40, 2
@@ -92,12 +92,42 @@ def test_the_work_is_every_key_twice(n: int) -> None:
         ({"device": "cuda"}, "torch_sdpa runs latent attention on a CPU"),
         ({"api": NAIVE}, "in its absorbed form"),
         ({"selected": 41}, "41 positions cannot be selected of 40"),
+        ({"selected": 72}, "72 positions cannot be selected of 40"),
     ],
 )
 def test_what_is_not_run_is_refused(changes: dict[str, Any], said: str) -> None:
     """A GPU, the naive form, and more positions than there are."""
     with pytest.raises(EvidenceError, match=said):
         make(**changes)
+
+
+def test_as_many_as_there_are_are_all() -> None:
+    """Where as many are selected as are seen, the forward is that of all."""
+    every = make(selected=CONTEXT + max(POSITIONS))
+    for n in POSITIONS:
+        assert is_nearly(every.forward(n), reference(every, n))
+        assert every.work(n).flop_executed == make().work(n).flop_executed
+
+
+INDEX: dict[str, Any] = {
+    "module": "indexer", "backend": "torch_sdpa", "dtype": "float32", "batch": BATCH,
+    "context": CONTEXT, "heads": 5, "head_dim": 7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("n", POSITIONS)
+def test_an_indexers_numbers_are_of_what_is_seen(n: int) -> None:
+    """Each query has a number of each position that it sees, at the FLOPs of every one."""
+    kernel = TorchIndexer(Setting(**INDEX), POSITIONS, ExecutionContext())
+    out = kernel.forward(n)
+    assert (out.shape, out.dtype) == ((BATCH, n, CONTEXT + n), torch.float32)
+    seen = out.isfinite().sum(-1)
+    assert seen.tolist() == [[CONTEXT + 1 + i for i in range(n)]] * BATCH
+    assert kernel.work(n).flop_executed == 2 * BATCH * n * 5 * 7 * (CONTEXT + n)
+    sums = 2 * BATCH * n * 5 * (CONTEXT + n)
+    assert counted_flop(kernel, n) == kernel.work(n).flop_executed + sums
+    with pytest.raises(EvidenceError, match="an indexer's numbers on a CPU"):
+        TorchIndexer(Setting(**INDEX), POSITIONS, ExecutionContext(device="cuda"))
 
 
 def test_models_have_one_adapter_a_backend() -> None:

@@ -94,6 +94,7 @@ BACKENDS = (
         modules={
             "attention": f"{_ADAPTERS}.torch_sdpa:TorchSdpa",
             "mla": f"{_ADAPTERS}.torch_mla:TorchMla",
+            "indexer": f"{_ADAPTERS}.torch_mla:TorchIndexer",
         },
         in_model=f"{_MODELS}.attention:torch_attention",
         devices=_EVERYWHERE,

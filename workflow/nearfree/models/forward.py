@@ -200,7 +200,7 @@ def _runner(
     if isinstance(of, Grouped):
         sight = AttentionMask(mask, context, of.window, of.chunk)
         return make_attention_runner(attention, sight, dtype, execution, of)
-    if attention != "torch_sdpa" or execution.device != "cpu":
+    if attention != "torch_sdpa" or execution.device == "cuda":
         raise EvidenceError(
             f"{attention} on {execution.device} is not run with latent attention",
             remedy="Choose torch_sdpa on a CPU",

@@ -1,6 +1,6 @@
 """Kernels from imported curves to a sealed take: groups, and the bands of regimes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -11,11 +11,16 @@ from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
 from nearfree.derive.reference.folds import COVERED, Fold, band_of, needed, predicted
-from nearfree.derive.reference.record import STREAM, referenced, rows_of_bands
+from nearfree.derive.reference.record import (
+    STREAM,
+    newest_kernels,
+    referenced,
+    rows_of_bands,
+)
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import Platform
-from nearfree.log.events import BandsCalibrated, Payload, RegimeBand
+from nearfree.log.events import BandsCalibrated, KernelReferenced, Payload, RegimeBand
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
@@ -23,7 +28,7 @@ from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
-FORM = 1
+FORM = 2
 """Number of the forms, of their fit and of what is kept; a change of any raises it."""
 _LEFT_OUT: dict[str, Fold] = {R0: "R0", R1: "R1", R2: "R2m", R3: "R3"}
 """What is left out to calibrate the band of a regime."""
@@ -74,14 +79,23 @@ def calibrate_kernels(
             remedy="Give curves of platforms with facts in config/platforms.yaml",
         )
     events = [
-        *_kernels(every, curves, epsilon),
+        *_unrecorded(layout, _kernels(every, curves, epsilon)),
         _bands(every, {each: sheet.sm for each, sheet in platforms.items()}, epsilon),
     ]
     command = f"nearfree calibrate --kernels --stream {stream} --epsilon {epsilon:g}"
     return ensure_events(layout, name, plan, command, lambda: events)
 
 
-def _kernels(every: Sequence[Curves], curves: ImportedCurves, epsilon: float) -> Iterator[Payload]:
+def _unrecorded(layout: Layout, found: Iterable[KernelReferenced]) -> Iterator[Payload]:
+    """Yield what the log does not hold already."""
+    recorded, _ = newest_kernels(layout)
+    held = [event.data for event in recorded.values()]
+    yield from (each for each in found if each not in held)
+
+
+def _kernels(
+    every: Sequence[Curves], curves: ImportedCurves, epsilon: float
+) -> Iterator[KernelReferenced]:
     members = dict(curves.settings.select("member", "member_sha256").unique().iter_rows())
     source = str(curves.settings["source"][0])
     for each in every:

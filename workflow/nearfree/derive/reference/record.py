@@ -16,7 +16,7 @@ from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
 from nearfree.log.events import BandsCalibrated, Event, KernelReferenced
-from nearfree.log.evidence import Take, read_scope
+from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 
 STREAM = "kernels"
@@ -167,10 +167,8 @@ def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
 class Recorded(Mapping[Key, Group]):
     """The groups of a log by their keys, each unpacked once, when it is first asked for."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.events = {
-            Key(*(getattr(event.data, name) for name in Key._fields)): event for event in events
-        }
+    def __init__(self, events: Mapping[Key, Event]) -> None:
+        self.events = dict(events)
         self._groups: dict[Key, Group] = {}
 
     def __getitem__(self, key: Key) -> Group:
@@ -242,33 +240,41 @@ def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
 FORMAT_COLUMNS = ("dtype", "weights", "kv_dtype")
 
 
+def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], list[Event]]:
+    """Return the newest event of each kernel, of whatever take, and the bands of the newest take.
+
+    A take holds what it found that was not on record before, and all bands.
+    """
+    found = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
+    takes = sorted(found, key=lambda take: take.order)
+    kernels = {
+        Key(*(getattr(event.data, name) for name in Key._fields)): event
+        for take in takes
+        for event in take.of(KernelReferenced)
+    }
+    return kernels, takes[-1].of(BandsCalibrated) if takes else []
+
+
 def recorded_kernels(layout: Layout) -> list[str]:
-    """Return the events of the newest take of kernels, in its order."""
-    takes = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
-    if not takes:
-        return []
-    newest = max(takes, key=lambda take: take.order)
-    return [
-        event.event_id for kind in (KernelReferenced, BandsCalibrated) for event in newest.of(kind)
-    ]
+    """Return the events that say what is known of kernels, and the bands."""
+    kernels, bands = newest_kernels(layout)
+    return [event.event_id for event in (*kernels.values(), *bands)]
 
 
 def recorded_reference(
     layout: Layout, capabilities: Mapping[str, int | None]
 ) -> RecordedReference | None:
-    """Return what the newest take of kernels holds, None without one.
+    """Return what is on record of kernels, None without anything.
 
     Parameters
     ----------
     capabilities
         The compute capability of each platform.
     """
-    takes: list[Take] = read_scope(layout, PUBLIC, stream=STREAM)
-    if not takes:
+    kernels, bands = newest_kernels(layout)
+    if not kernels:
         return None
-    newest = max(takes, key=lambda take: take.order)
-    groups = Recorded(newest.of(KernelReferenced))
-    bands = newest.of(BandsCalibrated)
+    groups = Recorded(kernels)
     return RecordedReference(
         reference=Reference(groups, capabilities),
         events=groups.events,

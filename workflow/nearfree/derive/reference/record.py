@@ -241,7 +241,7 @@ FORMAT_COLUMNS = ("dtype", "weights", "kv_dtype")
 
 
 def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], list[Event]]:
-    """Return the newest event of each kernel, of whatever take, and the bands of the newest take.
+    """Return the newest event of each kernel, of whatever take, and the newest bands.
 
     A take holds what it found that was not on record before, and all bands.
     """
@@ -252,7 +252,8 @@ def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], list[Event]]:
         for take in takes
         for event in take.of(KernelReferenced)
     }
-    return kernels, takes[-1].of(BandsCalibrated) if takes else []
+    bands = (take.of(BandsCalibrated) for take in reversed(takes))
+    return kernels, next(filter(None, bands), [])
 
 
 def recorded_kernels(layout: Layout) -> list[str]:

@@ -4,8 +4,8 @@ Each version of the package that changes events or tables adds its own logs here
 versions are never written again. A golden log is `VERSION/LOG`, with `config` and with `root`, a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
-say of kernels on two GPUs, `layers` models whose layers differ. Events, ledgers and tables lie there
-as the workflow made them; figures' data, report's numbers and answers of commands lie in
+say of kernels on two GPUs, `layers` models whose layers differ. Events, ledgers and tables lie
+there as the workflow made them; figures' data, report's numbers and answers of commands lie in
 `derived.json.gz`.
 
 `python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
@@ -158,12 +158,12 @@ def make_layers(folder: Path) -> tuple[Project, Path]:
 
 def _latents() -> Iterator[str]:
     """Yield curves of latent attention without a cache, by a roofline of our own making."""
-    first = "platform,module,backend,backend_version,dtype,batch,context,heads"
-    yield f"{first},latent,rope_dim,nope_dim,value_dim,api,n,latency_us"
+    sizes = ",latent,rope_dim,nope_dim,value_dim,api,n,"
+    yield STORED_CURVES.partition("\n")[0].replace(",n,", sizes)
     for heads, batch in product((8, 16, 32, 64, 128), (1, 4)):
         for n in (1, 16, 128, 512, 2048):
             us = 6 + batch * heads * n * max(n, 128) * 640 / 6e8 + batch * n * heads / 5e3
-            of = f"h100,mla,vllm,0.24.0,bfloat16,{batch},0,{heads}"
+            of = f"h100,mla,vllm,0.24.0,bfloat16,,,{batch},0,,,,,,,{heads},,"
             yield f"{of},512,64,128,128,naive,{n},{us:.3f}"
 
 

@@ -42,7 +42,7 @@ def curves(layout: Layout, done: Imported) -> ImportedCurves:
 
 
 def test_every_system_has_curves_of_every_module(done: Imported, curves: ImportedCurves) -> None:
-    """Each NVIDIA system has curves of products, experts, attention, of latents too, and collectives."""
+    """Each NVIDIA system has curves of products, experts, attention and collectives."""
     assert done.fresh is not None
     assert {each.name for each in done.fresh.systems} == SYSTEMS
     counts = Counter(curves.settings.select("platform", "module").iter_rows())

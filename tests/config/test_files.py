@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
 from derive.tables.logs import copy_config
+from nearfree.backends.records import BACKENDS
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.plan import plan_digest
-from nearfree.core.setting import Module
 from nearfree.errors import ConfigError
 
 Change = Callable[[dict[str, Any]], None]
@@ -230,11 +230,11 @@ def test_a_probe_of_an_unknown_platform(folder: Path) -> None:
 
 
 def test_the_default_set_has_every_module(folder: Path) -> None:
-    """What is measured unless more is asked for has each module of one GPU, and both models."""
+    """What is measured unless more is asked for has each module that runs here, and both models."""
     plans = Plans(Config(folder), "cpu").all()
     settings = [sweep.setting for plan in plans.values() for sweep in getattr(plan, "sweeps", ())]
-    one_gpu = {*get_args(Module)} - {"collective"}
-    assert {setting.module for setting in settings} == one_gpu
+    run = {module for each in BACKENDS for module, runner in each.modules.items() if runner}
+    assert {setting.module for setting in settings} == run | {"model"}
     models = {setting.model: setting.moe for setting in settings if setting.module == "model"}
     assert sorted(models.values(), key=str) == [None, "torch_padded"]
     path = folder / "config.yaml"

@@ -89,8 +89,10 @@ def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -
         yield _product(INDEX_QUERY, kind.query_rank or d_model, width)
         yield _product(INDEX_KEY, d_model, kind.index_dim + kind.index_heads)
         sizes = {"heads": kind.index_heads, "head_dim": kind.index_dim, "context": context}
-        yield Part(INDEXER, {"module": "indexer", "api": LOGITS, **sizes})
-        yield Part(SELECTION, {"module": "indexer", "api": SELECT, **sizes})
+        apart = BY_NAME[backend.name].engine is not None  # in a kernel of its own
+        yield Part(INDEXER, {"module": "indexer", "api": LOGITS if apart else None, **sizes})
+        if apart:
+            yield Part(SELECTION, {"module": "indexer", "api": SELECT, **sizes})
     yield _product(ABSORB, kind.nope_dim, kind.heads * kind.latent)
     yield Part(
         LATENT,

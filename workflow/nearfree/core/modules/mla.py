@@ -32,6 +32,8 @@ class MlaQuestion(Struct, frozen=True, kw_only=True):
     heads: int
     selected: int | None
     api: str | None
+    dtype: str
+    kv_dtype: str | None
     sm: int | None
 
 

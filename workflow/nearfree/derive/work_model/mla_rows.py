@@ -8,7 +8,7 @@ import polars as pl
 from nearfree.core.modules.mla import NAIVE
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import NearfreeError
-from nearfree.sources.answers.latent import LatentCall
+from nearfree.sources.answers.latent import WIDE, LatentCall
 from nearfree.sources.mla_tiles import NAIVE_TILE
 
 SIZES = ("tile_rows", "rows_per_position", "row_axes", "naive")
@@ -23,6 +23,7 @@ def _calls(rows: pl.DataFrame) -> list[LatentCall]:
         (pl.col("api").fill_null("") != NAIVE).alias("absorbed"),
         (pl.col("context") > 0).alias("cached"),
         pl.col("selected").is_not_null(),
+        (~pl.coalesce("kv_dtype", "dtype").is_in(WIDE)).alias("few_bits"),
     )
     return [LatentCall(**row) for row in asked.iter_rows(named=True)]
 

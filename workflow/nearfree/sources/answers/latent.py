@@ -9,11 +9,15 @@ from nearfree.errors import EvidenceError
 from nearfree.sources.mla_paths import ENGINES, MlaPath, engine_paths, path_at
 from nearfree.sources.mla_tiles import NAIVE_TILE, MlaTile, kernel_tile, measured_tile, sparse_tile
 
+WIDE = ("bfloat16", "float16", "float32")
+"""Formats of 16 bits or more."""
+
 
 class LatentCall(Struct, frozen=True, kw_only=True):
     """One call: who runs it, its heads on a rank, and the GPU's compute capability.
 
-    `kernel` is None where an engine chooses; `selected` says that an indexer chose positions.
+    `kernel` is None where an engine chooses; `selected` says that an indexer chose positions,
+    and `few_bits` that the cache has fewer than 16 bits an element.
     """
 
     backend: str
@@ -24,6 +28,7 @@ class LatentCall(Struct, frozen=True, kw_only=True):
     absorbed: bool
     cached: bool
     selected: bool = False
+    few_bits: bool = False
 
     @classmethod
     def of(cls, question: MlaQuestion) -> "LatentCall":
@@ -42,6 +47,7 @@ class LatentCall(Struct, frozen=True, kw_only=True):
             absorbed=question.api != NAIVE,
             cached=question.context > 0,
             selected=question.selected is not None,
+            few_bits=(question.kv_dtype or question.dtype) not in WIDE,
         )
 
     @property
@@ -56,7 +62,7 @@ class LatentCall(Struct, frozen=True, kw_only=True):
         chooses = self.backend in ENGINES and self.kernel is None and self.absorbed
         if not chooses or self.selected:
             return None
-        return engine_paths(self.backend, self.backend_version, self.sm)
+        return engine_paths(self.backend, self.backend_version, self.sm, few_bits=self.few_bits)
 
     def tiles(self, grid: Sequence[int]) -> list[MlaTile]:
         """Return the tile at each number of positions; the errors are those of `paths`."""

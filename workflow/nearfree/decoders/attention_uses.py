@@ -130,7 +130,7 @@ def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) ->
             alike = found.setdefault(role, {})
             key = kind if role == ATTENTION else tuple(fields.items())
             first, same, layers = alike.get(key, (kind, fields, ()))
-            alike[key] = first, same, (*layers, *kind.layers)
+            alike[key] = first, same, tuple(sorted((*layers, *kind.layers)))
     for base in sorted(found, key=ORDER.index):
         several = len(found[base]) > 1
         for kind, fields, layers in found[base].values():

@@ -81,6 +81,14 @@ def test_an_indexer_turns_halves_or_neighbours(tmp_path: Path) -> None:
             "deepseek_v3", {"rope_scaling": {"partial_rotary_factor": 0.2}},
             "partial_rotary_factor 0.2 is not the share of 8 elements of 24",
         ),
+        (
+            "glm_moe_dsa", {"index_topk_pattern": "SFF"},
+            "index_topk_pattern 'SFF' gives the first layer a choice that no layer before it makes",
+        ),
+        (
+            "gemma4_text", {"layer_types": [*["full_attention"] * 2, "sliding_attention"]},
+            "ends with a window, and its class takes full_attention",
+        ),
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob True is not what the model's"),
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc' is not run"),
         ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not run"),

@@ -68,6 +68,8 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
 COMPUTED = [name for name in FAMILIES if name not in (*COLLECTIVE_FAMILIES, *OF_KERNELS)]
 """The families of what one GPU computes, those with shared constants."""
 MIXED = [*OF_FAMILY.values(), DENSE]
+SHARED = [*(each for name, each in OF_FAMILY.items() if name not in OF_KERNELS), DENSE]
+"""Those that shared constants answer, whatever is known of kernels."""
 
 
 def arrays(n: list[int], **facts: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference
-from nearfree.derive.reference.regimes import R0, R2, R3, rows_of
+from nearfree.derive.reference.regimes import AT_ONE_POSITION, R0, R2, R3, rows_of
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.family import (
@@ -242,7 +242,8 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         latency[rows] = known.latency_us
         ratio[rows] = known.latency_us / known.latency_us[:, :1]
         asked = shared.part.rows[places.tolist()]
-        band[rows] = reference.bands_of(known.regime, asked)
+        wider = CARRIED_BAND if shared.part.family.name in AT_ONE_POSITION else 1.0
+        band[rows] = wider * reference.bands_of(known.regime, asked)
         for place, each, text, events in zip(
             places.tolist(), known.regime, known.texts(), reference.events_of(known), strict=True
         ):

@@ -11,9 +11,9 @@ from nearfree.errors import NearfreeError
 from nearfree.sources.answers.latent import WIDE, LatentCall
 from nearfree.sources.mla_tiles import NAIVE_TILE
 
-SIZES = ("tile_rows", "rows_per_position", "row_axes", "naive")
-"""What a tile gives a form: its rows, those of a position, row axes, and whether latents are first
-widened to keys and values of each head."""
+SIZES = ("tile_rows", "rows_per_position", "row_axes", "splits", "naive")
+"""What a tile gives a form: its rows, those of a position, row axes, whether keys are split,
+and whether latents are first widened to keys and values of each head."""
 _SAID = ("backend", "backend_version", "kernel", "heads", "sm")
 
 
@@ -60,7 +60,7 @@ def _sizes(call: LatentCall, grid: Sequence[int]) -> Array | str:
         return error.what
     return np.array(
         [(each.rows, each.rows_per_position, 1 if each.shared else call.heads,
-          each is NAIVE_TILE) for each in tiles], dtype=np.float64,
+          each.splits, each is NAIVE_TILE) for each in tiles], dtype=np.float64,
     ).T  # fmt: skip
 
 

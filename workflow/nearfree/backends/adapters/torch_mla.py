@@ -97,6 +97,7 @@ def chosen(scores: Tensor, selected: int) -> Tensor | None:
     return None if scores.shape[-1] <= selected else scores.topk(selected, -1).indices
 
 
+_UNSEEN = -1e38
 SELECTED = 2048
 """Positions that an indexer chooses: index_topk of DeepSeek V3.2's and GLM's published files."""
 
@@ -204,7 +205,8 @@ class TorchIndexer:
         self._queries = filled(execution, dtype, batch, most, heads, width)
         self._weights = filled(execution, torch.float32, batch, most, heads)
         masked = [n for n in positions if n > 1 and is_causal(setting)]
-        self._masks = {n: causal_mask(n, self._context, dtype) for n in masked}
+        # What a position does not see is far below all else, and finite, as an output must be.
+        self._masks = {n: causal_mask(n, self._context, dtype).clamp_(min=_UNSEEN) for n in masked}
 
     def forward(self, n: int) -> Tensor:
         """Run one forward over N new positions of every request.

@@ -67,7 +67,7 @@ def test_each_module_runs_by_itself(kind: str) -> None:
         kernel = make_kernel(use.setting, POSITIONS, ExecutionContext())
         assert use.setting.dtype == setting.dtype
         for n in POSITIONS:
-            assert kernel.forward(n).numel()
+            assert bool(kernel.forward(n).isfinite().all())
             assert kernel.work(n).flop_executed >= kernel.work(n).flop_logical
 
 

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from nearfree.backends.adapters import torch_mla
 from nearfree.backends.adapters.kernel import ExecutionContext, find_adapter
 from nearfree.backends.adapters.torch_mla import TorchIndexer, TorchMla, chosen, index_scores
+from nearfree.core.modules.indexer import LOGITS
 from nearfree.core.modules.mla import NAIVE
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
@@ -116,16 +118,24 @@ INDEX: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("n", POSITIONS)
-def test_an_indexers_numbers_are_of_what_is_seen(n: int) -> None:
-    """Each query has a number of each position that it sees, at the FLOPs of every one."""
+def test_an_indexers_numbers_are_of_what_is_seen(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    """Each query has a number of each position that it sees, at the FLOPs of every one.
+
+    Where there are more positions than are selected, it has those with the largest numbers.
+    """
     kernel = TorchIndexer(Setting(**INDEX), POSITIONS, ExecutionContext())
     out = kernel.forward(n)
     assert (out.shape, out.dtype) == ((BATCH, n, CONTEXT + n), torch.float32)
-    seen = out.isfinite().sum(-1)
+    assert bool(out.isfinite().all())
+    seen = (out > -1e37).sum(-1)
     assert seen.tolist() == [[CONTEXT + 1 + i for i in range(n)]] * BATCH
     assert kernel.work(n).flop_executed == 2 * BATCH * n * 5 * 7 * (CONTEXT + n)
     sums = 2 * BATCH * n * 5 * (CONTEXT + n)
     assert counted_flop(kernel, n) == kernel.work(n).flop_executed + sums
+    monkeypatch.setattr(torch_mla, "SELECTED", 6)
+    assert kernel.forward(n).equal(out.topk(6, -1).indices)
+    alone = Setting(**INDEX, api=LOGITS)
+    assert TorchIndexer(alone, POSITIONS, ExecutionContext()).forward(n).shape == out.shape
     with pytest.raises(EvidenceError, match="an indexer's numbers on a CPU"):
         TorchIndexer(Setting(**INDEX), POSITIONS, ExecutionContext(device="cuda"))
 

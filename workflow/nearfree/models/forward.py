@@ -168,8 +168,9 @@ class DecoderForward:
         hidden = functional.embedding(tokens, self._embedding)
         if self._form and self._form.embedding_scale:
             hidden = hidden * torch.tensor(self._form.embedding_scale, dtype=hidden.dtype)
+        told = [each.upto(tokens.shape[1]) for each in self._places]
         for index, layer in enumerate(self.layers):
-            places = self.places(index, hidden.shape[1])
+            places = told[self._kind_of[index]]
             hidden = layer.attend(hidden, places, self.caches[index], laps)
             hidden = layer.feed(hidden, laps)
         states = self._norm.forward(hidden)

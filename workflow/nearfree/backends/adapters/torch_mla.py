@@ -97,6 +97,11 @@ def chosen(scores: Tensor, selected: int) -> Tensor | None:
     return None if scores.shape[-1] <= selected else scores.topk(selected, -1).indices
 
 
+_UNSEEN = -1e38
+SELECTED = 2048
+"""Positions that an indexer chooses: index_topk of DeepSeek V3.2's and GLM's published files."""
+
+
 class TorchMla:
     """Queries [b, N, heads, latent + rope_dim] over a cache [b, L + N, latent + rope_dim].
 
@@ -173,7 +178,7 @@ class TorchMla:
 class TorchIndexer:
     """Numbers of queries [b, N, heads, index_dim] and keys [b, L + N, index_dim], in float32.
 
-    Which of them are largest is not chosen here.
+    Of more positions than SELECTED the largest are chosen, unless `api` asks for numbers alone.
     """
 
     def __init__(
@@ -200,12 +205,18 @@ class TorchIndexer:
         self._queries = filled(execution, dtype, batch, most, heads, width)
         self._weights = filled(execution, torch.float32, batch, most, heads)
         masked = [n for n in positions if n > 1 and is_causal(setting)]
-        self._masks = {n: causal_mask(n, self._context, dtype) for n in masked}
+        # What a position does not see is far below all else, and finite, as an output must be.
+        self._masks = {n: causal_mask(n, self._context, dtype).clamp_(min=_UNSEEN) for n in masked}
 
     def forward(self, n: int) -> Tensor:
-        """Run one forward over N new positions of every request, [b, N, L + N] out."""
-        keys = self._keys.next()[:, : self._context + n]
-        return index_scores(self._queries[:, :n], keys, self._weights[:, :n], self._masks.get(n))
+        """Run one forward over N new positions of every request.
+
+        Out come numbers, [b, N, L + N], or the positions that were chosen, [b, N, SELECTED].
+        """
+        keys, weights = self._keys.next()[:, : self._context + n], self._weights[:, :n]
+        scores = index_scores(self._queries[:, :n], keys, weights, self._masks.get(n))
+        found = chosen(scores, SELECTED) if self._setting.api is None else None
+        return scores if found is None else found
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work: every key under the mask."""

@@ -151,7 +151,8 @@ class _On:
         dense = {each: _dense(config, spec, each) if quantised else None for each in engines}
         routed = list(product(engines, routings)) if model.sparse else [(engines[0], None)]
         named = [newest(config, name, attention_backend) for name in spec.attention]
-        own = {each: newest(config, model.attention(self.sheet, each)) for each in engines}
+        unnamed = [] if named else engines
+        own = {each: newest(config, model.attention(self.sheet, each)) for each in unnamed}
         self.run: list[_Runs] = [
             (attention or own[engine], engine if moe else None, dense[engine], routing)
             for attention in (*named,) or (None,)

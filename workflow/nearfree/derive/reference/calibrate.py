@@ -9,8 +9,16 @@ from nearfree.core.plan import CalibratePlan
 from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
-from nearfree.derive.reference.folds import COVERED, Fold, band_of, needed, predicted
+from nearfree.derive.reference.build import Curves, curves_by_form, known_truth
+from nearfree.derive.reference.folds import (
+    COVERED,
+    Fold,
+    band_of,
+    groups_of_all,
+    needed,
+    predicted,
+)
+from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.record import STREAM, referenced, rows_of_bands
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
 from nearfree.errors import EvidenceError
@@ -74,30 +82,35 @@ def calibrate_kernels(
             f"no curve of {stream} is one that a form speaks of",
             remedy="Give curves of platforms with facts in config/platforms.yaml",
         )
+    groups = groups_of_all(every, epsilon)
     events = [
-        *_kernels(every, curves, epsilon),
-        _bands(every, {each: sheet.sm for each, sheet in platforms.items()}, epsilon),
+        *_kernels(groups, curves, epsilon),
+        _bands(every, groups, {each: sheet.sm for each, sheet in platforms.items()}, epsilon),
     ]
     command = f"nearfree calibrate --kernels --stream {stream} --epsilon {epsilon:g}"
     return ensure_events(layout, name, plan, command, lambda: events)
 
 
-def _kernels(every: Sequence[Curves], curves: ImportedCurves, epsilon: float) -> Iterator[Payload]:
+def _kernels(
+    groups: Mapping[Key, Group], curves: ImportedCurves, epsilon: float
+) -> Iterator[Payload]:
     members = dict(curves.settings.select("member", "member_sha256").unique().iter_rows())
     source = str(curves.settings["source"][0])
-    for each in every:
-        for group in groups_of(each, epsilon).values():
-            yield referenced(group, source=source, epsilon=epsilon, members=members)
+    for group in groups.values():
+        yield referenced(group, source=source, epsilon=epsilon, members=members)
 
 
 def _bands(
-    every: Sequence[Curves], capabilities: Mapping[str, int | None], epsilon: float
+    every: Sequence[Curves],
+    groups: Mapping[Key, Group],
+    capabilities: Mapping[str, int | None],
+    epsilon: float,
 ) -> BandsCalibrated:
     """Return the band of each regime and kind of question, by what its curves needed."""
     bands = []
     for regime, fold in _LEFT_OUT.items():
         found: dict[tuple[str, str, str], list[float]] = {}
-        for curves, rows, said in predicted(fold, every, capabilities, epsilon):
+        for curves, rows, said in predicted(fold, every, capabilities, epsilon, groups):
             moved = needed(curves, rows, said, epsilon)
             asked = curves.part.rows.filter(pl.Series(np.asarray(rows)))
             for row, value in zip(rows_of_bands(asked), moved, strict=True):

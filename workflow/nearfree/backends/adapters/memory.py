@@ -90,12 +90,14 @@ def _latents_needed(setting: Setting, positions: tuple[int, ...]) -> _Needed:
         return _Needed(size * keys, size * (queries + masks) + wide)
     width = head_widths(setting)[0]
     queries = setting.batch * (sum(positions) + 2 * most) * heads * width
-    if setting.selected:
-        taken = setting.batch * most * setting.selected * width
-        chosen = setting.batch * sum(positions) * setting.selected * _INT64_BYTES
-        return _Needed(size * setting.batch * seen * width, size * (queries + taken) + chosen)
-    masks = sum(positions) * heads * seen if is_causal(setting) else 0
-    return _Needed(size * setting.batch * seen * width, size * (queries + masks))
+    context, selected = setting.context or 0, setting.selected or 0
+    choosing = [n for n in positions if 0 < selected < context + n]
+    seeing = sum(n for n in positions if n not in choosing)
+    masks = seeing * heads * seen if is_causal(setting) else 0
+    taken = setting.batch * max(choosing, default=0) * selected * width
+    chosen = setting.batch * sum(choosing) * selected * _INT64_BYTES
+    held = size * setting.batch * seen * width
+    return _Needed(held, size * (queries + masks + taken) + chosen)
 
 
 def _matrices(setting: Setting) -> list[tuple[str, int, int]]:

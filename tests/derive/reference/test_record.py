@@ -322,21 +322,21 @@ def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
         (each.regime, each.module, each.formats, each.routing): each.band for each in BANDS.bands
     }
     older = known.events[OF_EACH["gemm"].key].event_id
-    put(layout, EVENTS["gemm"], replace(BANDS, bands=BANDS.bands[:1]), take=3)
+    wider = replace(BANDS.bands[0], band=9.0)
+    put(layout, EVENTS["gemm"], replace(BANDS, bands=(wider,)), take=3)
     again = recorded_reference(layout, CAPABILITIES)
     assert again is not None
-    assert again.bands_event is not None
     assert again.events[OF_EACH["gemm"].key].event_id != older
-    assert [*again.bands.values()] == [BANDS.bands[0].band]
+    assert [*again.bands.values()] == [9.0, *(each.band for each in BANDS.bands[1:])]
     assert recorded_kernels(layout) == [
-        *(each.event_id for each in again.events.values()), again.bands_event.event_id,
+        *(each.event_id for each in again.events.values()), *again.bands_events,
     ]  # fmt: skip
 
 
 def with_bands(*rows: RegimeBand) -> RecordedReference:
     """Return bands alone."""
     return RecordedReference(
-        reference=Reference({}, CAPABILITIES), events={}, bands_event=None,
+        reference=Reference({}, CAPABILITIES), events={},
         bands={(each.regime, each.module, each.formats, each.routing): each.band for each in rows},
     )  # fmt: skip
 

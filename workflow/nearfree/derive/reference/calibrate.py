@@ -7,9 +7,10 @@ import polars as pl
 
 from nearfree.core.plan import CalibratePlan
 from nearfree.core.scopes import IMPORTED, PUBLIC
+from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.reference.build import Curves, curves_by_form, known_truth
+from nearfree.derive.reference.build import KEPT, Curves, curves_by_form, known_truth
 from nearfree.derive.reference.folds import (
     COVERED,
     Fold,
@@ -26,7 +27,7 @@ from nearfree.derive.reference.record import (
     rows_of_bands,
 )
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
-from nearfree.errors import EvidenceError
+from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BandsCalibrated, KernelReferenced, Payload, RegimeBand
 from nearfree.log.evidence import read_scope
@@ -49,6 +50,7 @@ def calibrate_kernels(
     *,
     stream: str,
     epsilon: float,
+    modules: tuple[Module, ...] = (),
     offline: bool = False,
 ) -> Seal:
     """Make sure that what a stream's curves say of each kernel is sealed.
@@ -59,12 +61,22 @@ def calibrate_kernels(
         The imported curves.
     epsilon
         The tolerance that groups are made and bands are calibrated at.
+    modules
+        The modules whose curves count, all if none is named; of others what is on record stays.
 
     Raises
     ------
     EvidenceError
         There are no such curves, or none that a form speaks of.
+    ConfigError
+        No kernels are kept of such a module.
     """
+    unknown = [name for name in modules if name not in KEPT]
+    if unknown:
+        raise ConfigError(
+            f"no kernels are kept of {unknown[0]!r:.40}",
+            remedy=f"Choose from {', '.join(KEPT)}",
+        )
     takes = read_scope(layout, IMPORTED, stream=stream)
     if not takes:
         raise EvidenceError(
@@ -73,8 +85,14 @@ def calibrate_kernels(
         )
     files = dict(max(takes, key=lambda take: take.order).started.data.plan.files)
     curves = read_curves(layout, stream)
+    if modules:
+        asked = curves.settings.filter(pl.col("module").is_in(modules))
+        points = curves.points.join(asked.select("curve"), on="curve", how="semi")
+        curves = ImportedCurves(settings=asked, points=points)
     on = tuple(sorted(curves.settings["platform"].unique()))
-    plan = CalibratePlan(source=stream, files=files, platforms=on, epsilon=epsilon, form=FORM)
+    plan = CalibratePlan(
+        source=stream, files=files, platforms=on, epsilon=epsilon, form=FORM, modules=modules
+    )
     name = take_name(PUBLIC, STREAM, 1, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
@@ -92,7 +110,8 @@ def calibrate_kernels(
         *_unrecorded(layout, _kernels(groups, curves, epsilon)),
         _bands(every, groups, {each: sheet.sm for each, sheet in platforms.items()}, epsilon),
     ]
-    command = f"nearfree calibrate --kernels --stream {stream} --epsilon {epsilon:g}"
+    some = f" --module {','.join(modules)}" if modules else ""
+    command = f"nearfree calibrate --kernels{some} --stream {stream} --epsilon {epsilon:g}"
     return ensure_events(layout, name, plan, command, lambda: events)
 
 

@@ -186,14 +186,18 @@ class Recorded(Mapping[Key, Group]):
         return len(self.events)
 
 
+_Band = tuple[str, str, str, str]
+"""Regime, module, formats and routing."""
+
+
 class RecordedReference(Struct, frozen=True, kw_only=True):
     """The newest take of kernels: its groups, their events, and the bands of regimes."""
 
     reference: Reference
     events: Mapping[Key, Event]
-    bands: Mapping[tuple[str, str, str, str], float]
-    """By regime, module, formats and routing."""
-    bands_event: Event | None
+    bands: Mapping[_Band, float]
+    bands_events: tuple[str, ...] = ()
+    """The events that bands are from."""
 
     def bands_of(self, regimes: Sequence[str], asked: pl.DataFrame) -> Array:
         """Return how far log(T(N) / T(baseline)) may be off, of each question in its regime."""
@@ -220,11 +224,9 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
         return max(next(filter(None, near), [*self.bands.values()]), default=1.0)
 
     def events_of(self, known: Known) -> list[list[str]]:
-        """Return the events that each row rests on: those of its groups, and of its band."""
+        """Return the events that each row rests on: those of its groups, and of bands."""
         events = [self.events[group.key].event_id for group in known.groups]
-        if self.bands_event is not None:
-            events.append(self.bands_event.event_id)
-        return [events] * len(known.regime)
+        return [[*events, *self.bands_events]] * len(known.regime)
 
 
 def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
@@ -240,10 +242,10 @@ def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
 FORMAT_COLUMNS = ("dtype", "weights", "kv_dtype")
 
 
-def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], list[Event]]:
-    """Return the newest event of each kernel, of whatever take, and the newest bands.
+def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], dict[_Band, Event]]:
+    """Return the newest event of each kernel, and of each band, of whatever take.
 
-    A take holds what it found that was not on record before, and all bands.
+    A take holds what it found that was not on record before, and the bands of its modules.
     """
     found = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
     takes = sorted(found, key=lambda take: take.order)
@@ -252,14 +254,20 @@ def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], list[Event]]:
         for take in takes
         for event in take.of(KernelReferenced)
     }
-    bands = (take.of(BandsCalibrated) for take in reversed(takes))
-    return kernels, next(filter(None, bands), [])
+    bands = {
+        (each.regime, each.module, each.formats, each.routing): event
+        for take in takes
+        for event in take.of(BandsCalibrated)
+        for each in event.data.bands
+    }
+    return kernels, bands
 
 
 def recorded_kernels(layout: Layout) -> list[str]:
     """Return the events that say what is known of kernels, and the bands."""
     kernels, bands = newest_kernels(layout)
-    return [event.event_id for event in (*kernels.values(), *bands)]
+    found = (event.event_id for event in (*kernels.values(), *bands.values()))
+    return list(dict.fromkeys(found))
 
 
 def recorded_reference(
@@ -280,9 +288,10 @@ def recorded_reference(
         reference=Reference(groups, capabilities),
         events=groups.events,
         bands={
-            (each.regime, each.module, each.formats, each.routing): each.band
-            for event in bands
+            key: each.band
+            for key, event in bands.items()
             for each in event.data.bands
+            if (each.regime, each.module, each.formats, each.routing) == key
         },
-        bands_event=bands[-1] if bands else None,
+        bands_events=tuple(dict.fromkeys(event.event_id for event in bands.values())),
     )

@@ -106,11 +106,15 @@ def facts_of(*questions: dict[str, Any]) -> pl.DataFrame:
     return with_facts(ask(*questions), FACTS)
 
 
+_MEET = {"collective_pcie": ("l40s", "rtx_pro_6000"), "mla_selected": ("h100", "b200")}
+"""The two platforms of a family whose kernels do not run on both an A100 and an H100."""
+
+
 def sizes_of(name: str) -> list[dict[str, Any]]:
     """Return questions of one family on two platforms, in several sizes."""
     given = OF_FAMILY[name]
     wide = {"gemm": "d_ff", "moe_triton": "d_ff", "moe_library": "d_ff"}.get(name, "batch")
-    meet = ("l40s", "rtx_pro_6000") if name == "collective_pcie" else ("a100", "h100")
+    meet = _MEET.get(name, ("a100", "h100"))
     return [
         {**given, wide: given.get(wide, 1) * factor, "platform": platform}
         for platform in meet

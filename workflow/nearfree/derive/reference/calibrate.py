@@ -1,6 +1,6 @@
 """Kernels from imported curves to a sealed take: groups, and the bands of regimes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,7 @@ from nearfree.derive.reference.folds import (
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.record import (
     STREAM,
+    group_of,
     newest_kernels,
     referenced,
     rows_of_bands,
@@ -29,7 +30,7 @@ from nearfree.derive.reference.record import (
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
-from nearfree.log.events import BandsCalibrated, KernelReferenced, Payload, RegimeBand
+from nearfree.log.events import BandsCalibrated, Payload, RegimeBand
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
@@ -107,7 +108,7 @@ def calibrate_kernels(
         )
     groups = groups_of_all(every, epsilon)
     events = [
-        *_unrecorded(layout, _kernels(groups, curves, epsilon)),
+        *_kernels(_unrecorded(layout, groups), curves, epsilon),
         _bands(every, groups, {each: sheet.sm for each, sheet in platforms.items()}, epsilon),
     ]
     some = f" --module {','.join(modules)}" if modules else ""
@@ -115,16 +116,19 @@ def calibrate_kernels(
     return ensure_events(layout, name, plan, command, lambda: events)
 
 
-def _unrecorded(layout: Layout, found: Iterable[KernelReferenced]) -> Iterator[Payload]:
-    """Yield what the log does not hold already."""
+def _unrecorded(layout: Layout, groups: Mapping[Key, Group]) -> dict[Key, Group]:
+    """Return the groups that the log does not hold already."""
     recorded, _ = newest_kernels(layout)
-    held = [event.data for event in recorded.values()]
-    yield from (each for each in found if each not in held)
+    return {
+        key: group
+        for key, group in groups.items()
+        if key not in recorded or not group.says_the_same(group_of(recorded[key]))
+    }
 
 
 def _kernels(
     groups: Mapping[Key, Group], curves: ImportedCurves, epsilon: float
-) -> Iterator[KernelReferenced]:
+) -> Iterator[Payload]:
     members = dict(curves.settings.select("member", "member_sha256").unique().iter_rows())
     source = str(curves.settings["source"][0])
     for group in groups.values():

@@ -20,6 +20,7 @@ TOGETHER = 2
 """Backends that a file may name at once without listing them."""
 LISTS = {
     "backends/records.py": "the records",
+    "sources/fetching/fetch.py": "what is read from another package's releases",
     "core/modules/attention.py": "M_attn as the paper's tables print it",
     "public/published.py": "the paper's tables, transcribed",
     "derive/outlook/trend.py": "releases whose M_attn a figure shows",

@@ -6,6 +6,23 @@ from typing import Any
 import pytest
 from decoders.files import write
 from msgspec import json
+from msgspec.structs import replace
+from nearfree.decoders.attention_uses import (
+    ABSORB,
+    INDEX_KEY,
+    INDEX_QUERY,
+    INDEXER,
+    LATENT,
+    LATENTS,
+    OUTPUT,
+    QUERY,
+    RELEASE,
+    SELECTION,
+)
+from nearfree.derive.predict import answers
+from nearfree.derive.work_model.families import FAMILIES
+from nearfree.log.events import Event
+from nearfree.log.names import Layout
 
 from cli.conftest import Call
 from cli.served_kinds import MODELS
@@ -22,6 +39,11 @@ def predict(call: Call, folder: Path, model: str, *argv: str) -> tuple[int, dict
     assert err == ""
     (found,) = json.decode(out)
     return code, found
+
+
+def known(module: dict[str, Any]) -> bool:
+    """Return whether T(N) of a module rests on curves of its kernel, or its tile on a rule."""
+    return module["regime"] != "R0" or not module["evidence"].startswith("no rule")
 
 
 @pytest.mark.parametrize(
@@ -62,12 +84,67 @@ def test_models_of_several_kinds_are_answered(
     assert found["refusals"] == []
     modules = {each["module"]: each for each in found["modules"]}
     assert [f"attention, {kind}" in modules for kind in kinds] == [True] * len(kinds)
+    decoder = found["deployment"]["decoder"]
+    layers = [layer for kind in decoder["kinds"] for layer in kind["layers"]]
+    assert sorted(layers) == list(range(decoder["layers"]))
     first = found["curve"][0]
     assert sum(first[name] for name in modules) == pytest.approx(1.0)
-    ruled = [name for name, each in modules.items() if each["regime"] != "R0" or each["evidence"]]
-    assert sum(first[name] for name in ruled) >= KNOWN_SHARE
+    assert sum(first[name] for name, each in modules.items() if known(each)) >= KNOWN_SHARE
     work = next(each for each in found["answers"] if each["predictor"] == "work_model")
     assert work["n_max"] >= 1
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give forms of latent attention the constants that a fit starts from: sums, not times."""
+    recorded = answers.recorded_constants
+
+    def constants(layout: Layout) -> dict[str, Event]:
+        events = recorded(layout)
+        event = events["attention_cached"]
+        for name in {"mla_cached", "mla_selected", "indexer_logits", "indexer_select"} - {*events}:
+            form = FAMILIES[name]
+            values = tuple(
+                each.calibrated(hypothesis, each.start)
+                for hypothesis in form.hypotheses
+                for each in form.constants
+            )
+            data = replace(event.data, family=name, constants=values)
+            events[name] = replace(event, data=data)
+        return events
+
+    monkeypatch.setattr(answers, "recorded_constants", constants)
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("deepseek_v2_lite", "--platform h100"),
+        ("deepseek_r1", "--platform h200 --tp 8 --ep 8"),
+        ("deepseek_v3_2", "--platform h200 --tp 8"),
+        ("kimi_k2", "--platform h200 --tp 8 --pp 2"),
+        ("mistral_small_4", "--platform h200 --tp 2"),
+        ("glm_5_1", "--platform h200 --tp 8"),
+    ],
+)
+def test_models_of_a_latent_are_answered(
+    call: Call, tmp_path: Path, model: str, asked: str
+) -> None:
+    """The latent's products, its call and its indexer have a T(N) each, and its tile a rule."""
+    code, found = predict(call, tmp_path, model, *asked.split(), "--largest", "64")
+    assert code == 0
+    assert found["refusals"] == []
+    modules = {each["module"]: each for each in found["modules"]}
+    indexed = (
+        {INDEXER, SELECTION, INDEX_QUERY, INDEX_KEY} if "index_topk" in MODELS[model] else set()
+    )
+    assert {LATENTS, QUERY, ABSORB, LATENT, RELEASE, OUTPUT, *indexed} <= {*modules}
+    first = found["curve"][0]
+    assert sum(first[name] for name in modules) == pytest.approx(1.0)
+    assert all(known(modules[name]) for name in (LATENTS, QUERY, ABSORB, LATENT, RELEASE, OUTPUT))
+    resolved = next(each for each in found["answers"] if each["predictor"] == "principle_resolved")
+    assert resolved["limiting_module"] in (LATENT, "MoE FFN")
 
 
 def test_gpt_oss_runs_the_kernels_that_take_it(call: Call, tmp_path: Path) -> None:

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
 from derive.tables.logs import copy_config
+from nearfree.backends.adapters.kernel import ADAPTERS
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.plan import plan_digest
-from nearfree.core.setting import Module
 from nearfree.errors import ConfigError
 
 Change = Callable[[dict[str, Any]], None]
@@ -230,13 +230,16 @@ def test_a_probe_of_an_unknown_platform(folder: Path) -> None:
 
 
 def test_the_default_set_has_every_module(folder: Path) -> None:
-    """What is measured unless more is asked for has each module of one GPU, and both models."""
+    """What is measured unless more is asked for has each module that a CPU runs, and all models.
+
+    No model of the set has an indexer.
+    """
     plans = Plans(Config(folder), "cpu").all()
     settings = [sweep.setting for plan in plans.values() for sweep in getattr(plan, "sweeps", ())]
-    one_gpu = {*get_args(Module)} - {"collective"}
-    assert {setting.module for setting in settings} == one_gpu
+    run = {adapter.module for adapter in ADAPTERS if "cpu" in adapter.devices}
+    assert {setting.module for setting in settings} == run - {"indexer"}
     models = {setting.model: setting.moe for setting in settings if setting.module == "model"}
-    assert sorted(models.values(), key=str) == [None, "torch_padded"]
+    assert sorted(models.values(), key=str) == [None, *["torch_padded"] * 3]
     path = folder / "config.yaml"
     path.write_text(path.read_text().replace("[default, paper]", "[default, thorough]"))
     assert plans.keys() < Plans(Config(folder), "cpu").all().keys()

@@ -20,6 +20,7 @@ from nearfree.decoders.attention_uses import (
     QKV,
     QUERY,
     RELEASE,
+    SELECTION,
     base_of,
     role_of,
 )
@@ -114,6 +115,9 @@ def test_an_indexer_sees_all_and_attention_what_it_chose(tmp_path: Path) -> None
     index = uses[INDEXER]
     assert (index.count, index.setting.context, index.setting.heads) == (3, 5000, 3)
     assert not index.main
+    chosen = uses[SELECTION]
+    assert (chosen.count, chosen.main) == (3, False)
+    assert (index.setting.api, chosen.setting.api) == ("logits", "select")
     assert (uses[INDEX_QUERY].setting.d_model, uses[INDEX_QUERY].setting.d_ff) == (20, 3 * 14)
     assert (uses[INDEX_KEY].setting.d_model, uses[INDEX_KEY].setting.d_ff) == (64, 14 + 3)
     calls = {role: use for role, use in uses.items() if base_of(role) == LATENT}
@@ -134,7 +138,7 @@ def test_a_rank_has_latents_whole_and_heads_in_part(tmp_path: Path) -> None:
     decoder = read(tmp_path, "deepseek_v32")
     whole = of(decoder, LATENT_KERNEL)
     part = of(decoder, LATENT_KERNEL, parallel=Parallel(tp=4))
-    for role in (LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER):
+    for role in (LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION):
         assert part[role].setting == whole[role].setting
     assert part[LATENT].setting.heads == 2
     for role in (QUERY, ABSORB):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from nearfree.decoders.attention_kinds import Grouped, Latent
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import read_details
@@ -27,7 +28,29 @@ _MINI = {
     "experts": Experts(experts=256, top_k=8, d_ff=512, shared_d_ff=512),
 }  # fmt: skip
 _QWEN3 = {**_8B, "layers": 36, "vocabulary": 151936, "d_ff": 12288}
+_GPT_OSS = {"heads": 64, "kv_heads": 8, "head_dim": 64}
 DECODERS: dict[str, dict[str, Any]] = {
+    "deepseek_v2_lite": {
+        "model_type": "deepseek_v2", "dtype": "bfloat16", "d_model": 2048, "layers": 27,
+        "vocabulary": 102400, "heads": 16, "kv_heads": 1, "head_dim": 576, "d_ff": 10944,
+        "moe_layers": 26,
+        "experts": Experts(experts=64, top_k=6, d_ff=1408, shared_d_ff=2816),
+        "kinds": (
+            Latent(
+                layers=tuple(range(27)), heads=16, latent=512, rope_dim=64, nope_dim=128,
+                value_dim=128,
+            ),
+        ),
+    },
+    "gpt_oss_20b": {
+        "model_type": "gpt_oss", "dtype": "bfloat16", "d_model": 2880, "layers": 24,
+        "vocabulary": 201088, **_GPT_OSS, "window": 128, "moe_layers": 24,
+        "experts": Experts(experts=32, top_k=4, d_ff=2880),
+        "kinds": (
+            Grouped(layers=tuple(range(0, 24, 2)), window=128, sinks=True, **_GPT_OSS),
+            Grouped(layers=tuple(range(1, 24, 2)), sinks=True, **_GPT_OSS),
+        ),
+    },
     "qwen3_8b": {**_QWEN3, "model_type": "qwen3"},
     "wedlm_8b": {**_QWEN3, "model_type": "wedlm"},
     "ling_2_0_mini": {**_MINI, "model_type": "bailing_moe"},

@@ -1,5 +1,6 @@
 """What a forward needs of a config.json: read by each family's rule, or refused by name."""
 
+import math
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from models.small import KINDS, document
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import Details, read_details
 from nearfree.decoders.families import FAMILIES
-from nearfree.decoders.rope import Llama3, Rope
+from nearfree.decoders.forms import AttentionForm, Clamp, Form
+from nearfree.decoders.rope import Llama3, Rope, Yarn
 from nearfree.decoders.routers import RouterRule
 from nearfree.errors import ConfigError
 
@@ -31,7 +33,40 @@ _LING = Details(
     **_NORMED,
 )  # fmt: skip
 _LLAMA3 = Llama3(factor=8, low_freq_factor=1, high_freq_factor=4, original_positions=8192)
+_DEEPSEEK_ROPE = Rope(
+    theta=1e4, width=64, yarn=Yarn(factor=40, first=10, last=23, stretch=1), interleaved=True
+)
+_GPT_OSS_ROPE = Rope(
+    theta=150000, width=64,
+    yarn=Yarn(
+        factor=32, stretch=0.1 * math.log(32) + 1,
+        first=64 * math.log(4096 / (32 * 2 * math.pi)) / (2 * math.log(150000)),
+        last=64 * math.log(4096 / (2 * math.pi)) / (2 * math.log(150000)),
+    ),
+)  # fmt: skip
+"""The published ranges of YaRN: pairs 10 to 23 of DeepSeek's, not rounded of gpt-oss."""
 DETAILS = {
+    "deepseek_v2_lite": Details(
+        rope=None, norm_eps=1e-6, moe_at=tuple(range(1, 27)),
+        router=RouterRule(scores="softmax", normalised=False),
+        form=Form(
+            attention=(
+                AttentionForm(
+                    scale=192**-0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2, rope=_DEEPSEEK_ROPE
+                ),
+            ),
+        ),
+        **_PLAIN,
+    ),
+    "gpt_oss_20b": Details(
+        rope=None, norm_eps=1e-5, qk_norm=False, qkv_bias=True, output_bias=True,
+        moe_at=tuple(range(24)),
+        router=RouterRule(scores="softmax", normalised=True, logit_bias=True),
+        form=Form(
+            attention=(AttentionForm(scale=0.125, rope=_GPT_OSS_ROPE),) * 2,
+            clamp=Clamp(slope=1.702, limit=7.0), expert_biases=True,
+        ),
+    ),
     "ling_2_0_mini": _LING,
     "llada_2_1_mini": _LING,
     "llama_2_7b": Details(rope=Rope(theta=1e4, width=128), norm_eps=1e-5, **_PLAIN),

@@ -13,7 +13,14 @@ from nearfree.core.modules.moe_ffn import local_experts
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import DTYPES, uniform
-from nearfree.decoders.attention_uses import INDEX_KEY, INDEX_QUERY, INDEXER, LATENTS, base_of
+from nearfree.decoders.attention_uses import (
+    INDEX_KEY,
+    INDEX_QUERY,
+    INDEXER,
+    LATENTS,
+    SELECTION,
+    base_of,
+)
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, SGLANG, VLLM, Engine
@@ -96,7 +103,7 @@ def test_parts_of_all_ranks_are_the_whole(
     wider = {
         QKV: (width, decoder.head_dim * (decoder.heads + 2 * decoder.kv_heads)),
         ROUTER: (ranks if of.over_all else tp, 1),
-        **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER), (tp, 1)),
+        **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION), (tp, 1)),
         HEAD: (of.padded(decoder.vocabulary, of.ranks(parallel)), decoder.vocabulary),
     }
     if of.ranks(parallel) == 1:

@@ -4,8 +4,9 @@ Each version of the package that changes events or tables adds its own logs here
 versions are never written again. A golden log is `VERSION/LOG`, with `config` and with `root`, a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
-say of kernels on two GPUs. Events, ledgers and tables lie there as the workflow made them; figures'
-data, report's numbers and answers of commands lie in `derived.json.gz`.
+say of kernels on two GPUs, `layers` models whose layers differ. Events, ledgers and tables lie
+there as the workflow made them; figures' data, report's numbers and answers of commands lie in
+`derived.json.gz`.
 
 `python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
 from them by the code at hand: for a change of tables that is meant. Read first what
@@ -56,6 +57,7 @@ RECORDED = {
     "simulated": ("public/constants", "sources/vllm_0_33_0", "sources/flash_attn_2_8_3"),
     "formats": ("public/constants", "sources/flash_attn_2_8_3"),
     "kernels": ("public/constants", "sources/flash_attn_2_8_3"),
+    "layers": ("public/constants", "sources/flash_attn_2_8_3"),
 }
 """What is taken from this project's own log: rules and constants."""
 CURVES = """platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,\
@@ -140,6 +142,29 @@ def _products() -> Iterator[str]:
                 us = 4 + (moved**3 + flop_us**3) ** (1 / 3) + n / 64
                 product_of = f"{platform},gemm,vllm,0.24.0,bfloat16,,,1,,{wide},{narrow}"
                 yield f"{product_of},,,,,,,,{n},{us:.3f}"
+
+
+def make_layers(folder: Path) -> tuple[Project, Path]:
+    """Return a project with models whose layers differ, and curves of latent attention."""
+    project = make_project(folder, "layers")
+    _copy_recorded(project, "layers", "results")
+    (folder / "latents.csv").write_text("\n".join(_latents()))
+    project.nearfree("import", "curves", "latents.csv")
+    (stream,) = (folder / "results/events/imported").iterdir()
+    project.nearfree("calibrate", "--kernels", "--stream", stream.name, "--offline")
+    project.snakemake()
+    return project, folder / "results"
+
+
+def _latents() -> Iterator[str]:
+    """Yield curves of latent attention without a cache, by a roofline of our own making."""
+    sizes = ",latent,rope_dim,nope_dim,value_dim,api,n,"
+    yield STORED_CURVES.partition("\n")[0].replace(",n,", sizes)
+    for heads, batch in product((8, 16, 32, 64, 128), (1, 4)):
+        for n in (1, 16, 128, 512, 2048):
+            us = 6 + batch * heads * n * max(n, 128) * 640 / 6e8 + batch * n * heads / 5e3
+            of = f"h100,mla,vllm,0.24.0,bfloat16,,,{batch},0,,,,,,,{heads},,"
+            yield f"{of},512,64,128,128,naive,{n},{us:.3f}"
 
 
 def _copy_recorded(project: Project, name: str, root: str) -> None:
@@ -247,7 +272,7 @@ def _write_gpu(layout: Layout) -> None:
 
 
 MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats,
-        "kernels": make_kernels}  # fmt: skip
+        "kernels": make_kernels, "layers": make_layers}  # fmt: skip
 
 
 def keep(project: Project, results: Path, folder: Path) -> None:

@@ -75,6 +75,24 @@ def test_a_window_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, back
     check(*pair(tmp_path, WINDOWED, backend))
 
 
+@by_backend
+def test_windows_go_by_layer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str) -> None:
+    """Layers with a window and without, and logits of another scale, are as in torch."""
+    libraries.ATTENTION[backend](monkeypatch)
+    check(*pair(tmp_path, document("gemma3_text"), backend))
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "gemma2", "llama4_text", "deepseek_v3"])
+@by_backend
+def test_what_no_call_is_given_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str, kind: str
+) -> None:
+    """Sinks, capped logits, chunks and latents are refused by the backend's name."""
+    libraries.ATTENTION[backend](monkeypatch)
+    with pytest.raises(EvidenceError, match=f"{backend} on cpu is not run with"):
+        make_forward(tmp_path, document(kind), attention=backend)
+
+
 def test_a_release_without_windows_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -43,6 +43,9 @@ BIG: dict[str, dict[str, Any]] = {
         "model": "llada_2_1_mini_cpu", "batch": 64, "context": 64, "most": 256, "vocab_size": 12000,
     },
     "masks": {"model": "qwen3_8b_cpu", "batch": 1, "context": 32768, "most": 1024},
+    "latents": {"model": "deepseek_v2_lite_cpu", "batch": 6, "context": 512, "most": 1024},
+    "masks_of_heads": {"model": "deepseek_v2_lite_cpu", "batch": 1, "context": 8192, "most": 512},
+    "windows": {"model": "gpt_oss_20b_cpu", "batch": 28, "context": 8192, "most": 32},
 }  # fmt: skip
 """Forwards of 300 MB or more, by what they have most of."""
 PROGRAM = """

@@ -284,3 +284,25 @@ def test_a_damaged_file_is_read_or_refused(
     else:
         said = str(path) if found.points.filter(pl.col("latency_us") <= 0).is_empty() else ""
     assert said.startswith(str(path))
+
+
+def test_latent_attention_has_columns_of_its_own(tmp_path: Path) -> None:
+    """A file of latents says their widths and the form; others need not have those columns."""
+    header = (
+        "platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,"
+        "top_k,routing,heads,kv_heads,head_dim,latent,rope_dim,nope_dim,value_dim,selected,api,"
+        "kernel,n,latency_us"
+    )
+    row = "h100,mla,mine,1.0,bfloat16,1,4096,,,,,,,16,,,512,64,128,128,{selected},{api},,{n},{us}"
+    lines = [
+        row.format(n=n, us=30 + n, selected=selected, api=api)
+        for selected, api in (("", "absorbed"), (2048, "absorbed"), ("", "naive"))
+        for n in (1, 4)
+    ]
+    found = curves_from_csv(write(tmp_path, *lines, header=header), CONFIG).settings
+    assert found["api"].to_list() == ["absorbed", "absorbed", "naive"]
+    assert found["selected"].to_list() == [None, 2048, None]
+    assert found["latent"].to_list() == [512] * 3
+    wrong = row.format(n=1, us=30, selected="", api="wide")
+    with pytest.raises(ConfigError, match="api: 'wide' does not fit"):
+        curves_from_csv(write(tmp_path, lines[0], wrong, header=header, name="b.csv"), CONFIG)

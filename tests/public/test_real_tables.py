@@ -47,7 +47,7 @@ def test_every_system_has_curves_of_every_module(done: Imported, curves: Importe
     assert {each.name for each in done.fresh.systems} == SYSTEMS
     counts = Counter(curves.settings.select("platform", "module").iter_rows())
     for system in done.fresh.systems:
-        for module in ("gemm", "moe_ffn", "attention", "collective"):
+        for module in ("gemm", "moe_ffn", "attention", "mla", "collective"):
             assert counts[system.platform, module] > 0
     assert "b60" in done.fresh.left_out
 
@@ -67,7 +67,8 @@ def test_one_curve_a_setting(curves: ImportedCurves) -> None:
 def test_only_another_unit_is_refused(curves: ImportedCurves) -> None:
     """Curves of the calibration systems pass; a factor of 1000 is seen, almost without exception.
 
-    What is not seen is a few decode curves of over 0.5 ms that move next to nothing.
+    What is not seen is a few decode curves of over 0.5 ms that move next to nothing. How slow
+    several kernels may be nothing says.
     """
     points = curves.points.with_columns(pl.col("context").alias("own")).drop("context")
     mine = points.join(
@@ -78,13 +79,14 @@ def test_only_another_unit_is_refused(curves: ImportedCurves) -> None:
         scaled = mine.with_columns(pl.col("latency_us") * factor)
         verdicts = (
             with_slowness(scaled, PLATFORMS)
-            .group_by("curve")
+            .group_by("curve", "module")
             .agg(
                 too_fast(pl.col("slowness")).any().alias("fast"),
                 unit_too_small(pl.col("slowness_cold")).alias("slow"),
             )
         )
-        shares[factor] = (verdicts["fast"].mean(), verdicts["slow"].mean())
+        bounded = verdicts.filter(~pl.col("module").is_in(["attention_layer", "indexer"]))
+        shares[factor] = (verdicts["fast"].mean(), bounded["slow"].mean())
     assert shares[1.0] == (0.0, 0.0)
     assert shares[1000.0] == (0.0, 1.0)
     assert shares[0.001][0] > 0.999

@@ -1,5 +1,7 @@
 """Kernels of latent attention: which rows of a tile a position takes, and who decodes how many."""
 
+import itertools
+
 import pytest
 from nearfree.errors import EvidenceError
 from nearfree.sources.mla_paths import PATHS, engine_paths, path_at
@@ -101,7 +103,7 @@ def test_one_kernel_takes_each_number_of_positions() -> None:
     releases = {Version(path.first) for path in PATHS} | {Version(path.last) for path in PATHS}
     for engine in ("vllm_mla", "sglang_mla"):
         for release in releases:
-            for sm in (80, 89, 90, 100, 103, 120):
-                paths = [path for path in PATHS if path.speaks(engine, release, sm)]
+            for sm, few in itertools.product((80, 89, 90, 100, 103, 120), (False, True)):
+                paths = [path for path in PATHS if path.speaks(engine, release, sm, few_bits=few)]
                 for n in (1, 2, 3, 512, 513):
                     assert sum(path_at([path], n) is not None for path in paths) <= 1

@@ -39,6 +39,24 @@ def make_sdpa(**changes: Any) -> Setting:
     return Setting(**(fields | changes))
 
 
+def make_mla(**changes: Any) -> Setting:
+    """Return a small setting of latent attention with some of its fields changed."""
+    fields: dict[str, Any] = {
+        "module": "mla", "backend": "torch_sdpa", "dtype": "float32", "batch": 2, "context": 40,
+        "heads": 4, "latent": 24, "rope_dim": 8, "nope_dim": 12, "value_dim": 10,
+    }  # fmt: skip
+    return Setting(**(fields | changes))
+
+
+def make_indexer(**changes: Any) -> Setting:
+    """Return a small setting of an indexer with some of its fields changed."""
+    fields: dict[str, Any] = {
+        "module": "indexer", "backend": "torch_sdpa", "dtype": "float32", "batch": 2,
+        "context": 40, "heads": 5, "head_dim": 7,
+    }  # fmt: skip
+    return Setting(**(fields | changes))
+
+
 def is_nearly(out: Tensor, expected: Tensor) -> bool:
     """Return whether an output in float32 is, but for rounding, that of a reference in float64."""
     return torch.allclose(out.double(), expected.double(), rtol=1e-4, atol=1e-5)

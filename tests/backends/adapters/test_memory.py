@@ -22,7 +22,7 @@ from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from torch import Tensor
 
-from backends.adapters.shapes import make_moe, make_sdpa
+from backends.adapters.shapes import make_indexer, make_mla, make_moe, make_sdpa
 
 WIDTHS = st.integers(32, 96)
 DTYPES = st.sampled_from(["float32", "bfloat16"])
@@ -32,7 +32,9 @@ GATED = make_setting(backend="torch", gated=True)
 GEMM = make_setting(backend="torch", module="gemm")
 INT8 = make_setting(backend="torch", gated=True, weights="int8")
 INT4 = make_setting(backend="torch", d_model=128, dtype="bfloat16", weights="int4")
-EVERY = [DENSE, GATED, GEMM, INT8, INT4, make_moe(), make_sdpa()]
+CACHED = ("attention", "mla", "indexer")
+LATENT = [make_mla(), make_mla(selected=6), make_indexer()]
+EVERY = [DENSE, GATED, GEMM, INT8, INT4, make_moe(), make_sdpa(), *LATENT]
 by_backend = pytest.mark.parametrize("setting", EVERY, ids=range(len(EVERY)))
 
 
@@ -72,7 +74,7 @@ def stored(weights: str | None) -> st.SearchStrategy[dict[str, Any]]:
 @st.composite
 def asked(draw: st.DrawFn) -> Setting:
     """Draw a setting of any module that runs in torch."""
-    module = draw(st.sampled_from(["gemm", "dense_ffn", "moe_ffn", "attention"]))
+    module = draw(st.sampled_from(["gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer"]))
     batch, dtype = draw(st.integers(1, 3)), draw(DTYPES)
     if module in ("gemm", "dense_ffn"):
         return make_setting(
@@ -92,6 +94,17 @@ def asked(draw: st.DrawFn) -> Setting:
             kv_heads=kv_heads,
             heads=kv_heads * draw(st.integers(1, 3)),
             mask=draw(st.sampled_from([None, "causal", "block"])),
+        )
+    if module in ("mla", "indexer"):
+        make = make_mla if module == "mla" else make_indexer
+        chosen = draw(st.sampled_from([None, 1, 60, 400])) if module == "mla" else None
+        return make(
+            batch=batch,
+            dtype=dtype,
+            context=draw(st.integers(60, 300)),
+            heads=draw(st.integers(1, 5)),
+            mask=draw(st.sampled_from([None, "causal", "block"])),
+            selected=chosen,
         )
     experts = draw(st.integers(1, 8))
     return make_moe(
@@ -137,7 +150,7 @@ def test_shared_weights_are_needed_once(setting: Setting) -> None:
     before = bytes_needed(setting, (1,), execution)
     make_kernel(setting, (1,), execution)
     assert before - bytes_needed(setting, (1,), execution) == allocated_bytes(execution.shared)
-    assert bool(execution.shared) == (setting.module != "attention")
+    assert bool(execution.shared) == (setting.module not in CACHED)
 
 
 @pytest.mark.parametrize(("made", "asked"), [(GEMM, DENSE), (DENSE, GEMM), (GATED, DENSE)])

@@ -4,29 +4,25 @@ from typing import Any
 
 import pytest
 import torch
+from nearfree.backends.adapters import torch_mla
 from nearfree.backends.adapters.kernel import ExecutionContext, find_adapter
-from nearfree.backends.adapters.torch_mla import TorchMla, chosen, index_scores
+from nearfree.backends.adapters.torch_mla import TorchIndexer, TorchMla, chosen, index_scores
+from nearfree.core.modules.indexer import LOGITS
 from nearfree.core.modules.mla import NAIVE
-from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.measure.prepare import kernel_names
 from torch import Tensor
 
-from backends.adapters.shapes import is_nearly
+from backends.adapters.shapes import counted_flop, is_nearly, make_indexer, make_mla
 
 POSITIONS = (1, 2, 5, 33)
 HEADS, LATENT, ROPE, NOPE, CONTEXT, BATCH = 4, 24, 8, 12, 40, 2
-SHAPE: dict[str, Any] = {
-    "module": "mla", "backend": "torch_sdpa", "dtype": "float32", "batch": BATCH,
-    "context": CONTEXT, "heads": HEADS, "latent": LATENT, "rope_dim": ROPE, "nope_dim": NOPE,
-    "value_dim": 10,
-}  # fmt: skip
 
 
 def make(*, copies: int = 1, device: str = "cpu", **changes: Any) -> TorchMla:
     """Return the adapter of a small setting with some of its fields changed."""
     execution = ExecutionContext(copies=copies, device=device)
-    return TorchMla(Setting(**(SHAPE | changes)), POSITIONS, execution)
+    return TorchMla(make_mla(**changes), POSITIONS, execution)
 
 
 def reference(kernel: TorchMla, n: int, copy: int = 0) -> Tensor:
@@ -92,12 +88,44 @@ def test_the_work_is_every_key_twice(n: int) -> None:
         ({"device": "cuda"}, "torch_sdpa runs latent attention on a CPU"),
         ({"api": NAIVE}, "in its absorbed form"),
         ({"selected": 41}, "41 positions cannot be selected of 40"),
+        ({"selected": 72}, "72 positions cannot be selected of 40"),
     ],
 )
 def test_what_is_not_run_is_refused(changes: dict[str, Any], said: str) -> None:
     """A GPU, the naive form, and more positions than there are."""
     with pytest.raises(EvidenceError, match=said):
         make(**changes)
+
+
+def test_as_many_as_there_are_are_all() -> None:
+    """Where as many are selected as are seen, the forward is that of all."""
+    every = make(selected=CONTEXT + max(POSITIONS))
+    for n in POSITIONS:
+        assert is_nearly(every.forward(n), reference(every, n))
+        assert every.work(n).flop_executed == make().work(n).flop_executed
+
+
+@pytest.mark.parametrize("n", POSITIONS)
+def test_an_indexers_numbers_are_of_what_is_seen(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    """Each query has a number of each position that it sees, at the FLOPs of every one.
+
+    Where there are more positions than are selected, it has those with the largest numbers.
+    """
+    kernel = TorchIndexer(make_indexer(), POSITIONS, ExecutionContext())
+    out = kernel.forward(n)
+    assert (out.shape, out.dtype) == ((BATCH, n, CONTEXT + n), torch.float32)
+    assert bool(out.isfinite().all())
+    seen = (out > -1e37).sum(-1)
+    assert seen.tolist() == [[CONTEXT + 1 + i for i in range(n)]] * BATCH
+    assert kernel.work(n).flop_executed == 2 * BATCH * n * 5 * 7 * (CONTEXT + n)
+    sums = 2 * BATCH * n * 5 * (CONTEXT + n)
+    assert counted_flop(kernel, n) == kernel.work(n).flop_executed + sums
+    monkeypatch.setattr(torch_mla, "SELECTED", 6)
+    assert kernel.forward(n).equal(out.topk(6, -1).indices)
+    alone = make_indexer(api=LOGITS)
+    assert TorchIndexer(alone, POSITIONS, ExecutionContext()).forward(n).shape == out.shape
+    with pytest.raises(EvidenceError, match="an indexer's numbers on a CPU"):
+        TorchIndexer(make_indexer(), POSITIONS, ExecutionContext(device="cuda"))
 
 
 def test_models_have_one_adapter_a_backend() -> None:

@@ -5,12 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from nearfree.backends.adapters.experts import expert_ids
+from nearfree.backends.adapters.experts import Aligned, expert_ids
+from nearfree.backends.adapters.gates import silu
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.torch_moe import (
+    GROUPED,
+    PADDED,
+    Core,
+    Inner,
     TorchGroupedMoe,
     TorchPaddedMoe,
     default_block,
+    mixed,
 )
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.precision import Dtype
@@ -141,3 +147,27 @@ def test_only_experts_that_are_read_fill_the_cache(
         for size in (read, read + 1)
     ]
     assert caches == ["cold", "warm"]
+
+
+@pytest.mark.parametrize("core", [PADDED, GROUPED])
+@pytest.mark.parametrize("on_inputs", [False, True])
+def test_biases_and_shares_are_each_experts_own(core: Core, *, on_inputs: bool) -> None:
+    """A pair's row has its expert's biases; its share multiplies what comes out, or goes in."""
+    generator = torch.Generator().manual_seed(5)
+    rows = torch.randn(7, 32, generator=generator)
+    gate_up, down = (
+        torch.randn(6, *shape, generator=generator) / 5 for shape in ((48, 32), (32, 24))
+    )
+    biases = [torch.randn(6, width, generator=generator) for width in (48, 32)]
+    ids = torch.stack([torch.randperm(6, generator=generator)[:2] for _ in rows])
+    shares = torch.rand(7, 2, generator=generator)
+    aligned = Aligned(ids, 6, core.block_rows(7, 6))
+    inner = Inner(silu, *biases)
+    out = mixed(core, rows, aligned, (gate_up, down), shares, inner=inner, on_inputs=on_inputs)
+    for row, chosen, weighs, found in zip(rows, ids, shares, out, strict=True):
+        expected = torch.zeros(32)
+        for expert, share in zip(chosen.tolist(), weighs.tolist(), strict=True):
+            into, after = (share, 1.0) if on_inputs else (1.0, share)
+            hidden = silu(gate_up[expert] @ (into * row) + biases[0][expert])
+            expected += after * (down[expert] @ hidden + biases[1][expert])
+        assert torch.allclose(found, expected, atol=1e-5)

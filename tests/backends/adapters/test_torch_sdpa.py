@@ -4,7 +4,13 @@ import pytest
 import torch
 from nearfree.backends.adapters import torch_sdpa
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.torch_sdpa import TorchSdpa, causal_mask, cpu_tile
+from nearfree.backends.adapters.torch_sdpa import (
+    TorchSdpa,
+    capped,
+    causal_mask,
+    cpu_tile,
+    with_sinks,
+)
 from nearfree.core.precision import Dtype
 from nearfree.core.setting import Mask
 from nearfree.measure.prepare import kernel_names
@@ -160,3 +166,49 @@ def test_the_op_of_a_gpu_has_a_window() -> None:
     op = torch.ops.aten._flash_attention_forward.default
     named = {each.name for each in op._schema.arguments if each.kwarg_only}
     assert "window_size_left" in named
+
+
+def given(n: int = 5, keys: int = 20) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return queries of four heads, keys and values of two, and a causal mask."""
+    generator = torch.Generator().manual_seed(3)
+    queries = torch.randn(2, 4, n, 16, generator=generator)
+    cache = [torch.randn(2, 2, keys, 16, generator=generator) for _ in range(2)]
+    return queries, *cache, causal_mask(n, keys - n, torch.float32)
+
+
+def logits_of(queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+    """Return logits in float64, [b, heads, N, keys]."""
+    wide = keys.double().repeat_interleave(2, 1)
+    return queries.double() @ wide.transpose(-1, -2) / 4 + mask.double()
+
+
+def test_a_sink_takes_a_share() -> None:
+    """Each head's softmax has one logit more, whose share is no key's."""
+    queries, keys, values, mask = given()
+    sinks = torch.tensor([-1.0, 0.0, 2.0, 30.0])
+    logits = logits_of(queries, keys, mask)
+    sink = sinks.double()[None, :, None, None].expand(2, -1, 5, 1)
+    shares = torch.cat((logits, sink), -1).softmax(-1)[..., :-1]
+    expected = shares @ values.double().repeat_interleave(2, 1)
+    assert is_nearly(with_sinks(queries, keys, values, mask, sinks), expected)
+
+
+@pytest.mark.parametrize("cap", [0.5, 50.0])
+def test_a_logit_is_at_most_its_cap(cap: float) -> None:
+    """Logits pass c tanh(x / c) before the mask."""
+    queries, keys, values, mask = given()
+    logits = logits_of(queries, keys, torch.zeros_like(mask))
+    shares = (cap * (logits / cap).tanh() + mask.double()).softmax(-1)
+    expected = shares @ values.double().repeat_interleave(2, 1)
+    assert is_nearly(capped(queries, keys, values, mask, cap), expected)
+    bare = (cap * (logits / cap).tanh()).softmax(-1) @ values.double().repeat_interleave(2, 1)
+    assert is_nearly(capped(queries, keys, values, None, cap), bare)
+
+
+@pytest.mark.parametrize("context", [0, 3, 8, 13])
+def test_a_chunk_begins_anew(context: int) -> None:
+    """Query i sees keys from the last multiple of the chunk up to its own."""
+    mask = causal_mask(9, context, torch.float32, chunk=4)
+    for i, row in enumerate(mask):
+        at = context + i
+        assert row.isfinite().nonzero().flatten().tolist() == list(range(at // 4 * 4, at + 1))

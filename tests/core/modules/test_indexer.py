@@ -17,11 +17,11 @@ GLM = Setting(module="indexer", backend="deep_gemm", dtype="float8", batch=3, co
 
 @given(st.integers(1, 12), st.integers(0, 40), st.sampled_from([None, "block"]))
 def test_work_is_what_each_pair_costs(n: int, context: int, mask: str | None) -> None:
-    """2 H d FLOPs a pair; keys once for all heads, and each number written and read in 4 bytes."""
+    """2 H d FLOPs a pair; keys once for all heads, and each number written in 4 bytes."""
     work = indexer_work(structs.replace(GLM, context=context, mask=mask), n, "test")
     pairs = sum(context + n if mask else context + i + 1 for i in range(n))
     assert work.flop_logical == work.flop_executed == 3 * 2 * 64 * 128 * pairs
-    assert work.bytes_compulsory == 3 * (128 * (context + n) + 64 * 128 * n + 8 * pairs)
+    assert work.bytes_compulsory == 3 * (128 * (context + n) + 64 * 128 * n + 4 * pairs)
 
 
 @given(st.integers(1, 12), st.integers(1, 8))

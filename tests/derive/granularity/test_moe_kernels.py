@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from nearfree.backends.kernels import OPENAI_TRITON, TRITON_KERNELS, gpt_oss_kernel
+from nearfree.backends.kernels import BY_PUBLIC_NAME, MARLIN, PUBLIC_NAMES, TRITON_KERNELS
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe
 from nearfree.core.precision import Product
@@ -11,15 +11,16 @@ from nearfree.derive.granularity.releases import moe_release
 from nearfree.errors import EvidenceError
 
 VLLM = BackendRelease("vllm", "0.33.0")
-MXFP4 = Product("mxfp4", "bfloat16")
+MXFP4, INT4 = Product("mxfp4", "bfloat16"), Product("int4", "bfloat16")
+OPENAI_TRITON = PUBLIC_NAMES["vllm", "mxfp4", TRITON_KERNELS]
 
 
 @pytest.mark.parametrize(
     ("sm", "model_type", "library"),
     [
         (90, "gpt_oss", OPENAI_TRITON),
-        (100, "gpt_oss", gpt_oss_kernel("vllm", "0.33.0", 100)),
-        (80, "gpt_oss", None),
+        (100, "gpt_oss", PUBLIC_NAMES["vllm", "mxfp4", "FlashInfer's TRTLLM"]),
+        (80, "gpt_oss", PUBLIC_NAMES["vllm", "mxfp4", MARLIN]),
         (90, "llama", None),
         (None, "gpt_oss", None),
     ],
@@ -27,9 +28,23 @@ MXFP4 = Product("mxfp4", "bfloat16")
 def test_gpt_oss_runs_kernels_of_its_own(
     sm: int | None, model_type: str, library: str | None
 ) -> None:
-    """A release has kernels for gpt-oss alone; Marlin, where it runs, has blocks that are read."""
+    """A release has kernels for gpt-oss alone, by compute capability."""
     assert library_of(VLLM, MXFP4, sm, model_type) == library
     assert library is None or not is_triton_moe(library)
+
+
+@pytest.mark.parametrize(
+    ("release", "sm", "kernel"),
+    [
+        (BackendRelease("sglang", "0.5.23"), 90, MARLIN),
+        (VLLM, 80, MARLIN),
+        (VLLM, 90, None),  # Humming, of which no public table speaks
+    ],
+)
+def test_four_bits_run_in_marlin(release: BackendRelease, sm: int, kernel: str | None) -> None:
+    """Marlin's T(N) with 4-bit weights is that of its public curves, where an engine runs it."""
+    library = library_of(release, INT4, sm)
+    assert BY_PUBLIC_NAME.get(library or "") == kernel
 
 
 def test_a_release_that_is_not_read_names_no_library() -> None:

@@ -1,6 +1,7 @@
 """Which release speaks of a backend: the paper's, the measured and the imported ones."""
 
 import pytest
+from nearfree.backends.kernels import BY_PUBLIC_NAME
 from nearfree.core.modules.moe_ffn import is_triton_moe
 from nearfree.derive.granularity.releases import attention_release, moe_release
 from nearfree.errors import EvidenceError, SourceError
@@ -55,9 +56,9 @@ def test_attention_backends(backend: str, version: str | None, release: tuple[st
     assert attention_release(backend, version) == release
 
 
-@pytest.mark.parametrize("kernel", OTHERS)
+@pytest.mark.parametrize("kernel", sorted({*OTHERS} - {*BY_PUBLIC_NAME}))
 def test_a_kernel_that_is_not_tritons_is_refused_by_name(kernel: str) -> None:
-    """The rules are those of Triton's fused MoE alone; an unknown name is not taken for it."""
+    """Rules are of Triton's fused MoE and of named kernels beside it; no other is taken for it."""
     with pytest.raises(EvidenceError, match=f"no rules of the MoE kernel {kernel}"):
         moe_release("vllm", "0.20.2", kernel)
 

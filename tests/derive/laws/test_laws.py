@@ -27,6 +27,7 @@ from derive.questions import (
     answers,
     ask,
 )
+from derive.work_model.forms import MLA
 
 PRINTED = [
     event.data
@@ -291,3 +292,31 @@ def test_a_platform_without_bandwidth_is_named() -> None:
     )
     found = answer_laws(ask(DENSE), facts, [0.2], RESOLVER)
     assert set(found["refusal"]) == {"no beta of h20"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [({}, 4.0), ({"heads": 128}, 1.0), ({"heads": 64}, 1.0), ({"selected": 2048}, 1.0),
+     ({"platform": "b200", "heads": 8}, 1.0)],
+)  # fmt: skip
+def test_heads_of_a_latent_fill_the_tile(changes: dict[str, Any], rows: float) -> None:
+    """Resolved, latent attention's term is R / H positions, and one where a tile holds only one."""
+    question = {**MLA, "backend": "vllm_mla", "kernel": None, "backend_version": "0.20.2",
+                "platform": "h100", **changes}  # fmt: skip
+    (said,) = answers(question)
+    found = said["principle_resolved"]
+    assert found["n_max"] == rows
+    assert found["limiting_term"] == "M_mla"
+    assert "mla" in found["evidence"]
+    assert "paper prints none" in (said["principle"]["refusal"] or "")
+
+
+def test_a_threshold_comes_before_the_tile() -> None:
+    """Up to 0.14 vLLM decodes one position on Blackwell; over a few heads the tile holds more."""
+    question = {**MLA, "backend": "vllm_mla", "kernel": None, "heads": 8, "platform": "h100"}
+    narrow, wide = answers(
+        {**question, "backend_version": "0.14.0", "platform": "b200"},
+        {**question, "backend_version": "0.14.0"},
+    )
+    assert narrow["principle_resolved"]["n_max"] == 1
+    assert wide["principle_resolved"]["n_max"] == 8

@@ -15,7 +15,7 @@ from nearfree.log.names import Layout
 
 from derive.questions import ATTENTION, DENSE, LOG, MOE, ask
 from derive.tables.logs import CONFIG
-from derive.work_model.forms import GEMM, MIXED
+from derive.work_model.forms import GEMM, SHARED
 
 CONFIGURED = Config(CONFIG)
 ANSWERER = Answerer(LOG, CONFIGURED, offline=True)
@@ -40,7 +40,7 @@ def answered(
     return found.sort("asked").to_dicts()
 
 
-@given(st.lists(st.tuples(st.sampled_from([*MIXED, *ODD]), CHANGES), max_size=5), st.data())
+@given(st.lists(st.tuples(st.sampled_from([*SHARED, *ODD]), CHANGES), max_size=5), st.data())
 @settings(deadline=None, max_examples=40)
 def test_one_answer_each(
     drawn: list[tuple[dict[str, Any], dict[str, Any]]], data: st.DataObject
@@ -66,7 +66,7 @@ def test_one_answer_each(
 
 def test_nothing_that_is_asked_was_measured() -> None:
     """A question is a setting and a grid; it has no latency, and no answer changes if it had."""
-    asked = ask(*MIXED)
+    asked = ask(*SHARED)
     assert set(asked.columns) == {"asked", *ASKED_COLUMNS}
     told = asked.with_columns(latency_us=pl.lit(1.0), ratio=pl.lit(9.0), n_max=pl.lit(3))
     for given_ in (asked.drop("setting_key"), told.drop("n_max")):
@@ -148,7 +148,7 @@ def test_what_limits_each_form(question: dict[str, Any], term: str) -> None:
 def test_larger_tolerances_never_answer_less() -> None:
     """N_max and its interval rise with the tolerance."""
     epsilons = [0.05, 0.1, 0.15, 0.2, 0.3]
-    found = ANSWERER.answers(ask(*MIXED), epsilons, ["work_model"]).sort("asked", "epsilon")
+    found = ANSWERER.answers(ask(*SHARED), epsilons, ["work_model"]).sort("asked", "epsilon")
     for name in ("n_max", "low", "high"):
         rises = found.select(pl.col(name).diff().over("asked").fill_null(0) >= 0)
         assert rises.to_series().all()
@@ -156,21 +156,21 @@ def test_larger_tolerances_never_answer_less() -> None:
 
 def test_ratios_start_at_1() -> None:
     """T(N) / T(baseline) is there for each N of a question with an answer, 1 at its baseline."""
-    asked = ask(*MIXED, *ODD)
+    asked = ask(*SHARED, *ODD)
     found = ANSWERER.ratios(asked)
-    assert sorted(found["asked"].unique()) == list(range(len(MIXED)))
-    grids = asked.explode("grid").filter(pl.col("asked") < len(MIXED))
+    assert sorted(found["asked"].unique()) == list(range(len(SHARED)))
+    grids = asked.explode("grid").filter(pl.col("asked") < len(SHARED))
     assert sorted(found.select("asked", "n").rows()) == grids.select("asked", "grid").rows()
     first = asked.join(found, left_on=["asked", "baseline"], right_on=["asked", "n"])
-    assert first["ratio"].to_list() == [1.0] * len(MIXED)
+    assert first["ratio"].to_list() == [1.0] * len(SHARED)
     assert ANSWERER.ratios(ask(*ODD)).is_empty()
 
 
 def test_an_answer_is_the_boundary_of_its_ratios() -> None:
     """N_max is the last N whose ratio is within the tolerance."""
-    ratios = ANSWERER.ratios(ask(*MIXED)).filter(pl.col("ratio") <= 1.2)
+    ratios = ANSWERER.ratios(ask(*SHARED)).filter(pl.col("ratio") <= 1.2)
     last = ratios.group_by("asked").agg(pl.col("n").max()).sort("asked")["n"]
-    assert [row["n_max"] for row in answered(*MIXED)] == last.to_list()
+    assert [row["n_max"] for row in answered(*SHARED)] == last.to_list()
 
 
 def test_without_constants_the_work_model_refuses(layout: Layout) -> None:

@@ -195,12 +195,19 @@ def test_without_a_take_the_table_is_empty(layout: Layout) -> None:
     assert table.columns == list(KERNELS.columns)
 
 
-def test_the_newest_take_alone_counts(layout: Layout) -> None:
-    """Kernels of an older take are not shown beside those of a newer one."""
+def test_the_newest_take_of_a_kernel_counts(layout: Layout) -> None:
+    """A newer take's curves stand in the place of that kernel's older ones, and beside others."""
     write_kept(layout, kept_kernel(Kept(shape=PRODUCT), platform="a100"))
     write_kept(layout, kept_kernel(Kept(shape=PRODUCT), platform="h200"), take=2)
     write_kernels(layout, "public", epsilon=0.2)
-    assert set(read_table(layout, "public", KERNELS)["platform"]) == {"h200"}
+    before = read_table(layout, "public", KERNELS)
+    assert set(before["platform"]) == {"a100", "h200"}
+    write_kept(layout, kept_kernel(Kept(shape=PRODUCT), platform="a100"), take=3)
+    write_kernels(layout, "public", epsilon=0.2)
+    after = read_table(layout, "public", KERNELS)
+    assert after.height == before.height
+    events = [set(rows.filter(platform="a100")["from_ids"].explode()) for rows in (before, after)]
+    assert not events[0] & events[1]
 
 
 def test_the_same_log_gives_the_same_bytes() -> None:

@@ -84,6 +84,7 @@ def test_several_positions_are_r0_with_the_kernels_constants() -> None:
     (part,) = prepared(question)
     true = FAMILIES["mla_cached"].latency_us(part.features, TRUE, "")
     assert timed.latency_us[0] == pytest.approx(true[0], rel=0.08)
+    assert timed.band == pytest.approx([2.0 * 0.8])
     assert timed.rows is not None
     assert (timed.rows == 64).all()
 

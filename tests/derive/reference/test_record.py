@@ -21,6 +21,7 @@ from nearfree.derive.reference.record import (
     Recorded,
     RecordedReference,
     group_of,
+    newest_kernels,
     recorded_kernels,
     recorded_reference,
     referenced,
@@ -298,8 +299,7 @@ def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
     """A broken group stops nobody who does not ask for it; a good one is unpacked once."""
     broken = replace(EVENTS["moe_library"], packed="")
     put(layout, EVENTS["gemm"], broken)
-    (take,) = read_scope(layout, PUBLIC, stream=STREAM)
-    groups = Recorded(take.of(KernelReferenced))
+    groups = Recorded(newest_kernels(layout)[0])
     assert list(groups) == [OF_EACH["gemm"].key, OF_EACH["moe_library"].key]
     assert len(groups) == 2
     assert groups[OF_EACH["gemm"].key] is groups[OF_EACH["gemm"].key]
@@ -309,33 +309,34 @@ def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
         groups[OF_EACH["attention_prefill"].key]
 
 
-def test_the_newest_take_counts(layout: Layout) -> None:
-    """Of several takes the newest is read alone; its events are what answers rest on."""
+def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
+    """Takes add to each other: what is known of a kernel is its newest event."""
     assert recorded_reference(layout, CAPABILITIES) is None
     assert recorded_kernels(layout) == []
     put(layout, EVENTS["gemm"], BANDS)
     put(layout, EVENTS["moe_library"], take=2)
     known = recorded_reference(layout, CAPABILITIES)
     assert known is not None
-    assert list(known.reference.groups) == [OF_EACH["moe_library"].key]
-    assert (known.bands, known.bands_event) == ({}, None)
-    assert recorded_kernels(layout) == [each.event_id for each in known.events.values()]
-    put(layout, EVENTS["gemm"], BANDS, take=3)
-    again = recorded_reference(layout, CAPABILITIES)
-    assert again is not None
-    assert again.bands_event is not None
-    assert again.bands == {
+    assert [*known.reference.groups] == [OF_EACH[each].key for each in ("gemm", "moe_library")]
+    assert known.bands == {
         (each.regime, each.module, each.formats, each.routing): each.band for each in BANDS.bands
     }
+    older = known.events[OF_EACH["gemm"].key].event_id
+    wider = replace(BANDS.bands[0], band=9.0)
+    put(layout, EVENTS["gemm"], replace(BANDS, bands=(wider,)), take=3)
+    again = recorded_reference(layout, CAPABILITIES)
+    assert again is not None
+    assert again.events[OF_EACH["gemm"].key].event_id != older
+    assert [*again.bands.values()] == [9.0, *(each.band for each in BANDS.bands[1:])]
     assert recorded_kernels(layout) == [
-        *(each.event_id for each in again.events.values()), again.bands_event.event_id,
+        *(each.event_id for each in again.events.values()), *again.bands_events,
     ]  # fmt: skip
 
 
 def with_bands(*rows: RegimeBand) -> RecordedReference:
     """Return bands alone."""
     return RecordedReference(
-        reference=Reference({}, CAPABILITIES), events={}, bands_event=None,
+        reference=Reference({}, CAPABILITIES), events={},
         bands={(each.regime, each.module, each.formats, each.routing): each.band for each in rows},
     )  # fmt: skip
 

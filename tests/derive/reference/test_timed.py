@@ -45,9 +45,9 @@ class Sealed:
 def recorded(known: Reference = OURS, *, banded: bool = True) -> RecordedReference:
     """Return groups as the log holds them, each with an event, and a band of each regime."""
     events: Mapping[Key, Any] = {key: Sealed(f"kernel of {key.platform}") for key in known.groups}
-    bands_event: Any = Sealed("bands") if banded else None
+    bands_events = ("bands",) if banded else ()
     return RecordedReference(
-        reference=known, events=events, bands_event=bands_event,
+        reference=known, events=events, bands_events=bands_events,
         bands={(name, "gemm", "bfloat16", ""): band for name, band in BANDS.items()},
     )  # fmt: skip
 

@@ -48,7 +48,8 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "mla_cached": MLA,
     "mla_selected": {**MLA, "selected": 2048},
     "layer_attention": SPARSE_LAYER,
-    "indexer_all": INDEXER,
+    "indexer_logits": INDEXER,
+    "indexer_select": {**INDEXER, "api": "select"},
     "exchange_low_latency": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_ll"},
     "exchange_normal": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_normal_24_sms"},
     "exchange_low_latency_vllm": {**EXCHANGE, "backend": "vllm", "kernel": "deepep_ll"},
@@ -67,6 +68,8 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
 COMPUTED = [name for name in FAMILIES if name not in (*COLLECTIVE_FAMILIES, *OF_KERNELS)]
 """The families of what one GPU computes, those with shared constants."""
 MIXED = [*OF_FAMILY.values(), DENSE]
+SHARED = [*(each for name, each in OF_FAMILY.items() if name not in OF_KERNELS), DENSE]
+"""Those that shared constants answer, whatever is known of kernels."""
 
 
 def arrays(n: list[int], **facts: float) -> dict[str, Any]:
@@ -103,11 +106,15 @@ def facts_of(*questions: dict[str, Any]) -> pl.DataFrame:
     return with_facts(ask(*questions), FACTS)
 
 
+_MEET = {"collective_pcie": ("l40s", "rtx_pro_6000"), "mla_selected": ("h100", "b200")}
+"""The two platforms of a family whose kernels do not run on both an A100 and an H100."""
+
+
 def sizes_of(name: str) -> list[dict[str, Any]]:
     """Return questions of one family on two platforms, in several sizes."""
     given = OF_FAMILY[name]
     wide = {"gemm": "d_ff", "moe_triton": "d_ff", "moe_library": "d_ff"}.get(name, "batch")
-    meet = ("l40s", "rtx_pro_6000") if name == "collective_pcie" else ("a100", "h100")
+    meet = _MEET.get(name, ("a100", "h100"))
     return [
         {**given, wide: given.get(wide, 1) * factor, "platform": platform}
         for platform in meet

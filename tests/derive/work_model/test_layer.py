@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.work_model.layer import INDEXED, LAYER
+from nearfree.derive.work_model.layer import INDEXER_LOGITS, LAYER
 
 from derive.work_model.forms import INDEXER, SPARSE_LAYER, constants, prepared, start
 
@@ -70,7 +70,7 @@ def test_an_indexer_serves_positions_by_fours() -> None:
     """4 x 132 positions take as long as one: the step is at 529."""
     given = features([1, 528, 529], **INDEXER, d_model=None, latent=None, rope_dim=None,
                      selected=None, index_heads=None, index_dim=None, projected=None)  # fmt: skip
-    values = start(INDEXED, host_us=1.0, bandwidth_share=1e9)
-    times = INDEXED.latency_us(given, values, "")[0] - 1.0
+    values = start(INDEXER_LOGITS, host_us=1.0, bandwidth_share=1e9)
+    times = INDEXER_LOGITS.latency_us(given, values, "")[0] - 1.0
     assert times[1] == pytest.approx(times[0], rel=0.05)
     assert times[2] == pytest.approx(2 * times[0], rel=0.1)

@@ -29,7 +29,8 @@ def features(
     rows = pl.DataFrame([{**MLA, "heads": heads, "selected": None}])
     wide = np.ones_like(found["n"])
     widths = mla_features(rows, 0.0 * wide)
-    tiles = {"tile_rows": tile * wide, "rows_per_position": heads * wide, "row_axes": wide}
+    tiles = {"tile_rows": tile * wide, "rows_per_position": heads * wide, "row_axes": wide,
+             "splits": wide}  # fmt: skip
     return found | {key: each for key, each in widths.items() if key != "selected"} | tiles
 
 
@@ -76,6 +77,14 @@ def test_a_further_tile_reads_the_cache_again_in_a_share() -> None:
         for share in (0.0, 1.0)
     )  # fmt: skip
     assert twice == pytest.approx(2 * once, rel=1e-2)
+
+
+def test_a_kernel_that_splits_no_keys_waits_for_one_tile() -> None:
+    """SGLang's extending kernel has a tile a head: 16 of 132 SMs work, for as long as one tile."""
+    given = features([2], context=65536.0)
+    values = start(MLA_CACHED, fixed_us=0.0, bandwidth_share=1e9, tile_us=0.0, reread=0.0)
+    whole = MLA_CACHED.latency_us({**given, "splits": 0.0 * given["n"]}, values, "")[0, 0]
+    assert whole == pytest.approx(132 * MLA_CACHED.latency_us(given, values, "")[0, 0])
 
 
 def test_selected_positions_end_the_growth_with_the_cache() -> None:
@@ -125,7 +134,7 @@ def test_beyond_an_engines_threshold_latents_are_widened_first() -> None:
     assert widening[grid.index(1)] == 0
     assert widening[grid.index(2)] == 2 * 512 * 16 * (128 + 128)
     times = _times(part)[0]
-    assert times[grid.index(2)] > 2 * times[grid.index(1)]
+    assert times[grid.index(2)] > 1.5 * times[grid.index(1)]
     assert part.rows["ran"].to_list() == ["triton_decode"]
 
 

@@ -13,7 +13,17 @@ from nearfree.core.modules.registry import MAIN
 from nearfree.show.figures.boundaries import ORIGINS
 from nearfree.show.figures.families import Rows, drawings
 from nearfree.show.figures.listing import Drawing
-from nearfree.show.figures.theme import BAND, LAWS, MEASURED, PALETTE, PREDICTORS, PUBLISHED, ROLES
+from nearfree.show.figures.theme import (
+    BAND,
+    LAWS,
+    MEASURED,
+    PALETTE,
+    PREDICTORS,
+    PUBLISHED,
+    ROLES,
+    in_order,
+    roles,
+)
 
 OKABE_ITO = {
     "#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7",
@@ -146,3 +156,15 @@ def test_grey_between_two_colours_would_be_found() -> None:
     """A middle grey looks like the palette's green to readers with deuteranopia."""
     grey, green = (seen(colour, VISIONS["deuteranopia"]) for colour in ("#777777", "#009e73"))
     assert math.dist(grey, green) < LEAST
+
+
+def test_kinds_of_a_role_are_told_apart() -> None:
+    """Kinds of attention have colours of one hue, each darker; roles keep a forward's order."""
+    near, far = (f"attention, {kind}, 3 of 6 layers" for kind in ("window 8", "all positions"))
+    names = in_order(["LM head", near, "what is new", "MoE FFN", far])
+    assert names == [far, near, "MoE FFN", "LM head", "what is new"]
+    colours = roles("module:N", names).to_dict()["scale"]["range"]
+    assert colours[0] == ROLES["attention"]
+    assert len({*colours}) == len(names)
+    lights = [int(colour[1:3], 16) + int(colour[5:7], 16) for colour in colours[:2]]
+    assert lights[1] < lights[0]

@@ -12,8 +12,6 @@ from nearfree.errors import EvidenceError
 
 TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
 """The kernel whose blocks `fused_moe` reads; the one for weights of few bits; gpt-oss's."""
-OPENAI_TRITON = "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic"
-"""What public tables call vLLM's experts of gpt-oss by `triton_kernels`."""
 GPT_OSS = "the model is gpt-oss"
 NEVER_TRITON = ("mxfp4", "nvfp4")
 """Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
@@ -320,21 +318,35 @@ def moe_libraries(package: str, version: str, dtype: str, sm: int) -> str | None
     return " or ".join(dict.fromkeys(found)) if found and tiled.isdisjoint(found) else None
 
 
-_GPT_OSS_NAMES = {
-    TRITON_KERNELS: OPENAI_TRITON,
-    _TRTLLM: "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic",
+PUBLIC_NAMES = {
+    ("vllm", "int4", MARLIN): "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
+    ("sglang", "int4", MARLIN): "sglang_marlin_moe",
+    ("vllm", "mxfp4", MARLIN): "vllm_gptossmxfp4moe_marlin_marlinexperts",
+    ("vllm", "mxfp4", TRITON_KERNELS): (
+        "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic"
+    ),
+    ("vllm", "mxfp4", _TRTLLM): (
+        "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic"
+    ),
 }
+"""By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
+BY_PUBLIC_NAME = {name: kernel for (_, _, kernel), name in PUBLIC_NAMES.items()}
 
 
-def gpt_oss_kernel(package: str, version: str, sm: int) -> str | None:
-    """Return the kernel that a release runs for gpt-oss's experts, None where it is not known.
+def public_kernel(
+    package: str, version: str, dtype: str, sm: int, *, gpt_oss: bool = False
+) -> str | None:
+    """Return the public name of the kernel that a release runs for experts with 4-bit weights.
 
-    It has the name that public tables give it, where they hold it.
-    Parameters and errors are those of `moe_kernel`.
+    None where several may run, or no public table names it. Parameters and errors are those of
+    `moe_kernel`; `gpt_oss` says that the model is that one, whose mxfp4 experts are spoken of
+    alone.
     """
-    found = _kernels(package, version, "mxfp4", sm, spread=False)
+    if dtype == "mxfp4" and not gpt_oss:
+        return None
+    found = _kernels(package, version, dtype, sm, spread=False)
     own = [each.name for each in found if each.where in ("", GPT_OSS)]
-    return _GPT_OSS_NAMES.get(own[0], own[0]) if len(own) == 1 else None
+    return PUBLIC_NAMES.get((package, dtype, own[0])) if len(own) == 1 else None
 
 
 def _kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool) -> list[Kernel]:

@@ -94,6 +94,7 @@ BACKENDS = (
         modules={
             "attention": f"{_ADAPTERS}.torch_sdpa:TorchSdpa",
             "mla": f"{_ADAPTERS}.torch_mla:TorchMla",
+            "indexer": f"{_ADAPTERS}.torch_mla:TorchIndexer",
         },
         in_model=f"{_MODELS}.attention:torch_attention",
         devices=_EVERYWHERE,
@@ -209,6 +210,17 @@ BACKENDS = (
         page_size=16,
     ),
     Backend(
+        name="vllm_triton",
+        names=("vllm-triton",),
+        modules={"attention": None},
+        package="vllm",
+        imported="vllm",
+        # One function of vLLM's sdist, by vLLM's release.
+        rules=Rules(package="vllm-triton", reader="vllm_triton"),
+        widest=512,
+        sinks=True,
+    ),
+    Backend(
         name="flash_attn_4",
         names=("flash-attn-4",),
         modules={"attention": None},
@@ -282,9 +294,15 @@ BACKENDS = (
         releases=("0.2.0.post1", "0.7.2.post1"),
     ),
 )
-ATTENTION_ORDER = ("flash_attn", "vllm_fa3", "flash_attn_4", "flashinfer_fa2")
-"""Backends of grouped attention, of which the first that takes a model's runs where none is named.
-"""
+ATTENTION_ORDER = {
+    "flash_attn": 0,
+    "vllm_fa3": 90,
+    "flash_attn_4": 100,
+    "vllm_triton": 0,
+    "flashinfer_fa2": 0,
+}
+"""Backends of grouped attention, of which the first that takes a model's runs where none is named,
+each with the compute capability from which on it is taken so."""
 BY_NAME: Mapping[str, Backend] = {backend.name: backend for backend in BACKENDS}
 BY_USERS_NAME: Mapping[str, Backend] = {
     name: backend for backend in BACKENDS for name in backend.names

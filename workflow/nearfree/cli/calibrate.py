@@ -43,6 +43,12 @@ def _names(text: str) -> tuple[str, ...]:
         help="keep what every platform's curves say of each kernel: constants, residuals, bands",
     ),
     argument(
+        "--module",
+        type=_names,
+        default=(),
+        help="with --kernels: modules, with commas between; of others what is on record stays",
+    ),
+    argument(
         "--own", metavar="PLATFORM", help="fit a platform's own constants, on top of the others"
     ),
     argument(
@@ -74,6 +80,10 @@ def run_calibrate(args: argparse.Namespace) -> int:
     from nearfree.derive.work_model.own import recorded_own
     from nearfree.hardware.platforms import resolve
 
+    if args.module and not args.kernels:
+        raise ConfigError(
+            "--module goes with --kernels", remedy="Add --kernels, or leave --module out"
+        )
     if (args.own is None) != (args.source is None):
         raise ConfigError(
             "--own and --from go together",
@@ -115,6 +125,7 @@ def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config") -> in
         config.platforms,
         stream=args.stream,
         epsilon=config.site.epsilon,
+        modules=args.module,
         offline=args.offline,
     )
     print(f"{seal.name}: sealed")

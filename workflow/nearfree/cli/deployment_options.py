@@ -63,7 +63,8 @@ def add_deployment(
     parser.add_argument(
         "--attention",
         help="package==version; without a version the newest recorded one (default: flash-attn, "
-        "or flashinfer over a cache in 8 bits)",
+        "or flashinfer over a cache in 8 bits; what has kernels for a model's sinks and wide "
+        "heads; of a latent, the choice of the engine of --moe: vllm-mla or sglang-mla)",
     )
     parser.add_argument(
         "--moe",

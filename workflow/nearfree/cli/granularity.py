@@ -36,7 +36,8 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
         "release",
         help=f"package==version, such as vllm==0.20.2; of MoE layers {', '.join(of_moe)}, of "
         f"dense products {', '.join(of_dense)}, of attention {', '.join(of_attention)} (vllm-fa3 "
-        "is FlashAttention 3 of a vLLM release, xformers brings another)",
+        "is FlashAttention 3 of a vLLM release, xformers brings another; vllm-triton is "
+        "vLLM's own)",
     )
     TABLE_OR_JSON(parser)
     OFFLINE(parser)

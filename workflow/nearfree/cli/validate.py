@@ -38,7 +38,7 @@ MODULES = (
 BY = (
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
     *("epsilon", "dtype", "weights", "kv_dtype", "routing", "kernel"),
-    *("operation", "gpus", "regime"),
+    *("operation", "gpus", "regime", "selected", "cached"),
 )
 REGIMES = ("R0", "R1", "R2m", "R2s", "R3")
 _BY_REGIME = ("regime", "module", "dtype", "routing")

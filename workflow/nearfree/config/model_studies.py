@@ -8,6 +8,7 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import in_models
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.routing import first_full
@@ -87,15 +88,16 @@ def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tu
     )
     return tuple(
         structs.replace(use, setting=_as_in_a_model(use.setting, setting))
-        if use.setting.module in (ATTENTION.name, MLA.name)
+        if use.setting.module in (ATTENTION.name, MLA.name, INDEXER.name)
         else use
         for use in modules_used
     )
 
 
 def _as_in_a_model(attention: Setting, model: Setting) -> Setting:
+    """Return a call in a model's mask and, an indexer's too, in its element type."""
     mask = None if model.mask == "causal" else model.mask
-    return structs.replace(attention, mask=mask, page_size=None)
+    return structs.replace(attention, mask=mask, page_size=None, dtype=model.dtype)
 
 
 def _settings(study: ModelStudy, model: Model) -> Iterator[Setting]:

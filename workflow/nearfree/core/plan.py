@@ -111,7 +111,7 @@ class ExtractPlan(PlanBase, frozen=True, kw_only=True, tag="extract"):
     form: int = 1
 
 
-class CalibratePlan(PlanBase, frozen=True, kw_only=True, tag="calibrate"):
+class CalibratePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="calibrate"):
     """The curves that constants are fitted to, by import and platform, and the form of the fit."""
 
     source: str
@@ -121,6 +121,8 @@ class CalibratePlan(PlanBase, frozen=True, kw_only=True, tag="calibrate"):
     platforms: tuple[Name, ...]
     epsilon: Annotated[float, Meta(gt=0, lt=1)]
     form: int
+    modules: tuple[Name, ...] = ()
+    """The modules whose curves count, all of them if none is named."""
 
 
 class RetractPlan(PlanBase, frozen=True, kw_only=True, tag="retract"):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
+from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
 from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
 from nearfree.decoders.decoder import Decoder
@@ -17,9 +18,10 @@ QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
 LATENTS, QUERY, LATENT = "latent projection", "query projection", "latent attention"
 ABSORB, RELEASE = "key absorption", "value release"
 INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projection", "indexer"
+SELECTION = "index selection"
 """The modules of attention. Source of those of a latent: vllm 0.33.0,
 vllm/model_executor/layers/attention/mla_attention.py and models/deepseek_v2.py."""
-CALLS = (ATTENTION, LATENT, INDEXER)
+CALLS = (ATTENTION, LATENT, INDEXER, SELECTION)
 """Those that read a cache; all others are products."""
 
 
@@ -87,7 +89,10 @@ def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -
         yield _product(INDEX_QUERY, kind.query_rank or d_model, width)
         yield _product(INDEX_KEY, d_model, kind.index_dim + kind.index_heads)
         sizes = {"heads": kind.index_heads, "head_dim": kind.index_dim, "context": context}
-        yield Part(INDEXER, {"module": "indexer", **sizes})
+        apart = BY_NAME[backend.name].engine is not None  # in a kernel of its own
+        yield Part(INDEXER, {"module": "indexer", "api": LOGITS if apart else None, **sizes})
+        if apart:
+            yield Part(SELECTION, {"module": "indexer", "api": SELECT, **sizes})
     yield _product(ABSORB, kind.nope_dim, kind.heads * kind.latent)
     yield Part(
         LATENT,
@@ -120,16 +125,17 @@ class Layers(NamedTuple):
 def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) -> Iterator[Layers]:
     """Yield the modules of attention of all kinds, each with the layers that run it.
 
-    Products of one size are one module whatever their kind. Where a role has several, each is named
-    by its kind and share: "attention, window 128, 18 of 36 layers".
+    What is alike is one module whatever its kind, but for attention with grouped queries, whose
+    kinds stay apart where the context is too short to tell them. Where a role has several, each is
+    named by its kind and share: "attention, window 128, 18 of 36 layers".
     """
     found: dict[str, dict[Any, tuple[Kind, dict[str, Any], tuple[int, ...]]]] = {}
     for kind in decoder.attention:
         for role, fields in parts_of(decoder, context, kind, backend):
             alike = found.setdefault(role, {})
-            key = kind if role in CALLS else (fields["d_model"], fields["d_ff"])
+            key = kind if role == ATTENTION else tuple(fields.items())
             first, same, layers = alike.get(key, (kind, fields, ()))
-            alike[key] = first, same, (*layers, *kind.layers)
+            alike[key] = first, same, tuple(sorted((*layers, *kind.layers)))
     for base in sorted(found, key=ORDER.index):
         several = len(found[base]) > 1
         for kind, fields, layers in found[base].values():
@@ -138,8 +144,8 @@ def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) ->
 
 
 ORDER = (
-    QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, ABSORB, ATTENTION, LATENT, RELEASE,
-    OUTPUT,
+    QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, ABSORB, ATTENTION, LATENT,
+    RELEASE, OUTPUT,
 )  # fmt: skip
 """The modules of attention, in the order in which they first run."""
 

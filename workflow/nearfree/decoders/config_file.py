@@ -23,8 +23,8 @@ _LATENT = (
     "Give a model of a type that has them, such as deepseek_v3",
 )
 _HYBRID = (
-    "says that some layers have another kind of attention or none",
-    "Give a model with the same attention in every layer",
+    "says that some layers keep a state in place of attention, or have neither",
+    "Give a model whose layers all attend",
 )
 _LATENT_KEYS = dict.fromkeys(("kv_lora_rank", "q_lora_rank"), _LATENT)
 _REFUSED = {

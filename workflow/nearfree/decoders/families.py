@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from nearfree.decoders.attention_kinds import Kind
+from nearfree.decoders.attention_kinds import Kind, Latent
 from nearfree.decoders.decoder import (
     Ffn,
     all_experts,
@@ -122,4 +122,9 @@ def kinds_of(keys: Keys, layers: int) -> tuple[Kind, ...]:
         if piece.attention is None:
             raise keys.wrong("model_type", f"has no attention that is read in layer {layer}")
         found.setdefault(piece.attention, []).append(layer)
+    first = next(iter(found))
+    if isinstance(first, Latent) and first.selected and not first.index_heads:
+        keys_of = ("indexer_types", "index_topk_pattern")
+        named = next((each for each in keys_of if keys.has(each)), "index_topk_freq")
+        raise keys.wrong(named, "gives the first layer a choice that no layer before it makes")
     return tuple(structs.replace(kind, layers=tuple(at)) for kind, at in found.items())

@@ -16,6 +16,7 @@ from nearfree.decoders.attention_uses import (
     INDEXER,
     LATENTS,
     QUERY,
+    SELECTION,
     attention_layers,
 )
 from nearfree.decoders.attention_uses import OUTPUT as OUTPUT  # noqa: PLC0414
@@ -137,7 +138,7 @@ def modules(
     uses = list[ModuleUse]()
     call = partial(use, backend=attention)
     for role, base, fields, layers in attention_layers(decoder, context, attention):
-        run = partial(call, main=base != INDEXER) if base in CALLS else multiply
+        run = partial(call, main=base not in (INDEXER, SELECTION)) if base in CALLS else multiply
         uses.append(run(role, len(layers), base=base, groups=part.attention, **fields))
     if decoder.d_ff and decoder.dense_layers:
         main = not decoder.moe_layers
@@ -210,7 +211,7 @@ def _product(
 
 def _formats(role: str, precision: Precision) -> dict[str, Any]:
     """Return a setting's formats: those that are not its element type are said beside it."""
-    if role == INDEXER:
+    if role in (INDEXER, SELECTION):
         return {"dtype": _INDEX_FORMAT}
     if role in CALLS:
         kv = precision.kv

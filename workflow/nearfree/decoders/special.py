@@ -40,6 +40,10 @@ def gemma4_attention(keys: Keys, layers: int) -> Layer:
             raise keys.wrong(key, "is not read", _WITHOUT)
     if keys.flag("use_double_wide_mlp"):
         raise keys.wrong("use_double_wide_mlp", "is not read", _WITHOUT)
+    marks = keys.each("layer_types") if keys.has("layer_types") else ()
+    if len(marks) >= layers and marks[layers - 1] == "sliding_attention":
+        why = "ends with a window, and its class takes full_attention there"
+        raise keys.wrong("layer_types", why)
     alone = keys.flag("attention_k_eq_v")
 
     def shape(keys: Keys) -> Heads:

@@ -51,15 +51,17 @@ class AttentionMask(Struct, frozen=True):
             return self.context // self.chunk * self.chunk
         return 0 if self.window is None else max(0, self.context + 1 - self.window)
 
-    def bias(self, n: int, dtype: torch.dtype) -> Tensor | None:
+    def bias(self, n: int, like: Tensor) -> Tensor | None:
         """Return what is added to the logits of N positions, [N, keys], None where all see all.
 
-        Keys are those from the first on that any of them sees.
+        Keys are those from the first on that any of them sees; it has the dtype of `like`, and lies
+        where that does.
         """
         if not self.causal or n == 1:
             return None
-        before = self.context - self.first
-        return causal_mask(n, before, dtype, window=self.window, chunk=self.chunk)
+        before, device = self.context - self.first, str(like.device)
+        sight = {"window": self.window, "chunk": self.chunk}
+        return causal_mask(n, before, like.dtype, device=device, **sight)
 
 
 class AttentionRunner(Protocol):
@@ -150,7 +152,7 @@ class Sdpa:
     def _mask(self, n: int, queries: Tensor) -> Tensor | None:
         """Return the mask of N positions; None where all see all."""
         if n not in self._masks:
-            self._masks[n] = self.attention_mask.bias(n, queries.dtype)
+            self._masks[n] = self.attention_mask.bias(n, queries)
         return self._masks[n]
 
 

@@ -106,7 +106,7 @@ class Build:
 
     def _ffn(self, index: int, at: str) -> DenseFfn | MoeFfn:
         decoder, details = self._decoder, self._details
-        prefix = f"{at}.{self._names.feed or 'mlp'}"
+        prefix = f"{at}.{self._names.feed}"
         routed = self._expert_runner and index in details.moe_at and not decoder.beside
         if routed and self._expert_runner and decoder.experts and details.router:
             return MoeFfn(

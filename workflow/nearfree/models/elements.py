@@ -9,7 +9,8 @@ from nearfree.models.activations import FLOAT32_BYTES, moe_of
 def weight_bytes(decoder: Decoder, details: Details, size: int) -> int:
     """Return the bytes of all weights, `size` an element, and of what is made of them once.
 
-    That are routers of sigmoids in float32, and norms that multiply by one more than their weights.
+    That are routers of sigmoids in float32, norms that multiply by one more than their weights, and
+    the matrices by which a latent is widened, apart for keys and values.
     """
     form, experts, d_model = details.form or None, decoder.experts, decoder.d_model
     norms = _norms(decoder, details)
@@ -61,7 +62,7 @@ def _latent(kind: Latent, d_model: int, *, biased: bool) -> int:
     query, rank = kind.heads * (kind.nope_dim + kind.rope_dim), kind.query_rank
     into = (rank or 0) + kind.cached
     found = into * (d_model + biased) + query * (rank or d_model)
-    found += kind.latent * (1 + kind.heads * (kind.nope_dim + kind.value_dim)) + (rank or 0)
+    found += kind.latent * (1 + 2 * kind.heads * (kind.nope_dim + kind.value_dim)) + (rank or 0)
     if kind.index_heads and kind.index_dim:
         found += kind.index_heads * kind.index_dim * (rank or 0)
         found += (kind.index_dim + kind.index_heads) * d_model + 2 * kind.index_dim

@@ -168,8 +168,9 @@ class DecoderForward:
         hidden = functional.embedding(tokens, self._embedding)
         if self._form and self._form.embedding_scale:
             hidden = hidden * torch.tensor(self._form.embedding_scale, dtype=hidden.dtype)
+        told = [each.upto(tokens.shape[1]) for each in self._places]
         for index, layer in enumerate(self.layers):
-            places = self.places(index, hidden.shape[1])
+            places = told[self._kind_of[index]]
             hidden = layer.attend(hidden, places, self.caches[index], laps)
             hidden = layer.feed(hidden, laps)
         states = self._norm.forward(hidden)
@@ -200,7 +201,7 @@ def _runner(
     if isinstance(of, Grouped):
         sight = AttentionMask(mask, context, of.window, of.chunk)
         return make_attention_runner(attention, sight, dtype, execution, of)
-    if attention != "torch_sdpa" or execution.device != "cpu":
+    if attention != "torch_sdpa" or execution.device == "cuda":
         raise EvidenceError(
             f"{attention} on {execution.device} is not run with latent attention",
             remedy="Choose torch_sdpa on a CPU",

@@ -60,22 +60,22 @@ class LatentRunner:
         """
         n = queries.shape[1]
         cache = keys[:, 0, : self.attention_mask.context + n]
-        masks = self._of(n, queries.dtype)
+        masks = self._of(n, queries)
         if positions is None:
             mask = masks and masks[1]
             return absorbed(queries, cache, self._latent, self._scale, mask)
         mask = masks and masks[0]
         return selected(queries, cache, positions, self._latent, self._scale, mask=mask)
 
-    def mask(self, n: int, dtype: torch.dtype) -> Tensor | None:
+    def mask(self, n: int, like: Tensor) -> Tensor | None:
         """Return what is added to an indexer's scores, [N, L + N]; None where all see all."""
-        masks = self._of(n, dtype)
+        masks = self._of(n, like)
         return masks and masks[0]
 
-    def _of(self, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+    def _of(self, n: int, like: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the mask of N positions, and the same for each of their heads."""
         if n not in self._masks:
-            mask = self.attention_mask.bias(n, dtype)
+            mask = self.attention_mask.bias(n, like)
             of_rows = None if mask is None else (mask, mask.repeat_interleave(self._heads, 0))
             self._masks[n] = of_rows
         return self._masks[n]
@@ -135,7 +135,7 @@ class _Indexer:
         own = functional.layer_norm(own, (self._width,), self._norm, self._bias, _EPS)
         keys[:, new] = rotate(own, places.index_rotation)
         laps.lap(BETWEEN)
-        mask = latent_runner(places).mask(hidden.shape[1], hidden.dtype)
+        mask = latent_runner(places).mask(hidden.shape[1], hidden)
         scores = index_scores(queries, keys[:, : new.stop], weights.float() * self._scale, mask)
         positions = chosen(scores, self._selected)
         places.lap(laps, INDEXER)
@@ -181,7 +181,9 @@ class LatentAttention:
             f"{at}.kv_b_proj.weight",
             (kind.heads * (kind.nope_dim + kind.value_dim), kind.latent),
         ).unflatten(0, (kind.heads, -1))
-        self._keys, self._values = widening.split([kind.nope_dim, kind.value_dim], 1)
+        keys, values = widening.split([kind.nope_dim, kind.value_dim], 1)
+        # Apart: of matrices with gaps between them torch makes a copy in each product.
+        self._keys, self._values = keys.contiguous(), values.transpose(1, 2).contiguous()
         output = f"{at}.o_proj"
         self._output = weights(f"{output}.weight", (d_model, kind.inputs))
         self._output_bias = weights(f"{output}.bias", (d_model,)) if details.output_bias else None
@@ -215,7 +217,7 @@ class LatentAttention:
         laps.lap(BETWEEN)
         out = latent_runner(places).attend_to(queries, cache.keys, positions)
         places.lap(laps, LATENT)
-        out = by_head(out, self._values.transpose(1, 2))
+        out = by_head(out, self._values)
         places.lap(laps, RELEASE)
         out = functional.linear(out.flatten(2), self._output, self._output_bias)
         places.lap(laps, OUTPUT)

@@ -61,7 +61,6 @@ NAMES = {
         ),
         _DEEPSEEK,
     ),
-    "gemma4_text": Names(feed="", router="router.proj"),
     "gpt_oss": Names(router="router"),
     "llama4_text": Names(feed="feed_forward", router="router"),
 }  # fmt: skip

@@ -96,12 +96,12 @@ def known_versions(
     locked = lock.versions(package)
     if offline:
         return locked
-    from nearfree.sources.fetching.fetch import SDISTS
+    from nearfree.sources.fetching.fetch import PARTS
     from nearfree.sources.fetching.fork import FORKS
     from nearfree.sources.fetching.index import releases
 
     first = Version(oldest or (locked[0] if locked else "0"))
-    named = FORKS[package].package if package in FORKS else SDISTS.get(package, package)
+    named = FORKS[package].package if package in FORKS else PARTS.get(package, package)
     found = [each for each in releases(named) if Version(each) >= first]
     final = [each for each in found if not Version(each).is_prerelease]
     return sorted(

@@ -1,8 +1,9 @@
 """Which kernel of latent attention an engine runs, and up to how many positions it decodes.
 
 An engine decodes a request of up to so many new positions over the latent itself, absorbed; more
-go to prefill, which first widens all cached latents to keys and values of each head. These are
-facts of release ranges with their file and lines; the kernels' own tiles stand in `mla_tiles`.
+go to prefill, which first widens all cached latents to keys and values of each head. vLLM's part is
+what `backends/vllm_mla.py` reads in the text of releases from 0.11.1 on, which tests read again;
+all else was read by hand. The kernels' own tiles stand in `mla_tiles`.
 """
 
 from collections.abc import Sequence
@@ -32,12 +33,15 @@ class MlaPath(Struct, frozen=True, kw_only=True):
     place: str
     least: int = 1
     most: int | None = None
+    few_bits: bool | None = None
+    """Whether it is of caches of fewer than 16 bits; of all where it says nothing."""
 
-    def speaks(self, engine: str, release: Version, sm: int) -> bool:
-        """Return whether it is of an engine's release on a GPU."""
+    def speaks(self, engine: str, release: Version, sm: int, *, few_bits: bool) -> bool:
+        """Return whether it is of an engine's release on a GPU, over such a cache."""
         low, high = self.capabilities
         of_release = Version(self.first) <= release <= Version(self.last)
-        return engine == self.engine and low <= sm <= high and of_release
+        of_cache = self.few_bits in (None, few_bits)
+        return engine == self.engine and low <= sm <= high and of_release and of_cache
 
 
 _ORDER = (
@@ -48,7 +52,11 @@ _BACKENDS = "v1/attention/backends/mla"
 _AMPERE, _HOPPER, _BLACKWELL, _CONSUMER = (80, 89), (90, 90), (100, 119), (120, 129)
 PATHS = (
     MlaPath(engine=VLLM_MLA, kernel="fa3", capabilities=_HOPPER, first="0.10.2", last="0.33.0",
-            most=512, place=f"{_ORDER}; {_BACKENDS}/flashattn_mla.py, reorder_batch_threshold 512"),
+            most=512, few_bits=False,
+            place=f"{_ORDER}; {_BACKENDS}/flashattn_mla.py, reorder_batch_threshold 512"),
+    MlaPath(engine=VLLM_MLA, kernel="flashmla", capabilities=_HOPPER, first="0.11.1",
+            last="0.33.0", most=128, few_bits=True,
+            place=f"{_ORDER}; {_BACKENDS}/flashmla.py, reorder_batch_threshold 128"),
     MlaPath(engine=VLLM_MLA, kernel="cutlass", capabilities=_BLACKWELL, first="0.11.1",
             last="0.14.99", most=1, place=f"{_ORDER}; {_BACKENDS}/cutlass_mla.py: one position"),
     MlaPath(engine=VLLM_MLA, kernel="trtllm_gen", capabilities=_BLACKWELL, first="0.15.0",
@@ -59,7 +67,10 @@ PATHS = (
         for capabilities in (_AMPERE, _CONSUMER)
         for path in (
             MlaPath(engine=VLLM_MLA, kernel="triton_decode", capabilities=capabilities,
-                    first="0.9.2", last="0.30.99", most=1,
+                    first="0.9.2", last="0.30.99", most=1, few_bits=False,
+                    place=f"{_ORDER}; {_BACKENDS}/triton_mla.py: one position"),
+            MlaPath(engine=VLLM_MLA, kernel="triton_decode", capabilities=capabilities,
+                    first="0.18.0", last="0.30.99", most=1, few_bits=True,
                     place=f"{_ORDER}; {_BACKENDS}/triton_mla.py: one position"),
             MlaPath(engine=VLLM_MLA, kernel="triton_decode", capabilities=capabilities,
                     first="0.31.0", last="0.33.0",
@@ -86,10 +97,17 @@ PATHS = (
 )  # fmt: skip
 
 
-def engine_paths(engine: str, version: str | None, sm: int) -> Sequence[MlaPath]:
+def engine_paths(
+    engine: str, version: str | None, sm: int, *, few_bits: bool = False
+) -> Sequence[MlaPath]:
     """Return the decoding kernels of an engine's release on a GPU, by rising positions.
 
     What none of them takes goes to prefill.
+
+    Parameters
+    ----------
+    few_bits
+        Whether the cache has fewer than 16 bits an element.
 
     Raises
     ------
@@ -103,10 +121,11 @@ def engine_paths(engine: str, version: str | None, sm: int) -> Sequence[MlaPath]
             f"no release of {engine} is given, and kernels differ between releases",
             remedy=f"Give one, such as {engine.replace('_', '-')}=={_LATEST[engine]}",
         ) from error
-    found = [path for path in PATHS if path.speaks(engine, release, sm)]
+    found = [path for path in PATHS if path.speaks(engine, release, sm, few_bits=few_bits)]
     if not found:
+        over = " over a cache of few bits" if few_bits else ""
         raise EvidenceError(
-            f"which latent attention {engine} {version} runs on compute capability "
+            f"which latent attention {engine} {version} runs{over} on compute capability "
             f"{sm // 10}.{sm % 10} is not known",
             remedy=f"Ask for {_LATEST[engine]}, or name a kernel",
         )

@@ -26,6 +26,8 @@ class MlaTile(Struct, frozen=True, kw_only=True):
     shared: bool
     place: str
     binary: bool = False
+    splits: bool = True
+    """Whether keys are split over blocks, so that few tiles use all SMs."""
 
     @property
     def positions(self) -> float:
@@ -58,10 +60,16 @@ _CUTLASS = (
     "vllm 0.14.0 csrc/attention/mla/cutlass_sm100_mla/kernel/sm100_cutlass_mla_kernel.cu "
     "line 74: 128 heads, one position"
 )
+_SPARSE = (
+    "vllm 0.20.2 v1/attention/backends/mla/flashmla_sparse.py line 713: heads padded to 64 or "
+    "128; csrc/api/sparse_decode.h line 62: a position a tile (deepseek-ai/FlashMLA at 9241ae3)"
+)
 _NAIVE = "a tile of 128 rows of one head, assumed: no public source says it of all kernels"
 
 
-NAIVE_TILE = MlaTile(path="naive", rows=128, rows_per_position=1, shared=False, place=_NAIVE)
+NAIVE_TILE = MlaTile(
+    path="naive", rows=128, rows_per_position=1, shared=False, place=_NAIVE, splits=False
+)
 """That of kernels whose keys and values are each head's own."""
 
 
@@ -80,6 +88,22 @@ def single_tile(path: str, heads: int, rows: int, place: str, *, binary: bool = 
 def _trtllm(heads: int) -> MlaTile:
     rows = 8 if heads <= 8 else 16 if heads <= 32 else 64
     return single_tile("trtllm_gen", heads, rows, _TRTLLM, binary=True)
+
+
+def sparse_tile(*, heads: int, sm: int) -> MlaTile:
+    """Return the tile of attention to selected positions: heads of one position, padded to 64.
+
+    Raises
+    ------
+    EvidenceError
+        No such kernel is known of the compute capability.
+    """
+    if not _HOPPER <= sm < _FAMILY_END:
+        raise EvidenceError(
+            f"no kernel of selected positions is known on compute capability {sm // 10}.{sm % 10}",
+            remedy="Ask for a GPU of compute capability 9.0 or 10.x",
+        )
+    return single_tile("flashmla_sparse", heads, 64, _SPARSE, binary=True)
 
 
 def kernel_tile(kernel: str, *, heads: int, sm: int) -> MlaTile:
@@ -108,7 +132,7 @@ def kernel_tile(kernel: str, *, heads: int, sm: int) -> MlaTile:
         "triton_decode": single_tile("triton_decode", heads, 16, _VLLM_TRITON),
         "triton_extend": MlaTile(
             path="triton_extend", rows=16 if _BLACKWELL <= sm < _FAMILY_END else 32,
-            rows_per_position=1, shared=False, place=_SGLANG_EXTEND,
+            rows_per_position=1, shared=False, place=_SGLANG_EXTEND, splits=False,
         ),
     }.get(kernel)  # fmt: skip
     if found is None:
@@ -152,7 +176,7 @@ def _kernel(backend: str, name: str, *, sm: int, cached: bool) -> str:
         if sm == _HOPPER:
             return "flashmla"
         blackwell = _BLACKWELL <= sm < _FAMILY_END
-        return "trtllm_gen" if blackwell else f"TensorRT-LLM on capability {sm / 10:g}"
+        return "trtllm_gen" if blackwell else f"TensorRT-LLM on capability {sm // 10}.{sm % 10}"
     if "flashmla" in name or "flash_mla" in name:
         return "flashmla"
     return "trtllm_gen" if "trtllm" in name else "fa3" if "flash_att" in name else name

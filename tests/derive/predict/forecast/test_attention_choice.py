@@ -24,8 +24,8 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
     [
         ("llama", {}, {80: "flash-attn", 90: "flash-attn", 100: "flash-attn", None: "flash-attn"}),
         ("gemma3_text", {}, {80: "flash-attn", 90: "flash-attn"}),
-        ("gpt_oss", {}, {80: "flash-attn-4", 90: "vllm-fa3", 100: "flash-attn-4"}),
-        ("gemma4_text", {"global_head_dim": 512}, {90: "flashinfer", 100: "flashinfer"}),
+        ("gpt_oss", {}, {80: "vllm-triton", 90: "vllm-fa3", 100: "flash-attn-4"}),
+        ("gemma4_text", {"global_head_dim": 512}, {90: "vllm-triton", 100: "vllm-triton"}),
         ("deepseek_v3", {}, {80: "vllm-mla==0.33.0", 90: "vllm-mla==0.33.0"}),
     ],
 )  # fmt: skip

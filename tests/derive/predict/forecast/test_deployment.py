@@ -1,9 +1,11 @@
 """A deployment on several GPUs: its rank's modules, and what they ask at each batch."""
 
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
-from decoders.files import CONFIG
+from decoders.files import CONFIG, change, write
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.backends.names import BackendRelease
@@ -52,3 +54,18 @@ def test_a_question_has_the_batch_of_its_group(batch: int, dp: int, tp: int) -> 
         assert batches[places[DISPATCH]] == batch
     if tp > 1:
         assert batches[places[ATTENTION_SUM]] == group
+
+
+def test_a_kind_is_asked_about_once(tmp_path: Path) -> None:
+    """A model of two kinds asks as many questions with 94 layers as with 6."""
+
+    def asked(layers: int) -> Questions:
+        types = ["sliding_attention", "full_attention"] * (layers // 2)
+        small = change("gpt_oss", num_hidden_layers=layers, layer_types=types)
+        decoder = read_decoder(write(tmp_path, small))
+        return Questions([Deployment(decoder=decoder, **ASKED)], [1, 2])
+
+    few, many = asked(6), asked(94)
+    assert few.frame.height == many.frame.height
+    counts = many.uses.filter(pl.col("role").str.starts_with("attention, "))["count"].to_list()
+    assert counts == [47, 47]

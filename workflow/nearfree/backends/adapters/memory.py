@@ -16,7 +16,7 @@ from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.units import BYTES_PER_GB
 
-_INT64_BYTES = 8
+_FLOAT32_BYTES, _INT64_BYTES = 4, 8
 RESERVE = 0.9
 """The share of free memory that a kernel may take; the rest is for what it makes meanwhile."""
 
@@ -66,7 +66,7 @@ def _needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionCo
         pairs = rows * (setting.top_k or 0) + experts * (setting.block_size_m or 128)
         activations = 2 * rows * d_model + pairs * (2 * d_model + 3 * d_ff)
         return _Needed(size * 3 * experts * d_model * d_ff, size * activations)
-    if setting.module == "mla":
+    if setting.module in ("mla", "indexer"):
         return _latents_needed(setting, positions)
     head_dim, page = setting.head_dim or 0, setting.page_size or 1
     keys = -(-((setting.context or 0) + most) // page) * page
@@ -77,16 +77,27 @@ def _needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionCo
 
 
 def _latents_needed(setting: Setting, positions: tuple[int, ...]) -> _Needed:
-    """Return what latent attention takes: latents; queries, masks of each head, what comes out."""
+    """Return what latent attention takes: latents; queries, masks of each head, what comes out.
+
+    An indexer has keys; and in float32 those, its queries and each head's products.
+    """
     size, most, heads = int(ELEMENT_BYTES[setting.dtype]), max(positions), setting.heads or 0
-    width, seen = head_widths(setting)[0], (setting.context or 0) + most
+    seen, width = (setting.context or 0) + most, setting.head_dim or 0
+    if setting.module == "indexer":
+        keys, queries = setting.batch * seen * width, setting.batch * most * heads * width
+        masks = sum(positions) * seen if is_causal(setting) else 0
+        wide = _FLOAT32_BYTES * (keys + queries + 2 * setting.batch * most * heads * seen)
+        return _Needed(size * keys, size * (queries + masks) + wide)
+    width = head_widths(setting)[0]
     queries = setting.batch * (sum(positions) + 2 * most) * heads * width
-    if setting.selected:
-        taken = setting.batch * most * setting.selected * width
-        chosen = setting.batch * sum(positions) * setting.selected * _INT64_BYTES
-        return _Needed(size * setting.batch * seen * width, size * (queries + taken) + chosen)
-    masks = sum(positions) * heads * seen if is_causal(setting) else 0
-    return _Needed(size * setting.batch * seen * width, size * (queries + masks))
+    context, selected = setting.context or 0, setting.selected or 0
+    choosing = [n for n in positions if 0 < selected < context + n]
+    seeing = sum(n for n in positions if n not in choosing)
+    masks = seeing * heads * seen if is_causal(setting) else 0
+    taken = setting.batch * max(choosing, default=0) * selected * width
+    chosen = setting.batch * sum(choosing) * selected * _INT64_BYTES
+    held = size * setting.batch * seen * width
+    return _Needed(held, size * (queries + masks + taken) + chosen)
 
 
 def _matrices(setting: Setting) -> list[tuple[str, int, int]]:

@@ -13,6 +13,7 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, torch_dtype, turns
 from nearfree.backends.adapters.torch_sdpa import causal_mask
 from nearfree.core.modules.attention import is_causal
+from nearfree.core.modules.indexer import SELECT, indexer_work
 from nearfree.core.modules.mla import head_widths, is_absorbed, mla_work
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -96,10 +97,16 @@ def chosen(scores: Tensor, selected: int) -> Tensor | None:
     return None if scores.shape[-1] <= selected else scores.topk(selected, -1).indices
 
 
+_UNSEEN = -1e38
+SELECTED = 2048
+"""Positions that an indexer chooses: index_topk of DeepSeek V3.2's and GLM's published files."""
+
+
 class TorchMla:
     """Queries [b, N, heads, latent + rope_dim] over a cache [b, L + N, latent + rope_dim].
 
-    Where positions are selected, each query has its own of the L cached ones, drawn once.
+    Where fewer positions are selected than there are, each query has its own of the L cached ones,
+    drawn once.
     """
 
     def __init__(
@@ -110,7 +117,7 @@ class TorchMla:
         Raises
         ------
         EvidenceError
-            It is to run on a GPU, in the naive form, or with fewer cached positions than selected.
+            It is to run on a GPU, in the naive form, or to select new positions among others.
         """
         if execution.device != "cpu" or not is_absorbed(setting):
             raise EvidenceError(
@@ -118,10 +125,11 @@ class TorchMla:
                 remedy="Measure it there, or choose another backend",
             )
         self._setting, self._context = setting, setting.context or 0
-        if (setting.selected or 0) > self._context:
+        choosing = [n for n in positions if self._selects(n)]
+        if choosing and (setting.selected or 0) > self._context:
             raise EvidenceError(
-                f"{setting.selected} positions cannot be selected of {self._context}",
-                remedy="Choose a longer context",
+                f"{setting.selected} positions cannot be selected of {self._context} cached ones",
+                remedy="Choose a longer context, or fewer positions",
             )
         dtype, batch, heads = torch_dtype(setting), setting.batch, setting.heads or 0
         width, self._latent = head_widths(setting)
@@ -131,11 +139,17 @@ class TorchMla:
         self.cache = self._caches.cache
         queries = filled(execution, dtype, batch, max(positions), heads, width)
         self._queries = {n: queries[:, :n].contiguous() for n in positions}
-        masked = [n for n in positions if n > 1 and is_causal(setting) and not setting.selected]
+        seeing = is_causal(setting)
+        masked = [n for n in positions if n > 1 and seeing and n not in choosing]
         self._masks = {
             n: causal_mask(n, self._context, dtype).repeat_interleave(heads, 0) for n in masked
         }
-        self._chosen = {n: self._drawn(n) for n in positions} if setting.selected else {}
+        self._chosen = {n: self._drawn(n) for n in choosing}
+
+    def _selects(self, n: int) -> bool:
+        """Return whether a query of N attends to fewer positions than it sees."""
+        selected_of = self._setting.selected
+        return selected_of is not None and selected_of < self._context + n
 
     def _drawn(self, n: int) -> Tensor:
         """Return the positions of each of N queries, [b, N, selected]."""
@@ -156,6 +170,57 @@ class TorchMla:
         setting = self._setting
         basis = "torch's CPU kernel: every key under the mask, values as wide as keys"
         width, _ = head_widths(setting)
-        seen = setting.selected or self._context + n
-        executed = 4 * width * setting.batch * n * (setting.heads or 0) * seen
+        seen = setting.selected if self._selects(n) else self._context + n
+        executed = 4 * width * setting.batch * n * (setting.heads or 0) * (seen or 0)
         return structs.replace(mla_work(setting, n, basis), flop_executed=executed)
+
+
+class TorchIndexer:
+    """Numbers of queries [b, N, heads, index_dim] and keys [b, L + N, index_dim], in float32.
+
+    Of more positions than SELECTED the largest are chosen, unless `api` asks for numbers alone.
+    """
+
+    def __init__(
+        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
+    ) -> None:
+        """Allocate queries, weights of heads, keys and masks.
+
+        Raises
+        ------
+        EvidenceError
+            It is to run on a GPU, over entries of several positions, or to select alone.
+        """
+        if execution.device != "cpu" or setting.span > 1 or setting.api == SELECT:
+            raise EvidenceError(
+                "torch_sdpa runs an indexer's numbers on a CPU, one a position",
+                remedy="Measure it there, or choose another backend",
+            )
+        self._setting, self._context = setting, setting.context or 0
+        dtype, batch, heads = torch_dtype(setting), setting.batch, setting.heads or 0
+        width, most = setting.head_dim or 0, max(positions)
+        shape = batch, self._context + most, width
+        self._keys = turns(execution, lambda _: filled(execution, dtype, *shape))
+        self.cache = self._keys.cache
+        self._queries = filled(execution, dtype, batch, most, heads, width)
+        self._weights = filled(execution, torch.float32, batch, most, heads)
+        masked = [n for n in positions if n > 1 and is_causal(setting)]
+        # What a position does not see is far below all else, and finite, as an output must be.
+        self._masks = {n: causal_mask(n, self._context, dtype).clamp_(min=_UNSEEN) for n in masked}
+
+    def forward(self, n: int) -> Tensor:
+        """Run one forward over N new positions of every request.
+
+        Out come numbers, [b, N, L + N], or the positions that were chosen, [b, N, SELECTED].
+        """
+        keys, weights = self._keys.next()[:, : self._context + n], self._weights[:, :n]
+        scores = index_scores(self._queries[:, :n], keys, weights, self._masks.get(n))
+        found = chosen(scores, SELECTED) if self._setting.api is None else None
+        return scores if found is None else found
+
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work: every key under the mask."""
+        setting, basis = self._setting, "two products in torch: every key under the mask"
+        products = setting.batch * n * (setting.heads or 0) * (self._context + n)
+        executed = 2 * products * (setting.head_dim or 0)
+        return structs.replace(indexer_work(setting, n, basis), flop_executed=executed)

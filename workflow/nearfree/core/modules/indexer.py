@@ -16,7 +16,8 @@ from nearfree.errors import EvidenceError
 
 M_INDEX = "M_index"
 LOGITS, SELECT = "logits", "select"
-"""What an indexer calls, as the field `api` names it: both where it says none."""
+"""Its two calls, as the field `api` names them: the numbers, which it is where it says none, and
+the choice of the largest among them."""
 _LOGIT_BYTES = 4
 """Numbers that are chosen among are float32."""
 
@@ -26,7 +27,7 @@ def indexer_work(
 ) -> ExecutedWork:
     """Return the work of N new positions' numbers over L cached and N new keys.
 
-    2 H d FLOPs a pair. Bytes are the keys, the queries, and each number written and read.
+    2 H d FLOPs a pair. Bytes are the keys, the queries, and each number that is written.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ def indexer_work(
     per_pair = 2 * setting.batch * heads * width
     computed = math.ceil(computed / setting.span)
     moved = (context + n) / setting.span * width * cache_bytes(setting)
-    moved += n * heads * width * element_bytes(setting) + 2 * _LOGIT_BYTES * pairs
+    moved += n * heads * width * element_bytes(setting) + _LOGIT_BYTES * pairs
     return ExecutedWork(
         flop_logical=per_pair * pairs,
         flop_executed=per_pair * computed,

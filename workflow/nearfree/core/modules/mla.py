@@ -9,6 +9,8 @@ selection lets each query attend to `selected` positions that an indexer chose.
 
 import math
 
+from msgspec import Struct
+
 from nearfree.core.modules.attention import is_causal, tiled_pairs, visible_pairs
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.setting import Setting, required
@@ -18,6 +20,21 @@ from nearfree.errors import EvidenceError
 ABSORBED, NAIVE = "absorbed", "naive"
 """The forms, as the field `api` names them; absorbed where it says none."""
 M_MLA = "M_mla"
+
+
+class MlaQuestion(Struct, frozen=True, kw_only=True):
+    """One call of latent attention on one platform; `kernel` is None where an engine chooses."""
+
+    backend: str
+    backend_version: str | None
+    kernel: str | None
+    context: int
+    heads: int
+    selected: int | None
+    api: str | None
+    dtype: str
+    kv_dtype: str | None
+    sm: int | None
 
 
 def is_absorbed(setting: Setting) -> bool:
@@ -183,4 +200,6 @@ MLA = ModuleKind(
         principle=Equation("N_max = M_mla = R / H", "sec. 4.1, extended"),
         letter=M_MLA,
     ),
+    question=MlaQuestion,
+    question_fields=MlaQuestion.__struct_fields__,
 )

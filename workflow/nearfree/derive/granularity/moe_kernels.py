@@ -1,14 +1,12 @@
 """Which kernel runs an MoE layer where a release is asked, and whether its blocks are read."""
 
 from nearfree.backends.kernels import (
-    MARLIN,
+    BY_PUBLIC_NAME,
     NEVER_TRITON,
-    OPENAI_TRITON,
     TRITON,
-    TRITON_KERNELS,
-    gpt_oss_kernel,
     moe_kernel,
     moe_libraries,
+    public_kernel,
     unread,
 )
 from nearfree.backends.names import BackendRelease
@@ -36,6 +34,8 @@ MOE_FORMATS: dict[tuple[str, str], Dtype] = {
     ("nvfp4", "nvfp4"): "nvfp4",
 }
 """What a release calls the formats of activations and weights; float8 is scaled per tensor."""
+_FEW_BITS = ("int4", "mxfp4")
+"""Formats of weights whose kernels beside Triton's have public curves of their own."""
 _LIBRARIES_ALONE = ("nvfp4",)
 """Formats whose experts run in libraries alone, which pick their own tiles."""
 
@@ -45,8 +45,9 @@ def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
 
     A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
     """
-    if dtype == "mxfp4" and asked.kernel == OPENAI_TRITON:
-        return TRITON_KERNELS
+    public = BY_PUBLIC_NAME.get(asked.kernel or "")
+    if public is not None and public in BESIDE_TRITON:
+        return public
     named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
     if (named and dtype not in NEVER_TRITON) or asked.sm is None:
         return TRITON
@@ -83,21 +84,19 @@ def reads_moe(
 def library_of(
     release: BackendRelease, formats: Product, sm: int | None, model_type: str = ""
 ) -> str | None:
-    """Return the library that a release runs experts by, in a format that has no blocks to read.
+    """Return what a release runs experts by where T(N) is a library's or of a kernel's own curves.
 
-    None where it has, or the library is not known. OpenAI's Triton kernels, which run gpt-oss's
-    experts, are such a library by T(N), whose blocks are read all the same.
+    None where blocks make T(N), or it is not known. Marlin and OpenAI's Triton kernels, which run
+    gpt-oss's experts, have blocks that are read all the same.
     """
-    stored = formats.weights
-    gpt_oss = model_type == "gpt_oss" and stored == "mxfp4" and formats.activations in PLAIN
-    alone = stored == formats.activations and stored in _LIBRARIES_ALONE
-    if sm is None or not (gpt_oss or alone):
+    stored, entering = formats
+    few = stored in _FEW_BITS and entering in PLAIN
+    if sm is None or not (few or (stored == entering and stored in _LIBRARIES_ALONE)):
         return None
     try:
         known = moe_release(release.name, release.version, None)
-        if gpt_oss:
-            kernel = gpt_oss_kernel(*known, sm)
-            return None if kernel == MARLIN else kernel
+        if few:
+            return public_kernel(*known, stored, sm, gpt_oss=model_type == "gpt_oss")
         return moe_libraries(*known, stored, sm)
     except EvidenceError:
         return None

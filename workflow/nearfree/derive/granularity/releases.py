@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from nearfree.backends.kernels import OPENAI_TRITON
+from nearfree.backends.kernels import BY_PUBLIC_NAME
 from nearfree.backends.records import BACKENDS, Backend
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.moe_ffn import is_triton_moe
@@ -60,7 +60,7 @@ def moe_release(backend: str, version: str | None, kernel: str | None) -> Releas
         No rules are read of this backend or kernel, or its version is not given.
     """
     ruled_backend(backend, "moe_ffn")
-    if kernel != OPENAI_TRITON and not is_triton_moe(kernel):
+    if not (kernel in BY_PUBLIC_NAME or is_triton_moe(kernel)):
         raise _refused(f"no rules of the MoE kernel {kernel} of {backend} are read")
     return _release(backend, version)
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.kind import Granularity, Laws, ModuleKind, smallest
+from nearfree.core.modules.mla import MlaQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.modules.registry import KINDS
 from nearfree.core.modules.routing import SPREADS
@@ -21,6 +22,7 @@ from nearfree.core.setting import POWER_LAW, Setting, required
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import ConfigError, NearfreeError
+from nearfree.sources.answers.latent import LatentCall
 
 LAWFUL: dict[str, Laws] = {name: kind.laws for name, kind in KINDS.items() if kind.laws}
 """The laws of the kinds of modules that have some."""
@@ -151,9 +153,15 @@ def _tiles(
     return Granularity(rows=float("inf") if last is None else last, place=place)
 
 
+def _latent(_resolver: Resolver, question: MlaQuestion, baseline: int, _tokens: int) -> Granularity:
+    last, place = LatentCall.of(question).last_alike(baseline)
+    return Granularity(rows=last, place=place)
+
+
 _BY_QUESTION: dict[type, Callable[[Resolver, Any, int, int], Granularity]] = {
     MoeQuestion: _blocks,
     AttentionQuestion: _tiles,
+    MlaQuestion: _latent,
 }
 
 

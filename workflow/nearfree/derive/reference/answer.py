@@ -9,7 +9,7 @@ from msgspec import Struct
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference
-from nearfree.derive.reference.regimes import R0, R2, R3, rows_of
+from nearfree.derive.reference.regimes import AT_ONE_POSITION, R0, R2, R3, rows_of
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.family import (
@@ -106,7 +106,7 @@ class TimedQuestions:
         """Time the questions whose kernels are known, of a family without shared constants."""
         none = np.zeros(part.rows.height, dtype=bool)
         known = none if self._reference is None else self._reference.reference.knows(part)
-        reason = pl.lit(f"no constants of {part.family.name} in the log")
+        reason = pl.lit(f"no constants of {part.family.name} in the log{self._instead(part)}")
         unknown = part.rows.filter(pl.Series(~known))
         self._refused.append(unknown.select("asked", reason.alias("refusal")))
         if self._reference is None or not known.any():
@@ -119,6 +119,14 @@ class TimedQuestions:
             constants=[""] * height, calibration=[[]] * height, in_sample=[False] * height,
         )  # fmt: skip
         self._parts.append(_with_kernels(empty, self._reference))
+
+    def _instead(self, part: Prepared) -> str:
+        """Return over which other caches a family has kernels, to be said behind a refusal."""
+        groups = self._reference.reference.groups if self._reference else {}
+        caches = {key.kv_dtype or key.dtype for key in groups if key.family == part.family.name}
+        others = sorted(caches - {*part.rows["kv_dtype"].fill_null(part.rows["dtype"])})
+        asked = " or ".join(f"--kv-dtype {each}" for each in others)
+        return f" for this GPU and cache: others are known with {asked}" if others else ""
 
     def _timed(self, part: Prepared) -> Timed:
         """Return T(N) by the family's shared constants, and by a kernel's own where it is known."""
@@ -242,7 +250,8 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         latency[rows] = known.latency_us
         ratio[rows] = known.latency_us / known.latency_us[:, :1]
         asked = shared.part.rows[places.tolist()]
-        band[rows] = reference.bands_of(known.regime, asked)
+        wider = CARRIED_BAND if shared.part.family.name in AT_ONE_POSITION else 1.0
+        band[rows] = wider * reference.bands_of(known.regime, asked)
         for place, each, text, events in zip(
             places.tolist(), known.regime, known.texts(), reference.events_of(known), strict=True
         ):

@@ -7,6 +7,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.core.modules.mla import MLA
+from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.groups import Group, Key, keys_of, made
@@ -22,7 +23,10 @@ _MANY = ("attention", "mla", "layer", "indexer")
 """Families of which so many curves are kept."""
 MOST_ATTENTION = 120
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
-_MODULES = ("gemm", "moe_ffn", "attention", "mla", "indexer", "attention_layer")
+KEPT: tuple[Module, ...] = (
+    "gemm", "moe_ffn", "attention", "mla", "indexer", "attention_layer",
+)  # fmt: skip
+"""The modules of which kernels are kept."""
 _TWO_KERNELS = ("attention",)
 """Modules that run another kernel for one position than for several."""
 
@@ -45,7 +49,7 @@ class Curves(Struct, frozen=True):
 
 def known_truth(curves: ImportedCurves, epsilon: float) -> Truth:
     """Return what curves of a kernel say: products with heavy weights, attention from N > 1 on."""
-    settings = heavy_enough(curves.settings.filter(pl.col("module").is_in(_MODULES)), LEAST_MB)
+    settings = heavy_enough(curves.settings.filter(pl.col("module").is_in(KEPT)), LEAST_MB)
     points = curves.points.join(settings.select("curve", "module"), on="curve", how="inner")
     several = (
         ~pl.col("module").is_in(_TWO_KERNELS) | (pl.col("n") > 1) | pl.col("context").is_not_null()

@@ -7,13 +7,28 @@ import polars as pl
 
 from nearfree.core.plan import CalibratePlan
 from nearfree.core.scopes import IMPORTED, PUBLIC
+from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
-from nearfree.derive.reference.folds import COVERED, Fold, band_of, needed, predicted
-from nearfree.derive.reference.record import STREAM, referenced, rows_of_bands
+from nearfree.derive.reference.build import KEPT, Curves, curves_by_form, known_truth
+from nearfree.derive.reference.folds import (
+    COVERED,
+    Fold,
+    band_of,
+    groups_of_all,
+    needed,
+    predicted,
+)
+from nearfree.derive.reference.groups import Group, Key
+from nearfree.derive.reference.record import (
+    STREAM,
+    group_of,
+    newest_kernels,
+    referenced,
+    rows_of_bands,
+)
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
-from nearfree.errors import EvidenceError
+from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BandsCalibrated, Payload, RegimeBand
 from nearfree.log.evidence import read_scope
@@ -23,8 +38,9 @@ from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
-FORM = 1
-"""Number of the forms, of their fit and of what is kept; a change of any raises it."""
+FORM = 2
+"""Number of the forms, of their fit and of what is kept; a change of any raises it. 2 has latent
+attention, indexers and attention layers."""
 _LEFT_OUT: dict[str, Fold] = {R0: "R0", R1: "R1", R2: "R2m", R3: "R3"}
 """What is left out to calibrate the band of a regime."""
 
@@ -35,6 +51,7 @@ def calibrate_kernels(
     *,
     stream: str,
     epsilon: float,
+    modules: tuple[Module, ...] = (),
     offline: bool = False,
 ) -> Seal:
     """Make sure that what a stream's curves say of each kernel is sealed.
@@ -45,12 +62,22 @@ def calibrate_kernels(
         The imported curves.
     epsilon
         The tolerance that groups are made and bands are calibrated at.
+    modules
+        The modules whose curves count, all if none is named; of others what is on record stays.
 
     Raises
     ------
     EvidenceError
         There are no such curves, or none that a form speaks of.
+    ConfigError
+        No kernels are kept of such a module.
     """
+    unknown = [name for name in modules if name not in KEPT]
+    if unknown:
+        raise ConfigError(
+            f"no kernels are kept of {unknown[0]!r:.40}",
+            remedy=f"Choose from {', '.join(KEPT)}",
+        )
     takes = read_scope(layout, IMPORTED, stream=stream)
     if not takes:
         raise EvidenceError(
@@ -59,8 +86,14 @@ def calibrate_kernels(
         )
     files = dict(max(takes, key=lambda take: take.order).started.data.plan.files)
     curves = read_curves(layout, stream)
+    if modules:
+        asked = curves.settings.filter(pl.col("module").is_in(modules))
+        points = curves.points.join(asked.select("curve"), on="curve", how="semi")
+        curves = ImportedCurves(settings=asked, points=points)
     on = tuple(sorted(curves.settings["platform"].unique()))
-    plan = CalibratePlan(source=stream, files=files, platforms=on, epsilon=epsilon, form=FORM)
+    plan = CalibratePlan(
+        source=stream, files=files, platforms=on, epsilon=epsilon, form=FORM, modules=modules
+    )
     name = take_name(PUBLIC, STREAM, 1, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
@@ -73,30 +106,46 @@ def calibrate_kernels(
             f"no curve of {stream} is one that a form speaks of",
             remedy="Give curves of platforms with facts in config/platforms.yaml",
         )
+    groups = groups_of_all(every, epsilon)
     events = [
-        *_kernels(every, curves, epsilon),
-        _bands(every, {each: sheet.sm for each, sheet in platforms.items()}, epsilon),
+        *_kernels(_unrecorded(layout, groups), curves, epsilon),
+        _bands(every, groups, {each: sheet.sm for each, sheet in platforms.items()}, epsilon),
     ]
-    command = f"nearfree calibrate --kernels --stream {stream} --epsilon {epsilon:g}"
+    some = f" --module {','.join(modules)}" if modules else ""
+    command = f"nearfree calibrate --kernels{some} --stream {stream} --epsilon {epsilon:g}"
     return ensure_events(layout, name, plan, command, lambda: events)
 
 
-def _kernels(every: Sequence[Curves], curves: ImportedCurves, epsilon: float) -> Iterator[Payload]:
+def _unrecorded(layout: Layout, groups: Mapping[Key, Group]) -> dict[Key, Group]:
+    """Return the groups that the log does not hold already."""
+    recorded, _ = newest_kernels(layout)
+    return {
+        key: group
+        for key, group in groups.items()
+        if key not in recorded or not group.says_the_same(group_of(recorded[key]))
+    }
+
+
+def _kernels(
+    groups: Mapping[Key, Group], curves: ImportedCurves, epsilon: float
+) -> Iterator[Payload]:
     members = dict(curves.settings.select("member", "member_sha256").unique().iter_rows())
     source = str(curves.settings["source"][0])
-    for each in every:
-        for group in groups_of(each, epsilon).values():
-            yield referenced(group, source=source, epsilon=epsilon, members=members)
+    for group in groups.values():
+        yield referenced(group, source=source, epsilon=epsilon, members=members)
 
 
 def _bands(
-    every: Sequence[Curves], capabilities: Mapping[str, int | None], epsilon: float
+    every: Sequence[Curves],
+    groups: Mapping[Key, Group],
+    capabilities: Mapping[str, int | None],
+    epsilon: float,
 ) -> BandsCalibrated:
     """Return the band of each regime and kind of question, by what its curves needed."""
     bands = []
     for regime, fold in _LEFT_OUT.items():
         found: dict[tuple[str, str, str], list[float]] = {}
-        for curves, rows, said in predicted(fold, every, capabilities, epsilon):
+        for curves, rows, said in predicted(fold, every, capabilities, epsilon, groups):
             moved = needed(curves, rows, said, epsilon)
             asked = curves.part.rows.filter(pl.Series(np.asarray(rows)))
             for row, value in zip(rows_of_bands(asked), moved, strict=True):

@@ -52,6 +52,7 @@ def predicted(
     every: Sequence[Curves],
     capabilities: Mapping[str, int | None],
     epsilon: float,
+    groups: Mapping[Key, Group] | None = None,
 ) -> Iterator[tuple[Curves, Flags, Known]]:
     """Yield what a regime says of curves, with which of them; none where nothing is known.
 
@@ -63,6 +64,8 @@ def predicted(
         Compute capabilities of platforms.
     epsilon
         The tolerance that groups are made at.
+    groups
+        Those of all curves, where they are made already.
     """
     every = [curves for curves in every if curves.part.counts.shape[1] > 1]
     if regime in ("R2m", "R2s"):
@@ -74,15 +77,18 @@ def predicted(
         for curves in every:
             yield from _releases(curves, capabilities, epsilon)
     else:
-        groups: dict[Key, Group] = {}
-        for curves in every:
-            groups |= groups_of(curves, epsilon)
-        whole = Reference(groups, capabilities)
+        made = groups if groups is not None else groups_of_all(every, epsilon)
+        whole = Reference(made, capabilities)
         for curves in every:
             platform = str(curves.part.rows["platform"][0])
             known = whole.without(platform, siblings=regime == "R0")
             for rows, said in known.timed(curves.part):
                 yield curves, rows, said
+
+
+def groups_of_all(every: Iterable[Curves], epsilon: float) -> dict[Key, Group]:
+    """Return the groups of all curves, by their keys."""
+    return {key: group for each in every for key, group in groups_of(each, epsilon).items()}
 
 
 def _folds(curves: Curves, *, shape: bool) -> Array:

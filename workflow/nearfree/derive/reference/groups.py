@@ -177,6 +177,15 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         found = of_knots[rows, left] * (1.0 - share) + of_knots[rows, right] * share
         return np.asarray(found), near
 
+    def says_the_same(self, other: "Group") -> bool:
+        """Return whether constants and curves, point by point, are those of another group."""
+        return (
+            (self.values, self.ratio, self.residual) == (other.values, other.ratio, other.residual)
+            and np.array_equal(self.counts, other.counts)
+            and np.array_equal(self.n[self.counts], other.n[other.counts])
+            and np.array_equal(self.first_us, other.first_us)
+        )
+
     @cached_property
     def curve_texts(self) -> list[str]:
         """What each curve is: its shape, routing and release."""

@@ -10,11 +10,10 @@ import numpy as np
 import polars as pl
 from packaging.version import InvalidVersion, Version
 
-from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import FIELDS
 from nearfree.derive.reference.groups import Group
 from nearfree.derive.reference.kriging import COORDINATES
-from nearfree.derive.reference.record import STREAM, group_of
+from nearfree.derive.reference.record import group_of, newest_kernels
 from nearfree.derive.tables.columns import ORIGINS, SETTING_COLUMNS, amount, count, text
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import seals_digest, write_table
@@ -23,7 +22,6 @@ from nearfree.derive.work_model.attention import ATTENTION_PREFILL
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
 from nearfree.log.events import Event, KernelReferenced
-from nearfree.log.evidence import read_scope
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
@@ -74,16 +72,14 @@ KERNELS = Table(
 
 
 def write_kernels(layout: Layout, scope: str, *, epsilon: float) -> None:
-    """Write the curves of the newest take of kernels that are shown; none without such a take.
+    """Write the curves of kernels on record that are shown.
 
     Parameters
     ----------
     epsilon
         The headline tolerance.
     """
-    takes = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced,))
-    newest = max(takes, key=lambda take: take.order, default=None)
-    events = newest.of(KernelReferenced) if newest else []
+    events = [*newest_kernels(layout)[0].values()]
     rows = kernel_rows(events, epsilon)
     made_from = seals_digest(layout, scope)
     made_from["config/config.yaml:epsilon"] = sha256(repr(epsilon).encode())

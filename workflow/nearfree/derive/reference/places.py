@@ -29,7 +29,8 @@ _PLAIN = {
     "mla_cached": "tiles of heads over the latents",
     "mla_selected": "waves of positions, a tile each",
     "layer_attention": "projections, indexer and selected positions over the launches",
-    "indexer_all": "numbers over all entries",
+    "indexer_logits": "numbers over all entries",
+    "indexer_select": "a pass over all numbers",
     **dict.fromkeys(COLLECTIVE_FAMILIES, "bytes between GPUs"),
 }
 _STEPS = {

@@ -16,7 +16,7 @@ from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
 from nearfree.log.events import BandsCalibrated, Event, KernelReferenced
-from nearfree.log.evidence import Take, read_scope
+from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 
 STREAM = "kernels"
@@ -167,10 +167,8 @@ def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
 class Recorded(Mapping[Key, Group]):
     """The groups of a log by their keys, each unpacked once, when it is first asked for."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.events = {
-            Key(*(getattr(event.data, name) for name in Key._fields)): event for event in events
-        }
+    def __init__(self, events: Mapping[Key, Event]) -> None:
+        self.events = dict(events)
         self._groups: dict[Key, Group] = {}
 
     def __getitem__(self, key: Key) -> Group:
@@ -188,14 +186,18 @@ class Recorded(Mapping[Key, Group]):
         return len(self.events)
 
 
+_Band = tuple[str, str, str, str]
+"""Regime, module, formats and routing."""
+
+
 class RecordedReference(Struct, frozen=True, kw_only=True):
     """The newest take of kernels: its groups, their events, and the bands of regimes."""
 
     reference: Reference
     events: Mapping[Key, Event]
-    bands: Mapping[tuple[str, str, str, str], float]
-    """By regime, module, formats and routing."""
-    bands_event: Event | None
+    bands: Mapping[_Band, float]
+    bands_events: tuple[str, ...] = ()
+    """The events that bands are from."""
 
     def bands_of(self, regimes: Sequence[str], asked: pl.DataFrame) -> Array:
         """Return how far log(T(N) / T(baseline)) may be off, of each question in its regime."""
@@ -222,11 +224,9 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
         return max(next(filter(None, near), [*self.bands.values()]), default=1.0)
 
     def events_of(self, known: Known) -> list[list[str]]:
-        """Return the events that each row rests on: those of its groups, and of its band."""
+        """Return the events that each row rests on: those of its groups, and of bands."""
         events = [self.events[group.key].event_id for group in known.groups]
-        if self.bands_event is not None:
-            events.append(self.bands_event.event_id)
-        return [events] * len(known.regime)
+        return [[*events, *self.bands_events]] * len(known.regime)
 
 
 def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
@@ -242,40 +242,56 @@ def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
 FORMAT_COLUMNS = ("dtype", "weights", "kv_dtype")
 
 
+def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], dict[_Band, Event]]:
+    """Return the newest event of each kernel, and of each band, of whatever take.
+
+    A take holds what it found that was not on record before, and the bands of its modules.
+    """
+    found = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
+    takes = sorted(found, key=lambda take: take.order)
+    kernels = {
+        Key(*(getattr(event.data, name) for name in Key._fields)): event
+        for take in takes
+        for event in take.of(KernelReferenced)
+    }
+    bands = {
+        (each.regime, each.module, each.formats, each.routing): event
+        for take in takes
+        for event in take.of(BandsCalibrated)
+        for each in event.data.bands
+    }
+    return kernels, bands
+
+
 def recorded_kernels(layout: Layout) -> list[str]:
-    """Return the events of the newest take of kernels, in its order."""
-    takes = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
-    if not takes:
-        return []
-    newest = max(takes, key=lambda take: take.order)
-    return [
-        event.event_id for kind in (KernelReferenced, BandsCalibrated) for event in newest.of(kind)
-    ]
+    """Return the events that say what is known of kernels, and the bands."""
+    kernels, bands = newest_kernels(layout)
+    found = (event.event_id for event in (*kernels.values(), *bands.values()))
+    return list(dict.fromkeys(found))
 
 
 def recorded_reference(
     layout: Layout, capabilities: Mapping[str, int | None]
 ) -> RecordedReference | None:
-    """Return what the newest take of kernels holds, None without one.
+    """Return what is on record of kernels, None without anything.
 
     Parameters
     ----------
     capabilities
         The compute capability of each platform.
     """
-    takes: list[Take] = read_scope(layout, PUBLIC, stream=STREAM)
-    if not takes:
+    kernels, bands = newest_kernels(layout)
+    if not kernels:
         return None
-    newest = max(takes, key=lambda take: take.order)
-    groups = Recorded(newest.of(KernelReferenced))
-    bands = newest.of(BandsCalibrated)
+    groups = Recorded(kernels)
     return RecordedReference(
         reference=Reference(groups, capabilities),
         events=groups.events,
         bands={
-            (each.regime, each.module, each.formats, each.routing): each.band
-            for event in bands
+            key: each.band
+            for key, event in bands.items()
             for each in event.data.bands
+            if (each.regime, each.module, each.formats, each.routing) == key
         },
-        bands_event=bands[-1] if bands else None,
+        bands_events=tuple(dict.fromkeys(event.event_id for event in bands.values())),
     )

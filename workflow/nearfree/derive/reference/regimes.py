@@ -38,7 +38,7 @@ _FAMILY_SPECIFIC = 100
 """From compute capability 10.0 on the minor versions share their features (`sm_100f`)."""
 
 
-_AT_ONE = (MLA_CACHED.name,)
+AT_ONE_POSITION = (MLA_CACHED.name,)
 """Families whose kernels were measured at one position alone: of several nothing is known but the
 form with their constants."""
 
@@ -187,7 +187,7 @@ class Reference:
                     R3 if each or old == R3 else R2
                     for each, old in zip(measured, regimes, strict=True)
                 ]
-        if part.family.name in _AT_ONE:
+        if part.family.name in AT_ONE_POSITION:
             regimes = [R0] * part.rows.height
         return Known(
             latency_us=np.exp(logs),

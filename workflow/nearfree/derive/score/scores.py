@@ -17,8 +17,8 @@ from nearfree.derive.truth.truth import Truth
 GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")
 """What every group names, None where it is not grouped by."""
 MORE_KEYS = ("epsilon", "dtype", *STORED, "routing", "kernel", "operation", "gpus",
-             "regime")  # fmt: skip
-"""What scores can be grouped by besides."""
+             "regime", "selected", "cached")  # fmt: skip
+"""What scores can be grouped by besides; `cached` says whether attention is over a cache."""
 NEAR = 1.31
 _UP_TO = 4
 """T(N) is compared up to this many times N_max."""
@@ -69,7 +69,8 @@ def score(
     )  # fmt: skip
     settings = known.settings.select(
         *("curve", "platform", "module", "backend", "backend_version", "dtype", *STORED),
-        *("routing", "kernel"),
+        *("routing", "kernel", "selected"),
+        (pl.col("context") > 0).alias("cached"),
     )
     expected = known.boundaries.join(pl.DataFrame({"predictor": predictors}), how="cross")
     joined = expected.join(

@@ -4,6 +4,7 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.modules.indexer import SELECT
 from nearfree.core.modules.routing import SPREADS
 from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
@@ -11,7 +12,7 @@ from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PRE
 from nearfree.derive.work_model.collective import COLLECTIVE_PCIE, COLLECTIVES, EXCHANGES
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
-from nearfree.derive.work_model.layer import INDEXED, LAYER
+from nearfree.derive.work_model.layer import INDEXER_LOGITS, INDEXER_SELECT, LAYER
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
 
@@ -19,11 +20,14 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         *(GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED),
-        *(MLA_PREFILL, MLA_CACHED, MLA_SELECTED, LAYER, INDEXED),
+        *(MLA_PREFILL, MLA_CACHED, MLA_SELECTED, LAYER, INDEXER_LOGITS, INDEXER_SELECT),
         *COLLECTIVES,
     )
 }
-OF_KERNELS = tuple(each.name for each in (MLA_PREFILL, MLA_CACHED, MLA_SELECTED, LAYER, INDEXED))
+OF_KERNELS = tuple(
+    each.name
+    for each in (MLA_PREFILL, MLA_CACHED, MLA_SELECTED, LAYER, INDEXER_LOGITS, INDEXER_SELECT)
+)
 """Families without shared constants: each kernel has its own (`derive/reference/`)."""
 CALIBRATED_DTYPES = ("bfloat16", "float16")
 """Element types that the constants speak of; those of 16 bits run the same kernels."""
@@ -39,7 +43,7 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     ----------
     rows
         Questions with the facts of their platform: over PCIe all collectives have one form, and
-        latent attention has one of its own where positions are selected.
+        latent attention has one of its own where positions are selected, as has their selection.
     """
     cached = (pl.col("context") > 0).alias("cached")
     kernel = pl.coalesce("kernel", pl.when(pl.col("module") == "collective").then("api"))
@@ -48,12 +52,16 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     )
     over_pcie = (pl.col("module") == "collective") & pl.col("nvlink").is_null()
     exchanged = pl.col("family").is_in([each.name for each in EXCHANGES])
-    chosen = (pl.col("module") == "mla") & pl.col("selected").is_not_null()
+    module = pl.col("module")
+    chosen = (module == "mla") & pl.col("selected").is_not_null()
+    selects = (module == "indexer") & (pl.col("api") == SELECT)
     return rows.with_columns(found["family"]).select(
         pl.when(over_pcie & ~exchanged.fill_null(value=False))
         .then(pl.lit(COLLECTIVE_PCIE.name))
         .when(chosen)
         .then(pl.lit(MLA_SELECTED.name))
+        .when(selects)
+        .then(pl.lit(INDEXER_SELECT.name))
         .otherwise("family")
         .alias("family")
     )["family"]

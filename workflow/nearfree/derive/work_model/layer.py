@@ -114,7 +114,7 @@ def _entries(features: Features, *, mean: bool) -> Array:
 def _indexed_us(features: Features, values: Values, beta: Array) -> Array:
     """Return the time of numbers over all entries: waves of tiles, and what is moved."""
     seen, tokens = _entries(features, mean=True), features["tokens"]
-    fed = values["index_tflop_s_per_sm"] * FLOP_PER_US
+    fed = values.get("index_tflop_s_per_sm", np.inf) * FLOP_PER_US
     waves = np.ceil(tokens / (_INDEXED_TOGETHER * features["sms"]))
     chip = waves * _INDEXED_TOGETHER * 2.0 * features["index_width"] * seen / fed
     keys = features["batch"] * _entries(features, mean=False) * features["index_stored"]
@@ -152,11 +152,21 @@ LAYER = Family(
     hypotheses=("sum_of_kernels",),
     latency_us=layer_us,
 )  # fmt: skip
-INDEXED = Family(
-    name="indexer_all",
-    meaning="an indexer's numbers of N positions over all entries, or its selection among them",
+INDEXER_LOGITS = Family(
+    name="indexer_logits",
+    meaning="an indexer's numbers of N positions over all entries",
     modules=(INDEXER.name,),
     constants=(_HOST, _BANDWIDTH, _INDEX),
     hypotheses=("waves_of_four",),
     latency_us=indexer_us,
 )
+INDEXER_SELECT = Family(
+    name="indexer_select",
+    meaning="the choice of the largest of an indexer's numbers",
+    modules=(INDEXER.name,),
+    speaks=lambda _backend, _kernel, _cached: False,
+    constants=(_HOST, _BANDWIDTH),
+    hypotheses=("one_pass",),
+    latency_us=indexer_us,
+)
+"""A question is of it where it calls `select`."""

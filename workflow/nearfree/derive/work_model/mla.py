@@ -73,10 +73,12 @@ def among_us(features: Features, values: Values, _hypothesis: str) -> Array:
 
 
 def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
-    """Return T(N) of N positions over a cache, keys split over all SMs, [rows, grid], in us.
+    """Return T(N) of N positions over a cache, [rows, grid], in microseconds.
 
-    A row tile beyond a request's first one reads the cache again, from DRAM in a share `reread`.
-    Where an engine prefills, every cached latent is widened first.
+    Keys are split over all SMs, where the kernel does; else tiles come in waves. A row tile beyond
+    a request's first one reads the cache again, from DRAM in a share `reread`. Where an engine
+    prefills, every cached latent is widened first, to keys and values that are written and read;
+    those kernels compute at phi here, so that the step to them is the least that it can be.
 
     Parameters
     ----------
@@ -85,10 +87,14 @@ def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """
     tiles, keys = _tiled(features)
     share = features["batch"] * features["row_axes"] * tiles / features["sms"]
-    chip = share * _tile_us(features, values, keys)
-    rate = features["sms"] * _rate(features, values)
-    chip = chip + features["batch"] * features["context"] * features["widening"] / rate
-    times = 1.0 + values["reread"] * np.where(features["widening"] > 0, 0.0, tiles - 1.0)
+    waves = np.where(features["splits"] > 0, share, np.ceil(share))
+    prefills = features["widening"] > 0
+    products = 2.0 * features["tile_rows"] * features["pair_width"] * keys
+    at_phi = products * features["sms"] / features["phi"]
+    chip = waves * np.where(prefills, at_phi, _tile_us(features, values, keys))
+    widened = features["batch"] * features["context"] * features["widening"]
+    chip = chip + widened / features["phi"]
+    times = np.where(prefills, 2.0, 1.0 + values["reread"] * (tiles - 1.0))
     return values["fixed_us"] + power_mean_sum(
         values["sharpness"], chip, _moved_us(features, values, times)
     )

@@ -8,6 +8,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.core.modules.indexer import LOGITS
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
@@ -17,7 +18,7 @@ from nearfree.derive.work_model.collective import COLLECTIVE
 from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
-from nearfree.derive.work_model.layer import INDEXED, LAYER, indexer_features, layer_features
+from nearfree.derive.work_model.layer import LAYER, indexer_features, layer_features
 from nearfree.derive.work_model.links import collective_features
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED, mla_features
 from nearfree.derive.work_model.mla_rows import mla_kernels, mla_tiles
@@ -26,6 +27,7 @@ from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_by
 from nearfree.errors import NearfreeError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.sources.answers.moe import Block
+from nearfree.sources.mla_paths import ENGINES
 from nearfree.units import US_PER_S
 
 _FLOP_PER_TFLOP = 1e12
@@ -221,8 +223,10 @@ def _prepared(
         features = with_loads(features)
     if family in _LATENT:
         features |= mla_features(rows, features["naive"])
-    if family is MLA_CACHED:
+    if family in (MLA_CACHED, MLA_SELECTED):
         rows = rows.with_columns(pl.Series(RAN, mla_kernels(rows), dtype=pl.String))
+    if family.modules == INDEXER:
+        rows = rows.with_columns(_index_kernel().alias(RAN))
     yield Prepared(
         family=family, rows=rows, features=features, counts=counts, carried=rows["carried"][0]
     )
@@ -238,7 +242,7 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     if family in _LATENT:
         cached = {name: column(rows, name) for name in ("batch", "context")}
         return {**common(rows, n), **cached}
-    if family in (LAYER, INDEXED):
+    if family is LAYER or family.modules == INDEXER:
         sizes = layer_features(rows) if family is LAYER else indexer_features(rows)
         cached = {name: column(rows, name) for name in ("batch", "context")}
         return {**common(rows, n), **cached, **sizes}
@@ -249,6 +253,18 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         "tile_rows": np.full(n.shape, _PREFILL_TILE),
         "rows_per_position": np.broadcast_to(np.where(packs, group, 1.0), n.shape),
     }
+
+
+INDEXER = ("indexer",)
+_PAGED = "paged_mqa_logits"
+
+
+def _index_kernel() -> pl.Expr:
+    """Return the kernel of an indexer's call: engines decode with DeepGEMM's over pages."""
+    named = pl.col("kernel").str.contains(_PAGED, literal=True)
+    decoding = pl.col("kernel").is_null() & pl.col("backend").is_in(ENGINES)
+    numbers = pl.col("api").fill_null(LOGITS) == LOGITS
+    return pl.when(numbers & (named | decoding)).then(pl.lit(_PAGED)).otherwise("kernel")
 
 
 _LATENT = (MLA_PREFILL, MLA_CACHED, MLA_SELECTED)

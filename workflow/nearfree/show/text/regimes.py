@@ -8,7 +8,8 @@ from nearfree.show.text.scores import HIT, TRUTH, Row, table
 LEFT_OUT = {
     "R0": "a GPU and its siblings",
     "R1": "a GPU",
-    "R2m": "a model, everywhere: d_model, experts and top_k; of products K, of attention its heads",
+    "R2m": "a model, everywhere: d_model, experts and top_k; of products K, of attention its "
+    "heads, of attention layers d_model with a rank's heads",
     "R2s": "a shape, everywhere",
     "R3": "a release, of kernels measured in another one",
 }

@@ -292,8 +292,9 @@ def passed_on(
     EvidenceError
         A fact is missing, the page size where it matters among them.
     """
-    (passed, call), (whole, _) = (_passed(rules, each) for each in queries)
-    if query.page_size is None and whole["pagedkv_tma"]:
+    asked, of_any_block = queries
+    passed, call = _passed(rules, asked)
+    if query.page_size is None and _passed(rules, of_any_block)[0]["pagedkv_tma"]:
         raise EvidenceError(
             f"{call.rule.package}: at {passed['positions']} positions the tile depends on the"
             " cache's page size",

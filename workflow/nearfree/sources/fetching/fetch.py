@@ -21,6 +21,8 @@ from nearfree.sources.fetching.wheel import read_wheel
 
 SDISTS = {"vllm-linear": "vllm"}
 """What is read from another package's sdist alone: of the same text its wheels hold binaries."""
+PARTS = SDISTS | {"vllm-triton": "vllm"}
+"""What is read from another package's releases, by that package's versions."""
 Reader = Callable[[Artefact, re.Pattern[str]], dict[str, bytes]]
 
 
@@ -186,11 +188,11 @@ def _artefacts(package: str, version: str) -> Iterator[tuple[Artefact, Reader]]:
 
     What only the sdist holds is looked for there alone.
     """
-    whole = SDISTS.get(package, package)
+    whole = PARTS.get(package, package)
     known = releases(whole)
     if version not in known:
         raise _unknown(whole, version, list(known))
-    wheels = [file for file in known[version] if file.kind == "wheel" and whole == package]
+    wheels = [file for file in known[version] if file.kind == "wheel" and package not in SDISTS]
     sdists = [file for file in known[version] if file.kind == "sdist"]
     if wheels:
         yield max(wheels, key=_suits), read_wheel

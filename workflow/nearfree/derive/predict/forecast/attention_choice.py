@@ -29,19 +29,22 @@ def chosen(
     """
     kinds = decoder.attention if decoder else ()
     plain = precision is None or precision.kv in PLAIN
+    usual = [*ATTENTION_ORDER][0 if plain else -1]
     if any(isinstance(kind, Latent) for kind in kinds):
-        record = of_engine(engine.name, MLA.name) or BY_NAME[ATTENTION_ORDER[0]]
+        record = of_engine(engine.name, MLA.name) or BY_NAME[usual]
         return f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
-    for name in ATTENTION_ORDER:
+    for name, first in ATTENTION_ORDER.items():
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())
-        if cached and _on(record, sm) and not any(_lacking(record, kind) for kind in kinds):
+        if cached and _on(record, sm, first) and not any(_lacking(record, kind) for kind in kinds):
             return record.names[0]
-    return BY_NAME[ATTENTION_ORDER[0 if plain else -1]].names[0]
+    return BY_NAME[usual].names[0]
 
 
-def _on(record: Backend, sm: int | None) -> bool:
-    return not record.capabilities or sm is None or sm in record.capabilities
+def _on(record: Backend, sm: int | None, first: int) -> bool:
+    if sm is None:
+        return not first
+    return sm >= first and (not record.capabilities or sm in record.capabilities)
 
 
 def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:

@@ -151,13 +151,16 @@ class _On:
         dense = {each: _dense(config, spec, each) if quantised else None for each in engines}
         routed = list(product(engines, routings)) if model.sparse else [(engines[0], None)]
         named = [newest(config, name, attention_backend) for name in spec.attention]
-        own = {each: newest(config, model.attention(self.sheet, each)) for each in engines}
+        beside = {
+            each: named or [newest(config, model.attention(self.sheet, each))] for each in engines
+        }
         self.run: list[_Runs] = [
-            (attention or own[engine], engine if moe else None, dense[engine], routing)
-            for attention in (*named,) or (None,)
+            (beside[engine][place], engine if moe else None, dense[engine], routing)
+            for place in range(len(named) or 1)
             for engine, routing in routed
         ]
-        self.refusals = model.refused(self.sheet, platform, moe, named or list(own.values()))
+        attention = dict.fromkeys(release for each in beside.values() for release in each)
+        self.refusals = model.refused(self.sheet, platform, moe, list(attention))
         self.decoder = None if self.refusals else model.file.decoder
 
 

@@ -1,0 +1,111 @@
+"""The tiles of a call of latent attention: of a named kernel, or of what an engine chooses."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from nearfree.core.modules.mla import NAIVE, MlaQuestion
+from nearfree.errors import EvidenceError
+from nearfree.sources.mla_paths import ENGINES, MlaPath, engine_paths, path_at
+from nearfree.sources.mla_tiles import NAIVE_TILE, MlaTile, kernel_tile, measured_tile, sparse_tile
+
+WIDE = ("bfloat16", "float16", "float32")
+"""Formats of 16 bits or more."""
+
+
+class LatentCall(Struct, frozen=True, kw_only=True):
+    """One call: who runs it, its heads on a rank, and the GPU's compute capability.
+
+    `kernel` is None where an engine chooses; `selected` says that an indexer chose positions,
+    and `few_bits` that the cache has fewer than 16 bits an element.
+    """
+
+    backend: str
+    backend_version: str | None
+    kernel: str | None
+    heads: int
+    sm: int
+    absorbed: bool
+    cached: bool
+    selected: bool = False
+    few_bits: bool = False
+
+    @classmethod
+    def of(cls, question: MlaQuestion) -> "LatentCall":
+        """Return the call of a question; EvidenceError if it names no compute capability."""
+        if question.sm is None:
+            raise EvidenceError(
+                f"the GPU that {question.backend} runs on has no compute capability",
+                remedy="Ask for a platform with `sm` in config/platforms.yaml",
+            )
+        return cls(
+            backend=question.backend,
+            backend_version=question.backend_version,
+            kernel=question.kernel,
+            heads=question.heads,
+            sm=question.sm,
+            absorbed=question.api != NAIVE,
+            cached=question.context > 0,
+            selected=question.selected is not None,
+            few_bits=(question.kv_dtype or question.dtype) not in WIDE,
+        )
+
+    @property
+    def paths(self) -> Sequence[MlaPath] | None:
+        """An engine's kernels by positions, None where it chooses none.
+
+        Raises
+        ------
+        EvidenceError
+            The release is not given, or its choice on such a GPU is not known.
+        """
+        chooses = self.backend in ENGINES and self.kernel is None and self.absorbed
+        if not chooses or self.selected:
+            return None
+        return engine_paths(self.backend, self.backend_version, self.sm, few_bits=self.few_bits)
+
+    def tiles(self, grid: Sequence[int]) -> list[MlaTile]:
+        """Return the tile at each number of positions; the errors are those of `paths`."""
+        if self.selected:
+            return [sparse_tile(heads=self.heads, sm=self.sm)] * len(grid)
+        paths = self.paths
+        if paths is None:
+            return [self._named()] * len(grid)
+        return [self._decoded(path_at(paths, n)) for n in grid]
+
+    def place(self, positions: int) -> str:
+        """Return where the kernel at a number of positions stands, and how it tiles."""
+        (tile,) = self.tiles([positions])
+        path = None if self.paths is None else path_at(self.paths, positions)
+        return tile.place if path is None else f"{path.place}; {tile.place}"
+
+    def last_alike(self, positions: int) -> tuple[float, str]:
+        """Return the last N with the kernel and the tiles of another, and where that stands.
+
+        Raises
+        ------
+        EvidenceError
+            It is no absorbed call, or so many positions are not decoded at all.
+        """
+        (tile,) = self.tiles([positions])
+        if tile is NAIVE_TILE:
+            raise EvidenceError(
+                f"{positions} positions are no decoding of {self.backend}",
+                remedy="Ask from a baseline that the release decodes",
+            )
+        count = -(-positions * tile.rows_per_position // tile.rows)
+        last = count * tile.rows // tile.rows_per_position
+        path = None if self.paths is None else path_at(self.paths, positions)
+        most = path.most if path and path.most else last
+        return float(min(last, most)), self.place(positions)
+
+    def _decoded(self, path: MlaPath | None) -> MlaTile:
+        if path is None:
+            return NAIVE_TILE
+        return kernel_tile(path.kernel, heads=self.heads, sm=self.sm)
+
+    def _named(self) -> MlaTile:
+        return measured_tile(
+            self.backend, self.kernel, heads=self.heads, sm=self.sm, cached=self.cached,
+            absorbed=self.absorbed,
+        )  # fmt: skip

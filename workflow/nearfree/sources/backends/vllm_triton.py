@@ -1,0 +1,136 @@
+"""vLLM's own attention in Triton: rows of a block of queries, and whether keys are split.
+
+One kernel serves decoding and prefill, with windows, sinks and caps. Query heads of a key and value
+head are packed, so that a block of 16 rows holds 16 // g positions.
+"""
+
+from collections.abc import Mapping
+
+from nearfree.errors import EvidenceError
+from nearfree.sources.attention import (
+    AttentionQuery,
+    Point,
+    RuleQuery,
+    Tile,
+    facts,
+    point_of,
+    rule_answer,
+    tiles_of,
+)
+from nearfree.sources.language.cuts import assignments, made, returning
+from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import Mechanism, Reading
+from nearfree.sources.language.rule import Rule
+
+PACKAGE = "vllm-triton"
+WANTED = r"vllm/(v1/)?attention/ops/triton_unified_attention\.py"
+FUNCTION = "unified_attention"
+ROWS, SPLIT = "block_m", "split_keys"
+LEAVES = {
+    r"q\.shape\[0\]": "positions",
+    r"q\.shape\[1\]": "heads",
+    r"k\.shape\[2\]": "kv_heads",
+    r"q\.shape\[2\]": "head_dim",
+    r"v\.shape\[1\]": "16",
+    r"max_seqlen_q": "positions",
+    r"len\(seqused_k\)": "batch",
+    r"triton\.next_power_of_2\((.+)\)": r"(1 << bit_length(\1 - 1))",
+    r"triton\.cdiv\(max_seqlen_q, (\w+)\)": r"quotient(positions + \1 - 1, \1)",
+    r"current_platform\.is_device_capability_family\((\d+)\)": r"(sm // 10 == \1 // 10)",
+    # Keys of 16 or 8 bits with one scale, causal requests of a text; scratch as engines allot it.
+    r"KVQuantMode\.(\w+)": r"'\1'",
+    r"kv_quant_mode": "'NONE'",
+    r"isinstance\(causal, torch\.Tensor\)": "False",
+    r"bool\(causal\)": "True",
+    r"is_batch_invariant": "False",
+    r"sinks|qq_bias|alibi_slopes|mm_prefix_range|rswa_window|rswa_prefix_lens": "None",
+    r"window_size\[0\]|chunk_lookback": "-1",
+    r"use_td": "False",
+    r"_get_tile_size\(.+\)": "32",
+    r"softmax_segm_\w+\.shape\[0\]": "1 << 30",
+    r"num_par_softmax_segments|softmax_segm_(output|max|expsum)": "True",
+    r"seq_threshold_3D": "blocks_of_2d",
+}
+_MOST_BLOCKS = 128
+"""Blocks up to which keys are split, over the key and value heads: MIN_LAUNCH_GRID_SIZE_2D of
+vllm/v1/attention/backends/triton_attn.py, lines 40 (0.14.0) and 58 (0.33.0). It is moved to the
+nearest captured batch size, which is not followed here."""
+_CONTEXTS = [
+    {"heads": heads, "kv_heads": kv_heads, "head_dim": width, "sm": sm}
+    for heads, kv_heads in ((16, 16), (32, 8), (64, 8), (28, 4), (40, 1))
+    for width in (64, 128, 256)
+    for sm in (80, 90, 100)
+]
+
+
+def readings(files: Mapping[str, str]) -> list[Reading]:
+    """Return how to read the rules of one release; old ones state no split by a name of its own."""
+    modules = Modules(files)
+    path, function = modules.locate([FUNCTION])
+
+    def read(rule: str, name: str, contexts: list[dict[str, int]]) -> Reading:
+        cut = returning(function, name)
+        cut.args = made("none", cut.body, cut).args
+        program, root = modules.program_of(path, cut, LEAVES)
+        return Reading(
+            rule, program, root, axis="positions", contexts=contexts, whole=False,
+            least={"positions": 1},
+        )  # fmt: skip
+
+    found = [read(ROWS, "BLOCK_M", _CONTEXTS)]
+    if assignments(function, "use_3d"):
+        contexts = [
+            each | {"batch": batch, "blocks_of_2d": 16}
+            for each in _CONTEXTS[:2]
+            for batch in (1, 16, 17)
+        ]
+        found.append(read(SPLIT, "use_3d", contexts))
+    return found
+
+
+def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
+    """Return the lines that make the block matter to the kernel: none is read of them."""
+    del files
+    return []
+
+
+FOLLOWING_RULES = ()
+
+
+def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
+    """Return the rules that read where a call is, and their facts."""
+    known = facts(query, point) | {
+        "sm": query.sm,
+        "blocks_of_2d": _MOST_BLOCKS // query.kv_heads,
+    }
+    return (RuleQuery(ROWS, known), RuleQuery(SPLIT, known))
+
+
+def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
+    """Return how a call is tiled: heads of a group share a block's rows."""
+    rows_query, split_query = rule_queries(query, point_of(query, positions))
+    rows = rule_answer(rules, *rows_query)
+    branches, path = [rows.branch], "unified"
+    if SPLIT in rules:
+        split = rule_answer(rules, *split_query)
+        branches.append(split.branch)
+        path = "split_kv" if split.value else "standard"
+    held = rows.value // query.group  # whole positions: other rows of a block hold none
+    if not held:
+        raise EvidenceError(
+            f"{PACKAGE}: {query.group} heads of a group are more than a block's {rows.value} rows",
+            remedy="Ask for 0.10.2 or newer, whose blocks grow with the group",
+        )
+    return Tile(
+        path=path,
+        tile=held * query.group,
+        rows_per_position=query.group,
+        tiles=tiles_of(held, positions),
+        branches=tuple(branches),
+    )
+
+
+def notes(query: AttentionQuery) -> tuple[str, ...]:
+    """Return what an answer takes for granted."""
+    del query
+    return ("of keys in 16 bits or with one scale; splits as if each batch size were captured",)

@@ -126,3 +126,18 @@ def test_a_layer_of_known_heads_is_r2_and_unpacks_with_its_context() -> None:
         reference=Reference({key: again}, CAPABILITIES),
     ).curves()
     assert timed.regime == [R2]
+
+
+def test_another_cache_has_the_constants_of_the_known_one() -> None:
+    """Of a cache in a format without curves the form speaks, with constants of another: R0."""
+    ((key, group),) = OURS.groups.items()
+    question = {**MLA, "platform": "h100", "heads": 16, "context": 65536}
+    (part,) = prepared(question)
+    of_bytes = Reference({key._replace(kv_dtype="float8"): group}, CAPABILITIES)
+    ((rows, found),) = of_bytes.timed(part)
+    assert rows.all()
+    assert found.regime == [R0]
+    assert found.curves == [()]
+    assert found.latency_us == pytest.approx(group.form_us(part.features))
+    (elsewhere,) = prepared({**question, "platform": "b200"})
+    assert not of_bytes.knows(elsewhere).any()

@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from nearfree.derive.reference.groups import Group, Key, keys_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
+from nearfree.derive.work_model.families import OF_KERNELS
 from nearfree.derive.work_model.family import Array, Features, Flags
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.gemm import GEMM
@@ -59,7 +60,9 @@ class Known(Struct, frozen=True, kw_only=True):
         first = self.groups[0]
         where = ", ".join(dict.fromkeys(group.key.platform for group in self.groups))
         by = dict.fromkeys(group.key.kernel or group.key.backend for group in self.groups)
-        about = f"{first.key.family} by {', '.join(by)} on {where}"
+        caches = dict.fromkeys(f" over a {each.key.kv_dtype} cache" for each in self.groups
+                               if each.key.family in OF_KERNELS and each.key.kv_dtype)  # fmt: skip
+        about = f"{first.key.family} by {', '.join(by)} on {where}{' and'.join(caches)}"
         named = first.curve_texts
         return [
             f"{regime}: {about}, {sum(group.curves.height for group in self.groups)} curves"
@@ -124,6 +127,8 @@ class Reference:
     def _choose(self, key: Key, release: str | None) -> tuple[str, tuple[Key, ...]]:
         """Return the regime of a kernel, and the groups that speak of it."""
         named = self._alike(key)
+        if not named and key.family in OF_KERNELS:
+            return R0, self._over_another_cache(key)
         same = key.family == GEMM.name or all(
             each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
         )
@@ -138,6 +143,18 @@ class Reference:
             of_each.setdefault((each.platform, each.backend), []).append(each)
         nearest = (self._nearest(each, release) for each in of_each.values())
         return regime, tuple(sorted(nearest, key=str))
+
+    def _over_another_cache(self, key: Key) -> tuple[Key, ...]:
+        """Return the groups of a kernel over caches in other formats, on the GPU or its siblings.
+
+        The form says what another cache's bytes cost; the constants are those of other bytes.
+        """
+        wanted = key._replace(kv_dtype=None).elsewhere
+        found = [each for each in self.groups if each._replace(kv_dtype=None).elsewhere == wanted]
+        kin = self._kin.get(key.platform)
+        own = [each for each in found if each.platform == key.platform]
+        siblings = [each for each in found if kin and self._kin.get(each.platform) == kin]
+        return tuple(sorted(own or siblings, key=str))
 
     def _alike(self, key: Key) -> list[Key]:
         """Return the groups of a kernel on any platform.

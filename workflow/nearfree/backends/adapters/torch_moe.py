@@ -109,14 +109,15 @@ def mixed(
     Each token's experts weigh 1 / k, or what `shares`, [tokens, k], says; with `on_inputs` what
     goes into them is multiplied by that, and what comes out is added as it is.
     """
-    rows = inputs[aligned.tokens]
     if on_inputs:
+        rows = inputs[aligned.tokens]
         if shares is None:
             rows = rows / aligned.places.shape[1]
         else:
             rows[aligned.places] *= shares.to(rows.dtype).unsqueeze(-1)
         return core.multiply(rows, aligned, *weights, inner)[aligned.places].sum(1)
-    out = core.multiply(rows, aligned, *weights, inner)[aligned.places]
+    # Nothing keeps the rows of experts that were multiplied while their outputs are laid out anew.
+    out = core.multiply(inputs[aligned.tokens], aligned, *weights, inner)[aligned.places]
     if shares is None:
         return out.mean(1)
     return (out * shares.to(out.dtype).unsqueeze(-1)).sum(1)

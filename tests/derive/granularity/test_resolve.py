@@ -410,13 +410,14 @@ def test_over_a_cache_the_call_is_that_for_a_cache() -> None:
 @settings(deadline=None)
 @given(st.integers(1, 4096), st.sampled_from(("0.9.1", "0.20.2", "0.33.0")))
 def test_a_step_is_what_a_block_says(tokens: int, version: str) -> None:
-    """The short way to path and BLOCK_SIZE_M says what the whole block says."""
+    """A block is that of its own number of tokens, though alike ones are worked out once."""
     said = recorded_extraction(LOG, "vllm", version)
     assert said is not None
     query = MoeQuery(experts=256, top_k=8, d_ff=1024, d_model=4096, device="NVIDIA H20", sm=90)
     rules = MoeRules(said.by_name(), TunedFiles(said.tuned), query, 4096)
     block = rules.at(tokens)
     assert rules.step(tokens) == (block.path, block.value)
+    assert block == rules._at(rules._chunk(tokens))  # asked by itself
 
 
 @settings(deadline=None, max_examples=20)

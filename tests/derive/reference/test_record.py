@@ -309,6 +309,14 @@ def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
         groups[OF_EACH["attention_prefill"].key]
 
 
+@pytest.mark.parametrize("family", OF_EACH)
+def test_a_group_on_record_says_the_same(family: str) -> None:
+    """What the log holds is not written again, and another's curves are not taken for it."""
+    for name, event in EVENTS.items():
+        held = group_of(Named(event))  # type: ignore[arg-type]
+        assert OF_EACH[family].says_the_same(held) == (name == family)
+
+
 def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
     """Takes add to each other: what is known of a kernel is its newest event."""
     assert recorded_reference(layout, CAPABILITIES) is None

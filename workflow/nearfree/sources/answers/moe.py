@@ -348,12 +348,6 @@ class MoeRules:
         turns = self._every_turn
         return turns[bisect_right(turns, m) - 1] if turns and 1 <= m <= _FAR else m
 
-    def inputs(self) -> dict[str, Any]:
-        """Return the layer's facts that its answers depend on, besides the number of tokens."""
-        rules = (self.block_size, self.path, *self.others)
-        asked = {name for rule in rules if rule is not None for name in rule.open_inputs}
-        return {name: self.fixed[name] for name in sorted(asked) if name in self.fixed}
-
     def _chunk(self, tokens: int) -> int:
         """Return the tokens that a configuration is chosen by."""
         if tokens <= self._whole:

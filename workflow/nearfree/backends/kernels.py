@@ -13,6 +13,8 @@ from nearfree.errors import EvidenceError
 TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
 """The kernel whose blocks `fused_moe` reads; the one for weights of few bits; gpt-oss's."""
 GPT_OSS = "the model is gpt-oss"
+_PRESET = "the architecture is one that it is preset for"
+_TAKES = "it takes the layer's activation and routing"
 NEVER_TRITON = ("mxfp4", "nvfp4")
 """Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
 _LAST = 999
@@ -64,13 +66,18 @@ _ORACLE = {"0.19.0": (57, 102), "0.20.2": (60, 105), "0.22.0": (58, 108), "0.24.
 _ALL = (Kernel(TRITON, 75),)
 _BY_MODEL = (
     Kernel(TRITON, 89, 99),
-    Kernel(_TRTLLM, 100, 109, "the architecture is one that it is preset for"),
+    Kernel(_TRTLLM, 100, 109, _PRESET),
     Kernel(TRITON, 100, 109, "it is not"),
     Kernel(TRITON, 110),
 )
 
+PRESETS = frozenset({
+    "deepseek_v3", "kimi_k2", "kimi_k25", "glm_moe_dsa", "qwen3_moe", "qwen3_vl_moe", "qwen3_next",
+})  # fmt: skip
+"""Kinds of models whose architectures SGLang presets FlashInfer's TRTLLM for in all releases read:
+sglang/srt/server_args.py of 0.5.9, lines 1197-1203 and 1559-1561, 1577-1581."""
 _FOUR_BITS = (
-    Kernel(_TRTLLM, 100, 109, "it takes the layer's activation and routing"),
+    Kernel(_TRTLLM, 100, 109, _TAKES),
     Kernel("FlashInfer's CuteDSL or CUTLASS", 100, 109, "it does not"),
     Kernel("FlashInfer's CUTLASS", 120, 129),
 )
@@ -230,6 +237,34 @@ SELECTIONS = (
     ),
     Selection(
         "sglang",
+        ("nvfp4",),
+        "sglang/srt/server_args.py",
+        {"0.5.9": (1302, 1307), "0.5.10": (1641, 1650), "0.5.14": (3724, 3733)},
+        (Kernel(_TRTLLM, 100, 109, _PRESET), Kernel("SGLang's CUTLASS", 100, 109, "it is not")),
+    ),
+    Selection(
+        "sglang",
+        ("nvfp4",),
+        "sglang/srt/arg_groups/overrides.py",
+        {"0.5.23": (810, 823)},
+        (Kernel(_TRTLLM, 100, 109, _PRESET), Kernel("SGLang's CUTLASS", 100, 109, "it is not")),
+    ),
+    Selection(
+        "sglang",
+        ("mxfp4",),
+        "sglang/srt/server_args.py",
+        {"0.5.9": (1371, 1395), "0.5.10": (1743, 1750)},
+        (Kernel(_TRTLLM, 100, 109, GPT_OSS),),
+    ),
+    Selection(
+        "sglang",
+        ("mxfp4",),
+        "sglang/srt/arg_groups/model_overrides/gpt_oss.py",
+        {"0.5.23": (64, 71)},
+        (Kernel(_TRTLLM, 100, 109, GPT_OSS),),
+    ),
+    Selection(
+        "sglang",
         ("int8",),
         f"{_SGLANG}/w8a8_int8.py",
         {
@@ -308,16 +343,19 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
     raise unread(package, version, dtype, sm, names)
 
 
-def moe_libraries(package: str, version: str, dtype: str, sm: int) -> str | None:
-    """Return the libraries of which a release runs one for an MoE layer, None if others may run.
+def entering(engine: str, weights: str, sm: int | None) -> str | None:
+    """Return the format in which an engine lets rows enter experts, None where it is the model's.
 
-    Parameters and errors are those of `moe_kernel`.
+    TensorRT-LLM rounds what enters mxfp4 experts to mxfp8 from compute capability 10.0 on, and
+    keeps 16 bits before: NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/model_config.py,
+    ModelConfig.get_mxfp4_quant_algo.
     """
-    found = [each.name for each in _kernels(package, version, dtype, sm, spread=False)]
-    tiled = {TRITON, MARLIN, TRITON_KERNELS}
-    return " or ".join(dict.fromkeys(found)) if found and tiled.isdisjoint(found) else None
+    rounds = (engine, weights) == ("trtllm", "mxfp4") and sm is not None and sm >= 100
+    return "float8" if rounds else None
 
 
+_EXPERTS = "moe_flashinfer_trtllm_trtllm"
+_OVER_FOUR_BITS = "vllm_compressedtensorsw4a4nvfp4"
 PUBLIC_NAMES = {
     ("vllm", "int4", MARLIN): "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
     ("sglang", "int4", MARLIN): "sglang_marlin_moe",
@@ -328,25 +366,45 @@ PUBLIC_NAMES = {
     ("vllm", "mxfp4", _TRTLLM): (
         "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic"
     ),
-}
+    ("vllm", "nvfp4", _TRTLLM): f"{_OVER_FOUR_BITS}{_EXPERTS}nvfp4expertsmonolithic",
+    ("vllm", "fp8_block", _TRTLLM): f"vllm_fp8{_EXPERTS}fp8expertsmonolithic",
+    **{("sglang", each, _TRTLLM): "sglang_flashinfer_trtllm_moe"
+       for each in ("fp8_block", "nvfp4", "mxfp4")},
+}  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
 BY_PUBLIC_NAME = {name: kernel for (_, _, kernel), name in PUBLIC_NAMES.items()}
 
 
 def public_kernel(
-    package: str, version: str, dtype: str, sm: int, *, gpt_oss: bool = False
+    package: str, version: str, dtype: str, sm: int, *, model_type: str = ""
 ) -> str | None:
-    """Return the public name of the kernel that a release runs for experts with 4-bit weights.
+    """Return the public name of the kernel of its own curves that a release runs for experts.
 
     None where several may run, or no public table names it. Parameters and errors are those of
-    `moe_kernel`; `gpt_oss` says that the model is that one, whose mxfp4 experts are spoken of
-    alone.
+    `moe_kernel`.
+
+    Parameters
+    ----------
+    model_type
+        The kind of model, as its file names it; mxfp4 experts are spoken of for gpt-oss alone.
     """
+    gpt_oss = model_type == "gpt_oss"
     if dtype == "mxfp4" and not gpt_oss:
         return None
+    holds = {"": True, GPT_OSS: gpt_oss, _PRESET: model_type in PRESETS, _TAKES: not gpt_oss}
     found = _kernels(package, version, dtype, sm, spread=False)
-    own = [each.name for each in found if each.where in ("", GPT_OSS)]
+    own = [each.name for each in found if holds.get(each.where)]
     return PUBLIC_NAMES.get((package, dtype, own[0])) if len(own) == 1 else None
+
+
+def moe_libraries(package: str, version: str, dtype: str, sm: int) -> str | None:
+    """Return the libraries of which a release runs one for an MoE layer, None if others may run.
+
+    Parameters and errors are those of `moe_kernel`.
+    """
+    found = [each.name for each in _kernels(package, version, dtype, sm, spread=False)]
+    tiled = {TRITON, MARLIN, TRITON_KERNELS}
+    return " or ".join(dict.fromkeys(found)) if found and tiled.isdisjoint(found) else None
 
 
 def _kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool) -> list[Kernel]:

@@ -267,6 +267,23 @@ BACKENDS = (
         caches=(),
         capabilities=frozenset({90}),
     ),
+    # TensorRT-LLM's kernels are known by public curves alone; it runs FlashMLA on Hopper and
+    # its own on Blackwell.
+    Backend(
+        name="trtllm",
+        names=("tensorrt-llm",),
+        modules={"moe_ffn": None},
+        package="tensorrt-llm",
+        imported="tensorrt_llm",
+    ),
+    Backend(
+        name="trtllm_mla",
+        names=("tensorrt-llm-mla",),
+        modules={"mla": None},
+        package="tensorrt-llm",
+        imported="tensorrt_llm",
+        engine="trtllm",
+    ),
     # Latent attention, and the indexer beside it, by the kernel that an engine's release takes on a
     # GPU: facts of `sources.mla_paths` and `sources.mla_tiles`.
     Backend(

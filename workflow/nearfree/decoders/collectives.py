@@ -30,7 +30,7 @@ Exchange = Literal["gather", "low_latency", "normal"]
 """How tokens reach the ranks of their experts where attention is data parallel: `gather` sends all
 rows to all ranks (vLLM's default allgather_reducescatter, and SGLang's without an all-to-all),
 the others are DeepEP's kernels of those names, of decoding and of prefill."""
-ENGINES = ("vllm", "sglang")
+ENGINES = ("vllm", "sglang", "trtllm")
 Use = Callable[..., ModuleUse]
 """Makes a collective of a role, how often it runs, and a setting's fields."""
 _NCCL = BackendRelease("nccl")

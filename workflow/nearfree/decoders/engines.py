@@ -1,11 +1,11 @@
 """In what serving engines differ where they spread a model over GPUs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from nearfree.core.parallel import Parallel
 
-EngineName = Literal["vllm", "sglang"]
+EngineName = Literal["vllm", "sglang", "trtllm"]
 PADDING = 64
 """Rows of the embedding and the LM head are padded to its multiple.
 Source: vllm 0.33.0, vllm/model_executor/layers/vocab_parallel_embedding.py:36 and 95-97; sglang
@@ -28,6 +28,15 @@ def at_the_last(layers: int, stages: int) -> tuple[int, ...]:
     """
     each, rest = divmod(layers, stages)
     return tuple(each + (stage >= stages - rest) for stage in range(stages))
+
+
+def at_the_first(layers: int, stages: int) -> tuple[int, ...]:
+    """Return the layers of each pipeline stage: a rest lies on the first stages.
+
+    Source: Mapping.pp_layers of NVIDIA/TensorRT-LLM at 05ebebb, tensorrt_llm/mapping.py.
+    """
+    each, rest = divmod(layers, stages)
+    return tuple(each + (stage < rest) for stage in range(stages))
 
 
 class Engine(NamedTuple):
@@ -97,9 +106,21 @@ gathered before the FFN. Source: sglang 0.5.23, in sglang/srt: runtime_context.p
 (shared experts), models/glm4_moe.py:745-752 (Dense FFN), layers/logits_processor.py:469 (LM head),
 layers/moe/fused_moe_triton/layer.py:414 (experts that ep must divide),
 layers/quantization/fp8.py:595-609."""
-ENGINES = {each.name: each for each in (VLLM, SGLANG)}
+TRTLLM = Engine(
+    name="trtllm",
+    layers=at_the_first,
+    over_all=False,
+    pads=False,
+    parts_experts=True,
+    uneven=False,
+    whole_blocks=False,
+)
+"""Source: NVIDIA/TensorRT-LLM at 05ebebb, tensorrt_llm/mapping.py: tp of the experts is
+moe_tp_size x moe_ep_size, and a rank has experts // moe_ep_size of them. How it pads a vocabulary
+and parts what shares a scale was not read."""
+ENGINES: Mapping[str, Engine] = {each.name: each for each in (VLLM, SGLANG, TRTLLM)}
 
 
 def engine_of(moe: str | None) -> Engine:
-    """Return the engine whose experts' kernels are named: SGLang, or else vLLM."""
-    return SGLANG if moe == SGLANG.name else VLLM
+    """Return the engine whose experts' kernels are named, vLLM where it is none."""
+    return ENGINES.get(moe or "", VLLM)

@@ -48,14 +48,15 @@ def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -
 
     Where ep does not divide the experts it is the rank with most.
     """
-    ranks = engine.ranks(parallel)
+    ranks, kind = engine.ranks(parallel), decoder.model_type
     cut = structs.replace(
         decoder,
         heads=decoder.heads // parallel.tp,
         kv_heads=held_heads(decoder.kv_heads, parallel.tp),
         d_ff=decoder.d_ff and decoder.d_ff // ranks,
         vocabulary=cut_vocabulary(decoder.vocabulary, engine, ranks),
-        experts=decoder.experts and _cut(decoder.experts, parallel.moe_tp, ranks),
+        experts=decoder.experts
+        and _cut(decoder.experts, parallel.moe_tp, ranks, UNEVEN_EXPERTS.get(kind, 1)),
     )
     if decoder.kinds is not UNSET:
         kinds = tuple(_cut_kind(kind, parallel.tp) for kind in decoder.kinds)
@@ -82,10 +83,15 @@ def cut_vocabulary(vocabulary: int, engine: Engine, ranks: int) -> int:
     return vocabulary if ranks == 1 else -(-engine.padded(vocabulary, ranks) // ranks)
 
 
-def _cut(experts: Experts, moe_tp: int, ranks: int) -> Experts:
-    return structs.replace(
-        experts, d_ff=experts.d_ff // moe_tp, shared_d_ff=experts.shared_d_ff // ranks
-    )
+UNEVEN_EXPERTS = {"gpt_oss": 32}
+"""Kinds of models whose experts are cut into parts of whole blocks of so many columns, the last of
+them filled up: vllm 0.20.2, vllm/model_executor/models/gpt_oss.py:373-380; sglang 0.5.9,
+sglang/srt/models/gpt_oss.py:783-809."""
+
+
+def _cut(experts: Experts, moe_tp: int, ranks: int, step: int) -> Experts:
+    whole = -(-experts.d_ff // (moe_tp * step)) * step if moe_tp > 1 else experts.d_ff
+    return structs.replace(experts, d_ff=whole, shared_d_ff=experts.shared_d_ff // ranks)
 
 
 def refusals(
@@ -147,6 +153,8 @@ def _cuts(
     ):  # fmt: skip
         rows, columns = groups.get(kind, (1, 1))
         step = columns if kind != "experts" and not merged else lcm(rows, columns)
+        if kind == "experts" and decoder.model_type in UNEVEN_EXPERTS:
+            continue
         yield from _sized(key, parts, name, size or 0, step)
 
 

@@ -13,10 +13,10 @@ from packaging.version import InvalidVersion, Version
 
 from nearfree.errors import EvidenceError
 
-VLLM_MLA, SGLANG_MLA = "vllm_mla", "sglang_mla"
+VLLM_MLA, SGLANG_MLA, TRTLLM_MLA = "vllm_mla", "sglang_mla", "trtllm_mla"
 """Engines' own choice of a kernel, as backends."""
-ENGINES = (VLLM_MLA, SGLANG_MLA)
-_LATEST = {VLLM_MLA: "0.33.0", SGLANG_MLA: "0.5.23"}
+ENGINES = (VLLM_MLA, SGLANG_MLA, TRTLLM_MLA)
+_LATEST = {VLLM_MLA: "0.33.0", SGLANG_MLA: "0.5.23", TRTLLM_MLA: "1.2.0"}
 
 
 class MlaPath(Struct, frozen=True, kw_only=True):
@@ -49,6 +49,7 @@ _ORDER = (
     "line 84)"
 )
 _BACKENDS = "v1/attention/backends/mla"
+_TRTLLM_OP = "NVIDIA/TensorRT-LLM, cpp/tensorrt_llm/thop/attentionOp.cpp, mUseGenFlashMLA"
 _AMPERE, _HOPPER, _BLACKWELL, _CONSUMER = (80, 89), (90, 90), (100, 119), (120, 129)
 PATHS = (
     MlaPath(engine=VLLM_MLA, kernel="fa3", capabilities=_HOPPER, first="0.10.2", last="0.33.0",
@@ -81,6 +82,10 @@ PATHS = (
             place="srt/server_args.py lines 1817-1833 (0.5.9): fa3, target_verify as decode"),
     MlaPath(engine=SGLANG_MLA, kernel="trtllm_gen", capabilities=_BLACKWELL, first="0.5.9",
             last="0.5.23", place="srt/server_args.py line 1283 (0.5.9): trtllm_mla of DeepSeek V3"),
+    MlaPath(engine=TRTLLM_MLA, kernel="flashmla", capabilities=_HOPPER, first="1.0.0",
+            last="1.99", place=f"{_TRTLLM_OP}: FlashMLA on compute capability 9.0"),
+    MlaPath(engine=TRTLLM_MLA, kernel="trtllm_gen", capabilities=_BLACKWELL, first="1.0.0",
+            last="1.99", place=f"{_TRTLLM_OP}: its own kernels from 10.0 on"),
     *(
         path
         for capabilities in (_AMPERE, _CONSUMER)

@@ -34,8 +34,8 @@ MOE_FORMATS: dict[tuple[str, str], Dtype] = {
     ("nvfp4", "nvfp4"): "nvfp4",
 }
 """What a release calls the formats of activations and weights; float8 is scaled per tensor."""
-_FEW_BITS = ("int4", "mxfp4")
-"""Formats of weights whose kernels beside Triton's have public curves of their own."""
+_OF_LIBRARIES = ("int4", "mxfp4", "nvfp4", "fp8_block")
+"""Formats, as a release calls them, whose kernels beside Triton's have public curves."""
 _LIBRARIES_ALONE = ("nvfp4",)
 """Formats whose experts run in libraries alone, which pick their own tiles."""
 
@@ -48,6 +48,8 @@ def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
     public = BY_PUBLIC_NAME.get(asked.kernel or "")
     if public is not None and public in BESIDE_TRITON:
         return public
+    if public is not None and public != TRITON and asked.sm is not None:
+        raise unread(*release, dtype, asked.sm, public)
     named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
     if (named and dtype not in NEVER_TRITON) or asked.sm is None:
         return TRITON
@@ -90,13 +92,12 @@ def library_of(
     gpt-oss's experts, have blocks that are read all the same.
     """
     stored, entering = formats
-    few = stored in _FEW_BITS and entering in PLAIN
-    if sm is None or not (few or (stored == entering and stored in _LIBRARIES_ALONE)):
+    dtype = MOE_FORMATS.get((entering, stored))
+    if sm is None or dtype not in _OF_LIBRARIES:
         return None
     try:
         known = moe_release(release.name, release.version, None)
-        if few:
-            return public_kernel(*known, stored, sm, gpt_oss=model_type == "gpt_oss")
-        return moe_libraries(*known, stored, sm)
+        named = public_kernel(*known, dtype, sm, model_type=model_type)
+        return named or (moe_libraries(*known, dtype, sm) if stored in _LIBRARIES_ALONE else None)
     except EvidenceError:
         return None

@@ -280,7 +280,7 @@ COLLECTIVE_TRTLLM = Family(
     meaning="TensorRT-LLM's all-reduces",
     modules=COLLECTIVE,
     speaks=lambda backend, kernel, _cached: (
-        backend == "trtllm" and (kernel or "").startswith("TRTLLM")
+        backend == "trtllm" and (kernel or "TRTLLM").startswith("TRTLLM")
     ),
     constants=_LARGE,
     hypotheses=("protocols",),

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from nearfree.backends.kernels import entering
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import ALONE, Parallel
-from nearfree.core.precision import GROUPS, PLAIN, QUANTISED, Dtype, Override
+from nearfree.core.precision import GROUPS, PLAIN, QUANTISED, Dtype, Override, Precision
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.shards import refusals
@@ -69,6 +70,17 @@ class AskedModel:
     def attention(self, sheet: Platform, engine: BackendRelease) -> str:
         """Return what runs attention on a platform, beside an engine, where nobody says it."""
         return chosen(self.file.decoder, self.precision, sheet.sm, engine)
+
+    def precision_on(self, sheet: Platform, engine: BackendRelease | None) -> Precision | None:
+        """Return in what numbers an engine computes it on a platform."""
+        own = self.precision
+        if own is None or engine is None:
+            return own
+        rounded = entering(engine.name, own.experts.weights, sheet.sm)
+        if rounded is None:
+            return own
+        experts = own.experts._replace(activations=rounded)
+        return structs.replace(own, experts=experts)
 
     @property
     def dense_quantised(self) -> bool:

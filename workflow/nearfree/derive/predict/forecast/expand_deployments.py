@@ -98,7 +98,7 @@ def asked_about(
             loads=loads,
             batch=batch,
             context=context,
-            precision=each.model.precision,
+            precision=each.model.precision_on(each.sheet, experts),
             parallel=spread.parallel,
             library=each.model.library(experts, each.sheet),
             memory=each.model.memory(each.sheet, batch, context, experts),

@@ -10,6 +10,7 @@ import polars as pl
 
 from nearfree.config.files import Config
 from nearfree.core.scopes import SOURCES
+from nearfree.derive.engine_step.recorded import recorded_steps
 from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
@@ -65,6 +66,11 @@ class Answerer:
         self._own = recorded_own(layout, self._constants) if own else {}
         capabilities = {name: sheet.sm for name, sheet in config.platforms.items()}
         self._reference = None if own or blind else recorded_reference(layout, capabilities)
+        self.engine_steps = recorded_steps(layout)
+        """What engines' steps take besides modules, by engine."""
+        self.bandwidths_gb_s = {
+            name: sheet.bandwidth_gb_s for name, sheet in config.platforms.items()
+        }
 
     def on(self, facts: pl.DataFrame) -> "Answerer":
         """Return the same rules and constants on other facts, one row a platform and dtype."""
@@ -147,6 +153,7 @@ def read_from(layout: Layout) -> dict[str, str]:
     """Return the rules, constants and kernels that answers rest on, by name and digest."""
     shared = {name: event.event_id for name, event in recorded_constants(layout).items()}
     kernels = recorded_kernels(layout)
+    shared |= {name: step.event.event_id for name, step in recorded_steps(layout).items()}
     return (
         seals_digest(layout, SOURCES)
         | {f"constants/{family}": sha256(event_id.encode()) for family, event_id in shared.items()}
@@ -157,4 +164,5 @@ def read_from(layout: Layout) -> dict[str, str]:
 def calibrated(layout: Layout) -> set[str]:
     """Return the events of all constants: shared ones, and those of kernels."""
     shared = {event.event_id for event in recorded_constants(layout).values()}
-    return shared | {*recorded_kernels(layout)}
+    steps = {step.event.event_id for step in recorded_steps(layout).values()}
+    return shared | steps | {*recorded_kernels(layout)}

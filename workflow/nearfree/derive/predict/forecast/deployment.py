@@ -46,7 +46,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     that names them; `library` runs the experts where it picks its own tiles, in formats whose
     blocks nothing says; `dense` is what runs the dense products of quantised weights, None for
     torch or where there are none; `precision` None is the model file's own dtype throughout;
-    `memory` None is not known.
+    `memory` None is not known. `served` holds where an engine runs its steps, and not where a
+    forward is measured by itself.
     """
 
     decoder: Decoder
@@ -62,6 +63,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     parallel: Parallel = ALONE
     library: str | None = None
     memory: Memory | None = None
+    served: bool = False
 
     @property
     def engine(self) -> BackendRelease:

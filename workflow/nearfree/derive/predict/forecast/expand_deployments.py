@@ -102,6 +102,7 @@ def asked_about(
             parallel=spread.parallel,
             library=each.model.library(experts, each.sheet),
             memory=each.model.memory(each.sheet, batch, context, experts),
+            served=each.sheet.sm is not None,
         )
         for each in asked
         if each.decoder

@@ -1,6 +1,7 @@
 """T(N) of a model's forward: the sum of its modules' T(N), each as often as it runs.
 
-Kernels between the modules (norms, residual sums, rotary embeddings, sampling) are not counted.
+Where an engine serves it, a step has besides what its kernels between modules and its host take
+(`step`); kernels between the modules of any other forward are not counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,8 @@ import numpy as np
 from msgspec import Struct
 
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.forecast.deployment import Questions
+from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+from nearfree.derive.predict.forecast.step import Steps, widened
 from nearfree.derive.reference.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
 from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.family import Array, Flags, Places
@@ -38,13 +40,14 @@ class Total(Struct, frozen=True, kw_only=True):
     ----------
     latency_us
         What each module takes in one forward, all its layers together, [deployments, places, grid];
-        0 where a deployment has no such place, NaN where no T(N) is known of a module.
+        0 where a deployment has no such place, NaN where no T(N) is known of a module. The last two
+        places are what lies between modules, and the host.
     band
         How far ln(T(N) / T(baseline)) of each may be off, [deployments, places].
     asked
         The question of each module, [deployments, places], -1 where there is none.
     roles
-        The name of each module by deployment and place.
+        The name of each module, and of what a step has besides, by deployment and place.
     grid
         N, [grid].
     refusals
@@ -114,27 +117,35 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     at = uses["deployment"].to_numpy(), uses["place"].to_numpy()
     asked = uses["asked"].to_numpy()
     shape = len(questions.deployments), int(uses["place"].max() or 0) + 1  # type: ignore[arg-type]
-    latency = np.zeros((*shape, width))
-    latency[at] = times[asked] * uses["count"].to_numpy()[:, None]
-    band, which, sampled = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
-    band[at], which[at], sampled[at] = bands[asked], asked, seen[asked]
+    alone = np.zeros((*shape, width))
+    alone[at] = times[asked] * uses["count"].to_numpy()[:, None]
     parts: list[list[tuple[str, int]]] = [[] for _ in questions.deployments]
     for deployment, role, question in uses.select("deployment", "role", "asked").iter_rows():
         parts[deployment].append((role, question))
-    refused = timed.refusals()
+    refused, grid = timed.refusals(), np.array(questions.grid)
+    steps = Steps(answerer.engine_steps, answerer.bandwidths_gb_s)
+    named = [dict(enumerate(role for role, _ in part)) for part in parts]
+    latency, roles = widened(steps, questions.deployments, named, alone, grid)
+    shape = latency.shape[:2]
+    band, which, sampled = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
+    band[at], which[at], sampled[at] = bands[asked], asked, seen[asked]
+    behind_step = [_of_step(steps, each) for each in questions.deployments]
     return Total(
         latency_us=latency,
         band=band,
         asked=which,
-        roles=[dict(enumerate(role for role, _ in part)) for part in parts],
-        grid=np.array(questions.grid),
+        roles=roles,
+        grid=grid,
         refusals=[_refusal(part, refused) for part in parts],
         constants=[
-            "; ".join(sorted({each.constants for each in _known(part, behind)})) for part in parts
+            "; ".join(sorted({each.constants for each in (*_known(part, behind), *step)}))
+            for part, step in zip(parts, behind_step, strict=True)
         ],
         calibration=[
-            tuple(sorted({event for each in _known(part, behind) for event in each.calibration}))
-            for part in parts
+            tuple(sorted({
+                event for each in (*_known(part, behind), *step) for event in each.calibration
+            }))
+            for part, step in zip(parts, behind_step, strict=True)
         ],
         regimes=[
             {
@@ -152,6 +163,12 @@ def total(questions: Questions, answerer: Answerer) -> Total:
 def _refusal(part: Sequence[tuple[str, int]], refused: Mapping[int, str]) -> str | None:
     """Return the first module of which no T(N) is known, and why."""
     return next((f"{role}: {refused[asked]}" for role, asked in part if asked in refused), None)
+
+
+def _of_step(steps: Steps, deployment: Deployment) -> list["Behind"]:
+    """Return what a step rests on besides its modules, nothing where that is not known."""
+    step = steps.of(deployment)
+    return [Behind(step.text, [step.event.event_id], "")] if step else []
 
 
 def _known(part: Sequence[tuple[str, int]], behind: Mapping[int, "Behind"]) -> list["Behind"]:

@@ -1,0 +1,1 @@
+"""What an engine's step takes besides its modules."""

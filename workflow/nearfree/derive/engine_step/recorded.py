@@ -1,0 +1,56 @@
+"""The constants of engines' steps in the log."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from nearfree.core.scopes import PUBLIC
+from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
+from nearfree.errors import EvidenceError
+from nearfree.log.events import ConstantsCalibrated, Event
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+
+STREAM = "engine_step"
+"""Where they stand in the log."""
+FAMILY = "engine_step_"
+"""What an engine's are called, before its name."""
+HYPOTHESIS = "serving"
+
+
+class RecordedStep(Struct, frozen=True, kw_only=True):
+    """The constants of an engine's step, how far log T may be off, and the event that says so."""
+
+    constants: StepConstants
+    band: float
+    event: Event
+
+    @property
+    def text(self) -> str:
+        """What they were calibrated on, as answers say it."""
+        data: ConstantsCalibrated = self.event.data
+        return f"{data.family} on {data.curves} published steps of {data.selection}"
+
+
+def recorded_steps(layout: Layout) -> dict[str, RecordedStep]:
+    """Return the newest constants by engine; of one that none were fitted to there are none.
+
+    Raises
+    ------
+    EvidenceError
+        They are not those of the form any more.
+    """
+    takes = sorted(read_scope(layout, PUBLIC, stream=STREAM), key=lambda take: take.order)
+    events = {event.data.family: event for take in takes for event in take.of(ConstantsCalibrated)}
+    return {name.removeprefix(FAMILY): _step(event) for name, event in events.items()}
+
+
+def _step(event: Event) -> RecordedStep:
+    data: ConstantsCalibrated = event.data
+    values: Mapping[str, float] = {each.name: each.value for each in data.constants}
+    if {*values} != {each.name for each in CONSTANTS}:
+        raise EvidenceError(
+            f"the constants of {data.family} in {event.event_id} are those of another form",
+            remedy="Run `nearfree calibrate --steps` with this version",
+        )
+    return RecordedStep(constants=StepConstants.of(values), band=data.band, event=event)

@@ -12,7 +12,7 @@ from nearfree.backends.kernels import (
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.moe_ffn import MoeQuestion
-from nearfree.core.precision import PLAIN, Product
+from nearfree.core.precision import Product
 from nearfree.derive.granularity.releases import Release, moe_release
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.marlin import BESIDE_TRITON

@@ -35,7 +35,8 @@ class Steps:
 
     def of(self, deployment: Deployment) -> RecordedStep | None:
         """Return the constants of a deployment's engine; None where no engine runs it, or none
-        are known."""
+        are known.
+        """
         return self._recorded.get(deployment.engine.name) if deployment.served else None
 
     def hidden(
@@ -58,7 +59,8 @@ class Steps:
 
     def besides(self, deployment: Deployment, grid: Places) -> Array | None:
         """Return what a step takes besides its modules, [ROLES, grid]; None where that is not
-        known."""
+        known.
+        """
         step, beta = self.of(deployment), self._bandwidths.get(deployment.platform)
         if step is None or beta is None:
             return None

@@ -142,9 +142,11 @@ def total(questions: Questions, answerer: Answerer) -> Total:
             for part, step in zip(parts, behind_step, strict=True)
         ],
         calibration=[
-            tuple(sorted({
-                event for each in (*_known(part, behind), *step) for event in each.calibration
-            }))
+            tuple(
+                sorted(
+                    {event for each in (*_known(part, behind), *step) for event in each.calibration}
+                )
+            )
             for part, step in zip(parts, behind_step, strict=True)
         ],
         regimes=[

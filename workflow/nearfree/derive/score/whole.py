@@ -1,0 +1,238 @@
+"""How well steps of whole models are known: T itself, its growth, and T(N) / T(1).
+
+Every row is answered by an engine's constants that were fitted to other models' rows alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
+from nearfree.derive.score.whole_steps import Timed
+from nearfree.derive.work_model.family import Array
+from nearfree.errors import EvidenceError
+
+LEAST_FITTED = 6
+"""Rows of other models that an engine's constants are fitted to at least."""
+BY = ("model", "platform", "precision", "engine", "several", "draft")
+"""What errors can be grouped by."""
+COVERED = 0.8
+"""Share of rows that a band is to cover."""
+_SOFT = 0.1
+"""Of log T: errors beyond it count less."""
+
+
+class StepFit:
+    """Constants of engines' steps, fitted to rows of one position.
+
+    Parameters
+    ----------
+    steps
+        Rows that are answered, and others, which are left aside.
+    bandwidths_gb_s
+        beta by platform.
+    """
+
+    def __init__(self, steps: Sequence[Timed], bandwidths_gb_s: Mapping[str, float | None]) -> None:
+        self._beta = bandwidths_gb_s
+        self.used = [
+            each for each in steps
+            if each.deployment and each.row.positions == 1 and not each.row.holds_draft
+        ]  # fmt: skip
+        self._known: dict[tuple[str, str | None], StepConstants | None] = {}
+
+    @property
+    def engines(self) -> list[str]:
+        """The engines that rows were fitted of."""
+        return sorted({each.row.engine for each in self.used})
+
+    def of(self, engine: str, without: str | None = None) -> StepConstants | None:
+        """Return an engine's constants without the rows of a model; None of too few rows."""
+        rows = [e for e in self.used if e.row.engine == engine and _model(e) != without]
+        key = engine, without if any(_model(e) == without for e in self.used) else None
+        if key not in self._known:
+            self._known[key] = _fit(rows, self._beta) if len(rows) >= LEAST_FITTED else None
+        return self._known[key]
+
+    def predicted_us(self, step: Timed, *, first: bool = False) -> float:
+        """Return T of a row by constants that have not seen its model; NaN where there are none.
+
+        Parameters
+        ----------
+        first
+            Whether T(1) is meant, in the place of T(N).
+        """
+        constants = self.of(step.row.engine, _model(step))
+        if constants is None:
+            return float("nan")
+        return predicted(step, constants, self._beta, first=first)
+
+    @cached_property
+    def band(self) -> float:
+        """How far log T may be off: what COVERED of the rows stay within, their models unseen."""
+        misses = [abs(np.log(self.predicted_us(each) / each.row.t_us)) for each in self.used]
+        known = [each for each in misses if np.isfinite(each)]
+        if not known:
+            raise EvidenceError(
+                "no row of another model is there to hold constants against",
+                remedy="Give rows of two models or more for an engine",
+            )
+        return float(np.quantile(known, COVERED))
+
+
+def _model(step: Timed) -> str:
+    """Return what stands for a model: several names may be of one shape."""
+    return step.row.config or step.row.model
+
+
+def predicted(
+    step: Timed,
+    constants: StepConstants,
+    bandwidths_gb_s: Mapping[str, float | None],
+    *,
+    first: bool = False,
+) -> float:
+    """Return T of a row in microseconds, T(1) with `first`; NaN where it is not answered."""
+    beta = bandwidths_gb_s.get(step.deployment.platform) if step.deployment else None
+    return float("nan") if beta is None else step.predicted_us(constants, beta, first=first)
+
+
+def _fit(rows: Sequence[Timed], beta: Mapping[str, float | None]) -> StepConstants:
+    """Return the constants that miss log T of rows least; far ones count less."""
+    from scipy.optimize import least_squares
+
+    measured = np.log([each.row.t_us for each in rows])
+
+    def missed(values: Array) -> Array:
+        constants = _constants(values)
+        said = np.array([predicted(each, constants, beta) for each in rows])
+        return np.asarray(np.log(said) - measured)
+
+    found = least_squares(
+        missed,
+        [each.start for each in CONSTANTS],
+        bounds=([each.low for each in CONSTANTS], [each.high for each in CONSTANTS]),
+        x_scale=[each.start for each in CONSTANTS],
+        loss="soft_l1",
+        f_scale=_SOFT,
+    )
+    return _constants(found.x)
+
+
+def _constants(values: Array) -> StepConstants:
+    named = zip(CONSTANTS, values.tolist(), strict=True)
+    return StepConstants(**{each.name: value for each, value in named})
+
+
+class WholeScore(Struct, frozen=True):
+    """Rows with what was predicted of them, and what was not."""
+
+    rows: pl.DataFrame
+    growth: pl.DataFrame
+    refusals: Mapping[str, int]
+    band: float
+
+
+def whole_score(steps: Sequence[Timed], fit: StepFit, refusals: Mapping[str, int]) -> WholeScore:
+    """Return the error of T of each answered row, and of its growth within a source's series.
+
+    Returns
+    -------
+    rows: BY, `t_us`, `predicted_us`, `t_error` = |predicted / measured - 1|, `covered`, and where
+    the source says T(N) / T(1) `ratio_error`. growth: BY, `t_ratio_error`, |predicted / measured
+    - 1| of T over that of the smallest b N of its series.
+    """
+    said = [(each, fit.predicted_us(each)) for each in steps if each.deployment]
+    lacking = [each for each, us in said if not np.isfinite(us)]
+    known = [(each, us) for each, us in said if np.isfinite(us)]
+    reason = "no rows of other models to fit the engine's constants to"
+    counted = dict(refusals) | ({reason: len(lacking)} if lacking else {})
+    rows = [_row(each, us, fit) for each, us in known]
+    frame = pl.DataFrame(rows, schema=_SCHEMA)
+    growth = pl.DataFrame(list(_growth(known)), schema=_GROWTH)
+    return WholeScore(frame, growth, counted, fit.band)
+
+
+_ABOUT = {
+    **dict.fromkeys(("model", "platform", "precision", "engine"), pl.String),
+    "several": pl.Boolean,
+    "draft": pl.Boolean,
+}
+_SCHEMA = _ABOUT | {
+    "line": pl.Int64, "asked": pl.String, "t_us": pl.Float64, "predicted_us": pl.Float64,
+    "t_error": pl.Float64, "covered": pl.Boolean, "ratio_error": pl.Float64,
+}  # fmt: skip
+_GROWTH = _ABOUT | {"t_ratio_error": pl.Float64}
+
+
+def _about(step: Timed) -> dict[str, Any]:
+    row = step.row
+    return {
+        "model": row.model,
+        "platform": step.deployment.platform if step.deployment else row.gpu,
+        "precision": row.precision,
+        "engine": row.engine,
+        "several": row.positions > 1,
+        "draft": row.holds_draft,
+    }
+
+
+def _row(step: Timed, us: float, fit: StepFit) -> dict[str, Any]:
+    row = step.row
+    ratio = None
+    if row.ratio and row.positions > 1:
+        ratio = abs(us / fit.predicted_us(step, first=True) / row.ratio - 1.0)
+    return _about(step) | {
+        "line": row.line,
+        "asked": step.asked,
+        "t_us": row.t_us,
+        "predicted_us": us,
+        "t_error": abs(us / row.t_us - 1.0),
+        "covered": bool(abs(np.log(us / row.t_us)) <= fit.band),
+        "ratio_error": ratio,
+    }
+
+
+def _growth(known: Sequence[tuple[Timed, float]]) -> Iterator[dict[str, Any]]:
+    """Yield the error of T over that of the fewest rows, of every other row of a series."""
+    ordered = sorted(known, key=lambda each: (str(each[0].row.series), _tokens(each[0])))
+    for _, group in groupby(ordered, key=lambda each: str(each[0].row.series)):
+        (first, first_us), *rest = group
+        for each, us in rest:
+            if _tokens(each) > _tokens(first):
+                grown = (us / first_us) / (each.row.t_us / first.row.t_us)
+                yield _about(each) | {"t_ratio_error": abs(grown - 1.0)}
+
+
+def _tokens(step: Timed) -> int:
+    return step.row.batch * step.row.positions
+
+
+def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
+    """Return the errors of groups of rows, the worst first.
+
+    Parameters
+    ----------
+    by
+        Some of BY; none for all rows together.
+    """
+    error = pl.col("t_error")
+    keys = list(by) or [pl.lit("all").alias("rows")]
+    told = score.rows.group_by(keys).agg(
+        pl.len().alias("settings"),
+        error.median().alias("t_error_median"),
+        (error <= 0.2).mean().alias("t_within_20"),
+        pl.col("covered").mean(),
+        pl.col("ratio_error").median().alias("ratio_error_median"),
+    )
+    grown = score.growth.group_by(keys).agg(
+        pl.col("t_ratio_error").median().alias("t_ratio_error_median")
+    )
+    names = list(by) or ["rows"]
+    joined = told.join(grown, on=names, how="left", nulls_equal=True)
+    return joined.sort("t_error_median", *names, descending=[True, *(False for _ in names)])

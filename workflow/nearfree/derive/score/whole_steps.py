@@ -1,0 +1,298 @@
+"""Published steps of whole models as deployments, and T of each: what `predict` would have said."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import structs
+from packaging.version import InvalidVersion, Version
+
+from nearfree.config.files import Config, DeploymentSpec
+from nearfree.core.precision import Dtype, Product
+from nearfree.decoders.attention_kinds import Latent
+from nearfree.decoders.model_file import ModelFile, find_model_file
+from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+from nearfree.derive.predict.forecast.expand_deployments import asked_about
+from nearfree.derive.predict.forecast.step import ROLES
+from nearfree.derive.predict.forecast.total import total
+from nearfree.errors import ConfigError, NearfreeError, RefusedError
+from nearfree.hardware.platforms import resolve
+from nearfree.public.whole_models import MODELS, WholeRow
+
+ROUTING = "power_law:1.01"
+"""How tokens are taken to fall on experts where real ones were served. Balanced loads, this law and
+one of 1.2 were tried with all rows of the project in view; this one missed least."""
+_PACKAGES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
+_ASSUMED = {"trtllm": "1.2.0"}
+"""The release that is asked where no rules of any are read."""
+_BLOCKS = {"deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "qwen3_moe", "minimax_m2"}
+"""Kinds of models whose FP8 checkpoints share a scale in blocks of 128 x 128."""
+
+
+class Timed(NamedTuple):
+    """A row with what `predict` says of it, or why it says nothing.
+
+    `modules_us` is T of its modules at N and `first_us` at one position, `prefill_us` what others'
+    prompts add to a step; they are 0 where there is a refusal. `deployment` is what was asked, of the release `asked`.
+    """
+
+    row: WholeRow
+    refusal: str | None = None
+    deployment: Deployment | None = None
+    asked: str = ""
+    modules_us: float = 0.0
+    first_us: float = 0.0
+    prefill_us: float = 0.0
+
+    def predicted_us(
+        self, constants: StepConstants, bandwidth_gb_s: float, *, first: bool = False
+    ) -> float:
+        """Return T of the step by the constants of an engine, in microseconds.
+
+        Parameters
+        ----------
+        first
+            Whether T(1) is meant, in the place of T(N).
+        """
+        if self.deployment is None:
+            return float("nan")
+        decoder, row = self.deployment.decoder, self.row
+        positions = 1 if first else row.positions
+        tokens = np.array([-(-row.batch // self.deployment.parallel.dp) * positions])
+        between = between_us(
+            constants, layers=decoder.layers, d_model=decoder.d_model,
+            tokens=tokens.astype(np.float64), bandwidth_gb_s=bandwidth_gb_s,
+        )  # fmt: skip
+        host = host_us(constants, batch=row.batch)
+        modules = self.first_us if first else self.modules_us
+        return float(modules + between[0] + host + self.prefill_us)
+
+
+def timed_steps(
+    rows: Sequence[WholeRow], config: Config, answerer: Answerer, models: Path | None = None
+) -> list[Timed]:
+    """Return T of every row's modules, or why it is not known.
+
+    A row is asked of its own release; where the rules of that are not on record, or say nothing of
+    it, of the nearest one that answers.
+
+    Parameters
+    ----------
+    models
+        The folder with the rows' models, MODEL/config.json of each; the project's own if None.
+    """
+    ask = _Asker(config, models)
+    open_ = [(place, row, *ask.releases(row)) for place, row in enumerate(rows)]
+    found = {place: Timed(row, refusal=why) for place, row, _, why in open_ if why}
+    waiting = [(place, row, list(left)) for place, row, left, why in open_ if not why]
+    while waiting:
+        asked = [(place, row, left, ask(row, left[0])) for place, row, left in waiting]
+        deployments = [each for *_, each in asked if isinstance(each, Deployment)]
+        answered = iter(_modules_us(deployments, rows, asked, answerer))
+        waiting = []
+        for place, row, left, each in asked:
+            said = each if isinstance(each, str) else next(answered)
+            if not isinstance(said, str) and isinstance(each, Deployment):
+                found[place] = Timed(row, None, each, left[0], *said)
+            elif len(left) > 1:
+                waiting.append((place, row, left[1:]))
+            else:
+                found[place] = Timed(row, refusal=str(said))
+    return _with_prefills([found[place] for place in range(len(rows))], answerer)
+
+
+_Open = tuple[int, WholeRow, list[str], Deployment | str]
+
+
+def _modules_us(
+    deployments: Sequence[Deployment], rows: Sequence[WholeRow], asked: Sequence[_Open],
+    answerer: Answerer,
+) -> list[tuple[float, float] | str]:  # fmt: skip
+    """Return T of each deployment's modules at its row's N and at 1, or why it is not known."""
+    if not deployments:
+        return []
+    grid = sorted({1} | {row.positions for row in rows})
+    found = total(Questions(deployments, grid), answerer)
+    positions = [row.positions for _, row, _, each in asked if isinstance(each, Deployment)]
+    modules = found.latency_us[:, : -len(ROLES)].sum(axis=1)
+    return [
+        refusal or (float(us[grid.index(n)]), float(us[0]))
+        for us, refusal, n in zip(modules, found.refusals, positions, strict=True)
+    ]
+
+
+def _with_prefills(steps: Sequence[Timed], answerer: Answerer) -> list[Timed]:
+    """Return rows with what others' prompts add to a step where T is a mean over an output.
+
+    Each of b requests is read once an output: b / osl prompts a step, of which each adds
+    T(isl positions) - T(1) to it.
+    """
+    found = list(steps)
+    by_length: dict[int, list[int]] = {}
+    for place, each in enumerate(found):
+        if each.deployment and each.row.holds_prefill:
+            by_length.setdefault(each.row.isl or 1, []).append(place)
+    for length, places in by_length.items():
+        alone = [
+            structs.replace(one, batch=one.parallel.dp, context=1, served=False)
+            for one in (found[place].deployment for place in places)
+            if one
+        ]
+        prompts = total(Questions(alone, sorted({1, length})), answerer).model_us
+        for place, us, one in zip(places, prompts, alone, strict=True):
+            row = found[place].row
+            each = float(us[-1] - us[0])
+            share = row.batch / one.parallel.dp / (row.osl or 1)
+            found[place] = found[place]._replace(prefill_us=max(each, 0.0) * share)
+    return found
+
+
+class _Asker:
+    """Rows as deployments: one reading of each model, platform and spread."""
+
+    def __init__(self, config: Config, models: Path | None) -> None:
+        self._config, self._models = config, models
+        self._asked = cache(self._ask)
+
+    def releases(self, row: WholeRow) -> tuple[list[str], str | None]:
+        """Return the releases to be asked, the nearest first, or why there are none."""
+        if row.engine not in _PACKAGES:
+            reason = f"no kernels of {row.engine} on a GPU are known"
+            return [], reason
+        package = _PACKAGES[row.engine]
+        known = [
+            version
+            for name, version in (each.split("==") for each in self._config.releases)
+            if name == package
+        ] or [_ASSUMED[row.engine]]
+        return [f"{package}=={version}" for version in _nearest(row.engine_version, known)], None
+
+    def __call__(self, row: WholeRow, release: str) -> Deployment | str:
+        """Return the deployment of a row, or why there is none."""
+        try:
+            found = self._asked(
+                row.model, row.config, row.gpu, row.precision, row.kv_dtype, row.engine, release,
+                row.tp, row.ep, row.dp,
+            )  # fmt: skip
+        except RefusedError as error:
+            return "; ".join(each.reason for each in error.refusals)
+        except NearfreeError as error:
+            return error.what
+        return structs.replace(found, batch=row.batch, context=row.context)
+
+    def _ask(
+        self, model: str, config: str, gpu: str, precision: str, kv: str, engine: str,
+        release: str, tp: int, ep: int, dp: int,
+    ) -> Deployment:  # fmt: skip
+        path = self._file(model, config)
+        file = find_model_file(self._config.folder, str(path))
+        spec = DeploymentSpec(
+            models=(str(path),), platforms=(self._platform(gpu),), moe=(release,),
+            routing=(ROUTING,), tp=tp, ep=ep, dp=dp, **_formats(precision, kv, file),
+        )  # fmt: skip
+        answerable, others = asked_about(self._config, spec)
+        if others:
+            raise RefusedError(list(others[0].refusals))
+        return _as_published(answerable[0], precision)
+
+    def _file(self, model: str, config: str) -> Path:
+        if self._models is not None:
+            path = self._models / model / "config.json"
+        else:
+            path = self._config.folder / MODELS / f"{config}.json"
+        if not path.is_file():
+            place = "no file is named" if self._models is None and not config else f"no {path}"
+            raise ConfigError(
+                f"{place} for {model}", remedy="Give --models FOLDER with MODEL/config.json"
+            )
+        return path
+
+    def _platform(self, gpu: str) -> str:
+        """Return the platform of a GPU as sources write it; one that is throttled is another."""
+        name, _, beside = gpu.partition("(")
+        if re.search(r"(?i)\bcap|\blimit|\bW\b", beside):
+            raise ConfigError(
+                f"{gpu} does not run as its datasheet says", remedy="Add it to platforms.yaml"
+            )
+        return resolve(self._config.platforms, re.sub(r"[^a-z0-9]+", "_", name.strip().lower()))
+
+
+def _nearest(version: str, known: Sequence[str]) -> list[str]:
+    """Return releases: the newest that is not newer than a version, the newer ones, the older.
+
+    The newest first where it is no version.
+    """
+    ordered = sorted(known, key=Version)
+    try:
+        own = Version(version)
+    except InvalidVersion:
+        return ordered[::-1]
+    older = [each for each in ordered if Version(each) <= own][::-1]
+    newer = [each for each in ordered if Version(each) > own]
+    return [*older[:1], *newer, *older[1:]]
+
+
+def _formats(precision: str, kv: str, file: ModelFile) -> dict[str, Any]:
+    """Return what a row's precision asks for instead of what a model's file says.
+
+    Raises
+    ------
+    ConfigError
+        It names no format that is known.
+    """
+    word = re.sub(r"[?\s].*", "", precision.strip().lower())
+    own = file.precision.said(file.main)["weights"] if file.precision else None
+    cache_formats: dict[str, Dtype] = {"fp8": "float8", "fp8_e4m3": "float8"}
+    said: dict[str, Any] = {}
+    if kv.lower() in cache_formats:
+        said["kv_dtype"] = cache_formats[kv.lower()]
+    model_type = file.decoder.model_type if file.decoder else ""
+    if word in ("bf16", "bfloat16"):
+        return said if own in (None, "bfloat16") else said | {"dtype": "bfloat16"}
+    if word == "fp8":
+        if own in ("float8", "float8_block"):
+            return said
+        scaled = "float8_block" if model_type in _BLOCKS else "float8"
+        return said | {"weights": scaled, "activations": scaled}
+    if word in ("fp4", "mxfp4", "nvfp4"):
+        if own in ("mxfp4", "nvfp4"):
+            return said
+        few = {"weights": "nvfp4", "activations": "nvfp4", "kv_dtype": "float8"}
+        return few | said if word != "mxfp4" else said | {"weights": "mxfp4"}
+    if word in ("int4", "awq-int4", "gptq-int4", "w4a16"):
+        return said if own == "int4" else said | {"weights": "int4"}
+    if word == "mxfp8":
+        return said | {"weights": "mxfp8", "activations": "mxfp8"}
+    raise ConfigError(
+        f"in what formats {precision!r:.60} stores and computes is not known",
+        remedy="Write bf16, fp8, fp4, mxfp4, mxfp8 or int4",
+    )
+
+
+def _as_published(deployment: Deployment, precision: str) -> Deployment:
+    """Return a deployment with what published NVFP4 checkpoints leave as it is.
+
+    Those of models with latent attention quantise their FFN and experts alone: the quantisation
+    files of nvidia/DeepSeek-V3.1-NVFP4, nvidia/GLM-5-NVFP4 and nvidia/Kimi-K2.6-NVFP4.
+    """
+    own = deployment.precision
+    latent = any(isinstance(kind, Latent) for kind in deployment.decoder.attention)
+    if own is None or not latent or own.experts.weights != "nvfp4" or "fp4" not in precision:
+        return deployment
+    plain = Product(own.plain, own.plain)
+    roles = tuple((role, plain) for role, _ in own.roles)
+    return structs.replace(deployment, precision=structs.replace(own, attention=plain, roles=roles))
+
+
+def refused_reasons(steps: Sequence[Timed]) -> Mapping[str, int]:
+    """Return how many rows were not answered, by reason, most first."""
+    counted: dict[str, int] = {}
+    for each in steps:
+        if each.refusal is not None:
+            counted[each.refusal] = counted.get(each.refusal, 0) + 1
+    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))

@@ -8,6 +8,7 @@ other; environment variables and options are as they are by default.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from nearfree.core.precision import Dtype
 from nearfree.errors import EvidenceError
 
 TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
@@ -343,7 +344,7 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
     raise unread(package, version, dtype, sm, names)
 
 
-def entering(engine: str, weights: str, sm: int | None) -> str | None:
+def entering(engine: str, weights: str, sm: int | None) -> Dtype | None:
     """Return the format in which an engine lets rows enter experts, None where it is the model's.
 
     TensorRT-LLM rounds what enters mxfp4 experts to mxfp8 from compute capability 10.0 on, and

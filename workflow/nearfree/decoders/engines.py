@@ -135,8 +135,8 @@ TRTLLM = Engine(
 )
 """Source: NVIDIA/TensorRT-LLM at 05ebebb, tensorrt_llm/mapping.py: tp of the experts is
 moe_tp_size x moe_ep_size, and a rank has experts // moe_ep_size of them; _torch/models/
-modeling_deepseekv3.py, Deepseekv3MoE.forward (shared experts on an auxiliary stream). How it pads a vocabulary
-and parts what shares a scale was not read."""
+modeling_deepseekv3.py, Deepseekv3MoE.forward (shared experts on an auxiliary stream). How it pads a
+vocabulary and parts what shares a scale was not read."""
 ENGINES: Mapping[str, Engine] = {each.name: each for each in (VLLM, SGLANG, TRTLLM)}
 
 

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -132,8 +133,9 @@ def _rows(text: str) -> tuple[list[WholeRow], list[str]]:
 _REQUIRED = ("model", "gpu", "engine", "batch", "t_us")
 _COUNTS = {"batch": 0, "positions": 1, "context": 1, "tp": 1, "ep": 1, "dp": 1}
 """Numbers from 1 on, and what an empty one is; 0 where there must be one."""
-_FIELDS = {"ratio": "ratio_tN_t1", "draft": "draft_in_t"}
-_WORDS = ("precision", "kv_dtype", "engine_version", "how", "source", "gpu", "engine", "draft_in_t")
+_LENGTHS = ("isl", "osl")
+_RATIO, _DRAFT = "ratio_tN_t1", "draft_in_t"
+_WORDS = ("precision", "kv_dtype", "engine_version", "how", "source", "gpu", "engine")
 
 
 def _odd(row: Mapping[str, str | None]) -> Iterator[str]:
@@ -141,16 +143,16 @@ def _odd(row: Mapping[str, str | None]) -> Iterator[str]:
         yield "it has another number of fields than there are columns"
         return
     for name, pattern in (("model", _NAME), ("config", rf"({_NAME})?"),
-                          *((each, _TEXT) for each in _WORDS)):  # fmt: skip
+                          *((each, _TEXT) for each in (*_WORDS, _DRAFT))):  # fmt: skip
         if not re.fullmatch(pattern, row.get(name) or ""):
             yield f"{name} {row.get(name)!r:.60} is no name"
     for name, empty in _COUNTS.items():
         if not _whole(row.get(name), empty):
             yield f"{name} {row.get(name)!r:.30} is no whole number from 1 to {_LARGEST}"
-    for name in ("isl", "osl"):
+    for name in _LENGTHS:
         if row.get(name) and not _whole(row.get(name), 1):
             yield f"{name} {row.get(name)!r:.30} is no whole number from 1 to {_LARGEST}"
-    for name in ("t_us", "ratio_tN_t1"):
+    for name in ("t_us", _RATIO):
         if (row.get(name) or name == "t_us") and not _positive(row.get(name)):
             yield f"{name} {row.get(name)!r:.30} is no positive number"
 
@@ -166,16 +168,16 @@ def _positive(text: str | None) -> bool:
 
 
 def _row(line: int, row: Mapping[str, str]) -> WholeRow:
-    counts = {name: int(row.get(name) or empty) for name, empty in _COUNTS.items()}
-    lengths = {name: int(row[name]) for name in ("isl", "osl") if row.get(name)}
-    words = {name: row.get(name) or "" for name in (*_WORDS[:-1], "model", "config")}
-    ratio = row.get(_FIELDS["ratio"])
+    ratio = row.get(_RATIO)
+    fields: dict[str, Any] = {
+        **{name: int(row.get(name) or empty) for name, empty in _COUNTS.items()},
+        **{name: int(row[name]) for name in _LENGTHS if row.get(name)},
+        **{name: row.get(name) or "" for name in ("model", "config", *_WORDS)},
+    }
     return WholeRow(
         line=line,
         t_us=float(row["t_us"]),
         ratio=float(ratio) if ratio else None,
-        draft=row.get(_FIELDS["draft"]) or "",
-        **counts,
-        **lengths,
-        **words,
+        draft=row.get(_DRAFT) or "",
+        **fields,
     )

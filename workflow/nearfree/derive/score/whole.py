@@ -222,17 +222,23 @@ def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
         Some of BY; none for all rows together.
     """
     error = pl.col("t_error")
-    keys = list(by) or [pl.lit("all").alias("rows")]
-    told = score.rows.group_by(keys).agg(
-        pl.len().alias("settings"),
-        error.median().alias("t_error_median"),
-        (error <= 0.2).mean().alias("t_within_20"),
-        pl.col("covered").mean(),
-        pl.col("ratio_error").median().alias("ratio_error_median"),
-    )
-    grown = score.growth.group_by(keys).agg(
-        pl.col("t_ratio_error").median().alias("t_ratio_error_median")
-    )
     names = list(by) or ["rows"]
+    every = pl.lit("all").alias("rows")
+    told = (
+        score.rows.with_columns(every)
+        .group_by(names)
+        .agg(
+            pl.len().alias("settings"),
+            error.median().alias("t_error_median"),
+            (error <= 0.2).mean().alias("t_within_20"),
+            pl.col("covered").mean(),
+            pl.col("ratio_error").median().alias("ratio_error_median"),
+        )
+    )
+    grown = (
+        score.growth.with_columns(every)
+        .group_by(names)
+        .agg(pl.col("t_ratio_error").median().alias("t_ratio_error_median"))
+    )
     joined = told.join(grown, on=names, how="left", nulls_equal=True)
     return joined.sort("t_error_median", *names, descending=[True, *(False for _ in names)])

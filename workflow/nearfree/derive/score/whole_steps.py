@@ -11,7 +11,7 @@ from msgspec import structs
 from packaging.version import InvalidVersion, Version
 
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.core.precision import Dtype, Product
+from nearfree.core.precision import PLAIN, Dtype, Product
 from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
@@ -30,6 +30,9 @@ one of 1.2 were tried with all rows of the project in view; this one missed leas
 _PACKAGES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 _ASSUMED = {"trtllm": "1.2.0"}
 """The release that is asked where no rules of any are read."""
+_OWN = {"line": 0, "ratio": None, "isl": None, "osl": None, "how": "", "source": "", "draft": ""}
+"""What differs between rows that ask alike."""
+_BLACKWELL = 100
 _BLOCKS = {"deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "qwen3_moe", "minimax_m2"}
 """Kinds of models whose FP8 checkpoints share a scale in blocks of 128 x 128."""
 
@@ -38,7 +41,8 @@ class Timed(NamedTuple):
     """A row with what `predict` says of it, or why it says nothing.
 
     `modules_us` is T of its modules at N and `first_us` at one position, `prefill_us` what others'
-    prompts add to a step; they are 0 where there is a refusal. `deployment` is what was asked, of the release `asked`.
+    prompts add to a step; they are 0 where there is a refusal. `deployment` is what was asked, of
+    the release `asked`.
     """
 
     row: WholeRow
@@ -146,9 +150,9 @@ def _with_prefills(steps: Sequence[Timed], answerer: Answerer) -> list[Timed]:
         prompts = total(Questions(alone, sorted({1, length})), answerer).model_us
         for place, us, one in zip(places, prompts, alone, strict=True):
             row = found[place].row
-            each = float(us[-1] - us[0])
+            added = max(float(us[-1] - us[0]), 0.0)
             share = row.batch / one.parallel.dp / (row.osl or 1)
-            found[place] = found[place]._replace(prefill_us=max(each, 0.0) * share)
+            found[place] = found[place]._replace(prefill_us=added * share)
     return found
 
 
@@ -174,31 +178,41 @@ class _Asker:
 
     def __call__(self, row: WholeRow, release: str) -> Deployment | str:
         """Return the deployment of a row, or why there is none."""
+        alike = structs.replace(row, batch=1, context=1, positions=1, t_us=1.0, **_OWN)
         try:
-            found = self._asked(
-                row.model, row.config, row.gpu, row.precision, row.kv_dtype, row.engine, release,
-                row.tp, row.ep, row.dp,
-            )  # fmt: skip
+            found = self._asked(alike, release)
         except RefusedError as error:
             return "; ".join(each.reason for each in error.refusals)
         except NearfreeError as error:
             return error.what
         return structs.replace(found, batch=row.batch, context=row.context)
 
-    def _ask(
-        self, model: str, config: str, gpu: str, precision: str, kv: str, engine: str,
-        release: str, tp: int, ep: int, dp: int,
-    ) -> Deployment:  # fmt: skip
-        path = self._file(model, config)
-        file = find_model_file(self._config.folder, str(path))
+    def _ask(self, row: WholeRow, release: str) -> Deployment:
+        path = self._file(row.model, row.config)
+        platform = self._platform(row.gpu)
+        formats = _formats(row.precision, find_model_file(self._config.folder, str(path)))
+        cached = self._cache(row, platform, formats)
         spec = DeploymentSpec(
-            models=(str(path),), platforms=(self._platform(gpu),), moe=(release,),
-            routing=(ROUTING,), tp=tp, ep=ep, dp=dp, **_formats(precision, kv, file),
+            models=(str(path),), platforms=(platform,), moe=(release,), routing=(ROUTING,),
+            tp=row.tp, ep=row.ep, dp=row.dp, **formats, **cached,
         )  # fmt: skip
         answerable, others = asked_about(self._config, spec)
         if others:
             raise RefusedError(list(others[0].refusals))
-        return _as_published(answerable[0], precision)
+        return _as_published(answerable[0], row.precision)
+
+    def _cache(self, row: WholeRow, platform: str, formats: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the format of the cache, nothing for the model file's own.
+
+        Where a source does not say it, quantised models are taken to be served over a cache in 8
+        bits from compute capability 10.0 on, as the recipes of InferenceX do: SemiAnalysisAI/
+        InferenceX, benchmarks/gptoss_fp4_b200.sh, gptoss_fp4_b200_trt.sh and dsr1_fp4_b200.sh.
+        """
+        said = row.kv_dtype.lower()
+        sm = self._config.platforms[platform].sm or 0
+        few = any(each not in PLAIN for each in formats.values()) or "4" in row.precision
+        unsaid = said == "unknown" and sm >= _BLACKWELL and (few or row.precision == "fp8")
+        return {"kv_dtype": "float8"} if unsaid or said.startswith("fp8") else {}
 
     def _file(self, model: str, config: str) -> Path:
         if self._models is not None:
@@ -237,7 +251,7 @@ def _nearest(version: str, known: Sequence[str]) -> list[str]:
     return [*older[:1], *newer, *older[1:]]
 
 
-def _formats(precision: str, kv: str, file: ModelFile) -> dict[str, Any]:
+def _formats(precision: str, file: ModelFile) -> dict[str, Any]:
     """Return what a row's precision asks for instead of what a model's file says.
 
     Raises
@@ -246,32 +260,32 @@ def _formats(precision: str, kv: str, file: ModelFile) -> dict[str, Any]:
         It names no format that is known.
     """
     word = re.sub(r"[?\s].*", "", precision.strip().lower())
-    own = file.precision.said(file.main)["weights"] if file.precision else None
-    cache_formats: dict[str, Dtype] = {"fp8": "float8", "fp8_e4m3": "float8"}
-    said: dict[str, Any] = {}
-    if kv.lower() in cache_formats:
-        said["kv_dtype"] = cache_formats[kv.lower()]
-    model_type = file.decoder.model_type if file.decoder else ""
+    stored = file.precision.said(file.main)["weights"] if file.precision else None
+    if word not in _STORED:
+        raise ConfigError(
+            f"in what formats {precision!r:.60} stores and computes is not known",
+            remedy=f"Write {', '.join(_STORED)}",
+        )
+    if stored in _STORED[word]:
+        return {}
     if word in ("bf16", "bfloat16"):
-        return said if own in (None, "bfloat16") else said | {"dtype": "bfloat16"}
-    if word == "fp8":
-        if own in ("float8", "float8_block"):
-            return said
-        scaled = "float8_block" if model_type in _BLOCKS else "float8"
-        return said | {"weights": scaled, "activations": scaled}
-    if word in ("fp4", "mxfp4", "nvfp4"):
-        if own in ("mxfp4", "nvfp4"):
-            return said
-        few = {"weights": "nvfp4", "activations": "nvfp4", "kv_dtype": "float8"}
-        return few | said if word != "mxfp4" else said | {"weights": "mxfp4"}
-    if word in ("int4", "awq-int4", "gptq-int4", "w4a16"):
-        return said if own == "int4" else said | {"weights": "int4"}
-    if word == "mxfp8":
-        return said | {"weights": "mxfp8", "activations": "mxfp8"}
-    raise ConfigError(
-        f"in what formats {precision!r:.60} stores and computes is not known",
-        remedy="Write bf16, fp8, fp4, mxfp4, mxfp8 or int4",
-    )
+        return {"dtype": "bfloat16"}
+    wanted = _STORED[word][-1]
+    if word == "fp8" and file.decoder and file.decoder.model_type in _BLOCKS:
+        wanted = "float8_block"
+    return {"weights": wanted} | ({} if wanted in _UNPACKED else {"activations": wanted})
+
+
+_STORED: dict[str, tuple[Dtype, ...]] = {
+    **dict.fromkeys(("bf16", "bfloat16"), ("bfloat16",)),
+    "fp8": ("float8_block", "float8"),
+    **dict.fromkeys(("fp4", "nvfp4"), ("mxfp4", "nvfp4")),
+    "mxfp4": ("mxfp4",),
+    **dict.fromkeys(("int4", "awq-int4", "gptq-int4"), ("int4",)),
+    "mxfp8": ("mxfp8",),
+}
+"""By a source's word, the formats of weights that it may mean; the last where a file has another."""
+_UNPACKED = ("int4", "mxfp4")
 
 
 def _as_published(deployment: Deployment, precision: str) -> Deployment:

@@ -34,8 +34,9 @@ class Steps:
         self._recorded, self._bandwidths = recorded, bandwidths_gb_s
 
     def of(self, deployment: Deployment) -> RecordedStep | None:
-        """Return the constants of a deployment's engine; None where no engine runs it, or none
-        are known.
+        """Return the constants of a deployment's engine.
+
+        None where no engine runs it, or none are known.
         """
         return self._recorded.get(deployment.engine.name) if deployment.served else None
 
@@ -58,8 +59,9 @@ class Steps:
         return hidden
 
     def besides(self, deployment: Deployment, grid: Places) -> Array | None:
-        """Return what a step takes besides its modules, [ROLES, grid]; None where that is not
-        known.
+        """Return what a step takes besides its modules, [ROLES, grid].
+
+        None where that is not known.
         """
         step, beta = self.of(deployment), self._bandwidths.get(deployment.platform)
         if step is None or beta is None:

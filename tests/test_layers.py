@@ -15,7 +15,7 @@ LAYERS = (
     "errors", "units", "core", "derive.stages", "backends", "decoders", "log", "hardware", "config",
     "sources", "models", "measure", "preregister", "public", "derive.memory", "derive.tables",
     "derive.schedule", "derive.granularity", "derive.laws", "derive.truth", "derive.work_model",
-    "derive.reference",
+    "derive.reference", "derive.engine_step",
     "derive.predict", "derive.score", "derive.outlook", "derive.claims", "derive.jobs", "pipeline",
     "show.figures", "show.text", "show.page", "prove.audit", "prove.crate", "cli", "__main__",
 )  # fmt: skip

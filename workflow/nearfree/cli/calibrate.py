@@ -43,6 +43,11 @@ def _names(text: str) -> tuple[str, ...]:
         help="keep what every platform's curves say of each kernel: constants, residuals, bands",
     ),
     argument(
+        "--steps",
+        action="store_true",
+        help="fit what engines' steps take besides modules to published steps of whole models",
+    ),
+    argument(
         "--module",
         type=_names,
         default=(),
@@ -70,6 +75,9 @@ def run_calibrate(args: argparse.Namespace) -> int:
     a family of kernels to at most three curves a kernel. Own constants are kept separately and used
     only by `nearfree validate --own`.
 
+    `--steps` fits three constants an engine to config/published/whole_models.csv: what its kernels
+    between modules, its scheduler and its requests take.
+
     `--collectives` fits T(N) of collectives instead, which needs GPUs of each kind of link.
     `--kernels` fits constants of each kernel on each GPU in each format, and keeps its curves with
     what they miss of the form: what is known of a GPU is answered by it (regimes R1 to R3).
@@ -93,7 +101,13 @@ def run_calibrate(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--kernels is calibrated by itself", remedy="Leave --own and --collectives out"
         )
+    if args.steps and (args.own is not None or args.collectives or args.kernels):
+        raise ConfigError(
+            "--steps is calibrated by itself", remedy="Leave --own, --collectives and --kernels out"
+        )
     layout, config = layout_of(args), config_of(args)
+    if args.steps:
+        return _steps(layout, config, offline=args.offline)
     used: dict[str, Any] = {"epsilon": config.site.epsilon, "offline": args.offline}
     if args.own is not None:
         own_platform = resolve(config.platforms, args.own)
@@ -135,6 +149,18 @@ def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config") -> in
           f"{sum(each.points for each in events)} points")  # fmt: skip
     for key, band in sorted(known.bands.items()) if known else ():
         print(f"    {key[0]}  {' '.join(filter(None, key[1:])):44} {band:8g}")
+    return 0
+
+
+def _steps(layout: "Layout", config: "Config", *, offline: bool) -> int:
+    """Seal the constants of engines' steps, and print them."""
+    from nearfree.derive.engine_step.recorded import recorded_steps
+    from nearfree.derive.score.calibrate_steps import calibrate_steps
+
+    seal = calibrate_steps(layout, config, offline=offline)
+    print(f"{seal.name}: sealed")
+    for _, step in sorted(recorded_steps(layout).items()):
+        _show(step.event.data)
     return 0
 
 

@@ -28,14 +28,21 @@ if TYPE_CHECKING:
     from nearfree.public.curves import ImportedCurves
 
 
-DATASETS = ("published", "aiconfigurator", "measured")
+DATASETS = ("published", "aiconfigurator", "measured", "whole")
 PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model", "twin_version")
 CONSTANT = "always_baseline"
 MODULES = (
     *("gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer"),
     *("collective", "model"),
 )
+_WHOLE_BY = ("model", "platform", "precision", "engine", "several", "draft")
+_OF_WHOLE = (
+    *("epsilon", "predictor", "module", "backend", "weights", "kv_dtype", "routing", "regime"),
+    *("unseen", "own", "leave_one_out", "from_one", "tried", "minimum_mb"),
+)
+"""Options that do not go with steps of whole models."""
 BY = (
+    *("engine", "precision", "several", "draft"),
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
     *("epsilon", "dtype", "weights", "kv_dtype", "routing", "kernel"),
     *("operation", "gpus", "regime", "selected", "cached"),
@@ -55,6 +62,19 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument(
         "--curves", type=Path, metavar="FILE", help="a CSV file of curves, not added to the log"
+    )
+    parser.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="with --dataset whole: a CSV file of steps of whole models, in the place of "
+        "config/published/whole_models.csv",
+    )
+    parser.add_argument(
+        "--models",
+        type=Path,
+        metavar="FOLDER",
+        help="with --dataset whole: the folder of its models, MODEL/config.json of each",
     )
     parser.add_argument(
         "--epsilon",
@@ -158,6 +178,11 @@ def run_validate(args: argparse.Namespace) -> int:
 
     With `--module collective` the error of T itself is said, on each platform by constants of all
     others: the paper's laws do not speak of collectives.
+
+    With `--dataset whole` it is that of published steps of whole models, N = 1 and N > 1 apart: the
+    modules' T(N) as `predict` gives it, and what an engine's step has besides, by constants that
+    were fitted to the other models' rows of the project. Rows that are not answered are counted by
+    reason. `growth` is T over that of the fewest rows of a source's series.
     """
     from nearfree.derive.score.evaluation import evaluate
     from nearfree.derive.score.scores import groups
@@ -165,6 +190,12 @@ def run_validate(args: argparse.Namespace) -> int:
     from nearfree.show.text.scores import basis, head, table
 
     layout, config = layout_of(args), config_of(args)
+    if args.dataset == "whole" and not args.curves:
+        return _validate_whole(args, layout, config)
+    if args.file or args.models:
+        raise ConfigError(
+            "--file and --models are of steps of whole models", remedy="Add --dataset whole"
+        )
     if "collective" in (args.module or ()):
         return _validate_collectives(args, layout, config)
     if args.regime:
@@ -192,6 +223,47 @@ def run_validate(args: argparse.Namespace) -> int:
     for line in (*head(source, known, evaluation, epsilons), *_chosen(args), *about, "",
                  *table(rows, by)):  # fmt: skip
         print(line)
+    return 0
+
+
+def _validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
+    """Print how well published steps of whole models are predicted."""
+    from nearfree.derive.predict.answers import Answerer
+    from nearfree.derive.score.whole import StepFit, whole_score
+    from nearfree.derive.score.whole_steps import timed_steps
+    from nearfree.public.whole_models import FILE, read_rows
+    from nearfree.show.text.whole import TABLES, as_json, lines
+
+    odd = [name for name in _OF_WHOLE if getattr(args, name) not in (None, False, [])]
+    by = tuple(args.by or ())
+    wrong = [f"--by {name}" for name in by if name not in _WHOLE_BY]
+    if odd or wrong:
+        said = [f"--{name.replace('_', '-')}" for name in odd] + wrong
+        raise ConfigError(
+            f"{', '.join(said)} says nothing of steps of whole models",
+            remedy=f"Leave it out; --by takes {', '.join(_WHOLE_BY)}",
+        )
+    answerer = Answerer(layout, config, offline=args.offline)
+    own = config.folder / FILE
+    fitted = timed_steps(read_rows(own).rows, config, answerer)
+    asked = fitted
+    if args.file or args.models:
+        asked = timed_steps(read_rows(args.file or own).rows, config, answerer, args.models)
+    if args.platform:
+        asked = [e for e in asked if e.deployment and e.deployment.platform in args.platform]
+    fit = StepFit(fitted, answerer.bandwidths_gb_s)
+    score = whole_score(asked, fit)
+    if not score.answered:
+        raise EvidenceError(
+            f"none of {len(asked)} rows is answered: {'; '.join(score.refusals)[:600]}",
+            remedy="Give rows of engines, GPUs and models that are known, or --models FOLDER",
+        )
+    if args.format == "json":
+        print(json_text(as_json(score, by or _WHOLE_BY)))
+        return 0
+    constants = {engine: known for engine in fit.engines if (known := fit.of(engine))}
+    source = (args.file or own).name
+    print("\n".join(lines(source, score, constants, [by] if by else TABLES)))
     return 0
 
 

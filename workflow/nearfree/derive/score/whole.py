@@ -23,6 +23,7 @@ BY = ("model", "platform", "precision", "engine", "several", "draft")
 """What errors can be grouped by."""
 COVERED = 0.8
 """Share of rows that a band is to cover."""
+_WITHIN = 0.2
 _SOFT = 0.1
 """Of log T: errors beyond it count less."""
 
@@ -130,32 +131,42 @@ def _constants(values: Array) -> StepConstants:
 
 
 class WholeScore(Struct, frozen=True):
-    """Rows with what was predicted of them, and what was not."""
+    """Rows with what was predicted of them or why nothing was, their growth, and the band."""
 
     rows: pl.DataFrame
     growth: pl.DataFrame
-    refusals: Mapping[str, int]
     band: float
 
+    @property
+    def answered(self) -> int:
+        """How many rows are answered."""
+        return self.rows["predicted_us"].count()
 
-def whole_score(steps: Sequence[Timed], fit: StepFit, refusals: Mapping[str, int]) -> WholeScore:
-    """Return the error of T of each answered row, and of its growth within a source's series.
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How many rows are not answered, by reason, most first."""
+        counted = self.rows["refusal"].drop_nulls().value_counts()
+        return dict(counted.sort("count", "refusal", descending=[True, False]).iter_rows())
+
+
+NO_OTHERS = "no rows of other models to fit the engine's constants to"
+
+
+def whole_score(steps: Sequence[Timed], fit: StepFit) -> WholeScore:
+    """Return the error of T of each row, and of its growth within a source's series.
 
     Returns
     -------
-    rows: BY, `t_us`, `predicted_us`, `t_error` = |predicted / measured - 1|, `covered`, and where
-    the source says T(N) / T(1) `ratio_error`. growth: BY, `t_ratio_error`, |predicted / measured
-    - 1| of T over that of the smallest b N of its series.
+    rows: BY, `t_us`, and of those that are answered `predicted_us`, `t_error` = |predicted /
+    measured - 1|, `covered`, and where the source says T(N) / T(1) `ratio_error`; `refusal` of the
+    others. growth: BY, `t_ratio_error`, |predicted / measured - 1| of T over that of the smallest
+    b N of its series.
     """
-    said = [(each, fit.predicted_us(each)) for each in steps if each.deployment]
-    lacking = [each for each, us in said if not np.isfinite(us)]
+    said = [(each, fit.predicted_us(each)) for each in steps]
+    frame = pl.DataFrame([_row(each, us, fit) for each, us in said], schema=_SCHEMA)
     known = [(each, us) for each, us in said if np.isfinite(us)]
-    reason = "no rows of other models to fit the engine's constants to"
-    counted = dict(refusals) | ({reason: len(lacking)} if lacking else {})
-    rows = [_row(each, us, fit) for each, us in known]
-    frame = pl.DataFrame(rows, schema=_SCHEMA)
     growth = pl.DataFrame(list(_growth(known)), schema=_GROWTH)
-    return WholeScore(frame, growth, counted, fit.band)
+    return WholeScore(frame, growth, fit.band)
 
 
 _ABOUT = {
@@ -165,7 +176,7 @@ _ABOUT = {
 }
 _SCHEMA = _ABOUT | {
     "line": pl.Int64, "asked": pl.String, "t_us": pl.Float64, "predicted_us": pl.Float64,
-    "t_error": pl.Float64, "covered": pl.Boolean, "ratio_error": pl.Float64,
+    "t_error": pl.Float64, "covered": pl.Boolean, "ratio_error": pl.Float64, "refusal": pl.String,
 }  # fmt: skip
 _GROWTH = _ABOUT | {"t_ratio_error": pl.Float64}
 
@@ -183,14 +194,14 @@ def _about(step: Timed) -> dict[str, Any]:
 
 
 def _row(step: Timed, us: float, fit: StepFit) -> dict[str, Any]:
-    row = step.row
+    row, about = step.row, _about(step) | {"line": step.row.line, "t_us": step.row.t_us}
+    if not np.isfinite(us):
+        return about | {"refusal": step.refusal or NO_OTHERS}
     ratio = None
     if row.ratio and row.positions > 1:
         ratio = abs(us / fit.predicted_us(step, first=True) / row.ratio - 1.0)
-    return _about(step) | {
-        "line": row.line,
+    return about | {
         "asked": step.asked,
-        "t_us": row.t_us,
         "predicted_us": us,
         "t_error": abs(us / row.t_us - 1.0),
         "covered": bool(abs(np.log(us / row.t_us)) <= fit.band),
@@ -221,24 +232,19 @@ def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
     by
         Some of BY; none for all rows together.
     """
-    error = pl.col("t_error")
+    error, every = pl.col("t_error"), pl.lit("all").alias("rows")
     names = list(by) or ["rows"]
-    every = pl.lit("all").alias("rows")
-    told = (
-        score.rows.with_columns(every)
-        .group_by(names)
-        .agg(
-            pl.len().alias("settings"),
-            error.median().alias("t_error_median"),
-            (error <= 0.2).mean().alias("t_within_20"),
-            pl.col("covered").mean(),
-            pl.col("ratio_error").median().alias("ratio_error_median"),
-        )
-    )
-    grown = (
-        score.growth.with_columns(every)
-        .group_by(names)
-        .agg(pl.col("t_ratio_error").median().alias("t_ratio_error_median"))
-    )
+    told = score.rows.with_columns(every).group_by(names).agg(
+        pl.len().alias("settings"),
+        error.count().alias("answered"),
+        error.median().alias("t_error_median"),
+        (error.drop_nulls() <= _WITHIN).mean().alias("t_within_20"),
+        pl.col("covered").mean(),
+        pl.col("ratio_error").median().alias("ratio_error_median"),
+    )  # fmt: skip
+    grown = score.growth.with_columns(every).group_by(names).agg(
+        pl.col("t_ratio_error").median().alias("t_ratio_error_median")
+    )  # fmt: skip
     joined = told.join(grown, on=names, how="left", nulls_equal=True)
-    return joined.sort("t_error_median", *names, descending=[True, *(False for _ in names)])
+    falling = [True, *(False for _ in names)]
+    return joined.sort("t_error_median", *names, descending=falling, nulls_last=True)

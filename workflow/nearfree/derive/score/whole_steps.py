@@ -284,7 +284,7 @@ _STORED: dict[str, tuple[Dtype, ...]] = {
     **dict.fromkeys(("int4", "awq-int4", "gptq-int4"), ("int4",)),
     "mxfp8": ("mxfp8",),
 }
-"""By a source's word, the formats of weights that it may mean; the last where a file has another."""
+"""By a source's word, what weights it may mean; the last where a file has something else."""
 _UNPACKED = ("int4", "mxfp4")
 
 
@@ -301,12 +301,3 @@ def _as_published(deployment: Deployment, precision: str) -> Deployment:
     plain = Product(own.plain, own.plain)
     roles = tuple((role, plain) for role, _ in own.roles)
     return structs.replace(deployment, precision=structs.replace(own, attention=plain, roles=roles))
-
-
-def refused_reasons(steps: Sequence[Timed]) -> Mapping[str, int]:
-    """Return how many rows were not answered, by reason, most first."""
-    counted: dict[str, int] = {}
-    for each in steps:
-        if each.refusal is not None:
-            counted[each.refusal] = counted.get(each.refusal, 0) + 1
-    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))

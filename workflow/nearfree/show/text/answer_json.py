@@ -100,7 +100,7 @@ def _modules(forecast: Forecast, place: int, epsilon: float) -> list[dict[str, A
             "share": shares[forecast.total.roles[place][at]],
             "knobs": knobs(forecast.total.roles[place][at]),
         } | sent.get(at, {})
-        for at, row in zip(forecast.total.roles[place], rows, strict=True)
+        for at, row in zip(forecast.total.modules(place), rows, strict=True)
     ]  # fmt: skip
 
 

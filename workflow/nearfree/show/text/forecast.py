@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from nearfree.decoders.attention_kinds import Grouped
+from nearfree.decoders.modules import BETWEEN
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
@@ -15,6 +16,7 @@ from nearfree.derive.reference.regimes import MEANINGS
 from nearfree.show.text.memory import memory_lines, unfit
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
+COUNTED = "kernels between modules and the host by an engine's constants"
 NO_FORWARD = "Choose a platform, release or format whose kernels and constants are known"
 """What to do where no T(N) of a deployment is known."""
 _LEAST_SHARE = 0.005
@@ -205,7 +207,9 @@ def _curve(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
         rows.append(
             [row["n"], f"{row['ratio']:.3f}", interval, f"{row['latency_us']:.0f}", *shares]
         )
-    yield f"T(N) by the work model, and each module's share of it ({NOT_COUNTED})"
+    counted = BETWEEN in forecast.total.roles[place].values()
+    besides = COUNTED if counted else NOT_COUNTED
+    yield f"T(N) by the work model, and each module's share of it ({besides})"
     yield from columns(rows, left=0)
 
 
@@ -228,7 +232,7 @@ def _modules(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
     rows: list[list[object]] = [
         ["module", "share at N=1", "regime", "N_max alone", "limited by", "rule"]
     ]
-    for at, row in zip(forecast.total.roles[place], alone.to_dicts(), strict=True):
+    for at, row in zip(forecast.total.modules(place), alone.to_dicts(), strict=True):
         role = row["limiting_module"]
         rows.append([
             role,

@@ -12,6 +12,7 @@ from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.exits import total_exits
+from nearfree.derive.predict.forecast.step import ROLES as BESIDES
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total, total
 
 PREDICTORS = (*LAWS, PREDICTOR)
@@ -221,6 +222,10 @@ _SENT = (
     "engine and its version (one shot, two shots, or NCCL)",
     "batch (b N rows are sent)",
 )
+_HOST = (
+    "engine and its version (what it fuses and captures in graphs)",
+    "batch (each request costs the host)",
+)
 KNOBS = {
     ATTENTION: (
         "backend and its version (another query tile)",
@@ -241,6 +246,7 @@ KNOBS = {
         "hardware",
     ),
     **dict.fromkeys(ROLES, _SENT),
+    **dict.fromkeys(BESIDES, _HOST),
 }
 """By the role of the module, whatever its kind; every other module is a dense product."""
 

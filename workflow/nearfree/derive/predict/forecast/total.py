@@ -76,6 +76,10 @@ class Total(Struct, frozen=True, kw_only=True):
         """T(N) of the whole forward, [deployments, grid]; NaN where it is not known."""
         return np.asarray(self.latency_us.sum(axis=1))
 
+    def modules(self, deployment: int) -> list[int]:
+        """Return the places of a deployment's modules, without what a step has besides."""
+        return [place for place in self.roles[deployment] if self.asked[deployment, place] >= 0]
+
     def regime(self, deployment: int) -> str | None:
         """Return the regime of a whole forward, None where T(N) is not known.
 

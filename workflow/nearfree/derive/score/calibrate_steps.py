@@ -1,0 +1,93 @@
+"""The constants of engines' steps: fitted to the project's published steps, and sealed."""
+
+import numpy as np
+from msgspec import json
+
+from nearfree.config.files import Config
+from nearfree.core.plan import CalibratePlan
+from nearfree.core.scopes import PUBLIC
+from nearfree.derive.engine_step.form import CONSTANTS
+from nearfree.derive.engine_step.recorded import FAMILY, HYPOTHESIS, STREAM
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.score.whole import StepFit
+from nearfree.derive.score.whole_steps import ROUTING, timed_steps
+from nearfree.derive.work_model.families import CALIBRATED_DTYPES
+from nearfree.errors import EvidenceError
+from nearfree.log.events import ConstantsCalibrated
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout
+from nearfree.log.seal import Seal
+from nearfree.log.take import ensure_events, ensure_sealed, take_name
+from nearfree.public.whole_models import FILE, read_rows
+
+FORM = 1
+"""Number of the form and of its fit; a change of either raises it."""
+TRIED = (
+    f"{ROUTING}; balanced and power_law:1.2",
+    "five kernels a layer; counted by kind of layer and format",
+    "others' prompts in a step counted; left to request_us",
+    "shared experts beside the routed ones; behind them",
+)
+"""What was tried with all rows in view: what is taken, and what is not."""
+
+
+def calibrate_steps(
+    layout: Layout, config: Config, *, offline: bool = False, log_alone: bool = False
+) -> Seal:
+    """Make sure that the constants of engines' steps are sealed.
+
+    Raises
+    ------
+    EvidenceError
+        No engine has rows enough that are answered.
+    """
+    path = config.folder / FILE
+    file = read_rows(path)
+    plan = CalibratePlan(
+        source=FILE.partition("/")[2].removesuffix(".csv"),
+        files={FILE: file.digest},
+        platforms=tuple(sorted(config.platforms)),
+        epsilon=config.site.epsilon,
+        form=FORM,
+    )
+    name = take_name(PUBLIC, STREAM, 1, plan)
+    sealed = ensure_sealed(layout, name)
+    if sealed is not None:
+        return sealed
+    answerer = Answerer(layout, config, offline=offline, log_alone=log_alone)
+    fit = StepFit(timed_steps(file.rows, config, answerer), answerer.bandwidths_gb_s)
+    events = [event for engine in fit.engines if (event := _event(fit, engine, config, plan.files))]
+    if not events:
+        raise EvidenceError(
+            f"{path}: no engine has rows enough that are answered",
+            remedy="Record the kernels first: `nearfree calibrate --kernels`",
+        )
+    return ensure_events(layout, name, plan, "nearfree calibrate --steps", lambda: events)
+
+
+def _event(
+    fit: StepFit, engine: str, config: Config, files: dict[str, str]
+) -> ConstantsCalibrated | None:
+    """Return an engine's constants as the log keeps them; None where it has too few rows."""
+    constants = fit.of(engine)
+    if constants is None:
+        return None
+    rows = [each for each in fit.used if each.row.engine == engine]
+    used = [[each.row.line, each.row.t_us, each.asked] for each in rows]
+    return ConstantsCalibrated(
+        family=f"{FAMILY}{engine}",
+        dtypes=CALIBRATED_DTYPES,
+        constants=tuple(
+            each.calibrated(HYPOTHESIS, float(np.round(getattr(constants, each.name), 3)))
+            for each in CONSTANTS
+        ),
+        band=float(np.round(fit.band, 4)),
+        epsilon=config.site.epsilon,
+        platforms=tuple(sorted({e.deployment.platform for e in rows if e.deployment})),
+        selection=", ".join(sorted({each.row.model for each in rows})),
+        curves=len(rows),
+        rows_sha256=sha256(json.encode(used)),
+        files=files,
+        members={},
+        tried=TRIED,
+    )

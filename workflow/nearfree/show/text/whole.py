@@ -1,0 +1,100 @@
+"""How well steps of whole models are known, as text."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
+from nearfree.derive.score.whole import COVERED, WholeScore, grouped
+from nearfree.derive.score.whole_steps import ROUTING
+from nearfree.show.text.forecast import columns
+
+HEADS = {
+    "settings": "rows", "answered": "answered", "t_error_median": "T median", "t_within_20": "within 20 %",
+    "covered": "covered", "t_ratio_error_median": "growth median",
+    "ratio_error_median": "T(N)/T(1) median",
+}  # fmt: skip
+"""What is said of a group of rows."""
+TABLES = (
+    (), ("several", "draft"), ("engine",), ("platform",),
+    ("model", "platform", "precision", "engine", "several"),
+)  # fmt: skip
+"""By what rows are grouped where nobody says it."""
+_SHOWN_REASONS = 40
+
+
+def lines(
+    source: str,
+    score: WholeScore,
+    constants: Mapping[str, StepConstants],
+    tables: Sequence[Sequence[str]],
+) -> Iterator[str]:
+    """Yield what is scored and how, each table, and why rows were not answered.
+
+    Parameters
+    ----------
+    source
+        What the rows are of.
+    constants
+        By engine, those of all rows.
+    tables
+        Columns that rows are grouped by, table by table.
+    """
+    rows, known = score.rows.height, score.answered
+    yield f"data        {source}: {rows} rows, {known} of them ({known / rows:.0%}) answered"
+    yield "predicted   T of a step; constants of its engine are fitted to other models' rows alone"
+    yield f"routing     {ROUTING}, as of requests that were really served"
+    yield "error       |predicted / measured - 1| of T; growth: of T over that of the fewest rows"
+    yield f"band        {score.band:.3f} of log T, for {COVERED:.0%} of rows"
+    for engine, values in sorted(constants.items()):
+        said = ", ".join(f"{e.name} {getattr(values, e.name):.3f}" for e in CONSTANTS)
+        yield f"constants   {engine}: {said} (of all rows)"
+    for by in tables:
+        yield ""
+        yield from _table(by, grouped(score, by))
+    if score.refusals:
+        yield ""
+        yield "Not answered"
+        listed = list(score.refusals.items())
+        yield from columns([[count, reason] for reason, count in listed[:_SHOWN_REASONS]], left=0)
+        if len(listed) > _SHOWN_REASONS:
+            yield f"  and {len(listed) - _SHOWN_REASONS} more reasons"
+
+
+def _table(by: Sequence[str], rows: pl.DataFrame) -> Iterator[str]:
+    names = list(by) or ["rows"]
+    head = [*(_word(name) for name in names), *HEADS.values()]
+    cells = [
+        [*(_cell(name, row[name]) for name in names), *(_number(row[name]) for name in HEADS)]
+        for row in rows.iter_rows(named=True)
+    ]
+    yield from columns([head, *cells], left=len(names))
+
+
+def _word(name: str) -> str:
+    return {"several": "N", "draft": "draft in T", "rows": ""}.get(name, name)
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "several":
+        return "N > 1" if value else "N = 1"
+    if name == "draft":
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+def as_json(score: WholeScore, by: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the score of all rows, whose columns of BY are null, and then that of each group.
+
+    `not_answered` counts the other rows of all by reason.
+    """
+    (whole,) = grouped(score, ()).drop("rows").to_dicts()
+    every = dict.fromkeys(by) | whole | {"band": score.band, "not_answered": score.refusals}
+    return [every, *grouped(score, by).to_dicts()]

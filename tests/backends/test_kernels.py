@@ -56,8 +56,10 @@ def test_a_refusal_names_the_kernels_and_what_works() -> None:
     assert "Marlin, whose blocks are, runs on 80 to 89, 120 to 129" in told
     with pytest.raises(EvidenceError, match=r"CuteDSL or CUTLASS.*Marlin, .*runs on 80 to 99"):
         moe_kernel("vllm", "0.24.0", "nvfp4", 100)
-    with pytest.raises(EvidenceError, match="it is of no release"):
+    with pytest.raises(EvidenceError, match="runs no kernel that is read for nvfp4 on"):
         moe_kernel("sglang", "0.5.23", "nvfp4", 90)
+    with pytest.raises(EvidenceError, match="it is of 0.5.9, 0.5.10"):
+        moe_kernel("sglang", "0.5.8", "nvfp4", 100)
 
 
 def test_each_release_and_format_is_stated_once() -> None:

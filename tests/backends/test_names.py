@@ -8,6 +8,7 @@ from nearfree.backends.names import BackendRelease, backend
 from nearfree.backends.records import BY_NAME, BY_USERS_NAME, running
 from nearfree.config.files import Config
 from nearfree.derive.granularity.releases import ruled_release
+from nearfree.decoders.engines import TRTLLM
 from nearfree.errors import ConfigError
 
 
@@ -32,8 +33,8 @@ def test_a_package_is_a_backend(text: str, name: str, version: str | None) -> No
 
 
 def test_every_backend_that_a_user_may_name_runs_or_has_rules() -> None:
-    """Every name that is given out is a backend of a study, or has rules or tiles alone."""
-    known = {*Config(CONFIG).environments, *running("mla")}
+    """Every name that is given out is a backend of a study, or has rules, tiles or curves alone."""
+    known = {*Config(CONFIG).environments, *running("mla"), TRTLLM.name}
     given = {record.name for record in BY_USERS_NAME.values()}
     assert {name for name in given - known if not ruled_release(name, "1.0")} == set()
     assert {backend(name).name for name in BY_USERS_NAME} == given

@@ -18,6 +18,8 @@ PRINTED = [name for each in BACKENDS for name in each.printed]
 NAMES = {name for each in BACKENDS for name in (each.name, *each.names)} | {*PRINTED}
 TOGETHER = 2
 """Backends that a file may name at once without listing them."""
+BESIDES = {"torch", "trtllm", "tensorrt-llm"}
+"""Torch, and an engine of which no rules are read."""
 LISTS = {
     "backends/records.py": "the records",
     "sources/fetching/fetch.py": "what is read from another package's releases",
@@ -88,7 +90,7 @@ def literals(path: Path) -> Iterator[str]:
 def test_no_other_file_lists_the_backends() -> None:
     """A file names two backends at most, but for those that are about a choice of them."""
     named = {
-        path.relative_to(PACKAGE).as_posix(): NAMES.intersection(literals(path)) - {"torch"}
+        path.relative_to(PACKAGE).as_posix(): NAMES.intersection(literals(path)) - BESIDES
         for path in PACKAGE.rglob("*.py")
     }
     listing = {path for path, names in named.items() if len(names) > TOGETHER}

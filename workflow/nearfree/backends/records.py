@@ -271,14 +271,14 @@ BACKENDS = (
     # its own on Blackwell.
     Backend(
         name="trtllm",
-        names=("tensorrt-llm",),
+        names=("tensorrt-llm", "trtllm"),
         modules={"moe_ffn": None},
         package="tensorrt-llm",
         imported="tensorrt_llm",
     ),
     Backend(
         name="trtllm_mla",
-        names=("tensorrt-llm-mla",),
+        names=("tensorrt-llm-mla", "trtllm-mla"),
         modules={"mla": None},
         package="tensorrt-llm",
         imported="tensorrt_llm",

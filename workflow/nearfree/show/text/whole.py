@@ -11,7 +11,8 @@ from nearfree.derive.score.whole_steps import ROUTING
 from nearfree.show.text.forecast import columns
 
 HEADS = {
-    "settings": "rows", "answered": "answered", "t_error_median": "T median", "t_within_20": "within 20 %",
+    "settings": "rows", "answered": "answered", "t_error_median": "T median",
+    "t_within_20": "within 20 %",
     "covered": "covered", "t_ratio_error_median": "growth median",
     "ratio_error_median": "T(N)/T(1) median",
 }  # fmt: skip

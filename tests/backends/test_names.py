@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from nearfree.backends.names import BackendRelease, backend
 from nearfree.backends.records import BY_NAME, BY_USERS_NAME, running
 from nearfree.config.files import Config
-from nearfree.derive.granularity.releases import ruled_release
 from nearfree.decoders.engines import TRTLLM
+from nearfree.derive.granularity.releases import ruled_release
 from nearfree.errors import ConfigError
 
 

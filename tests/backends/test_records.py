@@ -18,7 +18,7 @@ PRINTED = [name for each in BACKENDS for name in each.printed]
 NAMES = {name for each in BACKENDS for name in (each.name, *each.names)} | {*PRINTED}
 TOGETHER = 2
 """Backends that a file may name at once without listing them."""
-BESIDES = {"torch", "trtllm", "tensorrt-llm"}
+BESIDES = {"torch", "trtllm", "tensorrt-llm", "trtllm_mla", "trtllm-mla"}
 """Torch, and an engine of which no rules are read."""
 LISTS = {
     "backends/records.py": "the records",

@@ -1,0 +1,97 @@
+"""Published steps of whole models are read as a whole, or not at all."""
+
+from pathlib import Path
+
+import pytest
+from nearfree.config.files import Config
+from nearfree.decoders.model_file import read_model_file
+from nearfree.errors import ConfigError
+from nearfree.hardware.platforms import resolve
+from nearfree.public.whole_models import FILE, MODELS, read_rows
+
+CONFIG = Path(__file__).parents[2] / "config"
+HEAD = "model,gpu,engine,batch,t_us,positions,how,isl,osl,ratio_tN_t1,draft_in_t,source"
+ROW = "Qwen3-32B,H100,vllm,8,7957.5,1,mean TPOT,1024,512,,no draft,a:b"
+
+
+def written(folder: Path, *lines: str) -> Path:
+    """Write a file of lines."""
+    path = folder / "rows.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_project_s_rows_are_read() -> None:
+    """Every row has a source, a platform, and a model's file or none; numbers are in range."""
+    rows = read_rows(CONFIG / FILE).rows
+    assert len(rows) == 688
+    assert sum(row.positions > 1 for row in rows) == 38
+    assert all(row.source and row.t_us > 100 for row in rows)
+    named = {row.config for row in rows if row.config}
+    files = {path.stem for path in (CONFIG / MODELS).glob("*.json")}
+    assert named == files
+    platforms = Config(CONFIG).platforms
+    for row in rows:
+        if "(" not in row.gpu:
+            assert resolve(platforms, row.gpu.lower().replace(" ", "_"))
+
+
+@pytest.mark.parametrize(("name", "billions"), [
+    ("gpt_oss_120b", 117), ("qwen3_235b_a22b_fp8", 235), ("kimi_k2_5", 1026), ("deepseek_r1", 671),
+    ("qwen3_32b", 32.8), ("llama_3_1_70b", 70.6), ("glm_4_7_flash", 29.9), ("minimax_m2_5", 229),
+])  # fmt: skip
+def test_models_have_their_published_sizes(name: str, billions: float) -> None:
+    """Parameters of the files are those that their makers state."""
+    file = read_model_file(CONFIG / MODELS / f"{name}.json")
+    assert file.parameters / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def test_a_row_says_what_its_t_holds(tmp_path: Path) -> None:
+    """A mean over an output holds others' prompts, a median does not; drafts are said."""
+    drafted = ROW.replace("mean TPOT", "median ITL").replace("no draft", "yes (MTP)")
+    mean, median = read_rows(written(tmp_path, HEAD, ROW, drafted)).rows
+    assert mean.holds_prefill
+    assert not mean.holds_draft
+    assert not median.holds_prefill
+    assert median.holds_draft
+    assert (mean.tp, mean.dp, mean.context, mean.ratio) == (1, 1, 1, None)
+
+
+def test_a_series_differs_in_batch_and_positions_alone(tmp_path: Path) -> None:
+    """Rows of one source and setup are of one series, whatever their line in it."""
+    other = ROW.replace(",8,", ",16,").replace("a:b", "a:b id=7")
+    third = ROW.replace("vllm", "sglang")
+    first, second, apart = read_rows(written(tmp_path, HEAD, ROW, other, third)).rows
+    assert first.series == second.series != apart.series
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("8,7957.5", "0,7957.5", "line 2: batch '0' is no whole number"),
+    ("8,7957.5", ",7957.5", "line 2: batch '' is no whole number"),
+    ("7957.5", "-1", "line 2: t_us '-1' is no positive number"),
+    ("7957.5", "nan", "line 2: t_us 'nan' is no positive number"),
+    ("7957.5", "1e9", "t_us '1e9' is no positive number"),
+    ("Qwen3-32B", "../../etc", "line 2: model '../../etc' is no name"),
+    ("Qwen3-32B", "", "line 2: model '' is no name"),
+    ("1024", "99999999999", "isl '99999999999' is no whole number"),
+    ("vllm", "\x1b[31m", "is no name"),
+    ("a:b", "a:b,more", "another number of fields"),
+])  # fmt: skip
+def test_mistakes_are_named_by_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """Nothing of a file with a mistake is taken; every mistake is said."""
+    with pytest.raises(ConfigError) as refused:
+        read_rows(written(tmp_path, HEAD, ROW.replace(old, new, 1)))
+    assert said in refused.value.what
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    """No file, no text, no rows and no columns are refused."""
+    with pytest.raises(ConfigError, match="No such file"):
+        read_rows(tmp_path / "none.csv")
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="no CSV text"):
+        read_rows(tmp_path / "bytes.csv")
+    with pytest.raises(ConfigError, match="it holds no row"):
+        read_rows(written(tmp_path, HEAD))
+    with pytest.raises(ConfigError, match="lacks the columns engine, t_us"):
+        read_rows(written(tmp_path, "model,gpu,batch", "a,b,1"))

@@ -35,6 +35,7 @@ from sources.language.rules import python_program, stepped
         ("def f(M):\n    x = [1]\n    y = x\n    x += [M]\n    return y", [1, 5]),
         ("def f(M):\n    x = list(range(2))\n    x.append(M)\n    return len(list(range(2)))", 2),
         ("def f(M):\n    return sorted(set([M, 1, M]))", [1, 5]),
+        ("def f(M):\n    return [i * j for i, j in [(2, M), (3, 1)]]", [10, 3]),
     ],
 )
 def test_value(text: str, value: Any) -> None:
@@ -70,7 +71,8 @@ def test_value(text: str, value: Any) -> None:
             "does not end",
         ),
         ("def f(M):\n    return [[i] for i in range(2)]", "group into a group"),
-        ("def f(M):\n    return [i for i, j in [(1, 2)]]", "outside the known set"),
+        ("def f(M):\n    return [i for (i, j), k in [(1, 2)]]", "outside the known set"),
+        ("def f(M):\n    return [i for i, j in [(1, 2, 3)]]", "no value"),
         ("def f(M):\n    return list({1, 2})", "no order"),
         ("def f(M):\n    x = [1]\n    x += 1", "adds no list"),
     ],

@@ -198,13 +198,12 @@ class Closures:
 
     def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Run:
         """Return all rounds of a comprehension, in a scope of its own."""
-        count = self._count
-        plain = all(isinstance(e.target, ast.Name) and not e.is_async for e in node.generators)
-        if count is None or not plain:
+        count, targets = self._count, [_names_set(each.target) for each in node.generators]
+        if count is None or None in targets or any(each.is_async for each in node.generators):
             return _refusing(node)
         loops = [
-            (ast.unparse(each.target), self.of(each.iter), [self.of(test) for test in each.ifs])
-            for each in node.generators
+            (target or [], self.of(each.iter), [self.of(test) for test in each.ifs])
+            for target, each in zip(targets, node.generators, strict=True)
         ]
         element = self.of(node.elt)
 
@@ -213,12 +212,13 @@ class Closures:
                 yield flat(element(names), node)
                 return
             target, group, tests = loops[depth]
+            single = isinstance(node.generators[depth].target, ast.Name)
             items = group(names)
             if not isinstance(items, list | tuple | range) or len(items) > MOST_TEXT:
                 raise outside(node)
             for item in items:
                 count(node)
-                names[target] = item
+                names |= zip(target, [item] if single else item, strict=True)
                 if all(test(names) for test in tests):
                     yield from rounds(names, depth + 1)
 
@@ -265,6 +265,13 @@ class Closures:
             return builtin(names)
 
         return run
+
+
+def _names_set(target: ast.expr) -> list[str] | None:
+    """Return the names that a round of a comprehension sets, None for any other target."""
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    return names if len(names) == len(parts) else None
 
 
 def _refusing(node: ast.expr) -> Run:

@@ -119,7 +119,7 @@ class GraphSteps:
             return
         rounded = self._once(self._rounded, graphs, positions)
         if rounded.sizes:
-            yield rounded
+            yield _Listed(rounded.sizes, f"{largest.evidence}; {rounded.evidence}")
         if not rounded.sizes or rounded.sizes[-1] < batch * positions:
             yield self._once(self._every, graphs, positions)
 

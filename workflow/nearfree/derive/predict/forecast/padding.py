@@ -43,7 +43,7 @@ class Padding(Struct, frozen=True, kw_only=True):
         if step is None or not step.padded:
             return None
         counted = "tokens" if step.size == step.rows else "requests"
-        return f"graph of {step.size} {counted}, for {step.tokens} tokens"
+        return f"graph of {step.size} {counted}: {step.tokens} rows run as {step.rows}"
 
 
 def steps_of(

@@ -6,13 +6,13 @@ the inputs that it looks at; the interpreter runs it as it stands.
 """
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, Leaves, Program, at, copied, replace_leaves
 from nearfree.sources.language.python_source import Modules
-from nearfree.sources.language.slicing import slice_to
+from nearfree.sources.language.slicing import changed_in_place, slice_to
 
 SIZES = "sizes"
 """The function that returns the list, in programs of rules that ask for it."""
@@ -56,8 +56,8 @@ def listed(
     function
         The method; it stays as it is.
     answer
-        The local name: all up to the last statement that sets it is kept, without what it does not
-        depend on.
+        The local name: all up to the last statement that sets or changes it is kept, without what
+        it does not depend on.
     inputs
         The new function's parameters.
     leaves
@@ -100,7 +100,7 @@ def _local(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _up_to(body: list[ast.stmt], answer: str) -> list[ast.stmt]:
-    """Return statements up to the last one that sets a name, cut inside of that one, too."""
+    """Return statements up to the last that sets or changes a name, cut inside of it, too."""
     places = [place for place, each in enumerate(body) if answer in _stored(each)]
     if not places:
         return []
@@ -113,7 +113,8 @@ def _up_to(body: list[ast.stmt], answer: str) -> list[ast.stmt]:
 
 
 def _stored(statement: ast.stmt) -> set[str]:
-    return {
+    """Return the names that a statement, or one inside of it, sets or changes in place."""
+    return changed_in_place([statement]) | {
         node.id
         for node in nodes_of(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
@@ -156,7 +157,3 @@ def conditions(tree: ast.AST, text: str) -> Iterator[ast.expr]:
         if isinstance(node, ast.Compare) and text in ast.unparse(node):
             yield node
 
-
-def texts(files: Mapping[str, str], end: str) -> dict[str, str]:
-    """Return the files whose paths end so."""
-    return {path: text for path, text in files.items() if path.endswith(end)}

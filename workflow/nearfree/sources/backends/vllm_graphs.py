@@ -151,7 +151,7 @@ def _decode(modules: Modules, path: str, program: Program) -> Iterator[Reading]:
 _ADJUSTED = {
     r"self\.cudagraph_capture_sizes": _CAPTURED,
     r"self\.max_cudagraph_capture_size": f"{_CAPTURED}[-1]",
-    r"self\.pass_config\.enable_sp": "False",
+    r"self\.pass_config\.enable_(sp|sequence_parallelism)": "False",
     r"uniform_decode_query_len": "q",
     r"tensor_parallel_size": "tp",
 }

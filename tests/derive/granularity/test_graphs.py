@@ -31,7 +31,7 @@ def rows(engine: str, version: str, batch: int, positions: int, **changes: int) 
 def test_vllm_pads_tokens(version: str) -> None:
     """A step of one token a request runs as the next of 1, 2, 4 and multiples of 8."""
     found = [rows("vllm", version, batch, 1) for batch in (1, 3, 5, 9, 33, 250)]
-    assert found == [1, 4, 8, 16, 40, 256 if version == "0.9.1" else 256]
+    assert found == [1, 4, 8, 16, 40, 256]
     assert rows("vllm", version, 257, 1) == (264 if version == "0.9.1" else 272)
 
 
@@ -45,7 +45,7 @@ def test_decodes_of_several_tokens_have_multiples_of_them() -> None:
 
 
 def test_above_the_largest_size_nothing_is_padded() -> None:
-    """vLLM's last size is 512, on sm10x 1024 since 0.28.0; between two lists' ends it is mixed."""
+    """The last size is 512, on sm10x 1024 since 0.28.0; between the ends of lists it is mixed."""
     assert rows("vllm", "0.20.2", 513, 1) is None
     assert rows("vllm", "0.33.0", 513, 1, sm=100) == 528
     assert rows("vllm", "0.33.0", 1025, 1, sm=100) is None

@@ -96,7 +96,7 @@ def test_more_requests_where_there_is_memory() -> None:
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.10", "0.5.14", "0.5.23"])
 def test_the_default_lists_of_sglang(version: str) -> None:
-    """Two lists: with speculation fewer requests lie between sizes; since 0.5.10 `max_bs` ends it."""
+    """With speculation fewer requests lie between sizes; since 0.5.10 `max_bs` is the last."""
     rule = rules("sglang-graphs", version)["capture_sizes"]
     assert rule.value({"max_bs": 256, "width": 1}).value == PLAIN
     assert rule.value({"max_bs": 256, "width": 4}).value == SPECULATING
@@ -119,6 +119,7 @@ def test_sglang_captures_as_many_requests_as_it_runs(version: str) -> None:
 
 def test_the_largest_batch_of_sglang_goes_by_memory() -> None:
     """By memory and tp; since 0.5.20 twice as much below 35 GiB."""
+
     def largest(version: str, tp: int) -> list[int]:
         rule = rules("sglang-graphs", version)["max_bs"]
         sizes = (19, 20, 34, 35, 59, 60, 159, 160)
@@ -190,9 +191,13 @@ def test_the_rule_is_what_the_method_itself_does() -> None:
 )
 def test_text_of_another_form_is_refused(old: str, new: str, says: str) -> None:
     """A list that is built in another way is not taken for the known one."""
+
+    def read(release: dict[str, str]) -> list[Any]:
+        return [read_rule(each, "vllm-graphs", "1") for each in vllm_graphs.readings(release)]
+
+    assert read(files())
     with pytest.raises(SourceError, match=says):
-        for reading in vllm_graphs.readings(files(METHOD.replace(old, new))):
-            read_rule(reading, "vllm-graphs", "1")
+        read(files(METHOD.replace(old, new)))
 
 
 def test_a_list_that_is_built_twice_is_refused() -> None:

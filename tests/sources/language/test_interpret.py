@@ -30,7 +30,10 @@ from sources.language.rules import python_program, stepped
         ("def f(M):\n    return [i + j for i in (1, M) for j in range(i) if j > 2]", [8, 9]),
         ("def f(M):\n    i = 1\n    x = [i for i in range(M)]\n    return i + len(x)", 6),
         ("N = 2\ndef f(M):\n    return sorted({i // N for i in range(M)})", [0, 1, 2]),
-        ("def f(M):\n    def g(i):\n        return i + M\n    return [g(i) for i in [1, 2]]", [6, 7]),
+        (
+            "def f(M):\n    def g(i):\n        return i + M\n    return [g(i) for i in [1, 2]]",
+            [6, 7],
+        ),
         ("def f(M):\n    return [1] + list(range(2, M)) + [M]", [1, 2, 3, 4, 5]),
         ("def f(M):\n    x = [1]\n    y = x\n    x += [M]\n    return y", [1, 5]),
         ("def f(M):\n    x = list(range(2))\n    x.append(M)\n    return len(list(range(2)))", 2),

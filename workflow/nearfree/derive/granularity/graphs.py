@@ -131,7 +131,9 @@ class GraphSteps:
 
     def _every(self, graphs: Graphs, q: int) -> _Listed:
         """Return vLLM's sizes of any step where decodes have q tokens a request."""
-        return _Listed(*_answer(self._rules(graphs.release), "capture_sizes", self._given(graphs, q)))
+        return _Listed(
+            *_answer(self._rules(graphs.release), "capture_sizes", self._given(graphs, q))
+        )
 
     def _rounded(self, graphs: Graphs, q: int) -> _Listed:
         """Return vLLM's sizes of steps in which all requests decode q tokens; none where not so."""

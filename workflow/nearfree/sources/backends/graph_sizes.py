@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, Leaves, Program, at, copied, replace_leaves
+from nearfree.sources.language.program import (
+    Function,
+    Leaves,
+    Made,
+    Program,
+    at,
+    copied,
+    replace_leaves,
+)
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.slicing import changed_in_place, slice_to
 
@@ -121,6 +129,16 @@ def _stored(statement: ast.stmt) -> set[str]:
     }
 
 
+def placed_anew(tree: Made, old: ast.AST) -> Made:
+    """Return a parsed text whose nodes stand where a node of the release stands."""
+    for node in nodes_of(tree):
+        if isinstance(node, ast.expr | ast.stmt):
+            for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
+                delattr(node, name)
+            at(node, old)
+    return tree
+
+
 def asking(program: Program, name: str, inputs: Sequence[str], root: str) -> Program:
     """Return a program with a function that hands its inputs on to another one, to be the rule.
 
@@ -156,4 +174,3 @@ def conditions(tree: ast.AST, text: str) -> Iterator[ast.expr]:
     for node in nodes_of(tree):
         if isinstance(node, ast.Compare) and text in ast.unparse(node):
             yield node
-

@@ -56,9 +56,15 @@ _CAPTURE = {
     r"get_attention_tp_size\(\)|get_parallel\(\)\.attn_tp_size": "alignment",
     r"get_attention_cp_size\(\)|get_parallel\(\)\.attn_cp_size": "1",
     r"ceil_align\((\w+), (\w+)\)": r"((\1 + \2 - 1) // \2 * \2)",
+    # ceil_align of that alignment: sglang/srt/utils/common.py of 0.5.17 and 0.5.20.
+    r"get_cuda_graph_max_batch_size\((?:server_args, )?(\w+)\)": (
+        r"((\1 + alignment - 1) // alignment * alignment)"
+    ),
+    r"model_runner\.server_args": "None",
     r"num_tokens_per_bs|captured_req_width": "width",
 }
 _MEMORY = {
+    r"is_npu\(\)": "False",
     r"gpu_mem": "(memory_gib * 1024)",
     r"(self|cfg)\.tp_size": "tp",
     r"(self|cfg)\.chunked_prefill_size": "0",
@@ -184,12 +190,14 @@ def _limits(modules: Modules) -> Iterator[tuple[int, ast.expr]]:
         if "Max running requests is reset" not in modules.files[path]:
             continue
         for node in nodes_of(modules.tree(path)):
-            value = None
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith(
-                ".max_running_requests"
-            ):
-                value = node.value
-            elif isinstance(node, ast.keyword) and node.arg == "max_running_requests":
-                value = node.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, int):
-                yield value.value, value
+            value: ast.AST | None = getattr(node, "value", None)
+            number = value.value if isinstance(value, ast.Constant) else None
+            if isinstance(value, ast.expr) and isinstance(number, int) and _names_limit(node):
+                yield number, value
+
+
+def _names_limit(node: ast.AST) -> bool:
+    """Return whether a statement or an argument sets `max_running_requests`."""
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0]).endswith(".max_running_requests")
+    return isinstance(node, ast.keyword) and node.arg == "max_running_requests"

@@ -18,6 +18,8 @@ from nearfree.sources.backends.graph_sizes import (
     listed,
     method_of,
     needed,
+    parameters_named,
+    placed_anew,
     program_of,
 )
 from nearfree.sources.language.functions import nodes_of
@@ -86,7 +88,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
             axis=None,
             contexts=list(_contexts()),
         ),
-        *_decode(modules, path, program),
+        *_decode(modules, program),
         _most_requests(modules),
     ]
 
@@ -128,7 +130,7 @@ def _graph_sizes(modules: Modules) -> str:
     return "None"
 
 
-def _decode(modules: Modules, path: str, program: Program) -> Iterator[Reading]:
+def _decode(modules: Modules, program: Program) -> Iterator[Reading]:
     """Yield how to read the sizes of decodes of q tokens a request; nothing before 0.11.1."""
     found = method_of(modules, [_ADJUST])
     if found is None:
@@ -163,12 +165,7 @@ def _starting(method: Function) -> Function:
     first = whole.body[0]
     arguments = ", ".join(INPUTS)
     begin = ast.parse(f"{_CAPTURED} = {SIZES}({arguments})").body[0]
-    for node in nodes_of(begin):
-        if isinstance(node, ast.expr | ast.stmt):
-            for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
-                delattr(node, name)
-            at(node, first)
-    whole.body = [begin, *whole.body]
+    whole.body = [placed_anew(begin, first), *whole.body]
     return whole
 
 
@@ -201,18 +198,11 @@ def _chosen(node: ast.If, name: str) -> Function:
     given = at(ast.Name(name, ast.Load()), node)
     said = ast.unparse(node)
     if f"{name} = {{" in said:
-        key = ast.parse(_SERVER, mode="eval").body
-        for each in nodes_of(key):
-            if isinstance(each, ast.expr):
-                at_place = at(ast.Pass(), node)
-                ast.copy_location(each, at_place)
-                each.origin = getattr(node, "origin", None)  # type: ignore[attr-defined]
+        key = placed_anew(ast.parse(_SERVER, mode="eval").body, node)
         body.append(at(ast.Return(at(ast.Subscript(given, key, ast.Load()), node)), node))
     else:
         body.append(at(ast.Return(given), node))
     inputs = ("memory_gib", "device_name", "sm")
-    from nearfree.sources.backends.graph_sizes import parameters_named
-
     return at(ast.FunctionDef("most_requests", parameters_named(inputs), body, [], None), node)
 
 

@@ -5,7 +5,7 @@ has none. Nothing of a backend is compiled or run by Python.
 """
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice, pairwise
 from operator import itemgetter
 from typing import Any, cast
@@ -218,7 +218,8 @@ class Closures:
                 raise outside(node)
             for item in items:
                 count(node)
-                names |= zip(target, [item] if single else item, strict=True)
+                parts = [item] if single else cast("Sequence[Any]", item)
+                names |= zip(target, parts, strict=True)
                 if all(test(names) for test in tests):
                     yield from rounds(names, depth + 1)
 

@@ -18,6 +18,7 @@ def graphs_of(
     spec: DeploymentSpec,
     platform: str,
     parallel: Parallel,
+    *,
     attention: BackendRelease,
     moe: BackendRelease | None,
 ) -> Graphs | None:

@@ -143,9 +143,7 @@ def _by_minimum(latency: Total, rows: Places, begin: Places, epsilon: float) -> 
     return _rows(latency, rows, place[least], out, stepped, epsilon=epsilon)
 
 
-def _unpadded(
-    latency: Total, rows: Places, place: Places, begin: Places, out: Exits
-) -> Array:
+def _unpadded(latency: Total, rows: Places, place: Places, begin: Places, out: Exits) -> Array:
     """Return modules' T(N) without padding over T(baseline), at the first N after each boundary."""
     base = latency.latency_us[rows, place, begin]
     return np.asarray(latency.unpadded_us[rows, place, out.after] / base)

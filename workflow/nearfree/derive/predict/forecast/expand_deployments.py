@@ -103,7 +103,9 @@ def asked_about(
             parallel=spread.parallel,
             library=each.model.library(experts, each.sheet),
             memory=each.model.memory(each.sheet, batch, context, experts),
-            graphs=graphs_of(config, spec, each.platform, spread.parallel, attention, experts),
+            graphs=graphs_of(
+                config, spec, each.platform, spread.parallel, attention=attention, moe=experts
+            ),
         )
         for each in asked
         if each.decoder

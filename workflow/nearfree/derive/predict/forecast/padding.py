@@ -103,7 +103,8 @@ def padded(
                 continue
             asked = step.rows * n / step.tokens
             low, high = (
-                int(np.searchsorted(timed, whole)) for whole in (math.floor(asked), math.ceil(asked))
+                int(np.searchsorted(timed, whole))
+                for whole in (math.floor(asked), math.ceil(asked))
             )
             share = asked - math.floor(asked)
             mine = latency_us[deployment, rows]

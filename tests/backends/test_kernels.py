@@ -58,7 +58,7 @@ def test_a_refusal_names_the_kernels_and_what_works() -> None:
         moe_kernel("vllm", "0.24.0", "nvfp4", 100)
     with pytest.raises(EvidenceError, match="runs no kernel that is read for nvfp4 on"):
         moe_kernel("sglang", "0.5.23", "nvfp4", 90)
-    with pytest.raises(EvidenceError, match="it is of 0.5.9, 0.5.10"):
+    with pytest.raises(EvidenceError, match=r"it is of 0\.5\.9, 0\.5\.10"):
         moe_kernel("sglang", "0.5.8", "nvfp4", 100)
 
 

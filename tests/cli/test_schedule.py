@@ -99,10 +99,12 @@ def test_a_law_counts_with_its_batch(call: Call, law: str, where: tuple[str, ...
 
 
 def test_engines_take_the_same_lengths(call: Call) -> None:
-    """SGLang takes the K at each batch size that vLLM takes."""
-    file = printed(call, "sglang", *SHORT)
+    """SGLang takes the K at each batch size that vLLM takes, but for the graphs of each."""
+    file = printed(call, "sglang", *SHORT, "--graphs", "none")
     steps = [sglang_steps(file, batch) for batch in range(1, MOST + 1)]
-    assert steps == lengths(call)
+    assert steps == lengths(call, "--graphs", "none")
+    padded = printed(call, "sglang", *SHORT)
+    assert [sglang_steps(padded, batch) for batch in range(1, MOST + 1)] != lengths(call)
 
 
 def test_caution_is_never_longer(call: Call) -> None:

@@ -26,6 +26,19 @@ from sources.language.rules import python_program, stepped
         ("def f(M):\n    import os\n    from x import y\n    return M", 5),
         ("def f(M):\n    def g():\n        return M\n    M = 6\n    return g()", 6),
         ("def f(M):\n    def g():\n        M = 6\n        return M\n    return g() + M", 11),
+        ("def f(M):\n    return [M * i for i in range(4) if i != 2]", [0, 5, 15]),
+        ("def f(M):\n    return [i + j for i in (1, M) for j in range(i) if j > 2]", [8, 9]),
+        ("def f(M):\n    i = 1\n    x = [i for i in range(M)]\n    return i + len(x)", 6),
+        ("N = 2\ndef f(M):\n    return sorted({i // N for i in range(M)})", [0, 1, 2]),
+        (
+            "def f(M):\n    def g(i):\n        return i + M\n    return [g(i) for i in [1, 2]]",
+            [6, 7],
+        ),
+        ("def f(M):\n    return [1] + list(range(2, M)) + [M]", [1, 2, 3, 4, 5]),
+        ("def f(M):\n    x = [1]\n    y = x\n    x += [M]\n    return y", [1, 5]),
+        ("def f(M):\n    x = list(range(2))\n    x.append(M)\n    return len(list(range(2)))", 2),
+        ("def f(M):\n    return sorted(set([M, 1, M]))", [1, 5]),
+        ("def f(M):\n    return [i * j for i, j in [(2, M), (3, 1)]]", [10, 3]),
     ],
 )
 def test_value(text: str, value: Any) -> None:
@@ -54,6 +67,17 @@ def test_value(text: str, value: Any) -> None:
         ("def f(M):\n    M(1)", "unknown"),
         ("def f(M):\n    print(M)", "unknown"),
         ("N = 2\ndef f(M):\n    return N(1)", "unknown"),
+        ("def f(M):\n    return [i for i in range(5000)]", "outside the known set"),
+        ("def f(M):\n    return [i for i in range(99) for j in range(99)]", "too large"),
+        (
+            "def f(M):\n    return [0 for i in range(999) for j in range(999) if j < 0]",
+            "does not end",
+        ),
+        ("def f(M):\n    return [[i] for i in range(2)]", "group into a group"),
+        ("def f(M):\n    return [i for (i, j), k in [(1, 2)]]", "outside the known set"),
+        ("def f(M):\n    return [i for i, j in [(1, 2, 3)]]", "no value"),
+        ("def f(M):\n    return list({1, 2})", "no order"),
+        ("def f(M):\n    x = [1]\n    x += 1", "adds no list"),
     ],
 )
 def test_refused(text: str, says: str) -> None:

@@ -302,6 +302,21 @@ BACKENDS = (
         imported="sglang",
         engine="sglang",
     ),
+    # What an engine pads a step to, whatever runs its modules: the graphs that it has captured.
+    Backend(
+        name="vllm_graphs",
+        modules={},
+        package="vllm",
+        imported="vllm",
+        rules=Rules(package="vllm-graphs", reader="vllm_graphs"),
+    ),
+    Backend(
+        name="sglang_graphs",
+        modules={},
+        package="sglang",
+        imported="sglang",
+        rules=Rules(package="sglang-graphs", reader="sglang_graphs"),
+    ),
     Backend(
         name="flashinfer_decode",
         modules={"attention": f"{_ADAPTERS}.flashinfer:FlashInferDecode"},

@@ -20,9 +20,11 @@ DTYPES = (
     "bfloat16", "float16", "float32", "float8",
     "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
 )  # fmt: skip
+ENGINE = "engine"
+"""`graphs` of a deployment whose steps its own engine pads."""
 CONDITIONS = (
     "attention", "moe", "dense", "batch", "context", "routing", "loads", "dtype", "weights",
-    "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus",
+    "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus", "graphs",
 )  # fmt: skip
 """What options say of a model on a platform."""
 Value = TypeVar("Value")
@@ -102,6 +104,11 @@ def add_deployment(
         parser.add_argument(option, type=positive, help=f"{what} (default: 1)")
     parser.add_argument(
         "--gpus", type=positive, help="GPUs, tp x dp x pp; without these it stands for --tp"
+    )
+    parser.add_argument(
+        "--graphs",
+        help="vllm==VERSION or sglang==VERSION, whose CUDA graphs a step is padded to, or none "
+        "(default: the engine of --moe, where its graphs are on record)",
     )
     for option, what in (
         ("--dtype", "element type of all"),
@@ -222,6 +229,7 @@ def make_spec(
         ep=args.ep or 1,
         pp=args.pp or 1,
         gpus=args.gpus,
+        graphs=args.graphs or ENGINE,
     )
 
 

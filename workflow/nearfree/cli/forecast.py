@@ -17,6 +17,7 @@ from nearfree.cli.common import (
 )
 from nearfree.cli.deployment_options import (
     CONDITIONS,
+    ENGINE,
     add_answer_options,
     add_deployment,
     fit,
@@ -239,6 +240,8 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
 
 
 def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]":
+    from msgspec import structs
+
     from nearfree.config.files import BOUNDS
 
     if (args.model is None) != (args.platform is None):
@@ -255,7 +258,8 @@ def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]"
             f"{config.folder}/deployments.yaml lists no deployment",
             remedy="Name --model and --platform, or add one",
         )
-    return [spec for spec in config.deployments.values() if spec.drawn]
+    drawn = [spec for spec in config.deployments.values() if spec.drawn]
+    return [structs.replace(spec, graphs=ENGINE) for spec in drawn]
 
 
 def _published(args: argparse.Namespace, config: "Config") -> list[str]:

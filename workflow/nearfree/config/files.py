@@ -46,6 +46,8 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     all, `weights`, `activations` and `kv_dtype` each its own; the model's files say the rest. `tp`,
     `dp`, `ep` and `pp` are the degrees of parallelism; `gpus` without them stands for tp, with them
     it is what they make. Without `moe` it is vllm, and sglang where ep is neither 1 nor tp x dp.
+    `graphs` is the release of vllm or sglang whose CUDA graphs steps are padded to, `engine` that
+    of the deployment's engine where its graphs are on record, `none` (the default) for no padding.
     `drawn` says whether figures show them.
     """
 
@@ -66,6 +68,7 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ep: Positive = 1
     pp: Positive = 1
     gpus: Positive | None = None
+    graphs: Text = "none"
     drawn: bool = True
 
 

@@ -1,6 +1,6 @@
 """From a question to the rules of its release: expert blocks and query tiles, asked once each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Literal, TypeVar, cast, get_args
 
@@ -84,6 +84,10 @@ class Resolver:
             The log lacks the release, and so does the cache or the index.
         """
         _once(self._releases, release, self._read)
+
+    def rules(self, release: Release) -> Mapping[str, Rule]:
+        """Return the rules of a release by name; the errors are those of `check`."""
+        return _once(self._releases, release, self._read).rules
 
     def moe(self, asked: MoeQuestion) -> Steps[Block]:
         """Return the expert blocks of a layer.

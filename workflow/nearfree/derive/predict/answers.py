@@ -3,7 +3,7 @@
 It sees settings, facts, rules and constants, and never a latency.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 import polars as pl
@@ -27,6 +27,7 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.public.curves import ImportedCurves
 from nearfree.sources.fetching.cache import Cache, default_cache
+from nearfree.sources.language.rule import Rule
 
 
 class Answerer:
@@ -117,6 +118,10 @@ class Answerer:
     def check(self, package: str, version: str) -> None:
         """Raise NearfreeError unless the rules of a release are here or to be had."""
         self._resolver.check(Release(package, version))
+
+    def rules(self, release: Release) -> Mapping[str, Rule]:
+        """Return the rules of a release by name; NearfreeError as `check`."""
+        return self._resolver.rules(release)
 
     def timed(self, questions: pl.DataFrame) -> TimedQuestions:
         """Return the work model's T(N) of questions, without platforms' own constants."""

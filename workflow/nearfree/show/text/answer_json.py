@@ -40,8 +40,27 @@ def answer(
         "refusals": [] if refusal is None else [Refusal("", "", refusal, NO_FORWARD)._asdict()],
         "answers": [_finite(row) for row in rows],
         "modules": _modules(forecast, place, epsilon) if known else [],
+        "graphs": _graphs(forecast, place),
         "curve": forecast.curve(place).to_dicts(),
     }
+
+
+def _graphs(forecast: Forecast, place: int) -> dict[str, Any] | None:
+    """Return the CUDA graphs that steps run in: a row an N, size null where none is large enough.
+
+    None where no engine's graphs are assumed.
+    """
+    graphs, padding = forecast.deployments[place].graphs, forecast.total.padding
+    if graphs is None or padding is None:
+        return None
+    rows = [
+        {"n": n, "tokens": step.tokens, "rows": step.rows, "size": step.size}
+        for n, step in zip(forecast.total.grid.tolist(), padding.steps[place], strict=True)
+    ]
+    evidence = sorted({step.evidence for step in padding.steps[place]})
+    return {"engine": str(graphs.engine), "counts": graphs.counts} | {
+        "evidence": evidence, "steps": rows,
+    }  # fmt: skip
 
 
 def inverse_rows(

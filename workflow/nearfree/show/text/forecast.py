@@ -8,6 +8,7 @@ import polars as pl
 
 from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.modules import BETWEEN
+from nearfree.derive.granularity.graphs import Step
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
@@ -59,6 +60,7 @@ def title(query: Deployment) -> str:
         f"attention {query.attention}",
         *([f"MoE {query.moe}{_by(query)}", f"{query.routing} routing"] if query.moe else []),
         *([f"dense {query.dense}"] if query.dense else []),
+        *([f"CUDA graphs of {query.graphs.engine}"] if query.graphs else []),
     ]
     return ", ".join(parts)
 
@@ -199,18 +201,40 @@ def _curve(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
     low, high = (forecast.total.moved_us(way)[place] / base for way in (-1.0, 1.0))
     roles = [name for name in curve.columns[3:] if curve[name].max() >= _LEAST_SHARE]  # type: ignore[operator]
     chosen = telling(curve["ratio"].to_list(), epsilon)
-    rows: list[list[object]] = [["N", "T(N)/T(1)", "interval", "us", *roles]]
+    padding = forecast.total.padding
+    steps = padding.steps[place] if padding else []
+    head = ["rows", "run as"] if steps else []
+    rows: list[list[object]] = [["N", *head, "T(N)/T(1)", "interval", "us", *roles]]
     for number in chosen:
         row = curve.row(number, named=True)
         interval = f"{low[number]:.2f} to {high[number]:.2f}" if number else ""
         shares = [f"{row[name]:.0%}" for name in roles]
-        rows.append(
-            [row["n"], f"{row['ratio']:.3f}", interval, f"{row['latency_us']:.0f}", *shares]
-        )
+        ran = [steps[number].tokens, steps[number].rows] if steps else []
+        times = [f"{row['ratio']:.3f}", interval, f"{row['latency_us']:.0f}"]
+        rows.append([row["n"], *ran, *times, *shares])
     counted = BETWEEN in forecast.total.roles[place].values()
     besides = COUNTED if counted else NOT_COUNTED
     yield f"T(N) by the work model, and each module's share of it ({besides})"
     yield from columns(rows, left=0)
+    if steps:
+        yield from _steps(forecast.deployments[place], steps, curve["n"].to_list())
+
+
+def _steps(query: Deployment, steps: Sequence[Step], grid: Sequence[int]) -> Iterator[str]:
+    """Yield what a step runs in: which graphs, what says their sizes, and from where on in none."""
+    if query.graphs is None:
+        return
+    sized = next((step for step in steps if step.size is not None), steps[0])
+    yield (
+        f"  rows: tokens of a rank's step, which runs as the next captured number of "
+        f"{query.graphs.counts} ({sized.evidence})"
+    )
+    eager = next((n for n, step in zip(grid, steps, strict=True) if step.size is None), None)
+    if eager is not None:
+        yield (
+            f"  from N = {eager} on no graph is large enough: such a step is not padded, and what "
+            "its launches take is not counted"
+        )
 
 
 def telling(ratio: list[float], epsilon: float) -> list[int]:

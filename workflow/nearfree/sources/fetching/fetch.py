@@ -21,7 +21,7 @@ from nearfree.sources.fetching.wheel import read_wheel
 
 SDISTS = {"vllm-linear": "vllm"}
 """What is read from another package's sdist alone: of the same text its wheels hold binaries."""
-PARTS = SDISTS | {"vllm-triton": "vllm"}
+PARTS = SDISTS | {"vllm-triton": "vllm", "vllm-graphs": "vllm", "sglang-graphs": "sglang"}
 """What is read from another package's releases, by that package's versions."""
 Reader = Callable[[Artefact, re.Pattern[str]], dict[str, bytes]]
 

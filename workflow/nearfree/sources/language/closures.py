@@ -5,10 +5,10 @@ has none. Nothing of a backend is compiled or run by Python.
 """
 
 import ast
-from collections.abc import Callable, Collection
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice, pairwise
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 from nearfree.sources.language.expressions import (
     CONSTANTS,
@@ -35,6 +35,8 @@ NO_VALUE = (*MISTAKES, UnknownConstructError)
 """What a closure raises where there is no value."""
 _SINGLES = (bool, type(None))
 _NUMBERS = {int, float, bool}
+_MADE = ("list", "sorted")
+"""What gives a list of its own at every call, which may change later."""
 _MOST_SHIFT = 62
 
 
@@ -91,10 +93,19 @@ class Closures:
         What a call gives that is no builtin, or of a name that stands for something.
     named
         The names that may stand for something; none but those hides a builtin.
+    count
+        Counts each round of a comprehension against a limit; without it there are none, and no
+        sums of lists.
     """
 
-    def __init__(self, fixed: Inputs, call: Call, named: Collection[str]) -> None:
-        self._fixed, self._call_of, self._named = fixed, call, named
+    def __init__(
+        self,
+        fixed: Inputs,
+        call: Call,
+        named: Collection[str],
+        count: Callable[[ast.AST], None] | None = None,
+    ) -> None:
+        self._fixed, self._call_of, self._named, self._count = fixed, call, named, count
         self._ready: dict[ast.expr, Run] = {}
 
     def kept(self, node: ast.expr) -> Run:
@@ -138,9 +149,12 @@ class Closures:
         if apply is None:
             return _refusing(node)
         shifts = isinstance(node.op, ast.LShift)
+        joins = self._count is not None and isinstance(node.op, ast.Add)
 
         def run(names: Inputs) -> Any:
             one, other = left(names), right(names)
+            if joins and type(one) is type(other) is list:
+                return checked(one + other, node)
             if type(one) not in _NUMBERS or type(other) not in _NUMBERS:
                 raise UnknownConstructError(f"{name_of(node)} is no arithmetic of numbers", node)
             if not shifts or other <= _MOST_SHIFT:
@@ -182,6 +196,45 @@ class Closures:
             return _refusing(node)
         return lambda names: checked({key(names): value(names) for key, value in pairs}, node)
 
+    def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Run:
+        """Return all rounds of a comprehension, in a scope of its own."""
+        count, targets = self._count, [_names_set(each.target) for each in node.generators]
+        if count is None or None in targets or any(each.is_async for each in node.generators):
+            return _refusing(node)
+        loops = [
+            (target or [], self.of(each.iter), [self.of(test) for test in each.ifs])
+            for target, each in zip(targets, node.generators, strict=True)
+        ]
+        element = self.of(node.elt)
+
+        def rounds(names: dict[str, Any], depth: int) -> Iterator[Any]:
+            if depth == len(loops):
+                yield flat(element(names), node)
+                return
+            target, group, tests = loops[depth]
+            single = isinstance(node.generators[depth].target, ast.Name)
+            items = group(names)
+            if not isinstance(items, list | tuple | range) or len(items) > MOST_TEXT:
+                raise outside(node)
+            for item in items:
+                count(node)
+                parts = [item] if single else cast("Sequence[Any]", item)
+                names |= zip(target, parts, strict=True)
+                if all(test(names) for test in tests):
+                    yield from rounds(names, depth + 1)
+
+        def run(names: Inputs) -> list[Any]:
+            own = cast("dict[str, Any]", names).copy()
+            return cast("list[Any]", checked([*islice(rounds(own, 0), MOST_TEXT + 1)], node))
+
+        return run
+
+    _generatorexp = _listcomp
+
+    def _setcomp(self, node: ast.SetComp) -> Run:
+        rounds = self._listcomp(node)
+        return lambda names: frozenset(rounds(names))
+
     def _subscript(self, node: ast.Subscript) -> Run:
         group, place = self.of(node.value), self.of(node.slice)
         return _folded(lambda names: group(names)[place(names)], group, place)
@@ -213,6 +266,13 @@ class Closures:
             return builtin(names)
 
         return run
+
+
+def _names_set(target: ast.expr) -> list[str] | None:
+    """Return the names that a round of a comprehension sets, None for any other target."""
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    return names if len(names) == len(parts) else None
 
 
 def _refusing(node: ast.expr) -> Run:
@@ -291,7 +351,7 @@ def _builtin(node: ast.expr, name: str, parts: list[Run]) -> Run:
             return checked(function(*values), node)
         return checked(called(name, values), node)
 
-    return _folded(run, *parts)
+    return run if name in _MADE else _folded(run, *parts)
 
 
 def _method(node: ast.Call, of: Run, name: str, parts: list[Run]) -> Run:

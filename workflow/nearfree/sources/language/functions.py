@@ -9,7 +9,7 @@ from typing import Any
 
 MOST_TEXT = 4096
 """Characters of the longest text, and items of the longest list; longer ones are hostile."""
-_ORDERED = ("join", "str", "tuple")
+_ORDERED = ("join", "list", "str", "tuple")
 _PLAIN = (int, float, str, type(None))
 
 
@@ -99,10 +99,13 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "float": float,
     "int": int,
     "len": len,
+    "list": list,
     "max": max,
     "min": min,
     "range": range,
     "round": round,
+    "set": frozenset,
+    "sorted": sorted,
     "str": text,
     "tuple": tuple,
 }

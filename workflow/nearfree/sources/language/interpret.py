@@ -44,7 +44,7 @@ class Interpreter(Statements):
         super().__init__(program)
         self.inputs: Inputs = {}
         self.steps = 0
-        self._closures = Closures({}, self._call, _bound(program))
+        self._closures = Closures({}, self._call, _bound(program), self.count)
         self._runs: dict[ast.expr, Run] = {}
         self._defaults: dict[ast.Constant, Any] = {}
         self._constants = Closures({}, unknown, program.constants)
@@ -129,6 +129,19 @@ class Interpreter(Statements):
             raise UnknownConstructError(f"{name_of(target)} cannot be set", target) from error
         checked(group, target)
 
+    def s_augassign(self, node: ast.AugAssign, frame: Frame) -> None:
+        """Assign what an operation makes of a name; a list grows in place, as in Python."""
+        name = node.target.id if isinstance(node.target, ast.Name) else ""
+        group = frame.get(name)
+        if not isinstance(group, list) or not isinstance(node.op, ast.Add):
+            super().s_augassign(node, frame)
+            return
+        more = self.expr(node.value, frame)
+        if not isinstance(more, list | tuple | range):
+            raise UnknownConstructError(f"{name_of(node)} adds no list", node)
+        group += [flat(each, node) for each in checked(more, node)]
+        checked(group, node)
+
     def _call(self, name: str, arguments: list[Any], names: Inputs) -> Any:
         local = names.keys()  # without constants and inputs
         nested = names[name] if name in local else None
@@ -159,6 +172,10 @@ class _Names(Frame):
         for frame in frames:
             self.update(frame)
         self.interpreter = interpreter
+
+    def copy(self) -> "_Names":
+        """Return the same names, for a scope inside of theirs."""
+        return _Names(self.interpreter, self)
 
     def __contains__(self, name: object) -> bool:
         return (

@@ -180,7 +180,8 @@ def walk_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 def loops(function: Function) -> bool:
     """Return whether a function's number of steps depends on its inputs."""
-    return any(
+    rounds = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
+    return any(isinstance(node, rounds) for node in nodes_of(function)) or any(
         isinstance(statement, ast.While)
         or (isinstance(statement, ast.For) and not isinstance(statement.iter, ast.List | ast.Tuple))
         for statement in walk_statements(function.body)

@@ -17,6 +17,7 @@ from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, VLLM
 from nearfree.decoders.modules import MOE, ModuleUse, modules, requests
+from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
 from nearfree.derive.tables.settings import setting_row
@@ -30,9 +31,10 @@ _USES = {
     "role": pl.String,
     "count": pl.Int64,
     "main": pl.Boolean,
+    "module": pl.String,
     "asked": pl.Int64,
 }
-"""`place` is that of the module in the forward."""
+"""`place` is that of the module in the forward; `module` is of which kind it is."""
 
 
 MOST_POINTS = 1_000_000
@@ -47,7 +49,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     blocks nothing says; `dense` is what runs the dense products of quantised weights, None for
     torch or where there are none; `precision` None is the model file's own dtype throughout;
     `memory` None is not known. `served` holds where an engine runs its steps, and not where a
-    forward is measured by itself.
+    forward is measured by itself. Steps are padded to `graphs`; None where no engine runs them, or
+    its graphs are not read.
     """
 
     decoder: Decoder
@@ -64,6 +67,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     library: str | None = None
     memory: Memory | None = None
     served: bool = False
+    graphs: Graphs | None = None
 
     @property
     def engine(self) -> BackendRelease:
@@ -104,6 +108,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             "attention": str(self.attention),
             "moe": str(self.moe) if self.moe else None,
             **({"dense": str(self.dense)} if self.dense else {}),
+            **({"graphs": str(self.graphs.engine)} if self.graphs else {}),
             "routing": self.routing,
             "dtype": self.main.activations,
             **structs.asdict(self.parallel),
@@ -161,10 +166,11 @@ class Questions:
         self._numbers: dict[tuple[str, Setting, str | None, int, str | None], int] = {}
         self._uses: dict[Deployment, tuple[ModuleUse, ...]] = {}
         uses = [
-            (index, place, use.role, use.count, use.main, self._number(deployment, use))
+            (index, place, use.role, use.count, use.main, use.setting.module,
+             self._number(deployment, use))
             for index, deployment in enumerate(deployments)
             for place, use in enumerate(self._uses_at_one(deployment))
-        ]
+        ]  # fmt: skip
         self.uses = pl.DataFrame(uses, schema=_USES, orient="row")
 
     @cached_property
@@ -183,7 +189,7 @@ class Questions:
 
     def _uses_at_one(self, deployment: Deployment) -> tuple[ModuleUse, ...]:
         """Return the modules of a deployment's forward at batch 1: other batches have the same."""
-        alone = structs.replace(deployment, batch=1, memory=None)
+        alone = structs.replace(deployment, batch=1, memory=None, graphs=None)
         if alone not in self._uses:
             self._uses[alone] = alone.uses()
         return self._uses[alone]

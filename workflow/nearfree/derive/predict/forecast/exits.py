@@ -121,8 +121,9 @@ def _by_sum(latency: Total, rows: Places, begin: Places, epsilon: float) -> pl.D
     at = np.arange(len(rows))
     grown = modules[at, :, out.after] - modules[at, :, begin]
     place = grown.argmax(axis=1)
-    ratio = model[rows, out.after] / model[rows, begin]
-    return _rows(latency, rows, place, out, ratio, epsilon=epsilon)
+    base = model[rows, begin]
+    own = latency.unpadded_us[rows].sum(axis=1)[at, out.after] / base
+    return _rows(latency, rows, place, out, (model[rows, out.after] / base, own), epsilon=epsilon)
 
 
 def _by_minimum(latency: Total, rows: Places, begin: Places, epsilon: float) -> pl.DataFrame:
@@ -137,7 +138,15 @@ def _by_minimum(latency: Total, rows: Places, begin: Places, epsilon: float) -> 
         after=own.after[least],
         censored=own.censored[least],
     )
-    return _rows(latency, rows, place[least], out, ratio[least, out.after], epsilon=epsilon)
+    own_ratio = _unpadded(latency, rows, place[least], begin, out)
+    stepped = ratio[least, out.after], own_ratio
+    return _rows(latency, rows, place[least], out, stepped, epsilon=epsilon)
+
+
+def _unpadded(latency: Total, rows: Places, place: Places, begin: Places, out: Exits) -> Array:
+    """Return modules' T(N) without padding over T(baseline), at the first N after each boundary."""
+    base = latency.latency_us[rows, place, begin]
+    return np.asarray(latency.unpadded_us[rows, place, out.after] / base)
 
 
 def module_exits(latency: Total, deployment: int, epsilon: float) -> pl.DataFrame:
@@ -151,7 +160,8 @@ def module_exits(latency: Total, deployment: int, epsilon: float) -> pl.DataFram
     which = np.full(len(place), deployment)
     at = ratio[np.arange(len(place)), out.after]
     named = [latency.roles[deployment][at] for at in place]
-    return _rows(latency, which, place, out, at, epsilon=epsilon).with_columns(
+    own = _unpadded(latency, which, place, np.zeros_like(which), out)
+    return _rows(latency, which, place, out, (at, own), epsilon=epsilon).with_columns(
         pl.Series("limiting_module", named, dtype=pl.String)
     )
 
@@ -169,10 +179,25 @@ def _modules(
 
 
 def _rows(
-    latency: Total, rows: Places, place: Places, out: Exits, ratio: Array, *, epsilon: float
+    latency: Total,
+    rows: Places,
+    place: Places,
+    out: Exits,
+    ratios: tuple[Array, Array],
+    *,
+    epsilon: float,
 ) -> pl.DataFrame:
-    """Return boundaries with their limiter; where the grid ends first, nothing limits."""
-    grid = latency.grid
+    """Return boundaries with their limiter; where the grid ends first, nothing limits.
+
+    Parameters
+    ----------
+    ratios
+        T(N) / T(baseline) at the first N after each boundary, as the step runs and with the rows
+        that it has; only where a graph pads it do they differ.
+    """
+    ratio, own = ratios
+    graphs, said = _graphs(latency, rows, out, own, epsilon)
+    grid, at = latency.grid, _timed_places(latency, rows, place)
     judged = pl.DataFrame(
         {
             "deployment": rows,
@@ -186,10 +211,17 @@ def _rows(
             ],
             "margin": ratio / (1.0 + epsilon),
             "asked": latency.asked[rows, place],
-            "last": out.last,
-            "after": out.after,
+            "last": at[np.arange(len(rows)), out.last],
+            "after": at[np.arange(len(rows)), out.after],
+            "graph": graphs,
+            "graph_evidence": said,
         },
-        schema_overrides={"deployment": pl.Int64, "limiting_module": pl.String},
+        schema_overrides={
+            "deployment": pl.Int64,
+            "limiting_module": pl.String,
+            "graph": pl.String,
+            "graph_evidence": pl.String,
+        },
     ).with_row_index("row")
     stopped = latency.timed.stops(judged.select("row", "asked", "last", "after"))
     free = pl.col("censored")
@@ -197,8 +229,40 @@ def _rows(
         judged.join(stopped.select("row", "limiting_term", "evidence"), on="row", how="left")
         .sort("row")
         .with_columns(
+            pl.coalesce("graph", "limiting_term").alias("limiting_term"),
+            pl.coalesce("graph_evidence", "evidence").alias("evidence"),
+        )
+        .with_columns(
             pl.when(~free).then(pl.col(name)).alias(name)
             for name in ("limiting_module", "limiting_term", "margin")
         )
-        .drop("row", "asked", "last", "after")
+        .drop("row", "asked", "last", "after", "graph", "graph_evidence")
     )
+
+
+def _timed_places(latency: Total, rows: Places, place: Places) -> Places:
+    """Return where in the grid that was timed a module's N stand, [rows, grid]."""
+    if latency.padding is None:
+        return np.broadcast_to(np.arange(len(latency.grid)), (len(rows), len(latency.grid)))
+    return latency.padding.at[rows, place]
+
+
+def _graphs(
+    latency: Total, rows: Places, out: Exits, own: Array, epsilon: float
+) -> tuple[list[str | None], list[str | None]]:
+    """Return the graph that takes each row out of the tolerance, and the lines that say its size.
+
+    It is the graph where the step would still pass with the rows that it has.
+
+    Parameters
+    ----------
+    own
+        T(N) / T(baseline) with the rows that a step has, at the first N after each boundary.
+    """
+    named: list[tuple[str | None, str | None]] = []
+    for row, after, ratio in zip(rows.tolist(), out.after.tolist(), own, strict=True):
+        padding = latency.padding
+        stopped = padding.stopped_by(row, after) if padding and ratio <= 1.0 + epsilon else None
+        evidence = padding.steps[row][after].evidence if padding and stopped else None
+        named.append((stopped, evidence))
+    return [graph for graph, _ in named], [evidence for _, evidence in named]

@@ -23,6 +23,7 @@ from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered, spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.engine_graphs import graphs_of
 from nearfree.errors import ConfigError, NearfreeError, RefusedError
 from nearfree.hardware.platforms import resolve
 
@@ -103,6 +104,9 @@ def asked_about(
             library=each.model.library(experts, each.sheet),
             memory=each.model.memory(each.sheet, batch, context, experts),
             served=each.sheet.sm is not None,
+            graphs=graphs_of(
+                config, spec, each.platform, spread.parallel, attention=attention, moe=experts
+            ),
         )
         for each in asked
         if each.decoder
@@ -218,10 +222,9 @@ def check_releases(config: Config, answerer: Answerer, queries: Sequence[Deploym
         Which one, and which releases of the package are recorded.
     """
     backends = {b for query in queries for b in (query.attention, query.moe, query.dense) if b}
-    for used in sorted(backends, key=str):
-        release = ruled_release(used.name, used.version)
-        if release is None:
-            continue
+    ruled = [ruled_release(used.name, used.version) for used in sorted(backends, key=str)]
+    graphs = {query.graphs.release for query in queries if query.graphs}
+    for release in filter(None, [*ruled, *sorted(graphs)]):
         try:
             answerer.check(*release)
         except NearfreeError as error:

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+import polars as pl
+from msgspec import Struct, structs
 
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+from nearfree.derive.predict.forecast.padding import REAL, Padding, padded, steps_of, timed_grid
 from nearfree.derive.predict.forecast.step import Steps, widened
 from nearfree.derive.reference.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
 from nearfree.derive.reference.answer import TimedQuestions
@@ -57,6 +59,8 @@ class Total(Struct, frozen=True, kw_only=True):
         platform.
     regimes
         What each module's T(N) stands on, by deployment and place.
+    padding
+        The graphs that steps are padded to, None where no engine runs them.
     """
 
     latency_us: Array
@@ -70,6 +74,7 @@ class Total(Struct, frozen=True, kw_only=True):
     in_sample: Flags
     regimes: Sequence[Mapping[int, str]]
     timed: TimedQuestions
+    padding: Padding | None = None
 
     @property
     def model_us(self) -> Array:
@@ -79,6 +84,11 @@ class Total(Struct, frozen=True, kw_only=True):
     def modules(self, deployment: int) -> list[int]:
         """Return the places of a deployment's modules, without what a step has besides."""
         return [place for place in self.roles[deployment] if self.asked[deployment, place] >= 0]
+
+    @property
+    def unpadded_us(self) -> Array:
+        """What each module would take with the rows that a step has, as `latency_us`."""
+        return self.padding.unpadded_us if self.padding else self.latency_us
 
     def regime(self, deployment: int) -> str | None:
         """Return the regime of a whole forward, None where T(N) is not known.
@@ -100,7 +110,22 @@ class Total(Struct, frozen=True, kw_only=True):
 
 
 def total(questions: Questions, answerer: Answerer) -> Total:
-    """Return T(N) of deployments by the work model."""
+    """Return T(N) of deployments by the work model, as engines pad steps where graphs are named."""
+    grid = questions.grid
+    steps = steps_of(questions.deployments, grid, answerer)
+    if not any(steps):
+        return _timed(questions, answerer)
+    asked = Questions(questions.deployments, timed_grid(grid, steps))
+    timed = _timed(asked, answerer)
+    real = np.zeros(timed.asked.shape, dtype=bool)
+    seen = asked.uses.filter(pl.col("module").is_in(REAL))
+    real[seen["deployment"].to_numpy(), seen["place"].to_numpy()] = True
+    latency, padding = padded(asked.grid, grid, timed.latency_us, steps, real)
+    return structs.replace(timed, latency_us=latency, grid=np.array(grid), padding=padding)
+
+
+def _timed(questions: Questions, answerer: Answerer) -> Total:
+    """Return T(N) of deployments whose steps run the rows that they have."""
     timed = answerer.timed(questions.frame)
     asked_count, width = questions.frame.height, len(questions.grid)
     times = np.full((asked_count, width), np.nan)

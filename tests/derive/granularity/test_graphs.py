@@ -1,0 +1,80 @@
+"""The graph that a step runs in: tokens to vLLM's next size, requests to SGLang's."""
+
+from itertools import product
+
+import pytest
+from nearfree.backends.names import BackendRelease
+from nearfree.derive.granularity.graphs import Graphs, GraphSteps
+
+from derive.questions import RESOLVER
+
+STEPS = GraphSteps(RESOLVER.rules)
+VLLM = ("0.9.1", "0.20.2", "0.33.0")
+SGLANG = ("0.5.9", "0.5.23")
+
+
+def graphs(engine: str, version: str, **changes: int) -> Graphs:
+    """Return an engine's graphs on a GPU of 80 GiB."""
+    fields = {"sm": 90, "memory_gib": 80, **changes}
+    return Graphs(engine=BackendRelease(engine, version), **fields)  # type: ignore[arg-type]
+
+
+def rows(engine: str, version: str, batch: int, positions: int, **changes: int) -> int | None:
+    """Return the rows of a step; None where it runs in no graph."""
+    step = STEPS.step(graphs(engine, version, **changes), batch, positions)
+    assert step.tokens == batch * positions
+    assert step.size is not None or step.rows == step.tokens
+    return None if step.size is None else step.rows
+
+
+@pytest.mark.parametrize("version", VLLM)
+def test_vllm_pads_tokens(version: str) -> None:
+    """A step of one token a request runs as the next of 1, 2, 4 and multiples of 8."""
+    found = [rows("vllm", version, batch, 1) for batch in (1, 3, 5, 9, 33, 250)]
+    assert found == [1, 4, 8, 16, 40, 256]
+    assert rows("vllm", version, 257, 1) == (264 if version == "0.9.1" else 272)
+
+
+def test_decodes_of_several_tokens_have_multiples_of_them() -> None:
+    """Two drafts: 1, 2, 3, 6, 8, 11, 14 requests since 0.11.1; whatever fits eights before."""
+    found = [rows("vllm", "0.20.2", batch, 3) for batch in range(1, 15)]
+    counts = [1, 2, 3, 6, 6, 6, 8, 8, 11, 11, 11, 14, 14, 14]
+    assert found == [3 * count for count in counts]
+    assert rows("vllm", "0.9.1", 3, 3) == 16
+    assert [rows("vllm", "0.20.2", 1, n) for n in range(1, 33)] == list(range(1, 33))
+
+
+def test_above_the_largest_size_nothing_is_padded() -> None:
+    """The last size is 512, on sm10x 1024 since 0.28.0; between the ends of lists it is mixed."""
+    assert rows("vllm", "0.20.2", 513, 1) is None
+    assert rows("vllm", "0.33.0", 513, 1, sm=100) == 528
+    assert rows("vllm", "0.33.0", 1025, 1, sm=100) is None
+    assert rows("vllm", "0.20.2", 167, 3) == 512  # 166 requests are the last of three tokens each
+    assert rows("sglang", "0.5.9", 257, 1) is None
+
+
+@pytest.mark.parametrize("version", SGLANG)
+def test_sglang_pads_requests(version: str) -> None:
+    """A graph is of one width: requests go to the next size, each with all its positions."""
+    for batch, positions in product((1, 3, 9, 33), (2, 5, 64)):
+        count = {1: 1, 3: 3, 9: 10, 33: 40}[batch]
+        assert rows("sglang", version, batch, positions) == count * positions
+    assert [rows("sglang", version, batch, 1) for batch in (3, 9, 33)] == [4, 12, 40]
+
+
+@pytest.mark.parametrize("version", SGLANG)
+def test_more_than_48_speculating_requests_are_asked_for(version: str) -> None:
+    """At most 48 run where no option says otherwise; who asks for more has said otherwise."""
+    assert rows("sglang", version, 47, 2) == 96
+    assert rows("sglang", version, 49, 2) == 104
+
+
+@pytest.mark.parametrize(("engine", "version"), [*product(["vllm"], VLLM),
+                                                 *product(["sglang"], SGLANG)])  # fmt: skip
+def test_no_step_runs_fewer_rows_than_it_has(engine: str, version: str) -> None:
+    """Rows are at least the tokens, rise with the batch, and their lines are named."""
+    for positions in (1, 2, 3, 4, 7):
+        steps = [STEPS.step(graphs(engine, version), b, positions) for b in range(1, 80)]
+        assert all(step.rows >= step.tokens for step in steps)
+        assert [step.rows for step in steps] == sorted(step.rows for step in steps)
+        assert all(".py L" in step.evidence for step in steps)

@@ -1,0 +1,144 @@
+"""Padded steps: products run a graph's rows, attention the positions that there are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from nearfree.backends.names import BackendRelease
+from nearfree.config.files import DeploymentSpec
+from nearfree.decoders.modules import ATTENTION
+from nearfree.derive.granularity.graphs import Graphs, Step
+from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+from nearfree.derive.predict.forecast.expand_deployments import deployments
+from nearfree.derive.predict.forecast.padding import padded, timed_grid
+from nearfree.derive.predict.forecast.total import Total, total
+from nearfree.errors import ConfigError
+
+from derive.predict.forecast.pool import ANSWERER, CONFIG, DENSE, GRID, asked, deployment
+
+VLLM = Graphs(engine=BackendRelease("vllm", "0.20.2"), sm=90, memory_gib=80)
+SGLANG = Graphs(engine=BackendRelease("sglang", "0.5.14"), sm=90, memory_gib=80)
+SMALL = GRID[:12]
+
+
+def timed(query: Deployment, grid: list[int] = SMALL) -> Total:
+    """Return T(N) of a deployment."""
+    return total(Questions([query], grid), ANSWERER)
+
+
+def step(tokens: int, rows: int) -> Step:
+    """Return a step that runs so many rows."""
+    return Step(tokens, rows, rows, "file.py L1-2")
+
+
+def test_rows_between_two_n_are_interpolated() -> None:
+    """At b = 4 and N = 1, 6 rows are N' = 1.5; what is real stays; the places are those above."""
+    grid, steps = [1, 2], [[step(4, 6), step(8, 8)]]
+    assert timed_grid(grid, steps) == [1, 2]
+    assert timed_grid([1], [[step(4, 18)]]) == [1, 4, 5]
+    latency = np.array([[[10.0, 20.0], [1.0, 3.0]]])
+    found, padding = padded(grid, grid, latency, steps, np.array([[False, True]]))
+    assert found.tolist() == [[[15.0, 20.0], [1.0, 3.0]]]
+    assert padding.unpadded_us.tolist() == latency.tolist()
+    assert padding.at.tolist() == [[[1, 1], [0, 1]]]
+    assert padding.stopped_by(0, 0) == "graph of 6 tokens: 4 rows run as 6"
+    assert padding.stopped_by(0, 1) is None
+
+
+def test_without_graphs_nothing_is_padded() -> None:
+    """A deployment without graphs has its T(N), beside one with graphs too."""
+    plain, engine = deployment(batch=3), deployment(batch=3, graphs=VLLM)
+    alone = timed(plain)
+    both = total(Questions([plain, engine], SMALL), ANSWERER)
+    assert alone.padding is None
+    assert np.array_equal(both.latency_us[0], alone.latency_us[0])
+    assert not np.array_equal(both.latency_us[1], alone.latency_us[0])
+    assert both.grid.tolist() == SMALL
+
+
+@pytest.mark.parametrize("graphs", [VLLM, SGLANG])
+@pytest.mark.parametrize("batch", [1, 3, 9, 33, 600])
+def test_products_run_the_rows_of_the_graph(graphs: Graphs, batch: int) -> None:
+    """T of each module is that of the padded N' on both sides, attention's that of N itself."""
+    found = timed(deployment(batch=batch, graphs=graphs))
+    steps = found.padding.steps[0] if found.padding else []
+    wide = timed(deployment(batch=batch), list(range(1, 40)))
+    for at, (n, each) in enumerate(zip(SMALL, steps, strict=True)):
+        asked_n = each.rows / batch
+        low, high = int(np.floor(asked_n)), int(np.ceil(asked_n))
+        for place, role in found.roles[0].items():
+            own = wide.latency_us[0, place]
+            if role == ATTENTION:
+                assert found.latency_us[0, place, at] == own[n - 1]
+            else:
+                between = sorted((own[low - 1], own[high - 1]))
+                assert between[0] - 1e-9 <= found.latency_us[0, place, at] <= between[1] + 1e-9
+        assert each.padded == (each.rows > batch * n)
+
+
+def test_one_request_of_a_speculating_engine_is_not_padded() -> None:
+    """At b = 1 a graph of q tokens is captured for any q, by both engines."""
+    for graphs in (VLLM, SGLANG):
+        found = timed(deployment(graphs=graphs))
+        assert np.array_equal(found.latency_us, timed(deployment()).latency_us)
+
+
+def test_a_graph_is_named_where_it_ends_the_range() -> None:
+    """Where N would pass with the rows that it has, its graph limits, with file and lines."""
+    old = replace(VLLM, engine=BackendRelease("vllm", "0.9.1"))
+    named = []
+    for batch in range(1, 65, 3):
+        query = deployment(batch=batch, graphs=old)
+        for epsilon in (0.05, 0.1, 0.2):
+            rows = asked(query, epsilon=epsilon, predictors=["work_model"], full=False).answers
+            for row in rows.filter(composition="sum").to_dicts():
+                found = timed(query, GRID)
+                after = int(row["n_max"] or 0)
+                if row["censored"]:
+                    continue
+                own = found.unpadded_us[0, :, after].sum()
+                passes = own <= (1 + epsilon) * found.model_us[0, 0]
+                graph = str(row["limiting_term"]).startswith("graph of ")
+                assert graph == passes
+                assert ("vllm/config.py L" in str(row["evidence"])) == graph
+                named.append(graph)
+    assert any(named)
+    assert not all(named)
+
+
+def spec(**changes: Any) -> DeploymentSpec:
+    """Return one deployment on an H100."""
+    given = {"models": (DENSE,), "platforms": ("h100",), "graphs": "engine"}
+    return DeploymentSpec(**(given | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "engine"),
+    [
+        ({}, "vllm 0.33.0"),
+        ({"graphs": "none"}, None),
+        ({"graphs": "sglang"}, "sglang 0.5.23"),
+        ({"graphs": "vllm==0.24.0"}, "vllm 0.24.0"),
+        ({"attention": ("vllm-fa3==0.14.0",)}, "vllm 0.33.0"),
+        ({"moe": ("sglang",)}, "sglang 0.5.23"),
+        ({"models": ("mixtral_8x7b",), "moe": ("vllm==0.20.2",)}, "vllm 0.20.2"),
+        ({"models": ("mixtral_8x7b",), "moe": ("sglang==0.5.14",)}, "sglang 0.5.14"),
+        ({"models": ("mixtral_8x7b",), "moe": ("vllm==0.21.0",)}, None),
+    ],
+)
+def test_the_engine_is_the_deployments_own(changes: dict[str, Any], engine: str | None) -> None:
+    """That of its experts, or as named; none where no graphs of its release are on record."""
+    (query,) = deployments(CONFIG, spec(routing=("balanced",), **changes))
+    assert (str(query.graphs.engine) if query.graphs else None) == engine
+    assert query.about.get("graphs") == engine
+
+
+def test_what_has_no_graphs_is_refused() -> None:
+    """A backend that is no engine, and a machine without CUDA."""
+    with pytest.raises(ConfigError, match="no engine with CUDA graphs"):
+        deployments(CONFIG, spec(graphs="flash-attn"))
+    with pytest.raises(ConfigError, match="has no CUDA graphs"):
+        deployments(CONFIG, spec(graphs="vllm", platforms=("cpu",)))
+    (query,) = deployments(CONFIG, spec(platforms=("cpu",)))
+    assert query.graphs is None

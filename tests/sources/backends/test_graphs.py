@@ -1,0 +1,209 @@
+"""Captured sizes of engines' CUDA graphs: the lists of releases on record, and of written text."""
+
+import textwrap
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from derive.questions import LOG
+from nearfree.errors import SourceError
+from nearfree.sources.backends import sglang_graphs, vllm_graphs
+from nearfree.sources.language.reading import read_rule
+from nearfree.sources.language.rule import Rule
+from nearfree.sources.record import recorded_extraction
+
+EIGHTS = [1, 2, 4, *range(8, 513, 8)]
+SIXTEENS = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
+PLAIN = [1, 2, 4, 8, 12, *range(16, 257, 8)]
+SPECULATING = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8)]
+VLLM = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192, "sm": 90, "tp": 1,
+        "performance_mode": "balanced", "q": 1}  # fmt: skip
+
+
+@cache
+def rules(package: str, version: str) -> dict[str, Rule]:
+    """Return a release's rules that are on record."""
+    found = recorded_extraction(LOG, package, version)
+    assert found is not None
+    return found.by_name()
+
+
+def captured(version: str, rule: str = "capture_sizes", **changes: Any) -> Any:
+    """Return a list of vLLM's."""
+    return rules("vllm-graphs", version)[rule].value({**VLLM, **changes}).value
+
+
+@pytest.mark.parametrize(
+    ("version", "sizes"),
+    [("0.9.1", EIGHTS), *((each, SIXTEENS) for each in
+     ("0.14.0", "0.19.0", "0.20.2", "0.22.0", "0.24.0", "0.33.0"))],
+)  # fmt: skip
+def test_the_default_list_of_vllm(version: str, sizes: list[int]) -> None:
+    """Steps of 8 to 512; since 0.11.1 of 16 from 256 on; what memory and tokens allow of it."""
+    assert captured(version) == sizes
+    assert captured(version, max_num_batched_tokens=100)[-1] in (96, 100)
+
+
+def test_a_small_server_captures_fewer_sizes() -> None:
+    """Since 0.11.0 the list ends at twice the requests, since 0.13.0 at twice their q tokens."""
+    assert captured("0.9.1", max_num_seqs=16)[-1] == 512
+    assert captured("0.14.0", max_num_seqs=16)[-1] == 32
+    assert captured("0.14.0", max_num_seqs=16, q=4)[-1] == 128
+
+
+def test_options_and_gpus_have_sizes_of_their_own() -> None:
+    """Interactivity has every size to 32, since 0.17.0; sm10x goes to 1024, since 0.28.0."""
+    quick = {"performance_mode": "interactivity"}
+    assert captured("0.14.0", **quick) == SIXTEENS
+    assert captured("0.19.0", **quick) == [*range(1, 33), *SIXTEENS[7:]]
+    assert captured("0.24.0", sm=100)[-1] == 512
+    assert captured("0.33.0", sm=100)[-1] == captured("0.33.0", sm=103)[-1] == 1024
+    assert captured("0.33.0", sm=120)[-1] == 512
+
+
+def test_sizes_of_decodes_are_multiples_of_their_tokens() -> None:
+    """Since 0.11.1 all sizes are rounded up to a multiple of q; what passes the end is dropped."""
+    assert "decode_sizes" not in rules("vllm-graphs", "0.9.1")
+    for version in ("0.14.0", "0.24.0", "0.33.0"):
+        assert captured(version, "decode_sizes") is None
+        for q in (2, 3, 4, 5, 8):
+            plain, found = captured(version, q=q), captured(version, "decode_sizes", q=q)
+            rounded = {-(-size // q) * q for size in plain}
+            assert found == sorted(size for size in rounded if size <= plain[-1])
+    largest = [captured("0.24.0", "decode_sizes", q=q)[-1] // q for q in (2, 3, 4, 5, 8)]
+    assert largest == [256, 166, 128, 100, 64]
+
+
+def test_the_newest_list_has_whole_numbers_of_requests() -> None:
+    """Since 0.29.0 n q tokens are captured, too, n as the list of one token a request has it."""
+    assert captured("0.24.0", q=3) == SIXTEENS
+    counts = [*SIXTEENS, 1024]
+    assert captured("0.33.0", q=3) == sorted({*SIXTEENS, *(3 * n for n in counts if n <= 170)})
+
+
+def test_more_requests_where_there_is_memory() -> None:
+    """A server runs 1024 requests from 70 GiB on, but not on an A100 below 160."""
+    for version in ("0.9.1", "0.24.0", "0.33.0"):
+        rule = rules("vllm-graphs", version)["max_num_seqs"]
+        asked = [("h100", 69), ("h100", 70), ("nvidia a100-sxm4-80gb", 80), ("b200", 180)]
+        found = [
+            rule.value({"memory_gib": gib, "device_name": name, "sm": 90}).value
+            for name, gib in asked
+        ]
+        assert found == [256, 1024, 256, 1024]
+
+
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.10", "0.5.14", "0.5.23"])
+def test_the_default_lists_of_sglang(version: str) -> None:
+    """With speculation fewer requests lie between sizes; since 0.5.10 `max_bs` is the last."""
+    rule = rules("sglang-graphs", version)["capture_sizes"]
+    assert rule.value({"max_bs": 256, "width": 1}).value == PLAIN
+    assert rule.value({"max_bs": 256, "width": 4}).value == SPECULATING
+    ends = rule.value({"max_bs": 250, "width": 1}).value[-2:]
+    assert ends == ([240, 248] if version == "0.5.9" else [248, 250])
+
+
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.14", "0.5.23"])
+def test_sglang_captures_as_many_requests_as_it_runs(version: str) -> None:
+    """48 under speculation, unless an option says otherwise; ranks of attention share them."""
+    found = rules("sglang-graphs", version)
+    assert found["mechanism_running_requests"].value({}).value == "48"
+    given = {"max_bs": 256, "width": 3, "max_running_requests": 48, "alignment": 1}
+    rule = found["decode_sizes"]
+    assert rule.value(given).value == [size for size in SPECULATING if size <= 48]
+    assert rule.value({**given, "max_running_requests": 45}).value[-2:] == [44, 45]
+    shared = rule.value({**given, "alignment": 4}).value
+    assert shared == [size for size in SPECULATING if size <= 48 and 3 * size % 4 == 0]
+
+
+def test_the_largest_batch_of_sglang_goes_by_memory() -> None:
+    """By memory and tp; since 0.5.20 twice as much below 35 GiB."""
+
+    def largest(version: str, tp: int) -> list[int]:
+        rule = rules("sglang-graphs", version)["max_bs"]
+        sizes = (19, 20, 34, 35, 59, 60, 159, 160)
+        return [rule.value({"memory_gib": gib, "tp": tp}).value for gib in sizes]
+
+    assert largest("0.5.9", 2) == [8, 24, 24, 32, 32, 256, 256, 512]
+    assert largest("0.5.14", 4) == [8, 80, 80, 160, 160, 512, 512, 512]
+    assert largest("0.5.23", 1) == [8, 48, 48, 32, 32, 256, 256, 512]
+
+
+METHOD = """
+def _set_cudagraph_sizes(self):
+    if self.model_config is not None and not self.model_config.enforce_eager:
+        most = min(self.scheduler_config.max_num_seqs * 2, 64)
+        cudagraph_capture_sizes = [i for i in [1, 2, 4] if i <= most]
+        cudagraph_capture_sizes += list(range(8, most + 1, 8))
+        if self.scheduler_config.max_num_batched_tokens not in cudagraph_capture_sizes:
+            cudagraph_capture_sizes.append(self.scheduler_config.max_num_batched_tokens)
+        cudagraph_capture_sizes = sorted(set(cudagraph_capture_sizes))
+        self.compilation_config.max_cudagraph_capture_size = cudagraph_capture_sizes[-1]
+        logger.info("captured")
+        self.compilation_config.cudagraph_capture_sizes = cudagraph_capture_sizes
+"""
+DEFAULTS = """
+def get_batch_defaults(device_memory, device_name):
+    if device_memory >= 70 * GiB_bytes and "a100" not in device_name:
+        default_max_num_seqs = {UsageContext.OPENAI_API_SERVER: 1024}
+    else:
+        default_max_num_seqs = {UsageContext.OPENAI_API_SERVER: 256}
+    return default_max_num_seqs
+"""
+
+
+def files(method: str = METHOD) -> dict[str, str]:
+    """Return a release of our own writing."""
+    return {
+        "vllm/config/vllm.py": f"class VllmConfig:\n{textwrap.indent(method, '    ')}",
+        "vllm/engine/arg_utils.py": f"class EngineArgs:\n{textwrap.indent(DEFAULTS, '    ')}",
+    }
+
+
+def test_the_rule_is_what_the_method_itself_does() -> None:
+    """A method of our own, run by Python over its own objects, sets the list that the rule says."""
+    (reading, *_) = vllm_graphs.readings(files())
+    rule = Rule(read_rule(reading, "vllm-graphs", "1"))
+    scope: dict[str, Any] = {"logger": SimpleNamespace(info=lambda _: None)}
+    exec(METHOD, scope)  # noqa: S102 (the text above)
+    for context in reading.contexts:
+        options = SimpleNamespace()
+        scheduler = {name: context[name] for name in ("max_num_seqs", "max_num_batched_tokens")}
+        scope["_set_cudagraph_sizes"](
+            SimpleNamespace(
+                model_config=SimpleNamespace(enforce_eager=False),
+                scheduler_config=SimpleNamespace(**scheduler),
+                compilation_config=options,
+            )
+        )
+        assert rule.value(context).value == options.cudagraph_capture_sizes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("_set_cudagraph_sizes", "_set_sizes", "nowhere in the release"),
+        ("list(range(8, most + 1, 8))", "sizes_of(most)", "unknown"),
+        ("self.scheduler_config.max_num_seqs", "self.scheduler_config.seqs", "outside the known"),
+        ("sorted(set(cudagraph_capture_sizes))", "set(os.sched_getaffinity(0))", "outside|unknown"),
+    ],
+)
+def test_text_of_another_form_is_refused(old: str, new: str, says: str) -> None:
+    """A list that is built in another way is not taken for the known one."""
+
+    def read(release: dict[str, str]) -> list[Any]:
+        return [read_rule(each, "vllm-graphs", "1") for each in vllm_graphs.readings(release)]
+
+    assert read(files())
+    with pytest.raises(SourceError, match=says):
+        read(files(METHOD.replace(old, new)))
+
+
+def test_a_list_that_is_built_twice_is_refused() -> None:
+    """Two methods of a name say nothing."""
+    twice = {**files(), "vllm/config/__init__.py": files()["vllm/config/vllm.py"]}
+    with pytest.raises(SourceError, match="is defined at"):
+        vllm_graphs.readings(twice)
+    with pytest.raises(SourceError, match="nowhere in the release"):
+        sglang_graphs.readings(files())

@@ -1,0 +1,178 @@
+"""The CUDA graph that a step of an engine runs in: as many rows as it has, or padded to a graph's.
+
+vLLM captures numbers of tokens, SGLang numbers of requests of one width. N positions of a request
+are asked of an engine that drafts N - 1: its sizes are those of q = N, and all requests decode N.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from nearfree.backends.names import BackendRelease
+from nearfree.derive.granularity.releases import Release
+from nearfree.errors import EvidenceError
+from nearfree.sources.language.rule import Rule
+from nearfree.sources.language.statements import REFUSED
+
+Rules = Callable[[Release], Mapping[str, Rule]]
+"""Returns the rules of a release, by name."""
+TOKENS = 8192
+"""`max_num_batched_tokens` that is taken for granted: above every captured size."""
+MOST_POSITIONS = 1024
+"""Positions at which vLLM's list ends at the largest size that it ever has: its end rises with
+them."""
+REQUESTS = 4096
+"""Requests that SGLang may run at once where its limit under speculation does not hold: more than
+any captured size."""
+
+
+class Graphs(Struct, frozen=True, kw_only=True):
+    """Whose graphs a deployment's steps run in, and what its sizes depend on besides a step.
+
+    `engine` is vllm or sglang and its release; `sm` the compute capability, 90 for 9.0;
+    `memory_gib` and `device_name` are the GPU's as the driver says them; `tp` is the tensor
+    parallel size, `groups` the data parallel one.
+    """
+
+    engine: BackendRelease
+    sm: int
+    memory_gib: int
+    device_name: str = ""
+    tp: int = 1
+    groups: int = 1
+
+    @property
+    def release(self) -> Release:
+        """Whose rules say the sizes."""
+        return Release(f"{self.engine.name}-graphs", str(self.engine.version))
+
+    @property
+    def counts(self) -> str:
+        """What its graphs count."""
+        return "tokens" if self.engine.name == "vllm" else "requests"
+
+
+class Step(NamedTuple):
+    """A step of `tokens` rows: the rows that run, of which `size` is the graph's own count.
+
+    `size` is None where no graph is that large: the step runs eagerly, kernel by kernel, and is not
+    padded. `evidence` is the file and lines that build the list of sizes.
+    """
+
+    tokens: int
+    rows: int
+    size: int | None
+    evidence: str
+
+    @property
+    def padded(self) -> bool:
+        """Whether rows run that nobody asked for."""
+        return self.rows > self.tokens
+
+
+class _Listed(NamedTuple):
+    """A list of sizes, rising, and the file and lines that build it."""
+
+    sizes: list[int]
+    evidence: str
+
+
+class GraphSteps:
+    """Steps of deployments, each list of sizes asked for once.
+
+    Parameters
+    ----------
+    rules
+        The rules of releases.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._lists: dict[object, _Listed] = {}
+
+    def step(self, graphs: Graphs, batch: int, positions: int) -> Step:
+        """Return the step of a rank with `batch` requests of `positions` each.
+
+        Raises
+        ------
+        EvidenceError
+            The release's rules say no list for such an engine.
+        """
+        tokens = batch * positions
+        by_requests = graphs.counts == "requests"
+        width = positions if by_requests else 1
+        for sizes, evidence in self._lists_of(graphs, positions, batch):
+            size = next((size for size in sizes if size * width >= tokens), None)
+            if size is not None:
+                return Step(tokens, size * width, size, evidence)
+        return Step(tokens, tokens, None, evidence)
+
+    def _lists_of(self, graphs: Graphs, positions: int, batch: int) -> Iterator[_Listed]:
+        """Yield the sizes to look in, one list after the other."""
+        if graphs.counts == "requests":
+            yield self._once(self._sglang, graphs, positions, batch)
+            return
+        largest = self._once(self._every, graphs, MOST_POSITIONS)
+        if batch * positions > largest.sizes[-1]:
+            yield largest
+            return
+        rounded = self._once(self._rounded, graphs, positions)
+        if rounded.sizes:
+            yield _Listed(rounded.sizes, f"{largest.evidence}; {rounded.evidence}")
+        if not rounded.sizes or rounded.sizes[-1] < batch * positions:
+            yield self._once(self._every, graphs, positions)
+
+    def _once(self, read: Callable[..., _Listed], *asked: object) -> _Listed:
+        key = (read.__name__, *asked)
+        if key not in self._lists:
+            self._lists[key] = read(*asked)
+        return self._lists[key]
+
+    def _every(self, graphs: Graphs, q: int) -> _Listed:
+        """Return vLLM's sizes of any step where decodes have q tokens a request."""
+        return _Listed(
+            *_answer(self._rules(graphs.release), "capture_sizes", self._given(graphs, q))
+        )
+
+    def _rounded(self, graphs: Graphs, q: int) -> _Listed:
+        """Return vLLM's sizes of steps in which all requests decode q tokens; none where not so."""
+        rules = self._rules(graphs.release)
+        if "decode_sizes" not in rules:
+            return _Listed([], "")
+        sizes, evidence = _answer(rules, "decode_sizes", self._given(graphs, q))
+        return _Listed([] if sizes in (None, REFUSED) else sizes, evidence)
+
+    def _given(self, graphs: Graphs, q: int) -> dict[str, Any]:
+        about = {"sm": graphs.sm, "tp": graphs.tp}
+        device = {"memory_gib": graphs.memory_gib, "device_name": graphs.device_name.lower()}
+        most, _ = _answer(self._rules(graphs.release), "max_num_seqs", {**about, **device})
+        given = {"max_num_seqs": most, "max_num_batched_tokens": TOKENS, "q": q}
+        return given | {"performance_mode": "balanced", **about}
+
+    def _sglang(self, graphs: Graphs, width: int, requests: int) -> _Listed:
+        """Return sizes for requests of a width; who asks for more than its limit has raised it."""
+        rules = self._rules(graphs.release)
+        largest, _ = _answer(
+            rules, "max_bs", {"memory_gib": graphs.memory_gib, "tp": graphs.tp * graphs.groups}
+        )
+        speculating, _ = _answer(rules, "mechanism_running_requests", {})
+        limited = width > 1 and requests <= int(speculating)
+        most = int(speculating) if limited else REQUESTS
+        given = {"max_bs": largest, "width": width, "max_running_requests": most}
+        given["alignment"] = graphs.tp if graphs.groups > 1 else 1
+        _, evidence = _answer(rules, "capture_sizes", given)
+        sizes, _ = _answer(rules, "decode_sizes", given)
+        return _Listed(sizes, evidence)
+
+
+def _answer(rules: Mapping[str, Rule], name: str, given: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return a rule's value, and the file and lines that say it."""
+    if name not in rules:
+        raise EvidenceError(
+            f"no rule {name} of captured graphs is on record",
+            remedy="Extract the release's rules anew",
+        )
+    answer = rules[name].value(given)
+    quote = answer.branch.quotes[-1]
+    return answer.value, f"{quote.file} L{quote.lines[0]}-{quote.lines[1]}"

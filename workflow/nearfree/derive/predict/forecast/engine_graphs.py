@@ -1,0 +1,101 @@
+"""Whose CUDA graphs a deployment's steps run in: the named engine's, or that of its experts."""
+
+from packaging.version import Version
+
+from nearfree.backends.names import BackendRelease, backend
+from nearfree.backends.records import BY_NAME
+from nearfree.config.files import Config, DeploymentSpec
+from nearfree.core.parallel import Parallel
+from nearfree.decoders.engines import ENGINES, VLLM
+from nearfree.derive.granularity.graphs import Graphs
+from nearfree.errors import ConfigError
+
+NONE, ENGINE = "none", "engine"
+
+
+def graphs_of(
+    config: Config,
+    spec: DeploymentSpec,
+    platform: str,
+    parallel: Parallel,
+    *,
+    attention: BackendRelease,
+    moe: BackendRelease | None,
+) -> Graphs | None:
+    """Return the graphs that steps are padded to, None for none.
+
+    Parameters
+    ----------
+    attention, moe
+        What runs attention and the experts; None without experts.
+
+    Raises
+    ------
+    ConfigError
+        A named release is of no engine, or the platform has no CUDA graphs or no known memory.
+    """
+    sheet = config.platforms[platform]
+    if spec.graphs == NONE:
+        return None
+    known = sheet.sm is not None and sheet.memory_gb is not None
+    if spec.graphs == ENGINE:
+        release = _recorded(config, _engine(spec, attention, moe)) if known else None
+    else:
+        release = _named(config, spec.graphs)
+        if not known:
+            raise ConfigError(
+                f"{platform} has no CUDA graphs, or no known memory, by which their sizes go",
+                remedy="Leave out --graphs, or choose another platform",
+            )
+    if release is None:
+        return None
+    return Graphs(
+        engine=release,
+        sm=sheet.sm or 0,
+        memory_gib=round(sheet.memory_gb or 0),
+        device_name=sheet.device_name or "",
+        tp=parallel.tp,
+        groups=parallel.dp,
+    )
+
+
+def _engine(
+    spec: DeploymentSpec, attention: BackendRelease, moe: BackendRelease | None
+) -> BackendRelease:
+    """Return the engine of a deployment: of its experts, else of its attention, else as asked."""
+    if moe and moe.name in ENGINES:
+        return moe
+    own = BY_NAME[attention.name].engine
+    if own is not None and own in ENGINES:
+        return BackendRelease(own, attention.version)
+    asked = [release for release in map(backend, spec.moe) if release.name in ENGINES]
+    return asked[0] if asked else BackendRelease(VLLM.name)
+
+
+def _recorded(config: Config, engine: BackendRelease) -> BackendRelease | None:
+    """Return an engine's release whose graphs are on record, the newest where none is given."""
+    versions = [
+        release.partition("==")[2]
+        for release in config.releases
+        if release.startswith(f"{engine.name}-graphs==")
+    ]
+    if engine.version is None and versions:
+        return BackendRelease(engine.name, max(versions, key=Version))
+    return engine if engine.version in versions else None
+
+
+def _named(config: Config, text: str) -> BackendRelease:
+    """Return the engine's release that `graphs` names, the newest on record without a version."""
+    engine = backend(text)
+    if engine.name not in ENGINES:
+        raise ConfigError(
+            f"{text!r:.120} is no engine with CUDA graphs that are read",
+            remedy=f"Name one of {', '.join(ENGINES)} as package==version, or none",
+        )
+    release = engine if engine.version else _recorded(config, engine)
+    if release is None:
+        raise ConfigError(
+            f"no release of {engine.name}-graphs is listed in {config.folder}/sources.yaml",
+            remedy=f"Name one: {engine.name}==VERSION",
+        )
+    return release

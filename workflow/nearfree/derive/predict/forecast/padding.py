@@ -1,0 +1,113 @@
+"""T(N) of a step that an engine pads to a captured graph: its products run the graph's rows.
+
+Attention sees the positions that there are; dense products, experts and collectives run padded
+rows. Rows that make N' = rows / b positions of a request take T(N'), interpolated linearly between
+the whole N' around where that is no whole number.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.indexer import INDEXER
+from nearfree.core.modules.mla import MLA
+from nearfree.decoders.modules import requests
+from nearfree.derive.granularity.graphs import GraphSteps, Step
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.work_model.family import Array, Flags, Places
+
+REAL = (ATTENTION.name, MLA.name, INDEXER.name)
+"""Modules that see the positions that there are, however many rows run."""
+
+
+class Padding(Struct, frozen=True, kw_only=True):
+    """The graphs of deployments, and what their steps take without padding.
+
+    `steps` are those of each deployment by place in the grid, none of one without graphs;
+    `unpadded_us` is what each module takes at N itself, [deployments, places, grid]; `at` is where
+    in the timed grid each N stands, or the padded one, [deployments, places, grid].
+    """
+
+    steps: Sequence[Sequence[Step]]
+    unpadded_us: Array
+    at: Places
+
+    def stopped_by(self, deployment: int, place: int) -> str | None:
+        """Return the graph that a step is padded to, None where it is not padded."""
+        steps = self.steps[deployment]
+        step = steps[place] if steps else None
+        if step is None or not step.padded:
+            return None
+        counted = "tokens" if step.size == step.rows else "requests"
+        return f"graph of {step.size} {counted}: {step.tokens} rows run as {step.rows}"
+
+
+def steps_of(
+    deployments: Sequence[Deployment], grid: Sequence[int], answerer: Answerer
+) -> list[list[Step]]:
+    """Return the steps of deployments by place in the grid; none of one without graphs."""
+    graphs = GraphSteps(answerer.rules)
+    return [
+        [graphs.step(each.graphs, requests(each.batch, each.parallel.dp), n) for n in grid]
+        if each.graphs
+        else []
+        for each in deployments
+    ]
+
+
+def timed_grid(grid: Sequence[int], steps: Sequence[Sequence[Step]]) -> list[int]:
+    """Return the N to be timed: those of the grid, and those around each padded step's."""
+    wanted = set(grid)
+    for each in steps:
+        for n, step in zip(grid, each, strict=bool(each)):
+            if step.padded:
+                padded = step.rows * n / step.tokens
+                wanted |= {math.floor(padded), math.ceil(padded)}
+    return sorted(wanted)
+
+
+def padded(
+    timed: Sequence[int],
+    grid: Sequence[int],
+    latency_us: Array,
+    steps: Sequence[Sequence[Step]],
+    real: Flags,
+) -> tuple[Array, Padding]:
+    """Return what modules take in padded steps, and what stands behind it.
+
+    Parameters
+    ----------
+    timed
+        The N that `latency_us` is of, those of `timed_grid`.
+    grid
+        The N that are asked about.
+    latency_us
+        What each module takes, [deployments, places, timed].
+    steps
+        The steps of each deployment by place in `grid`, none of one without graphs.
+    real
+        Which modules see the positions that there are, [deployments, places].
+    """
+    places = np.searchsorted(timed, grid)
+    unpadded = latency_us[:, :, places]
+    found = unpadded.copy()
+    at = np.broadcast_to(places, found.shape).copy()
+    for deployment, each in enumerate(steps):
+        rows = ~real[deployment]
+        for place, (n, step) in enumerate(zip(grid, each, strict=bool(each))):
+            if not step.padded:
+                continue
+            asked = step.rows * n / step.tokens
+            low, high = (
+                int(np.searchsorted(timed, whole))
+                for whole in (math.floor(asked), math.ceil(asked))
+            )
+            share = asked - math.floor(asked)
+            mine = latency_us[deployment, rows]
+            found[deployment, rows, place] = (1 - share) * mine[:, low] + share * mine[:, high]
+            at[deployment, rows, place] = high
+    return found, Padding(steps=steps, unpadded_us=unpadded, at=at)

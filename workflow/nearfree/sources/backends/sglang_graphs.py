@@ -1,0 +1,203 @@
+"""SGLang's CUDA graphs: the numbers of requests that are captured, to which a step is padded.
+
+A graph is of one width, the positions of each request. `decode_sizes` is the list that the decode
+runner captures, from that of the options (`capture_sizes`), up to `max_bs`, which goes by a GPU's
+memory. Under speculation SGLang runs at most so many requests as mechanism `running_requests` says,
+unless an option says otherwise.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+from nearfree.errors import MOVED, SourceError
+from nearfree.sources.backends.graph_sizes import (
+    SIZES,
+    asking,
+    listed,
+    method_of,
+    needed,
+    parameters_named,
+    program_of,
+)
+from nearfree.sources.language.functions import nodes_of
+from nearfree.sources.language.program import Function, Program, at, copied, quote
+from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import Mechanism, Reading
+
+PACKAGE = "sglang-graphs"
+_SRT = r"sglang/srt/"
+WANTED = (
+    rf"{_SRT}server_args\.py|{_SRT}arg_groups/(cuda_graph|memory|speculative)_hook\.py"
+    rf"|{_SRT}model_executor/(cuda_graph_runner|runner/base_cuda_graph_runner)\.py"
+)
+INPUTS = ("max_bs", "width")
+DECODE_INPUTS = (*INPUTS, "max_running_requests", "alignment")
+_LISTS = (
+    "_generate_cuda_graph_batch_sizes",
+    "_generate_decode_cuda_graph_batch_sizes",
+    "generate_decode_cuda_graph_batch_sizes",
+)
+_LEAVES = {
+    r"(self|cfg)\.disable_cuda_graph_padding": "False",
+    r"(self|cfg)\.speculative_algorithm": "(None if width == 1 else 'EAGLE')",
+    r"self\.cuda_graph_max_bs": "max_bs",
+}
+_CAPTURE = {
+    r"server_args\.cuda_graph_bs": f"{SIZES}(max_bs, width)",
+    r"list\((server_args|get_exec\(\)\.graph)\.cuda_graph_config\.decode\.bs\)": (
+        f"{SIZES}(max_bs, width)"
+    ),
+    r"model_runner\.req_to_token_pool\.size": "max_running_requests",
+    r"DllmConfig\.from_server_args\(.*\)": "None",
+    r"(server_args|get_exec\(\)\.overlap)\.enable_two_batch_overlap": "False",
+    r"require_gathered_buffer\(server_args\)": "(alignment > 1)",
+    r"get_cuda_graph_batch_size_alignment\(.*\)": "alignment",
+    r"get_attention_tp_size\(\)|get_parallel\(\)\.attn_tp_size": "alignment",
+    r"get_attention_cp_size\(\)|get_parallel\(\)\.attn_cp_size": "1",
+    r"ceil_align\((\w+), (\w+)\)": r"((\1 + \2 - 1) // \2 * \2)",
+    # ceil_align of that alignment: sglang/srt/utils/common.py of 0.5.17 and 0.5.20.
+    r"get_cuda_graph_max_batch_size\((?:server_args, )?(\w+)\)": (
+        r"((\1 + alignment - 1) // alignment * alignment)"
+    ),
+    r"model_runner\.server_args": "None",
+    r"num_tokens_per_bs|captured_req_width": "width",
+}
+_MEMORY = {
+    r"is_npu\(\)": "False",
+    r"gpu_mem": "(memory_gib * 1024)",
+    r"(self|cfg)\.tp_size": "tp",
+    r"(self|cfg)\.chunked_prefill_size": "0",
+}
+_LARGEST = "max_bs"
+
+
+def readings(files: Mapping[str, str]) -> list[Reading]:
+    """Return how to read a release's rules.
+
+    Raises
+    ------
+    SourceError
+        A list is not built as in any known release.
+    """
+    modules = Modules(files)
+    path, method = needed(method_of(modules, _LISTS), "the list of captured batch sizes")
+    program = program_of(modules, path, listed(method, "capture_bs", INPUTS, _LEAVES))
+    name = "get_batch_sizes_to_capture"
+    there, runner = needed(method_of(modules, [name]), name)
+    captured = listed(runner, "capture_bs", DECODE_INPUTS, _CAPTURE, name="captured")
+    beside = program_of(modules, there, captured)
+    whole = Program(
+        {**program.functions, **beside.functions}, {**program.constants, **beside.constants}
+    )
+    return [
+        Reading(
+            "capture_sizes",
+            asking(program, SIZES, INPUTS, "capture_sizes"),
+            "capture_sizes",
+            axis=None,
+            contexts=[{"max_bs": size, "width": width} for size in _SIZES for width in (1, 4)],
+        ),
+        Reading(
+            "decode_sizes",
+            asking(whole, "captured", DECODE_INPUTS, "decode_sizes"),
+            "decode_sizes",
+            axis=None,
+            contexts=[
+                dict(zip(DECODE_INPUTS, each, strict=True))
+                for each in product(_SIZES, (1, 3, 4), (48, 100, 4096), (1, 8))
+            ],
+        ),
+        _largest(modules),
+    ]
+
+
+_SIZES = (1, 5, 8, 24, 48, 80, 160, 256, 500, 512, 1000)
+
+
+def _largest(modules: Modules) -> Reading:
+    """Return how to read the largest captured number of requests, by memory and tp."""
+    for path in sorted(modules.files):
+        if "cuda_graph_max_bs" not in modules.files[path] and not path.endswith("memory_hook.py"):
+            continue
+        for node in nodes_of(modules.tree(path)):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "gpu_mem is not None":
+                cut = _by_memory(node)
+                if cut is None:
+                    continue
+                program, root = modules.program_of(path, cut, _MEMORY)
+                return Reading(
+                    _LARGEST,
+                    program,
+                    root,
+                    axis="memory_gib",
+                    contexts=[{"tp": tp} for tp in (1, 2, 4, 8)],
+                )
+    raise SourceError("the largest captured batch is nowhere set by memory", remedy=MOVED)
+
+
+def _by_memory(node: ast.If) -> Function | None:
+    """Return a function that takes the ways of a condition on memory; None where no size is set."""
+    renamed = _Named()
+    whole: ast.If = renamed.visit(copied(node))
+    if not renamed.seen:
+        return None
+    place = node.test
+    begin = at(ast.Assign([at(ast.Name(_LARGEST, ast.Store()), place)], _none(place)), place)
+    answer = at(ast.Return(at(ast.Name(_LARGEST, ast.Load()), node)), node)
+    arguments = parameters_named(("memory_gib", "tp"))
+    return at(ast.FunctionDef("largest", arguments, [begin, whole, answer], [], None), node)
+
+
+def _none(place: ast.AST) -> ast.expr:
+    return at(ast.Constant(value=None), place)
+
+
+class _Named(ast.NodeTransformer):
+    """Gives the attribute that holds the largest size a plain name, and drops other settings."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        texts = ("self.cuda_graph_max_bs", "decode_cuda_graph_config.max_bs")
+        if ast.unparse(node) not in texts:
+            return node
+        self.seen = True
+        return at(ast.Name(_LARGEST, node.ctx), node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        kept = isinstance(node.targets[0], ast.Name)
+        return node if kept else ast.copy_location(ast.Pass(), node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node)
+
+
+def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
+    """Return how many requests run at once under speculation where no option says it."""
+    modules = Modules(files)
+    places = list(_limits(modules))
+    numbers = sorted({value for value, _ in places})
+    says = " or ".join(map(str, numbers))
+    return [Mechanism("running_requests", says, tuple(quote(node) for _, node in places[:1]))]
+
+
+def _limits(modules: Modules) -> Iterator[tuple[int, ast.expr]]:
+    """Yield the numbers that `max_running_requests` is set to, with their places."""
+    for path in sorted(modules.files):
+        if "Max running requests is reset" not in modules.files[path]:
+            continue
+        for node in nodes_of(modules.tree(path)):
+            value: ast.AST | None = getattr(node, "value", None)
+            number = value.value if isinstance(value, ast.Constant) else None
+            if isinstance(value, ast.expr) and isinstance(number, int) and _names_limit(node):
+                yield number, value
+
+
+def _names_limit(node: ast.AST) -> bool:
+    """Return whether a statement or an argument sets `max_running_requests`."""
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0]).endswith(".max_running_requests")
+    return isinstance(node, ast.keyword) and node.arg == "max_running_requests"

@@ -57,12 +57,20 @@ def check_file(artefact: Artefact, path: str, paths: set[str], *, plain: bool) -
     paths.add(path)
 
 
-def check_size(artefact: Artefact, path: str, size: int, total: int) -> int:
-    """Return the bytes of all wanted members so far; refuse when one or all are too long."""
-    if size > MEMBER_LIMIT:
-        raise refusal(artefact, f"{path} is over {MEMBER_LIMIT} bytes")
-    if total + size > TOTAL_LIMIT:
-        raise refusal(artefact, f"its wanted files are over {TOTAL_LIMIT} bytes together")
+def check_size(
+    artefact: Artefact, path: str, size: int, total: int, *, limit: int | None = None
+) -> int:
+    """Return the bytes of all wanted members so far; refuse when one or all are too long.
+
+    `limit` is of one member, MEMBER_LIMIT unless given; where it is more than all may have
+    together, it bounds all.
+    """
+    limit = MEMBER_LIMIT if limit is None else limit
+    if size > limit:
+        raise refusal(artefact, f"{path} is over {limit} bytes")
+    if total + size > max(limit, TOTAL_LIMIT):
+        most = max(limit, TOTAL_LIMIT)
+        raise refusal(artefact, f"its wanted files are over {most} bytes together")
     return total + size
 
 

@@ -8,6 +8,7 @@ alone, and Linux on x86-64: where the kernel does not take the filter, nothing i
 import ctypes
 import os
 import resource
+import signal
 import struct
 import sys
 
@@ -87,6 +88,8 @@ def confine(memory: int) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(what, (limit, limit))
+    # Python ignores this one, and what it becomes would go on without its output.
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     steps = program()
     kept = ctypes.create_string_buffer(steps)
     head = struct.pack("@HP", len(steps) // 8, ctypes.addressof(kept))

@@ -4,7 +4,8 @@ The order of template parameters is the sources': `DEFINE_FLASH_FORWARD_KERNEL` 
 2.8.3 (csrc/flash_attn/src/flash_fwd_launch_template.h, lines 28 to 46) with `kernel_traits.h`
 there (line 48), and hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp (lines 31 to 33),
 mainloop_fwd_sm80.hpp (26 to 28) and epilogue_fwd.hpp (23 and 24) at vLLM's commit 617264c1.
-Backward passes, combining of splits and training's dropout are left out: no rule speaks of them.
+Backward passes, combining of splits, block-sparse attention and training's dropout are left out:
+no rule speaks of them. Any other kernel of an unknown form is refused.
 """
 
 import re
@@ -30,6 +31,7 @@ _FORWARD: dict[str, "_Second"] = {
     "flash_fwd_kernel": "standard",
     "flash_fwd_splitkv_kernel": "split_kv",
 }
+_UNRULED = {"flash_fwd_splitkv_combine_kernel", "flash_fwd_sparse_kernel"}
 _THIRD: dict[str, Literal["fa3_sm80", "fa3_sm90"]] = {
     "FlashAttnFwdSm80": "fa3_sm80",
     "FlashAttnFwdSm90": "fa3_sm90",
@@ -108,15 +110,15 @@ def _kernel(function: Function) -> HeldKernel | None:
         return None
     name = read_name(function.name)
     try:
+        if name.last in _UNRULED:
+            return None
         if name.last in _FORWARD:
             return _second(function.code, _FORWARD[name.last], name.args)
-        if name.last == "device_kernel":
-            return _third(function.code, _template(_template(name, 0), 0))
+        return _third(function.code, _template(_template(name, 0), 0))
     except (IndexError, TypeError, ValueError, KeyError) as error:
         raise SourceError(
             f"{function.name[:200]} has other template parameters than the known"
         ) from error
-    return None
 
 
 _Second = Literal["standard", "split_kv"]
@@ -145,9 +147,7 @@ def _second(code: int, kernel: _Second, given: Sequence[Argument]) -> HeldKernel
     )
 
 
-def _third(code: int, kernel: Name) -> HeldKernel | None:
-    if kernel.last not in _THIRD:
-        return None
+def _third(code: int, kernel: Name) -> HeldKernel:
     loop, epilogue = _template(kernel, 0), _template(kernel, 1)
     # Of the main loop: stages and clusters, or warps, stages and where queries are kept.
     before = 2 if kernel.last == "FlashAttnFwdSm90" else 3

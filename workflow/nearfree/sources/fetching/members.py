@@ -62,15 +62,14 @@ def check_size(
 ) -> int:
     """Return the bytes of all wanted members so far; refuse when one or all are too long.
 
-    `limit` is of one member, MEMBER_LIMIT unless given; where it is more than all may have
-    together, it bounds all.
+    `limit` is of one member, MEMBER_LIMIT unless given; all together may have as much as one.
     """
     limit = MEMBER_LIMIT if limit is None else limit
+    whole = max(TOTAL_LIMIT, limit if limit > MEMBER_LIMIT else 0)
     if size > limit:
         raise refusal(artefact, f"{path} is over {limit} bytes")
-    if total + size > max(limit, TOTAL_LIMIT):
-        most = max(limit, TOTAL_LIMIT)
-        raise refusal(artefact, f"its wanted files are over {most} bytes together")
+    if total + size > whole:
+        raise refusal(artefact, f"its wanted files are over {whole} bytes together")
     return total + size
 
 

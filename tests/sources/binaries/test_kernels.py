@@ -6,7 +6,8 @@ import pytest
 from nearfree.errors import SourceError
 from nearfree.sources.binaries.kernels import Function, functions, held_kernels
 
-TRAITS = "23Flash_fwd_kernel_traitsILi128ELi{rows}ELi64ELi4ELb0ELb0EN7cutlass10bfloat16_tE" + (
+TRAITS = (
+    "23Flash_fwd_kernel_traitsILi128ELi{rows}ELi64ELi4ELb0ELb0EN7cutlass10bfloat16_tE"
     "19Flash_kernel_traitsILi128ELi{rows}ELi64ELi4ES3_EE"
 )
 LISTING = """

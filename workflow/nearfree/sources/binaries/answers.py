@@ -15,7 +15,7 @@ THIRD_DEVICES = {"fa3_sm80": (80, 86, 89), "fa3_sm90": (90,)}
 """Devices that run FlashAttention 3's kernels."""
 _WIDTHS = range(8, 257, 8)
 _EITHER = (False, True)
-_POSITIONS = (1, 2, 4, 8, 16, 17, 32, 64, 65, 128, 1024)
+_POSITIONS = (1, 16, 64, 1024)
 """Few and many: vLLM's FlashAttention 3 has a tile for few rows."""
 _HEADS = {"heads": 32, "kv_heads": 8}
 Rules = Mapping[str, Rule]
